@@ -1,0 +1,92 @@
+"""Every error that a user of chaski can meet.
+
+    ChaskiError
+    ├── FormatError               a file is not what it says it is
+    │   ├── GGUFError
+    │   ├── TemplateError         a chat template fails, or exceeds its limits
+    │   └── TokenizerError        a vocabulary that cannot be used
+    ├── UnsupportedError          a valid file or request that this version cannot serve
+    ├── ModelError                weights or metadata do not fit the architecture
+    ├── ModelNotFoundError        no model of that name or path
+    ├── OutOfMemoryError          the plan does not fit; says what was needed
+    ├── CacheError
+    │   ├── CacheFullError        no free cells for the batch
+    │   └── NotSupportedError     this cache cannot do that; remove the whole sequence instead
+    ├── SamplingError             options or logits that cannot be sampled from
+    └── OptionError               a bad argument, option or environment variable
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CacheError",
+    "CacheFullError",
+    "ChaskiError",
+    "FormatError",
+    "GGUFError",
+    "ModelError",
+    "ModelNotFoundError",
+    "NotSupportedError",
+    "OptionError",
+    "OutOfMemoryError",
+    "SamplingError",
+    "TemplateError",
+    "TokenizerError",
+    "UnsupportedError",
+]
+
+
+class ChaskiError(Exception):
+    """Base of all errors that chaski raises for input, files and limits."""
+
+
+class FormatError(ChaskiError):
+    """A file or a text in a known format is malformed."""
+
+
+class GGUFError(FormatError):
+    """A GGUF file is malformed; the message says what and where."""
+
+
+class TemplateError(FormatError):
+    """A chat template cannot be parsed, fails, or exceeds its limits."""
+
+
+class TokenizerError(FormatError):
+    """The vocabulary or the tokenizer settings of a file cannot be used."""
+
+
+class UnsupportedError(ChaskiError):
+    """A valid file or request needs something that this version does not have."""
+
+
+class ModelError(ChaskiError):
+    """Weights or metadata of a file do not fit its architecture."""
+
+
+class ModelNotFoundError(ChaskiError):
+    """There is no model of that name and no file at that path."""
+
+
+class OutOfMemoryError(ChaskiError):
+    """The memory that a plan needs cannot be reserved."""
+
+
+class CacheError(ChaskiError):
+    """A key/value cache cannot do what was asked."""
+
+
+class CacheFullError(CacheError):
+    """There are not enough free cells for the batch."""
+
+
+class NotSupportedError(CacheError):
+    """The cache cannot change a sequence in this way."""
+
+
+class SamplingError(ChaskiError):
+    """Sampling options are out of range, or the logits hold a NaN."""
+
+
+class OptionError(ChaskiError):
+    """An argument, an option or an environment variable has a bad value."""
