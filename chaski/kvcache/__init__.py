@@ -1,0 +1,6 @@
+"""Key/value caches: what a sequence has computed so far, kept so that it is not computed again."""
+
+from chaski.kvcache.base import Cache, LayerCache
+from chaski.kvcache.causal import CausalCache, KVShape
+
+__all__ = ["Cache", "CausalCache", "KVShape", "LayerCache"]

@@ -1,0 +1,58 @@
+"""The two faces of a key/value cache, and nothing else.
+
+A layer sees `LayerCache`: store this batch, get the history. The runner sees `Cache`: sequences that start,
+share, shrink and end. A layer is given its own cache; there is no current layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.ml.graph import Dim, Graph, Mask, Tensor
+
+if TYPE_CHECKING:
+    from chaski.model.input import Batch
+
+__all__ = ["Cache", "LayerCache"]
+
+
+class LayerCache(Protocol):
+    """What an attention layer sees while its graph is recorded."""
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask]:
+        """Store k and v (n, kv_heads, size) of this batch; returns what `ops.attention` reads.
+
+        That is all keys, all values (cells, kv_heads, size), and which of them each token sees.
+        """
+
+
+class Cache(Protocol):
+    """What the runner sees. Sequence ids run from 0 to the number of sequences that the cache was made for."""
+
+    def record(self, graph: Graph, tokens: Dim) -> Sequence[LayerCache]:
+        """Declare the cache's inputs in `graph`; returns one layer cache for every layer."""
+
+    def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[np.int32]]:
+        """Make room for the batch; returns the values of the inputs that `record` declared.
+
+        Raises CacheFullError, and changes nothing, when there are not enough free cells.
+        """
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Make `target` exactly the first `length` tokens of `source`. Shares storage, copies nothing."""
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Whether the next token of `sequence` may be written at `position` with all that it must see present."""
+
+    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+        """Drop the tokens at positions begin to end (None: to the end of the sequence).
+
+        Raises NotSupportedError, and changes nothing, where this cache cannot; `remove(sequence, 0)` always can.
+        """
+
+    def close(self) -> None:
+        """Give the storage back."""

@@ -1,0 +1,150 @@
+"""The graph that a model records: symbolic tensors, and nothing that computes.
+
+A model's Python runs once. Every operation of it becomes a `Tensor` that remembers its operation, its
+operands and its shape; a backend compiles the list of them into a plan and replays that for every batch.
+Shapes are written outermost first, as in NumPy. A dimension is an `int`, or a `Dim` when its size is known
+only when the plan runs (the number of tokens in a batch, say); a `Dim` states its maximum, which is what the
+backend reserves memory for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["DType", "Dim", "Graph", "KVBuffer", "Mask", "Shape", "Tensor", "Weight"]
+
+
+class DType(Enum):
+    """Element types of activations and of key/value storage (weights keep their file's type)."""
+
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    I32 = "i32"
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A dimension whose size is given when the plan runs, never above `maximum`."""
+
+    name: str
+    maximum: int
+
+
+Shape = tuple["int | Dim", ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A value in a graph. Made by `Graph` and by the functions of `chaski.ml.ops`, never by models directly."""
+
+    graph: Graph
+    op: str
+    operands: tuple[Operand, ...]
+    shape: Shape
+    dtype: DType = DType.F32
+    attributes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __add__(self, other: Tensor) -> Tensor:
+        if self.shape != other.shape:
+            raise ValueError(f"add: shapes differ: {self.shape} and {other.shape}")
+        return self.graph.record("add", (self, other), self.shape)
+
+    def reshape(self, *shape: int) -> Tensor:
+        """The same values with the trailing dimensions regrouped; the leading (token) dimension stays."""
+        if int(np.prod(shape)) != int(np.prod([d for d in self.shape[1:] if isinstance(d, int)])):
+            raise ValueError(f"reshape: {self.shape} cannot become (…, {shape})")
+        return self.graph.record("reshape", (self,), (self.shape[0], *shape), self.dtype)
+
+    def rows(self, indices: Tensor) -> Tensor:
+        """The rows of the leading dimension that `indices` (int32) names, in that order."""
+        return self.graph.record("rows", (self, indices), (indices.shape[0], *self.shape[1:]), self.dtype)
+
+
+@dataclass(slots=True, eq=False)
+class Weight:
+    """A parameter of a model: declared with its shape, later bound to the file's tensor by its name.
+
+    `shape` is (rows, columns) for matrices: `linear` maps `columns` inputs to `rows` outputs.
+    `host` weights stay readable from Python (`array`, float32) and are not given to the backend.
+    `handle` is the backend's own form of the data.
+    """
+
+    shape: tuple[int, ...]
+    optional: bool = False
+    host: bool = False
+    name: str = ""
+    handle: object | None = None
+    array: npt.NDArray[np.float32] | None = None
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the file had it: always true after binding, except for optional weights."""
+        return self.handle is not None or self.array is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KVBuffer:
+    """Storage of one layer's keys or values: `cells` rows of (`heads`, `size`), owned by a backend."""
+
+    cells: int
+    heads: int
+    size: int
+    dtype: DType
+    handle: object
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Which cells each token of a batch sees, without a matrix: cost follows what is visible.
+
+    `cells` (any,) int32 lists cells, sequence after sequence, each in order of position. `spans` (n, 3) int32:
+    token i sees cells[begin:end], and cells[begin] holds position `first`. Kernels cut the history where a
+    position is a multiple of their chunk length, so a result does not depend on where a list begins.
+    """
+
+    cells: Tensor
+    spans: Tensor
+
+
+Operand = Tensor | Weight | KVBuffer
+
+
+@dataclass(slots=True, eq=False)
+class Graph:
+    """The recorded operations of one forward pass, in an order in which they can be run."""
+
+    nodes: list[Tensor] = field(default_factory=list)
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+
+    def record(
+        self,
+        op: str,
+        operands: tuple[Operand, ...],
+        shape: Shape,
+        dtype: DType = DType.F32,
+        **attributes: Any,
+    ) -> Tensor:
+        """Append one operation and return its result."""
+        tensor = Tensor(self, op, operands, shape, dtype, MappingProxyType(attributes))
+        self.nodes.append(tensor)
+        return tensor
+
+    def input(self, name: str, shape: Shape, dtype: DType) -> Tensor:
+        """Declare a buffer that is written before every run."""
+        if name in self.inputs:
+            raise ValueError(f"graph input {name!r} is declared twice")
+        self.inputs[name] = self.record("input", (), shape, dtype, name=name)
+        return self.inputs[name]
+
+    def output(self, name: str, tensor: Tensor) -> None:
+        """Name a result that is read after every run."""
+        self.outputs[name] = tensor

@@ -1,0 +1,59 @@
+"""The layers that most architectures share. How they are wired is written out in each architecture."""
+
+from __future__ import annotations
+
+from chaski.ml import ops
+from chaski.ml.graph import Tensor, Weight
+from chaski.ml.nn.module import Module
+
+__all__ = ["Embedding", "Linear", "RMSNorm", "SwiGLU"]
+
+
+class Linear(Module):
+    """y = x · weightᵀ + bias. The bias is used when the file has one; `optional` allows both to be absent."""
+
+    def __init__(self, in_features: int, out_features: int, optional: bool = False) -> None:
+        self.weight = Weight((out_features, in_features), optional)
+        self.bias = Weight((out_features,), optional=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight, self.bias if self.bias.is_present else None)
+
+
+class Embedding(Module):
+    """A row of `size` values for each of `count` ids; `project` uses the same table as an output layer."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.weight = Weight((count, size))
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return ops.embedding(ids, self.weight)
+
+    def project(self, x: Tensor) -> Tensor:
+        """x (n, size) -> (n, count), for models whose output is tied to the embedding."""
+        return ops.linear(x, self.weight)
+
+
+class RMSNorm(Module):
+    """Root-mean-square normalization over the last dimension."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        self.weight = Weight((size,))
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, self.weight, self._eps)
+
+
+class SwiGLU(Module):
+    """The gated feed-forward block: ffn_down(silu(ffn_gate x) · ffn_up x)."""
+
+    inline = True
+
+    def __init__(self, size: int, hidden: int) -> None:
+        self.ffn_gate = Linear(size, hidden)
+        self.ffn_up = Linear(size, hidden)
+        self.ffn_down = Linear(hidden, size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.ffn_down(ops.swiglu(self.ffn_gate(x), self.ffn_up(x)))

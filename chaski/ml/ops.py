@@ -1,0 +1,85 @@
+"""What a model may compute with: one function an operation, each checks shapes and records a node.
+
+The meaning of every operation is its plain NumPy form in `chaski.ml.reference.ops`, under the same name.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.ml.graph import KVBuffer, Mask, Shape, Tensor, Weight
+
+__all__ = ["attention", "embedding", "linear", "rms_norm", "rope", "rope_table", "store", "swiglu"]
+
+
+def _require(condition: bool, op: str, *shapes: object) -> None:
+    if not condition:
+        raise ValueError(f"{op}: operands of shapes {', '.join(map(str, shapes))} do not fit")
+
+
+def embedding(ids: Tensor, table: Weight) -> Tensor:
+    """Rows of `table` (vocab, d) for `ids` (n,) int32 -> (n, d)."""
+    _require(len(table.shape) == 2 and len(ids.shape) == 1, "embedding", table.shape, ids.shape)
+    return ids.graph.record("embedding", (ids, table), (ids.shape[0], table.shape[1]))
+
+
+def linear(x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
+    """x (n, columns) times the transposed `weight` (rows, columns), plus `bias` (rows,) -> (n, rows)."""
+    _require(x.shape[1:] == (weight.shape[1],), "linear", x.shape, weight.shape)
+    _require(bias is None or bias.shape == (weight.shape[0],), "linear", weight.shape, bias and bias.shape)
+    operands = (x, weight) if bias is None else (x, weight, bias)
+    return x.graph.record("linear", operands, (x.shape[0], weight.shape[0]))
+
+
+def rms_norm(x: Tensor, weight: Weight, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps) · weight over the last dimension (Zhang & Sennrich 2019)."""
+    _require(x.shape[-1:] == weight.shape, "rms_norm", x.shape, weight.shape)
+    return x.graph.record("rms_norm", (x, weight), x.shape, eps=eps)
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) · up, element by element (Shazeer 2020)."""
+    _require(gate.shape == up.shape, "swiglu", gate.shape, up.shape)
+    return gate.graph.record("swiglu", (gate, up), gate.shape)
+
+
+def rope_table(positions: Tensor, frequencies: npt.NDArray[np.float32]) -> Tensor:
+    """Cosines and sines for `rope`: positions (n,) int32, frequencies (dims/2,) in radians per position.
+
+    Returns (n, 2, dims/2): [cos, sin] of position · frequency. Shared by all layers with these frequencies.
+    """
+    shape: Shape = (positions.shape[0], 2, len(frequencies))
+    frequencies = np.ascontiguousarray(frequencies, np.float32)
+    return positions.graph.record("rope_table", (positions,), shape, frequencies=frequencies)
+
+
+def rope(x: Tensor, table: Tensor) -> Tensor:
+    """Rotate the pairs (2j, 2j+1) of the leading `dims` of each head of x (n, heads, size) (Su et al. 2021)."""
+    _require(len(x.shape) == 3 and x.shape[0] == table.shape[0], "rope", x.shape, table.shape)
+    return x.graph.record("rope", (x, table), x.shape)
+
+
+def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
+    """Write x (n, heads, size) to the rows `cells` (n,) int32 of `buffer`; returns the buffer's new content.
+
+    The result has shape (cells, heads, size). It must be what `attention` reads, so that the write comes first.
+    """
+    _require(x.shape[1:] == (buffer.heads, buffer.size), "store", x.shape, (buffer.heads, buffer.size))
+    shape: Shape = (buffer.cells, buffer.heads, buffer.size)
+    return x.graph.record("store", (x, cells, buffer), shape, buffer.dtype)
+
+
+def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Mask, scale: float) -> Tensor:
+    """softmax(scale · q kᵀ) v of each token over the cells that it sees -> (n, heads, value size).
+
+    q (n, heads, size); keys and values (cells, kv_heads, …) as `store` returns them. Consecutive groups of
+    heads/kv_heads query heads share a key/value head (Ainslie et al. 2023).
+    """
+    _require(len(q.shape) == 3 and q.shape[2] == keys.shape[2], "attention", q.shape, keys.shape)
+    _require(keys.shape[:2] == values.shape[:2], "attention", keys.shape, values.shape)
+    heads, kv_heads = q.shape[1], keys.shape[1]
+    fits = isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads == 0
+    _require(fits, "attention", q.shape, keys.shape)
+    shape: Shape = (q.shape[0], heads, values.shape[2])
+    return q.graph.record("attention", (q, keys, values, mask.cells, mask.spans), shape, scale=scale)

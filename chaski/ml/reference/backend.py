@@ -1,0 +1,91 @@
+"""The reference backend: replays a graph node by node with the definitions in `ops`, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import OptionError
+from chaski.formats.gguf import TensorInfo
+from chaski.formats.quant import dequantize
+from chaski.ml.backend import Device, Memory, Progress
+from chaski.ml.graph import DType, Graph, KVBuffer, Shape, Tensor, Weight
+from chaski.ml.machine import available_memory, physical_cores, total_memory
+from chaski.ml.reference.ops import DEFINITIONS
+
+__all__ = ["ReferenceBackend"]
+
+
+class ReferenceBackend:
+    """Computes in NumPy. Everything is float32; key/value storage too, whatever its declared dtype allows."""
+
+    name = "reference"
+    default_kv_dtype = DType.F32
+
+    def __init__(self) -> None:
+        self._weights = 0
+        self._cache = 0
+
+    def devices(self) -> Sequence[Device]:
+        return [Device("NumPy", "cpu", physical_cores(), (), total_memory(), available_memory())]
+
+    def bind(self, weights: Sequence[tuple[Weight, TensorInfo]], progress: Progress) -> None:
+        for done, (weight, info) in enumerate(weights, 1):
+            weight.handle = dequantize(info.data, info.type, info.shape)
+            self._weights += int(np.prod(info.shape)) * 4
+            progress(done / len(weights))
+
+    def kv_buffer(self, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
+        if dtype is not DType.F32:
+            raise OptionError(f"the reference backend stores keys and values as f32, not {dtype.value}")
+        data = np.zeros((cells, heads, size), np.float32)
+        self._cache += data.nbytes
+        return KVBuffer(cells, heads, size, dtype, data)
+
+    def compile(self, graph: Graph) -> ReferencePlan:
+        return ReferencePlan(graph)
+
+    def memory(self) -> Memory:
+        return Memory(self._weights, self._cache, 0)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class ReferencePlan:
+    """A graph with input buffers."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.inputs: Mapping[str, npt.NDArray[np.int32]] = {
+            name: np.zeros(_resolve(node.shape, None), np.int32) for name, node in graph.inputs.items()
+        }
+        self._outputs: dict[str, npt.NDArray[np.float32]] = {}
+
+    def run(self, sizes: Mapping[str, int]) -> None:
+        values: dict[Tensor, Any] = {}
+        for node in self._graph.nodes:
+            values[node] = self._evaluate(node, values, sizes)
+        self._outputs = {name: values[node] for name, node in self._graph.outputs.items()}
+
+    def output(self, name: str) -> npt.NDArray[np.float32]:
+        return self._outputs[name]
+
+    def _evaluate(self, node: Tensor, values: Mapping[Tensor, Any], sizes: Mapping[str, int]) -> Any:
+        if node.op == "input":
+            whole = self.inputs[node.attributes["name"]]
+            return whole[tuple(slice(size) for size in _resolve(node.shape, sizes))]
+        operands = [values[x] if isinstance(x, Tensor) else x.handle for x in node.operands]
+        if node.op == "reshape":
+            return operands[0].reshape(_resolve(node.shape, sizes))
+        return DEFINITIONS[node.op](*operands, **node.attributes)
+
+
+def _resolve(shape: Shape, sizes: Mapping[str, int] | None) -> tuple[int, ...]:
+    """The shape in numbers: with the run's sizes, or with every maximum when there are none."""
+    return tuple(
+        d if isinstance(d, int) else d.maximum if sizes is None else sizes[d.name] for d in shape
+    )

@@ -1,0 +1,1 @@
+"""One architecture a file; the file reads like its paper."""

@@ -1,0 +1,48 @@
+"""A model compiled for batches: recorded once, reserved for the largest batch, replayed for every one."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.kvcache import Cache
+from chaski.ml.backend import Backend
+from chaski.ml.graph import Dim, DType, Graph
+from chaski.model.input import Batch, Inputs
+from chaski.model.registry import Model
+
+__all__ = ["Program"]
+
+
+class Program:
+    """One plan of `model` for up to `max_tokens` tokens, of which `max_outputs` get logits."""
+
+    def __init__(self, model: Model, cache: Cache, backend: Backend, max_tokens: int, max_outputs: int) -> None:
+        self.max_tokens = max_tokens
+        self.max_outputs = max_outputs
+        self._cache = cache
+        graph = Graph()
+        tokens, outputs = Dim("tokens", max_tokens), Dim("outputs", max_outputs)
+        inputs = Inputs(
+            tokens=graph.input("tokens", (tokens,), DType.I32),
+            positions=graph.input("positions", (tokens,), DType.I32),
+            outputs=graph.input("outputs", (outputs,), DType.I32),
+        )
+        graph.output("logits", model(inputs, cache.record(graph, tokens)))
+        self._plan = backend.compile(graph)
+
+    def forward(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Compute a batch and update the cache -> logits (len(batch.outputs), vocab_size).
+
+        The result is a view that the next call overwrites. Raises CacheFullError before anything is computed.
+        """
+        assert 0 < len(batch.tokens) <= self.max_tokens, len(batch.tokens)
+        assert len(batch.outputs) <= self.max_outputs, len(batch.outputs)
+        values = dict(self._cache.start_forward(batch))
+        values |= {"tokens": batch.tokens, "positions": batch.positions, "outputs": batch.outputs}
+        for name, value in values.items():
+            self._plan.inputs[name][: len(value)] = value
+        self._plan.run(
+            {"tokens": len(batch.tokens), "outputs": len(batch.outputs), "history": len(values["history"])}
+        )
+        return self._plan.output("logits")

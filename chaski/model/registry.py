@@ -1,0 +1,58 @@
+"""Which file of `chaski.model.arch` serves which `general.architecture`; imported on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Protocol
+
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import KVShape, LayerCache
+from chaski.ml.graph import Tensor, Weight
+from chaski.model.input import Inputs
+
+__all__ = ["ARCHITECTURES", "Model", "build_model"]
+
+ARCHITECTURES = {
+    "llama": "llama",
+}
+
+
+class ModelConfig(Protocol):
+    """What the engine needs to know of any architecture's configuration."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def context_length(self) -> int: ...
+
+
+class Model(Protocol):
+    """Tokens in, logits out. A model never samples, tokenizes or formats."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def weights(self) -> Iterator[tuple[str, Weight]]:
+        """Every weight with the name that it must have in the file."""
+
+    def kv_shapes(self) -> Sequence[KVShape]:
+        """The key/value heads of each layer that attends."""
+
+    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+        """Record one forward pass -> logits (outputs, vocab_size)."""
+
+
+def build_model(file: GGUFFile) -> Model:
+    """The model of the file's architecture, its weights declared but not bound yet.
+
+    Raises UnsupportedError for an architecture that has no file here.
+    """
+    name = file.architecture
+    if name not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise UnsupportedError(f"{file.path}: architecture {name!r} is not supported; supported: {known}")
+    model: Model = import_module(f"chaski.model.arch.{ARCHITECTURES[name]}").Model(file)
+    return model
