@@ -1,0 +1,130 @@
+"""Measures llama.cpp, through llama-cpp-python's low-level API, as `chaski bench` measures chaski.
+
+Runs in an interpreter that has llama-cpp-python (build it with CMAKE_ARGS=-DGGML_NATIVE=ON) and prints one
+JSON object with the same keys as `chaski bench --json`. It reads `--depth` tokens untimed, then times a
+prompt in one batch and greedy decoding after it; `--repeat` times over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import json
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__: list[str] = []
+
+
+class _Session:
+    """One loaded model with one context."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._api: Any = importlib.import_module("llama_cpp.llama_cpp")
+        self._silence = self._api.llama_log_callback(lambda level, text, data: None)
+        self._api.llama_log_set(self._silence, ctypes.c_void_p(0))
+        self._api.llama_backend_init()
+        started = time.perf_counter()
+        self._model = self._load(arguments)
+        self._context = self._open(arguments)
+        self.load_seconds = time.perf_counter() - started
+        self._num_vocab = self._api.llama_vocab_n_tokens(self._api.llama_model_get_vocab(self._model))
+
+    def _load(self, arguments: argparse.Namespace) -> Any:
+        params = self._api.llama_model_default_params()
+        params.use_extra_bufts = arguments.extra_bufts
+        model = self._api.llama_model_load_from_file(str(arguments.model).encode(), params)
+        if not model:
+            raise SystemExit(f"llama.cpp cannot load {arguments.model}")
+        return model
+
+    def _open(self, arguments: argparse.Namespace) -> Any:
+        params = self._api.llama_context_default_params()
+        params.n_ctx = arguments.depth + arguments.prompt + arguments.generate
+        params.n_batch = params.n_ubatch = 512
+        params.n_threads = params.n_threads_batch = arguments.threads
+        params.flash_attn_type = int(arguments.flash)
+        context = self._api.llama_init_from_model(self._model, params)
+        if not context:
+            raise SystemExit("llama.cpp cannot open a context")
+        return context
+
+    def random_prompt(self, length: int) -> NDArray[np.int32]:
+        """Token ids that are the same in every run."""
+        return np.random.default_rng(0).integers(0, self._num_vocab, length, dtype=np.int32)
+
+    def clear(self) -> None:
+        """Forget every token."""
+        self._api.llama_memory_clear(self._api.llama_get_memory(self._context), True)
+
+    def decode(self, tokens: NDArray[np.int32]) -> int:
+        """Append the tokens and return the most probable next one."""
+        for start in range(0, len(tokens), 512):
+            part = np.ascontiguousarray(tokens[start : start + 512])
+            pointer = part.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+            code = self._api.llama_decode(self._context, self._api.llama_batch_get_one(pointer, len(part)))
+            if code:
+                raise SystemExit(f"llama_decode failed with {code}")
+        logits = self._api.llama_get_logits_ith(self._context, -1)
+        return int(np.ctypeslib.as_array(logits, (self._num_vocab,)).argmax())
+
+
+def _seconds_since_process_start() -> float:
+    """Age of this process, to the clock tick (10 ms); field 22 of its stat line counts ticks from boot."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    ticks_per_second = 100
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / ticks_per_second
+
+
+def _measure(session: _Session, arguments: argparse.Namespace) -> tuple[float, float]:
+    """Rates of one prompt and of the decoding after it, in tokens per second."""
+    session.clear()
+    tokens = session.random_prompt(arguments.depth + arguments.prompt)
+    if arguments.depth:
+        session.decode(tokens[: arguments.depth])
+    started = time.perf_counter()
+    token = session.decode(tokens[arguments.depth :])
+    prefilled = time.perf_counter()
+    for _ in range(arguments.generate):
+        token = session.decode(np.array([token], np.int32))
+    return arguments.prompt / (prefilled - started), arguments.generate / (time.perf_counter() - prefilled)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure llama.cpp on one GGUF file.")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--generate", type=int, default=64)
+    parser.add_argument("--depth", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--flash", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--extra-bufts", action=argparse.BooleanOptionalAction, default=True)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure and print the result."""
+    arguments = _arguments()
+    session = _Session(arguments)
+    session.decode(session.random_prompt(1))
+    first_logits_seconds = _seconds_since_process_start()
+    rates = [_measure(session, arguments) for _ in range(arguments.repeat)]
+    result = {
+        "prefill_tokens_per_second": [prefill for prefill, _ in rates],
+        "decode_tokens_per_second": [decode for _, decode in rates],
+        "load_seconds": session.load_seconds,
+        "first_logits_seconds": first_logits_seconds,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

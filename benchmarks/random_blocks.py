@@ -1,0 +1,118 @@
+"""Random weights written directly as quantized blocks, faster than any quantizer could make them.
+
+The random bytes fill whole blocks; only the float scales of a block are then set, so that every type gives
+weights of about the same spread. The layouts are those of the `gguf` package. Speed and memory are what such
+weights are good for: the text that comes out of them means nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+from numpy.typing import NDArray
+
+__all__ = ["WEIGHT_SPREAD", "random_rows", "row_bytes"]
+
+# With this spread a matrix over a normalized row of 2048 keeps the size of the row, so no layer overflows.
+WEIGHT_SPREAD = 0.02
+
+_T = GGMLQuantizationType
+_SAMPLE_BLOCKS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Scales:
+    """Where a block keeps its float16 scale, and its float16 offset as a multiple of the scale.
+
+    The offset is chosen so that the mean of uniformly random codes is near zero.
+    """
+
+    scale_at: int
+    offset_at: int | None = None
+    offset: float = 0.0
+
+
+_SCALES = {
+    _T.Q4_0: _Scales(0),
+    _T.Q4_1: _Scales(0, 2, -7.5),
+    _T.Q5_0: _Scales(0),
+    _T.Q5_1: _Scales(0, 2, -15.5),
+    _T.Q8_0: _Scales(0),
+    _T.Q2_K: _Scales(80, 82, 1.5),
+    _T.Q3_K: _Scales(108),
+    _T.Q4_K: _Scales(0, 2, 7.5),
+    _T.Q5_K: _Scales(0, 2, 15.5),
+    _T.Q6_K: _Scales(208),
+    _T.IQ4_NL: _Scales(0),
+    _T.IQ4_XS: _Scales(0),
+}
+
+# Plain floats: the bits that stay random (sign and mantissa), and the fixed exponent of 2 ** -6.
+_FLOATS: dict[GGMLQuantizationType, tuple[np.uint32, np.uint32] | tuple[np.uint16, np.uint16]] = {
+    _T.F32: (np.uint32(0x807FFFFF), np.uint32((127 - 6) << 23)),
+    _T.F16: (np.uint16(0x83FF), np.uint16((15 - 6) << 10)),
+    _T.BF16: (np.uint16(0x807F), np.uint16((127 - 6) << 7)),
+}
+
+
+def row_bytes(kind: GGMLQuantizationType, columns: int) -> int:
+    """Bytes of one row of `columns` weights."""
+    block, size = GGML_QUANT_SIZES[kind]
+    if columns % block:
+        raise ValueError(f"{kind.name} needs rows of a multiple of {block} weights, not {columns}")
+    return columns // block * size
+
+
+def random_rows(
+    kind: GGMLQuantizationType, rows: int, columns: int, rng: np.random.Generator
+) -> NDArray[np.uint8]:
+    """Random weights of `kind`, spread about WEIGHT_SPREAD; uint8 of shape (rows, row_bytes)."""
+    size = row_bytes(kind, columns)
+    data = np.frombuffer(rng.bytes(rows * size), dtype=np.uint8).copy()
+    if kind in _FLOATS:
+        _set_exponents(data, kind)
+    elif kind is _T.MXFP4:
+        _blocks(data, kind)[:, 0] = _mxfp4_exponent()
+    else:
+        _set_scales(_blocks(data, kind), kind, _spread_scale(kind))
+    return data.reshape(rows, size)
+
+
+def _blocks(data: NDArray[np.uint8], kind: GGMLQuantizationType) -> NDArray[np.uint8]:
+    return data.reshape(-1, GGML_QUANT_SIZES[kind][1])
+
+
+def _set_exponents(data: NDArray[np.uint8], kind: GGMLQuantizationType) -> None:
+    keep, exponent = _FLOATS[kind]
+    bits = data.view(keep.dtype)
+    bits &= keep
+    bits |= exponent
+
+
+def _set_scales(blocks: NDArray[np.uint8], kind: GGMLQuantizationType, scale: float) -> None:
+    where = _SCALES[kind]
+    blocks[:, where.scale_at : where.scale_at + 2] = np.array([scale], np.float16).view(np.uint8)
+    if where.offset_at is not None:
+        offset = np.array([scale * where.offset], np.float16)
+        blocks[:, where.offset_at : where.offset_at + 2] = offset.view(np.uint8)
+
+
+def _spread_scale(kind: GGMLQuantizationType) -> float:
+    sample = _blocks(_sample(kind), kind)
+    _set_scales(sample, kind, 1.0)
+    return WEIGHT_SPREAD / float(np.std(quants.dequantize(sample, kind)))
+
+
+def _mxfp4_exponent() -> int:
+    """The power-of-two scale of MXFP4 (E8M0, bias 127) nearest to the wanted spread."""
+    sample = _blocks(_sample(_T.MXFP4), _T.MXFP4)
+    sample[:, 0] = 127
+    return 127 + round(math.log2(WEIGHT_SPREAD / float(np.std(quants.dequantize(sample, _T.MXFP4)))))
+
+
+def _sample(kind: GGMLQuantizationType) -> NDArray[np.uint8]:
+    size = _SAMPLE_BLOCKS * GGML_QUANT_SIZES[kind][1]
+    return np.frombuffer(np.random.default_rng(0).bytes(size), np.uint8).copy()
