@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-
 from chaski.formats.gguf import TensorInfo
+
 from chaski.ml.graph import DType, Graph, KVBuffer, Weight
 
 __all__ = ["Backend", "BackendOptions", "Device", "Memory", "Plan", "Progress"]
@@ -24,9 +24,13 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """`threads`: how many cores a plan may use; None is every physical core that this process may use."""
+    """`threads`: how many cores a plan may use; None is every physical core that this process may use.
+
+    `isa`: the instruction set of the kernels, for tests and comparisons; `auto` is the fastest of this machine.
+    """
 
     threads: int | None = None
+    isa: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

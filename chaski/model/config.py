@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
+
+from chaski.errors import ModelError, UnsupportedError
 
 __all__ = ["refuse", "rope_scale", "vocab_size"]
 
@@ -12,7 +13,9 @@ def refuse(file: GGUFFile, key: str, allowed: int, what: str) -> None:
     """Raise UnsupportedError when the file sets the number `key` to anything but `allowed`."""
     value = file.get(key, int, allowed)
     if value != allowed:
-        raise UnsupportedError(f"{file.path}: {key} = {value}: {what} are not supported for this architecture yet")
+        raise UnsupportedError(
+            f"{file.path}: {key} = {value}: {what} are not supported for this architecture yet"
+        )
 
 
 def vocab_size(file: GGUFFile) -> int:

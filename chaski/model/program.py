@@ -17,7 +17,9 @@ __all__ = ["Program"]
 class Program:
     """One plan of `model` for up to `max_tokens` tokens, of which `max_outputs` get logits."""
 
-    def __init__(self, model: Model, cache: Cache, backend: Backend, max_tokens: int, max_outputs: int) -> None:
+    def __init__(
+        self, model: Model, cache: Cache, backend: Backend, max_tokens: int, max_outputs: int
+    ) -> None:
         self.max_tokens = max_tokens
         self.max_outputs = max_outputs
         self._cache = cache

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from chaski.errors import OptionError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
+
+from chaski.errors import OptionError
 from chaski.ml.backend import Device, Memory, Progress
 from chaski.ml.graph import DType, Graph, KVBuffer, Shape, Tensor, Weight
 from chaski.ml.machine import available_memory, physical_cores, total_memory
@@ -86,6 +86,4 @@ class ReferencePlan:
 
 def _resolve(shape: Shape, sizes: Mapping[str, int] | None) -> tuple[int, ...]:
     """The shape in numbers: with the run's sizes, or with every maximum when there are none."""
-    return tuple(
-        d if isinstance(d, int) else d.maximum if sizes is None else sizes[d.name] for d in shape
-    )
+    return tuple(d if isinstance(d, int) else d.maximum if sizes is None else sizes[d.name] for d in shape)

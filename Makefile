@@ -1,0 +1,52 @@
+# Every command of the project. `make run` and `make test` work from a fresh clone.
+
+PYTHON ?= python3
+BIN := .venv/bin
+NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
+
+.PHONY: run test test-slow lint format types native bench docs clean
+
+run: .venv/installed
+	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose
+
+test: .venv/developing
+	$(BIN)/python -m pytest -m "not slow and not oracle"
+
+test-slow: .venv/developing
+	$(BIN)/python -m pytest -m "not oracle"
+
+lint: .venv/developing types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE))
+
+format: .venv/developing
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(filter-out CMakeLists.txt,$(NATIVE))
+
+types: .venv/developing
+	$(BIN)/mypy
+
+native: .venv/installed
+
+bench: .venv/developing
+	$(BIN)/python -m benchmarks.compare
+
+docs: .venv/developing
+	$(BIN)/python -m tools.docs
+
+clean:
+	rm -rf .venv build dist
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+# The native core is compiled by the package's own build.
+.venv/installed: .venv/bin/python pyproject.toml $(NATIVE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/developing: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@

@@ -1,0 +1,167 @@
+"""The Python side of the native backend: weights, key/value storage, devices, memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from chaski import _native
+from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
+from chaski.formats.gguf import TensorInfo
+from chaski.formats.quant import dequantize
+from chaski.ml.backend import BackendOptions, Device, Memory, Progress
+from chaski.ml.cpu.lowering import Vector
+from chaski.ml.cpu.plan import CPUPlan
+from chaski.ml.graph import DType, Graph, KVBuffer, Weight
+from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
+
+__all__ = ["CPUBackend"]
+
+# Matrices are loaded in groups of about this size, so that progress can be shown between them.
+_GROUP_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """A matrix of a file and where it goes in the weights' memory."""
+
+    weight: Weight
+    info: TensorInfo
+    offset: int
+
+
+class CPUBackend:
+    """Computes with the native kernels of one instruction set, chosen when it is opened."""
+
+    name = "cpu"
+    default_kv_dtype = DType.F16
+
+    def __init__(self, options: BackendOptions) -> None:
+        threads = physical_cores() if options.threads is None else options.threads
+        if threads < 1:
+            raise OptionError(f"threads = {threads} must be at least 1")
+        self.isa = _choose_isa(options.isa)
+        self.threads = threads
+        self._pool = _native.ThreadPool(threads)
+        self._weights: _native.Weights | None = None
+        self._weight_bytes = self._cache_bytes = self._plan_bytes = 0
+
+    def devices(self) -> Sequence[Device]:
+        return [
+            Device(
+                cpu_name(),
+                "cpu",
+                physical_cores(),
+                tuple(_native.isa_names()),
+                total_memory(),
+                available_memory(),
+            )
+        ]
+
+    def bind(self, weights: Sequence[tuple[Weight, TensorInfo]], progress: Progress) -> None:
+        matrices, vectors, size = _layout(weights)
+        _require_memory("weights", size)
+        memory = _native.Weights(size)
+        for weight, info, vector in vectors:
+            memory.vector(vector.offset, info.shape[0])[:] = dequantize(info.data, info.type, info.shape)
+            weight.handle = vector
+        loaded = 0
+        for group in _groups(matrices):
+            self._load(memory, group)
+            loaded += sum(matrix.info.nbytes for matrix in group)
+            progress(min(1.0, loaded / size))
+        progress(1.0)
+        self._weights = memory
+        self._weight_bytes = size
+
+    def kv_buffer(self, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
+        if dtype not in (DType.F32, DType.F16, DType.BF16):
+            raise UnsupportedError(f"keys and values of type {dtype.value} are not supported; use f16, bf16 or f32")
+        bytes_each = 4 if dtype is DType.F32 else 2
+        _require_memory("key/value storage", cells * heads * size * bytes_each)
+        storage = _native.kv_storage(cells, heads, size, dtype.value)
+        self._cache_bytes += storage.bytes
+        return KVBuffer(cells, heads, size, dtype, storage)
+
+    def compile(self, graph: Graph) -> CPUPlan:
+        plan = CPUPlan(graph, self._pool, self.isa, self._weights, _require_memory)
+        self._plan_bytes += plan.bytes
+        return plan
+
+    def memory(self) -> Memory:
+        return Memory(self._weight_bytes, self._cache_bytes, self._plan_bytes)
+
+    def close(self) -> None:
+        self._weights = None
+        self._weight_bytes = self._cache_bytes = self._plan_bytes = 0
+
+    def _load(self, memory: _native.Weights, group: Sequence[_Matrix]) -> None:
+        descriptors: dict[Path, int] = {}
+        try:
+            sources = []
+            for matrix in group:
+                info = matrix.info
+                if info.path not in descriptors:
+                    descriptors[info.path] = os.open(info.path, os.O_RDONLY)
+                target = memory.matrix(matrix.offset, int(info.type), *info.shape)
+                matrix.weight.handle = target
+                sources.append((descriptors[info.path], info.file_offset, target))
+            _native.load_matrices(self._pool, self.isa, sources)
+        finally:
+            for descriptor in descriptors.values():
+                os.close(descriptor)
+
+
+def _choose_isa(name: str) -> str:
+    known = _native.isa_names()
+    if name == "auto":
+        return known[-1]
+    if name not in known:
+        raise OptionError(f"instruction set {name!r} is not available; this machine has: {', '.join(known)}")
+    return name
+
+
+def _layout(
+    weights: Sequence[tuple[Weight, TensorInfo]],
+) -> tuple[list[_Matrix], list[tuple[Weight, TensorInfo, Vector]], int]:
+    """Give every weight its place -> matrices, vectors, bytes in all."""
+    matrices, vectors, offset = [], [], 0
+    for weight, info in weights:
+        if len(info.shape) == 1:
+            vectors.append((weight, info, Vector(offset)))
+            size = 4 * info.shape[0]
+        elif len(info.shape) == 2 and int(info.type) in _native.matrix_types():
+            matrices.append(_Matrix(weight, info, offset))
+            size = _native.matrix_bytes(int(info.type), *info.shape)
+        else:
+            raise UnsupportedError(
+                f"tensor {info.name}: the cpu backend has no kernels for {info.type.name} of shape {info.shape}"
+            )
+        offset += -(-size // 64) * 64
+    return matrices, vectors, offset
+
+
+def _groups(matrices: Sequence[_Matrix]) -> Iterator[list[_Matrix]]:
+    group: list[_Matrix] = []
+    for matrix in matrices:
+        group.append(matrix)
+        if sum(m.info.nbytes for m in group) >= _GROUP_BYTES:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _require_memory(what: str, size: int) -> None:
+    """Refuse before the operating system ends the process. Raises OutOfMemoryError."""
+    free = available_memory()
+    if size > free:
+        gigabytes = np.array([size, free]) / 1e9
+        raise OutOfMemoryError(
+            f"{what} need {gigabytes[0]:.2f} GB, but {gigabytes[1]:.2f} GB of memory are available; "
+            "use a smaller context, fewer parallel sequences or a smaller model"
+        )

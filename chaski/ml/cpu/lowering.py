@@ -1,0 +1,381 @@
+"""From recorded operations to calls of native steps. One method an operation, found by its name."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chaski import _native
+from chaski.ml.graph import Dim, Graph, KVBuffer, Tensor, Weight
+
+__all__ = ["Buffer", "Call", "Lowering", "Vector"]
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A one-dimensional weight: its place in the weights' memory."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """Bytes of the arena, large enough for the largest run. `width` is the elements of one row."""
+
+    size: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One native step: the method's name, its arguments, and what it touches (buffers and KV storage)."""
+
+    step: str
+    arguments: Mapping[str, Any]
+    reads: frozenset[object]
+    writes: frozenset[object]
+    computes: bool = True
+
+
+class Lowering:
+    """Walks a graph once; afterwards `calls` holds the steps and `dims` the run-time sizes with their maxima."""
+
+    def __init__(self, graph: Graph, weights: _native.Weights | None) -> None:
+        self.calls: list[Call] = []
+        self.dims: dict[str, int] = {
+            d.name: d.maximum for node in graph.nodes for d in node.shape if isinstance(d, Dim)
+        }
+        self._dim_index = {name: index for index, name in enumerate(self.dims)}
+        self._weights = weights
+        self._uses = Counter(x for node in graph.nodes for x in node.operands if isinstance(x, Tensor))
+        self._uses.update(graph.outputs.values())
+        self._quantized_inputs = {_source(n.operands[0]) for n in graph.nodes if _is_quantized_product(n)}
+        self._buffers: dict[Tensor, Buffer] = {}
+        self._quantized: dict[Tensor, Buffer] = {}
+        self._products: dict[Tensor, Tensor] = _sums_of_products(graph, self._uses)
+        self._tiles: dict[tuple[Tensor, int], int] = {}
+        self._checked: set[tuple[Tensor, int, int]] = set()
+        for node in graph.nodes:
+            getattr(self, f"_{node.op}")(node, *node.operands)
+
+    def buffer(self, node: Tensor) -> Buffer:
+        """Where a node's values are."""
+        return self._buffers[_source(node)]
+
+    def extent(self, node: Tensor) -> tuple[int, int]:
+        """A node's leading run-time dimension, by number, and the elements of one of its rows."""
+        return self._dim(node), _width(node)
+
+    # ---- what all operations use ----
+
+    def _dim(self, node: Tensor) -> int:
+        leading = node.shape[0]
+        assert isinstance(leading, Dim), f"{node.op}: the leading dimension must be a run-time one"
+        return self._dim_index[leading.name]
+
+    def _new(self, node: Tensor) -> Buffer:
+        """Storage for a node; every element type of activations and indices has 4 bytes."""
+        leading = node.shape[0]
+        assert isinstance(leading, Dim)
+        width = _width(node)
+        self._buffers[node] = Buffer(4 * leading.maximum * width, width)
+        return self._buffers[node]
+
+    def _reuse_or_new(self, node: Tensor, operand: Tensor) -> Buffer:
+        """The operand's own storage when nothing else reads it: element-by-element steps work in place."""
+        if self._uses[operand] == 1 and self._uses[_source(operand)] == 1:
+            self._buffers[node] = self.buffer(operand)
+            return self._buffers[node]
+        return self._new(node)
+
+    def _call(
+        self, step: str, reads: tuple[object, ...], writes: tuple[object, ...], **arguments: Any
+    ) -> None:
+        self.calls.append(Call(step, arguments, frozenset(reads), frozenset(writes)))
+
+    def _setup(self, step: str, **arguments: Any) -> None:
+        """A step that only looks at the inputs before the threads start."""
+        self.calls.append(Call(step, arguments, frozenset(), frozenset(), computes=False))
+
+    def _check(self, indices: Tensor, limit: int, limit_dim: int = -1) -> None:
+        """Refuse runs in which an input holds an index outside [0, limit)."""
+        if (indices, limit, limit_dim) not in self._checked:
+            self._checked.add((indices, limit, limit_dim))
+            self._setup(
+                "check_indices",
+                name=indices.attributes["name"],
+                dim=self._dim(indices),
+                indices=self.buffer(indices),
+                limit=limit,
+                limit_dim=limit_dim,
+            )
+
+    def _new_quantized(self, node: Tensor) -> Buffer:
+        """Storage for the int8 form of a node: values, a scale for each 32 of them, a sum for each 16."""
+        leading = node.shape[0]
+        assert isinstance(leading, Dim)
+        count = leading.maximum * _width(node)
+        size = _align(count) + _align(count // 32 * 4) + _align(count // 16 * 2)
+        self._quantized[node] = Buffer(size, _width(node))
+        return self._quantized[node]
+
+    def _quantized_with(self, node: Tensor) -> tuple[Buffer | int, tuple[Buffer, ...]]:
+        """For a step that can quantize its own result: the argument (-1 for none) and what it writes."""
+        if node not in self._quantized_inputs:
+            return -1, ()
+        target = self._new_quantized(node)
+        return target, (target,)
+
+    def _quantized_form(self, x: Tensor) -> Buffer:
+        source = _source(x)
+        if source not in self._quantized:
+            target = self._new_quantized(source)
+            values = self.buffer(source)
+            self._call(
+                "quantize",
+                (values,),
+                (target,),
+                dim=self._dim(source),
+                width=_width(source),
+                x=values,
+                quantized=target,
+            )
+        return self._quantized[source]
+
+    # ---- operations ----
+
+    def _input(self, node: Tensor) -> None:
+        self._new(node)
+
+    def _reshape(self, node: Tensor, x: Tensor) -> None:
+        """The same bytes: `_source` looks through it."""
+
+    def _embedding(self, node: Tensor, ids: Tensor, table: Weight) -> None:
+        self._check(ids, table.shape[0])
+        y = self._new(node)
+        self._call(
+            "embedding",
+            (self.buffer(ids),),
+            (y,),
+            dim=self._dim(node),
+            table=table.handle,
+            ids=self.buffer(ids),
+            y=y,
+        )
+
+    def _rows(self, node: Tensor, x: Tensor, indices: Tensor) -> None:
+        self._check(indices, 0, limit_dim=self._dim(x))
+        y = self._new(node)
+        self._call(
+            "rows",
+            (self.buffer(x), self.buffer(indices)),
+            (y,),
+            dim=self._dim(node),
+            source_dim=self._dim(x),
+            width=_width(node),
+            x=self.buffer(x),
+            indices=self.buffer(indices),
+            y=y,
+        )
+
+    def _rms_norm(self, node: Tensor, x: Tensor, weight: Weight) -> None:
+        y = self._new(node)
+        quantized, written = self._quantized_with(node)
+        self._call(
+            "rms_norm",
+            (self.buffer(x),),
+            (y, *written),
+            dim=self._dim(node),
+            weights=self._weights,
+            weight=_offset(weight),
+            size=_width(node),
+            eps=node.attributes["eps"],
+            x=self.buffer(x),
+            y=y,
+            quantized=quantized,
+        )
+
+    def _swiglu(self, node: Tensor, gate: Tensor, up: Tensor) -> None:
+        y = self._reuse_or_new(node, gate)
+        quantized, written = self._quantized_with(node)
+        self._call(
+            "swiglu",
+            (self.buffer(gate), self.buffer(up)),
+            (y, *written),
+            dim=self._dim(node),
+            width=_width(node),
+            gate=self.buffer(gate),
+            up=self.buffer(up),
+            y=y,
+            quantized=quantized,
+        )
+
+    def _linear(self, node: Tensor, x: Tensor, weight: Weight, bias: Weight | None = None) -> None:
+        if node not in self._products:
+            self._product(node, node, None)
+
+    def _add(self, node: Tensor, a: Tensor, b: Tensor) -> None:
+        for product, residual in ((b, a), (a, b)):
+            if self._products.get(product) is node:
+                self._product(node, product, residual)
+                return
+        y = self._new(node)
+        self._call(
+            "add",
+            (self.buffer(a), self.buffer(b)),
+            (y,),
+            dim=self._dim(node),
+            width=_width(node),
+            a=self.buffer(a),
+            b=self.buffer(b),
+            y=y,
+        )
+
+    def _product(self, node: Tensor, product: Tensor, residual: Tensor | None) -> None:
+        """A matrix product, plus the residual that is added to it; `node` is the result of both."""
+        x, weight, *rest = product.operands
+        assert isinstance(x, Tensor)
+        assert isinstance(weight, Weight)
+        bias = rest[0] if rest else None
+        y = self._new(node)
+        source = self._quantized_form(x) if _is_quantized_product(product) else self.buffer(x)
+        added = () if residual is None else (self.buffer(residual),)
+        self._call(
+            "matmul",
+            (source, *added),
+            (y,),
+            dim=self._dim(node),
+            weight=weight.handle,
+            x=0 if _is_quantized_product(product) else source,
+            quantized=source if _is_quantized_product(product) else -1,
+            weights=self._weights,
+            bias=_offset(bias) if isinstance(bias, Weight) else -1,
+            residual=-1 if residual is None else self.buffer(residual),
+            y=y,
+        )
+
+    def _rope_table(self, node: Tensor, positions: Tensor) -> None:
+        self._check(positions, 2**31 - 1)
+        y = self._new(node)
+        self._call(
+            "rope_table",
+            (self.buffer(positions),),
+            (y,),
+            dim=self._dim(node),
+            positions=self.buffer(positions),
+            frequencies=node.attributes["frequencies"].tolist(),
+            table=y,
+        )
+
+    def _rope(self, node: Tensor, x: Tensor, table: Tensor) -> None:
+        y = self._reuse_or_new(node, x)
+        self._call(
+            "rope",
+            (self.buffer(x), self.buffer(table)),
+            (y,),
+            dim=self._dim(node),
+            heads=node.shape[1],
+            size=node.shape[2],
+            pairs=table.shape[2],
+            x=self.buffer(x),
+            table=self.buffer(table),
+            y=y,
+        )
+
+    def _store(self, node: Tensor, x: Tensor, cells: Tensor, target: KVBuffer) -> None:
+        self._check(cells, target.cells)
+        self._call(
+            "store",
+            (self.buffer(x), self.buffer(cells)),
+            (target,),
+            dim=self._dim(x),
+            x=self.buffer(x),
+            cells=self.buffer(cells),
+            target=target.handle,
+        )
+
+    def _attention(
+        self, node: Tensor, q: Tensor, keys: Tensor, values: Tensor, cells: Tensor, spans: Tensor
+    ) -> None:
+        key_store, value_store = keys.operands[2], values.operands[2]
+        assert isinstance(key_store, KVBuffer)
+        assert isinstance(value_store, KVBuffer)
+        heads = node.shape[1]
+        assert isinstance(heads, int)
+        self._check(cells, key_store.cells)
+        group = heads // key_store.heads
+        if (spans, group) not in self._tiles:
+            self._tiles[spans, group] = len(self._tiles)
+            self._setup(
+                "tiles",
+                tokens=self._dim(q),
+                history=self._dim(cells),
+                spans=self.buffer(spans),
+                group=group,
+            )
+        y = self._new(node)
+        self._call(
+            "attention",
+            (self.buffer(q), key_store, value_store, self.buffer(cells), self.buffer(spans)),
+            (y,),
+            dim=self._dim(q),
+            history=self._dim(cells),
+            heads=heads,
+            scale=node.attributes["scale"],
+            q=self.buffer(q),
+            keys=key_store.handle,
+            values=value_store.handle,
+            cells=self.buffer(cells),
+            spans=self.buffer(spans),
+            tiles=self._tiles[spans, group],
+            y=y,
+        )
+
+
+def _source(node: Any) -> Tensor:
+    """The node that made the bytes: reshaping makes none."""
+    assert isinstance(node, Tensor)
+    while node.op == "reshape":
+        inner = node.operands[0]
+        assert isinstance(inner, Tensor)
+        node = inner
+    return node
+
+
+def _sums_of_products(graph: Graph, uses: Mapping[Tensor, int]) -> dict[Tensor, Tensor]:
+    """Matrix products whose only reader is a sum, which they can take in: product -> sum."""
+    taken: dict[Tensor, Tensor] = {}
+    for node in graph.nodes:
+        if node.op == "add":
+            for operand in reversed(node.operands):
+                if isinstance(operand, Tensor) and operand.op == "linear" and uses[operand] == 1:
+                    taken[operand] = node
+                    break
+    return taken
+
+
+def _is_quantized_product(node: Tensor) -> bool:
+    """Whether it multiplies by a quantized matrix, and so reads int8 activations."""
+    if node.op != "linear":
+        return False
+    weight = node.operands[1]
+    assert isinstance(weight, Weight)
+    matrix = weight.handle
+    assert isinstance(matrix, _native.WeightMatrix)
+    return bool(_native.is_quantized(matrix.type))
+
+
+def _width(node: Tensor) -> int:
+    return math.prod(d for d in node.shape[1:] if isinstance(d, int))
+
+
+def _align(size: int) -> int:
+    return -(-size // 64) * 64
+
+
+def _offset(weight: Weight) -> int:
+    assert isinstance(weight.handle, Vector), f"{weight.name} is not a vector"
+    return weight.handle.offset

@@ -1,0 +1,128 @@
+"""Compiling a graph for the native kernels: fuse, order, place every buffer in one arena.
+
+Three passes over the recorded nodes. `Lowering` turns them into calls of native steps, joining what one step
+can do (a sum into the matrix product before it, quantization into the norm before it). `_phases` finds where
+threads must wait for each other: only where a call touches what an earlier one wrote. `_place` gives every
+buffer an offset; buffers that are never alive in the same phase share memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski import _native
+from chaski.ml.cpu.lowering import Buffer, Call, Lowering
+from chaski.ml.graph import Graph
+
+__all__ = ["CPUPlan"]
+
+_ALIGNMENT = 64
+
+
+class CPUPlan:
+    """A graph compiled for one batch size at most, with all the memory that it will ever use."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        pool: _native.ThreadPool,
+        isa: str,
+        weights: _native.Weights | None,
+        require_memory: Callable[[str, int], None],
+    ) -> None:
+        lowering = Lowering(graph, weights)
+        phases = _phases(lowering.calls)
+        kept = [lowering.buffer(node) for node in (*graph.inputs.values(), *graph.outputs.values())]
+        offsets, size = _place(lowering.calls, phases, kept)
+        require_memory("the plan's buffers", size)
+        self._dims = lowering.dims
+        maxima = list(self._dims.values())
+        self._plan = _native.Plan(pool, isa, size, list(self._dims), maxima)
+        for index, call in enumerate(lowering.calls):
+            barrier = index > 0 and phases[index] != phases[index - 1]
+            _emit(self._plan, call, offsets, barrier)
+        self._plan.finish()
+        self.bytes: int = self._plan.bytes
+        self.inputs: Mapping[str, npt.NDArray[np.int32]] = {
+            name: self._view(lowering.buffer(node), offsets) for name, node in graph.inputs.items()
+        }
+        self._outputs = {}
+        for name, node in graph.outputs.items():
+            rows, width = lowering.extent(node)
+            view = self._plan.floats(offsets[lowering.buffer(node)], maxima[rows], width)
+            self._outputs[name] = (view, rows)
+        self._sizes = maxima
+
+    def run(self, sizes: Mapping[str, int]) -> None:
+        self._sizes = [sizes[name] for name in self._dims]
+        self._plan.run(self._sizes)
+
+    def output(self, name: str) -> npt.NDArray[np.float32]:
+        view, rows = self._outputs[name]
+        return view[: self._sizes[rows]]
+
+    def _view(self, buffer: Buffer, offsets: Mapping[Buffer, int]) -> npt.NDArray[np.int32]:
+        flat = self._plan.ints(offsets[buffer], buffer.size // 4)
+        return flat if buffer.width == 1 else flat.reshape(-1, buffer.width)
+
+
+def _phases(calls: Sequence[Call]) -> list[int]:
+    """The phase of every call; threads wait for each other between phases, and only there."""
+    phases: list[int] = []
+    phase = 0
+    read: set[object] = set()
+    written: set[object] = set()
+    for call in calls:
+        if written & call.reads or (written | read) & call.writes:
+            phase += 1
+            read, written = set(), set()
+        read |= call.reads
+        written |= call.writes
+        phases.append(phase)
+    return phases
+
+
+def _place(
+    calls: Sequence[Call], phases: Sequence[int], kept: Sequence[Buffer]
+) -> tuple[dict[Buffer, int], int]:
+    """Offsets of all buffers and the arena's size: largest first, each at the lowest place that is free."""
+    last = phases[-1] if phases else 0
+    alive: dict[Buffer, tuple[int, int]] = {buffer: (0, last) for buffer in kept}
+    for call, phase in zip(calls, phases, strict=True):
+        for touched in call.reads | call.writes:
+            if isinstance(touched, Buffer):
+                first, until = alive.get(touched, (phase, phase))
+                alive[touched] = (first, max(until, phase))
+    offsets: dict[Buffer, int] = {}
+    end = 0
+    for buffer in sorted(alive, key=lambda b: b.size, reverse=True):
+        rivals = sorted(
+            (offsets[other], other.size) for other in offsets if _overlap(alive[other], alive[buffer])
+        )
+        offset = 0
+        for start, size in rivals:
+            if start - offset >= buffer.size:
+                break
+            offset = max(offset, start + size)
+        offset = -(-offset // _ALIGNMENT) * _ALIGNMENT
+        offsets[buffer] = offset
+        end = max(end, offset + buffer.size)
+    return offsets, end
+
+
+def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] <= b[1] and b[0] <= a[1]
+
+
+def _emit(plan: _native.Plan, call: Call, offsets: Mapping[Buffer, int], barrier: bool) -> None:
+    """Add one step; buffers among the arguments become their offsets."""
+    arguments: dict[str, Any] = {
+        name: offsets[value] if isinstance(value, Buffer) else value for name, value in call.arguments.items()
+    }
+    if call.computes:
+        arguments["barrier"] = barrier
+    getattr(plan, call.step)(**arguments)

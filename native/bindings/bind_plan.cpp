@@ -1,0 +1,336 @@
+// Thread pools, weights, key/value storage and plans for Python. Every offset and size is checked here, once.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "../steps/attention.h"
+#include "../steps/elementwise.h"
+#include "../steps/matmul.h"
+#include "isa.h"
+#include "weights.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace chaski {
+namespace {
+
+void require(bool condition, const std::string& what) {
+    if (!condition) throw std::invalid_argument(what);
+}
+
+// Memory of all weights of a model, and the matrices and vectors that lie in it.
+class Weights {
+   public:
+    explicit Weights(std::size_t bytes) : memory_(std::make_shared<Region>(bytes)) {}
+
+    OwnedMatrix matrix(std::size_t offset, int type, std::int64_t rows, std::int64_t k) const {
+        auto dtype = static_cast<DType>(type);
+        const BlockFormat* format = find_format(dtype);
+        require(format != nullptr, "matrix: type " + std::to_string(type) + " has no kernels");
+        require(rows > 0 && k > 0 && k % format->elements == 0,
+                "matrix: " + std::to_string(rows) + " x " + std::to_string(k) + " does not fit blocks of " +
+                    std::to_string(format->elements));
+        auto* panels = place(offset, static_cast<std::size_t>(matrix_bytes(dtype, rows, k)));
+        return {{dtype, rows, k, reinterpret_cast<const std::uint8_t*>(panels)}, memory_};
+    }
+
+    std::byte* place(std::size_t offset, std::size_t bytes) const {
+        require(offset % kAlignment == 0 && offset <= memory_->size() && bytes <= memory_->size() - offset,
+                "weights: " + std::to_string(bytes) + " bytes at " + std::to_string(offset) + " are outside " +
+                    std::to_string(memory_->size()));
+        return memory_->data() + offset;
+    }
+
+    const std::shared_ptr<Region>& memory() const { return memory_; }
+
+   private:
+    std::shared_ptr<Region> memory_;
+};
+
+KVType kv_type(const std::string& name) {
+    if (name == "f32") return KVType::F32;
+    if (name == "f16") return KVType::F16;
+    if (name == "bf16") return KVType::BF16;
+    throw std::invalid_argument("key/value type " + name + " is unknown");
+}
+
+struct OwnedStorage {
+    KVStorage storage;
+    std::shared_ptr<Region> memory;
+};
+
+OwnedStorage make_storage(std::int64_t cells, std::int64_t heads, std::int64_t size, const std::string& type) {
+    require(cells > 0 && heads > 0 && size > 0 && cells < (std::int64_t{1} << 31),
+            "key/value storage: sizes must be positive");
+    KVType kind = kv_type(type);
+    std::size_t bytes = static_cast<std::size_t>(cells * heads * size) * kv_bytes(kind);
+    auto memory = std::make_shared<Region>(bytes);
+    memory->touch();
+    return {{memory->data(), cells, heads, size, kind}, memory};
+}
+
+// Builds a plan: arena offsets in, typed pointers and steps out. Activations are float32 rows [row][width].
+class PlanBuilder {
+   public:
+    PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::size_t arena_bytes,
+                std::vector<std::string> dims, std::vector<std::int64_t> maxima)
+        : kernels_(kernels_of(isa)),
+          ops_(ops_of(isa)),
+          plan_(std::make_shared<Plan>(std::move(pool), arena_bytes, std::move(dims), std::move(maxima))) {}
+
+    nb::object ints(nb::handle self, std::size_t offset, std::size_t count) {
+        return nb::cast(nb::ndarray<nb::numpy, std::int32_t>(plan_->buffer<std::int32_t>(offset, count), {count}, self));
+    }
+    nb::object floats(nb::handle self, std::size_t offset, std::size_t rows, std::size_t width) {
+        return nb::cast(
+            nb::ndarray<nb::numpy, float>(plan_->buffer<float>(offset, rows * width), {rows, width}, self));
+    }
+
+    void check_indices(const std::string& name, int dim, std::size_t indices, std::int64_t limit, int limit_dim) {
+        require(limit_dim < dims(), "plan: dimension out of range");
+        add(std::make_unique<IndexCheckStep>(name, dim, in<std::int32_t>(indices, dim, 1), Extent{limit, limit_dim}),
+            false);
+    }
+
+    int tiles(int tokens, int history, std::size_t spans, std::int64_t group) {
+        require(group > 0 && history >= 0 && history < dims(), "tiles: bad dimension or group");
+        tiles_.push_back(std::make_shared<Tiles>());
+        add(std::make_unique<TileStep>(tokens, history, in<Span>(spans, tokens, 1), maximum(tokens),
+                                       tokens_per_tile(group), tiles_.back()),
+            false);
+        return static_cast<int>(tiles_.size()) - 1;
+    }
+
+    void embedding(int dim, const OwnedMatrix& table, std::size_t ids, std::size_t y, bool barrier) {
+        add(std::make_unique<EmbeddingStep>(kernels_, dim, table, in<std::int32_t>(ids, dim, 1),
+                                            in<float>(y, dim, table.matrix.k)),
+            barrier);
+    }
+
+    void rows(int dim, int source_dim, std::int64_t width, std::size_t x, std::size_t indices, std::size_t y,
+              bool barrier) {
+        add(std::make_unique<RowsStep>(dim, width, in<float>(x, source_dim, width), in<std::int32_t>(indices, dim, 1),
+                                       in<float>(y, dim, width)),
+            barrier);
+    }
+
+    void rms_norm(int dim, const Weights& weights, std::size_t weight, std::int64_t size, float eps, std::size_t x,
+                  std::size_t y, std::int64_t quantized, bool barrier) {
+        const auto* w = reinterpret_cast<const float*>(weights.place(weight, size * sizeof(float)));
+        hold(weights.memory());
+        add(std::make_unique<RMSNormStep>(ops_, dim, size, in<float>(x, dim, size), w, eps, in<float>(y, dim, size),
+                                          quantizer(dim, size, quantized)),
+            barrier);
+    }
+
+    void swiglu(int dim, std::int64_t width, std::size_t gate, std::size_t up, std::size_t y, std::int64_t quantized,
+                bool barrier) {
+        add(std::make_unique<SwiGLUStep>(ops_, dim, width, in<float>(gate, dim, width), in<float>(up, dim, width),
+                                         in<float>(y, dim, width), quantizer(dim, width, quantized)),
+            barrier);
+    }
+
+    void add_rows(int dim, std::int64_t width, std::size_t a, std::size_t b, std::size_t y, bool barrier) {
+        add(std::make_unique<AddStep>(ops_, dim, width, in<float>(a, dim, width), in<float>(b, dim, width),
+                                      in<float>(y, dim, width)),
+            barrier);
+    }
+
+    void quantize(int dim, std::int64_t width, std::size_t x, std::int64_t quantized, bool barrier) {
+        auto quantize = quantizer(dim, width, quantized);
+        require(quantize.has_value(), "quantize: no target");
+        add(std::make_unique<QuantizeStep>(dim, width, in<float>(x, dim, width), *quantize), barrier);
+    }
+
+    // `x` is the float buffer; a quantized matrix reads the int8 form at `quantized` instead.
+    void matmul(int dim, const OwnedMatrix& weight, std::size_t x, std::int64_t quantized, nb::object weights,
+                std::int64_t bias, std::int64_t residual, std::size_t y, bool barrier) {
+        const Matrix& m = weight.matrix;
+        require(!is_quantized(m.type) || quantized >= 0, "matmul: a quantized matrix needs quantized activations");
+        Activations activations =
+            is_quantized(m.type) ? quantizer(dim, m.k, quantized)->out : Activations{nullptr, nullptr, nullptr, in<float>(x, dim, m.k)};
+        const float* bias_values = nullptr;
+        if (bias >= 0) {
+            const auto& memory = nb::cast<const Weights&>(weights);
+            bias_values = reinterpret_cast<const float*>(memory.place(bias, m.rows * sizeof(float)));
+            hold(memory.memory());
+        }
+        Output out{in<float>(y, dim, m.rows), m.rows, bias_values, residual < 0 ? nullptr : in<float>(residual, dim, m.rows)};
+        add(std::make_unique<MatmulStep>(kernels_, dim, maximum(dim), weight, activations, out), barrier);
+    }
+
+    void rope_table(int dim, std::size_t positions, std::vector<float> frequencies, std::size_t table, bool barrier) {
+        auto width = static_cast<std::int64_t>(2 * frequencies.size());
+        add(std::make_unique<RopeTableStep>(dim, in<std::int32_t>(positions, dim, 1), std::move(frequencies),
+                                            in<float>(table, dim, width)),
+            barrier);
+    }
+
+    void rope(int dim, std::int64_t heads, std::int64_t size, std::int64_t pairs, std::size_t x, std::size_t table,
+              std::size_t y, bool barrier) {
+        require(heads > 0 && pairs >= 0 && 2 * pairs <= size, "rope: more pairs than the head has");
+        add(std::make_unique<RopeStep>(ops_, dim, heads, size, pairs, in<float>(x, dim, heads * size),
+                                       in<float>(table, dim, 2 * pairs), in<float>(y, dim, heads * size)),
+            barrier);
+    }
+
+    void store(int dim, std::size_t x, std::size_t cells, const OwnedStorage& target, bool barrier) {
+        const KVStorage& storage = target.storage;
+        hold(target.memory);
+        add(std::make_unique<StoreStep>(ops_, dim, in<float>(x, dim, storage.heads * storage.size),
+                                        in<std::int32_t>(cells, dim, 1), storage),
+            barrier);
+    }
+
+    void attention(int dim, int history, std::int64_t heads, float scale, std::size_t q, const OwnedStorage& keys,
+                   const OwnedStorage& values, std::size_t cells, std::size_t spans, int tiles, std::size_t y,
+                   bool barrier) {
+        const KVStorage& k = keys.storage;
+        const KVStorage& v = values.storage;
+        require(heads > 0 && heads % k.heads == 0 && k.heads == v.heads && k.cells == v.cells,
+                "attention: heads or cells of queries, keys and values do not fit");
+        require(tiles >= 0 && tiles < static_cast<int>(tiles_.size()), "attention: no such tiles");
+        hold(keys.memory);
+        hold(values.memory);
+        Attention job{in<float>(q, dim, heads * k.size),
+                      in<float>(y, dim, heads * v.size),
+                      k,
+                      v,
+                      in<std::int32_t>(cells, history, 1),
+                      in<Span>(spans, dim, 1),
+                      heads,
+                      scale};
+        add(std::make_unique<AttentionStep>(ops_, job, tiles_[tiles]), barrier);
+    }
+
+    void finish() { plan_->finish(); }
+
+    void run(const std::vector<std::int64_t>& sizes) {
+        nb::gil_scoped_release release;
+        plan_->run(sizes);
+    }
+
+    std::size_t bytes() const { return plan_->bytes(); }
+
+   private:
+    int dims() const { return static_cast<int>(plan_->maxima().size()); }
+
+    std::int64_t maximum(int dim) const {
+        require(dim >= 0 && dim < dims(), "plan: dimension " + std::to_string(dim) + " is not declared");
+        return plan_->maxima()[dim];
+    }
+
+    // The buffer at an offset, large enough for the largest run.
+    template <class T>
+    T* in(std::size_t offset, int dim, std::int64_t width) {
+        require(width > 0, "plan: a row must have elements");
+        return plan_->buffer<T>(offset, static_cast<std::size_t>(maximum(dim) * width));
+    }
+
+    // Quantized rows lie as [int8 values][float scales][int16 sums], each part 64-byte aligned.
+    std::optional<Quantizer> quantizer(int dim, std::int64_t width, std::int64_t offset) {
+        if (offset < 0) return std::nullopt;
+        require(width % 32 == 0, "quantized activations come in blocks of 32, not in rows of " + std::to_string(width));
+        std::size_t count = static_cast<std::size_t>(maximum(dim) * width);
+        std::size_t scales = offset + align_up(count);
+        std::size_t sums = scales + align_up(count / 32 * sizeof(float));
+        Activations out{plan_->buffer<std::int8_t>(offset, count), plan_->buffer<float>(scales, count / 32),
+                        plan_->buffer<std::int16_t>(sums, count / 16), nullptr};
+        return Quantizer{kernels_, out};
+    }
+
+    void hold(std::shared_ptr<Region> memory) { held_.push_back(std::move(memory)); }
+    void add(std::unique_ptr<Step> step, bool barrier) { plan_->add(std::move(step), barrier); }
+
+    const Kernels& kernels_;
+    const Ops& ops_;
+    std::vector<std::shared_ptr<Region>> held_;
+    std::vector<std::shared_ptr<Tiles>> tiles_;
+    std::shared_ptr<Plan> plan_;
+};
+
+void load(ThreadPool& pool, const std::string& isa,
+          const std::vector<std::tuple<int, std::int64_t, OwnedMatrix>>& list) {
+    std::vector<MatrixSource> sources;
+    for (const auto& [descriptor, offset, owned] : list) {
+        sources.push_back({descriptor, offset, owned.matrix, const_cast<std::uint8_t*>(owned.matrix.panels)});
+    }
+    nb::gil_scoped_release release;
+    load_matrices(pool, kernels_of(isa), sources);
+}
+
+}  // namespace
+
+void bind_plan(nb::module_& m) {
+    m.def("isa_names", [] {
+        std::vector<std::string> names(isa_names().begin(), isa_names().end());
+        return names;
+    });
+    nb::class_<ThreadPool>(m, "ThreadPool").def(nb::init<int>(), "threads"_a).def_prop_ro("threads", &ThreadPool::threads);
+
+    nb::class_<OwnedMatrix>(m, "WeightMatrix")
+        .def_prop_ro("type", [](const OwnedMatrix& w) { return static_cast<int>(w.matrix.type); })
+        .def_prop_ro("rows", [](const OwnedMatrix& w) { return w.matrix.rows; })
+        .def_prop_ro("columns", [](const OwnedMatrix& w) { return w.matrix.k; });
+
+    nb::class_<Weights>(m, "Weights")
+        .def(nb::init<std::size_t>(), "bytes"_a)
+        .def("matrix", &Weights::matrix, "offset"_a, "type"_a, "rows"_a, "columns"_a)
+        .def("vector", [](nb::handle self, std::size_t offset, std::size_t size) {
+            auto* data = reinterpret_cast<float*>(nb::cast<Weights&>(self).place(offset, size * sizeof(float)));
+            return nb::ndarray<nb::numpy, float>(data, {size}, self);
+        }, "offset"_a, "size"_a);
+
+    nb::class_<OwnedStorage>(m, "KVStorage")
+        .def_prop_ro("bytes", [](const OwnedStorage& s) { return s.memory->size(); });
+    m.def("kv_storage", &make_storage, "cells"_a, "heads"_a, "size"_a, "type"_a);
+    m.def("matrix_bytes", [](int type, std::int64_t rows, std::int64_t k) {
+        require(find_format(static_cast<DType>(type)) != nullptr, "type " + std::to_string(type) + " has no kernels");
+        return matrix_bytes(static_cast<DType>(type), rows, k);
+    }, "type"_a, "rows"_a, "columns"_a);
+    m.def("is_quantized", [](int type) { return is_quantized(static_cast<DType>(type)); }, "type"_a);
+    m.def("matrix_types", [] {
+        std::vector<int> types;
+        for (const BlockFormat& format : kFormats) types.push_back(static_cast<int>(format.type));
+        return types;
+    });
+    m.def("load_matrices", &load, "pool"_a, "isa"_a, "sources"_a);
+
+    nb::class_<PlanBuilder>(m, "Plan")
+        .def(nb::init<std::shared_ptr<ThreadPool>, const std::string&, std::size_t, std::vector<std::string>,
+                      std::vector<std::int64_t>>(),
+             "pool"_a, "isa"_a, "arena_bytes"_a, "dims"_a, "maxima"_a)
+        .def("ints", [](nb::handle self, std::size_t offset, std::size_t count) {
+            return nb::cast<PlanBuilder&>(self).ints(self, offset, count);
+        })
+        .def("floats", [](nb::handle self, std::size_t offset, std::size_t rows, std::size_t width) {
+            return nb::cast<PlanBuilder&>(self).floats(self, offset, rows, width);
+        })
+        .def("check_indices", &PlanBuilder::check_indices, "name"_a, "dim"_a, "indices"_a, "limit"_a, "limit_dim"_a)
+        .def("tiles", &PlanBuilder::tiles, "tokens"_a, "history"_a, "spans"_a, "group"_a)
+        .def("embedding", &PlanBuilder::embedding, "dim"_a, "table"_a, "ids"_a, "y"_a, "barrier"_a)
+        .def("rows", &PlanBuilder::rows, "dim"_a, "source_dim"_a, "width"_a, "x"_a, "indices"_a, "y"_a, "barrier"_a)
+        .def("rms_norm", &PlanBuilder::rms_norm, "dim"_a, "weights"_a, "weight"_a, "size"_a, "eps"_a, "x"_a, "y"_a,
+             "quantized"_a, "barrier"_a)
+        .def("swiglu", &PlanBuilder::swiglu, "dim"_a, "width"_a, "gate"_a, "up"_a, "y"_a, "quantized"_a, "barrier"_a)
+        .def("add", &PlanBuilder::add_rows, "dim"_a, "width"_a, "a"_a, "b"_a, "y"_a, "barrier"_a)
+        .def("quantize", &PlanBuilder::quantize, "dim"_a, "width"_a, "x"_a, "quantized"_a, "barrier"_a)
+        .def("matmul", &PlanBuilder::matmul, "dim"_a, "weight"_a, "x"_a, "quantized"_a, "weights"_a, "bias"_a,
+             "residual"_a, "y"_a, "barrier"_a)
+        .def("rope_table", &PlanBuilder::rope_table, "dim"_a, "positions"_a, "frequencies"_a, "table"_a, "barrier"_a)
+        .def("rope", &PlanBuilder::rope, "dim"_a, "heads"_a, "size"_a, "pairs"_a, "x"_a, "table"_a, "y"_a, "barrier"_a)
+        .def("store", &PlanBuilder::store, "dim"_a, "x"_a, "cells"_a, "target"_a, "barrier"_a)
+        .def("attention", &PlanBuilder::attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "q"_a, "keys"_a,
+             "values"_a, "cells"_a, "spans"_a, "tiles"_a, "y"_a, "barrier"_a)
+        .def("finish", &PlanBuilder::finish)
+        .def("run", &PlanBuilder::run, "sizes"_a)
+        .def_prop_ro("bytes", &PlanBuilder::bytes);
+}
+
+}  // namespace chaski

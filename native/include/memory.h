@@ -1,0 +1,38 @@
+// Large blocks of zeroed memory, straight from the operating system.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace chaski {
+
+constexpr std::size_t kAlignment = 64;
+
+constexpr std::size_t align_up(std::size_t bytes, std::size_t alignment = kAlignment) {
+    return (bytes + alignment - 1) / alignment * alignment;
+}
+
+// Owns a mapping. Pages are huge where the system allows it: weights are streamed once per token, and
+// with 4 KB pages the address translation alone costs several percent.
+class Region {
+   public:
+    explicit Region(std::size_t bytes);  // throws std::bad_alloc
+    ~Region();
+    Region(Region&& other) noexcept;
+    Region(const Region&) = delete;
+    Region& operator=(const Region&) = delete;
+    Region& operator=(Region&&) = delete;
+
+    std::byte* data() const { return data_; }
+    std::size_t size() const { return size_; }
+
+    // Makes every page resident now, so that no later write can fail or grow the process.
+    void touch();
+
+   private:
+    std::byte* data_;
+    std::size_t size_;
+    std::size_t mapped_;
+};
+
+}  // namespace chaski

@@ -1,0 +1,222 @@
+// Steps of a plan that work row by row or element by element.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "ops.h"
+#include "plan.h"
+
+namespace chaski {
+
+// Rounds a step's result to int8 blocks right where it was made, for the matrix products that read it.
+// A row is a multiple of 32 long, so rows follow each other in `out` as they do in the float buffer.
+struct Quantizer {
+    const Kernels& kernels;
+    Activations out;
+
+    void operator()(const float* x, std::int64_t offset, std::int64_t count) const {
+        Activations piece{out.values + offset, out.scales + offset / 32, out.sums + offset / 16, nullptr};
+        kernels.quantize_rows(x + offset, 1, count, piece);
+    }
+};
+
+// A step over the rows of one run-time dimension.
+class RowStep : public Step {
+   public:
+    explicit RowStep(int dim) : dim_(dim) {}
+    std::int64_t items(const Sizes& sizes) const override { return sizes[dim_]; }
+    std::int64_t grain(const Sizes& sizes, int threads) const override {
+        return (sizes[dim_] + 4 * threads - 1) / (4 * threads);
+    }
+
+   protected:
+    const int dim_;
+};
+
+// A step over `width` independent elements of each row, in pieces of kPiece.
+class ElementStep : public Step {
+   public:
+    static constexpr std::int64_t kPiece = 2048;
+    ElementStep(int dim, std::int64_t width) : dim_(dim), width_(width) {}
+    std::int64_t items(const Sizes& sizes) const override {
+        return (sizes[dim_] * width_ + kPiece - 1) / kPiece;
+    }
+    std::int64_t grain(const Sizes& sizes, int threads) const override {
+        return (items(sizes) + 4 * threads - 1) / (4 * threads);
+    }
+    void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte*) const override {
+        std::int64_t last = sizes[dim_] * width_;
+        std::int64_t stop = end * kPiece < last ? end * kPiece : last;
+        apply(begin * kPiece, stop - begin * kPiece);
+    }
+
+   protected:
+    virtual void apply(std::int64_t offset, std::int64_t count) const = 0;
+
+   private:
+    const int dim_;
+    const std::int64_t width_;
+};
+
+class RMSNormStep final : public RowStep {
+   public:
+    RMSNormStep(const Ops& ops, int dim, std::int64_t size, const float* x, const float* weight, float eps,
+                float* y, std::optional<Quantizer> quantize)
+        : RowStep(dim), ops_(ops), size_(size), x_(x), weight_(weight), eps_(eps), y_(y), quantize_(quantize) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override {
+        for (std::int64_t i = begin; i < end; ++i) {
+            ops_.rms_norm(x_ + i * size_, weight_, eps_, size_, y_ + i * size_);
+            if (quantize_) (*quantize_)(y_, i * size_, size_);
+        }
+    }
+
+   private:
+    const Ops& ops_;
+    const std::int64_t size_;
+    const float* x_;
+    const float* weight_;
+    const float eps_;
+    float* y_;
+    const std::optional<Quantizer> quantize_;
+};
+
+class SwiGLUStep final : public ElementStep {
+   public:
+    SwiGLUStep(const Ops& ops, int dim, std::int64_t width, const float* gate, const float* up, float* y,
+               std::optional<Quantizer> quantize)
+        : ElementStep(dim, width), ops_(ops), gate_(gate), up_(up), y_(y), quantize_(quantize) {}
+
+   protected:
+    void apply(std::int64_t offset, std::int64_t count) const override {
+        ops_.swiglu(gate_ + offset, up_ + offset, count, y_ + offset);
+        if (quantize_) (*quantize_)(y_, offset, count);
+    }
+
+   private:
+    const Ops& ops_;
+    const float* gate_;
+    const float* up_;
+    float* y_;
+    const std::optional<Quantizer> quantize_;
+};
+
+// Quantizes what was computed by a step that cannot do it itself.
+class QuantizeStep final : public ElementStep {
+   public:
+    QuantizeStep(int dim, std::int64_t width, const float* x, Quantizer quantize)
+        : ElementStep(dim, width), x_(x), quantize_(quantize) {}
+
+   protected:
+    void apply(std::int64_t offset, std::int64_t count) const override { quantize_(x_, offset, count); }
+
+   private:
+    const float* x_;
+    const Quantizer quantize_;
+};
+
+class AddStep final : public ElementStep {
+   public:
+    AddStep(const Ops& ops, int dim, std::int64_t width, const float* a, const float* b, float* y)
+        : ElementStep(dim, width), ops_(ops), a_(a), b_(b), y_(y) {}
+
+   protected:
+    void apply(std::int64_t offset, std::int64_t count) const override {
+        ops_.add(a_ + offset, b_ + offset, count, y_ + offset);
+    }
+
+   private:
+    const Ops& ops_;
+    const float* a_;
+    const float* b_;
+    float* y_;
+};
+
+// Copies the rows of x that `indices` names.
+class RowsStep final : public RowStep {
+   public:
+    RowsStep(int dim, std::int64_t width, const float* x, const std::int32_t* indices, float* y)
+        : RowStep(dim), width_(width), x_(x), indices_(indices), y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const std::int64_t width_;
+    const float* x_;
+    const std::int32_t* indices_;
+    float* y_;
+};
+
+// cos and sin of position · frequency: [row][2][pairs]. By libm, so equal for every instruction set.
+class RopeTableStep final : public RowStep {
+   public:
+    RopeTableStep(int dim, const std::int32_t* positions, std::vector<float> frequencies, float* table)
+        : RowStep(dim), positions_(positions), frequencies_(std::move(frequencies)), table_(table) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const std::int32_t* positions_;
+    const std::vector<float> frequencies_;
+    float* table_;
+};
+
+class RopeStep final : public RowStep {
+   public:
+    RopeStep(const Ops& ops, int dim, std::int64_t heads, std::int64_t size, std::int64_t pairs,
+             const float* x, const float* table, float* y)
+        : RowStep(dim), ops_(ops), heads_(heads), size_(size), pairs_(pairs), x_(x), table_(table), y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override {
+        for (std::int64_t i = begin; i < end; ++i) {
+            const float* cos = table_ + i * 2 * pairs_;
+            std::int64_t offset = i * heads_ * size_;
+            ops_.rope(x_ + offset, cos, cos + pairs_, heads_, size_, pairs_, y_ + offset);
+        }
+    }
+
+   private:
+    const Ops& ops_;
+    const std::int64_t heads_;
+    const std::int64_t size_;
+    const std::int64_t pairs_;
+    const float* x_;
+    const float* table_;
+    float* y_;
+};
+
+// Writes each row to the cell of key/value storage that `cells` names.
+class StoreStep final : public RowStep {
+   public:
+    StoreStep(const Ops& ops, int dim, const float* x, const std::int32_t* cells, KVStorage storage)
+        : RowStep(dim), ops_(ops), x_(x), cells_(cells), storage_(storage) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override {
+        for (std::int64_t i = begin; i < end; ++i) {
+            ops_.store(x_ + i * storage_.heads * storage_.size, storage_, cells_[i]);
+        }
+    }
+
+   private:
+    const Ops& ops_;
+    const float* x_;
+    const std::int32_t* cells_;
+    const KVStorage storage_;
+};
+
+// Computes nothing: refuses a batch that has an index outside [0, limit) in an input buffer.
+class IndexCheckStep final : public Step {
+   public:
+    IndexCheckStep(std::string name, int dim, const std::int32_t* indices, Extent limit)
+        : name_(std::move(name)), dim_(dim), indices_(indices), limit_(limit) {}
+    std::int64_t items(const Sizes&) const override { return 0; }
+    std::int64_t grain(const Sizes&, int) const override { return 1; }
+    void run(const Sizes&, std::int64_t, std::int64_t, std::byte*) const override {}
+    void prepare(const Sizes& sizes) override;
+
+   private:
+    const std::string name_;
+    const int dim_;
+    const std::int32_t* indices_;
+    const Extent limit_;
+};
+
+}  // namespace chaski
