@@ -1,0 +1,219 @@
+"""Reads GGUF files, versions 2 and 3: metadata, tensor table, and the tensors' bytes in place.
+
+A file is mapped into memory, never copied, and every fault in it is found when it is opened.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from inspect import formatannotation
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, NamedTuple, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaski.errors import GGUFError, ModelNotFoundError, UnsupportedError
+from chaski.formats.gguf_metadata import Cursor, MetadataReader, Value
+from chaski.formats.gguf_tensors import ALIGNMENTS, DEFAULT_ALIGNMENT, TensorInfo, is_alignment, read_tensors
+from chaski.formats.string_array import StringArray
+
+__all__ = ["GGUFFile", "StringArray", "TensorInfo", "Value", "open_gguf"]
+
+MAGIC = b"GGUF"
+_PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_REQUIRED: Final = object()
+
+T = TypeVar("T", int, float, bool, str)
+N = TypeVar("N", int, float, bool)
+D = TypeVar("D")
+
+
+class GGUFFile:
+    """An open GGUF file, or all parts of a split one.
+
+    metadata: scalars are int, float, bool or str; arrays of numbers are read-only NumPy views of the map, not
+    always aligned; arrays of strings are `StringArray`; arrays of arrays are tuples.
+    tensors: by name, in file order.
+    """
+
+    def __init__(self, path: Path, metadata: dict[str, Value], tensors: dict[str, TensorInfo]) -> None:
+        self.path = path
+        self._metadata = metadata
+        self._tensors = tensors
+
+    @property
+    def metadata(self) -> Mapping[str, Value]:
+        return MappingProxyType(self._metadata)
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return MappingProxyType(self._tensors)
+
+    @property
+    def architecture(self) -> str:
+        """The model family, `general.architecture`."""
+        return self.get("general.architecture", str)
+
+    @overload
+    def get(self, key: str, kind: type[T]) -> T: ...
+    @overload
+    def get(self, key: str, kind: type[T], default: D) -> T | D: ...
+    @overload
+    def get(self, key: str, kind: type[list[str]]) -> StringArray: ...
+    @overload
+    def get(self, key: str, kind: type[list[str]], default: D) -> StringArray | D: ...
+    @overload
+    def get(self, key: str, kind: type[list[N]]) -> NDArray[Any]: ...
+    @overload
+    def get(self, key: str, kind: type[list[N]], default: D) -> NDArray[Any] | D: ...
+    def get(self, key: str, kind: Any, default: Any = _REQUIRED) -> Any:
+        """Return the value of `key` if it has exactly that kind; nothing is converted.
+
+        kind: int, float, bool, str, or list[int], list[float], list[bool] for a NumPy array, list[str] for a
+        StringArray. GGUFError when the value has another kind, or is missing and there is no default.
+        """
+        return _lookup(self.path, self._metadata, key, kind, default)
+
+    def close(self) -> None:
+        """Forget metadata and tensors; the map goes away with the last array that shows a part of it."""
+        self._metadata.clear()
+        self._tensors.clear()
+
+    def __enter__(self) -> GGUFFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Part(NamedTuple):
+    """What one file holds."""
+
+    path: Path
+    metadata: dict[str, Value]
+    tensors: dict[str, TensorInfo]
+
+
+def open_gguf(path: str | Path) -> GGUFFile:
+    """Open a GGUF file; for a split one, its first part, `NAME-00001-of-00003.gguf`.
+
+    The metadata of a split file is that of its first part. Raises ModelNotFoundError without such a file,
+    UnsupportedError for a valid file that this version cannot read, GGUFError for any other fault.
+    """
+    first = _read_part(Path(path))
+    count = _lookup(first.path, first.metadata, "split.count", int, 1)
+    tensors = _join(first, count) if count > 1 else first.tensors
+    return GGUFFile(first.path, first.metadata, tensors)
+
+
+def _read_part(path: Path) -> _Part:
+    cursor = Cursor(path, _map(path))
+    _check_magic(cursor)
+    tensor_count = cursor.u64("the number of tensors")
+    key_count = cursor.u64("the number of keys")
+    metadata = MetadataReader(cursor).read(key_count)
+    tensors = read_tensors(cursor, tensor_count, _alignment(path, metadata))
+    return _Part(path, metadata, tensors)
+
+
+def _map(path: Path) -> NDArray[np.uint8]:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise GGUFError(f"{path}: not a regular file")
+        with path.open("rb") as file:
+            # A map cannot be empty; no bytes at all are reported as truncation like any other.
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else b""
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"{path}: no such file") from None
+    except OSError as error:
+        raise GGUFError(f"{path}: cannot be read: {error.strerror}") from error
+    return np.frombuffer(mapped, np.uint8)
+
+
+def _check_magic(cursor: Cursor) -> None:
+    begin = cursor.skip(4, "the magic number")
+    magic = bytes(cursor.view[begin : cursor.offset])
+    if magic != MAGIC:
+        raise cursor.error(f"not a GGUF file: it begins with {magic!r}", begin)
+    version = cursor.u32("the version")
+    if version in (2 << 24, 3 << 24):
+        raise cursor.error("big-endian files are not supported; convert it to little-endian", 4)
+    if version not in (2, 3):
+        raise cursor.error(f"version {version} is not supported; 2 and 3 are", 4, UnsupportedError)
+
+
+def _alignment(path: Path, metadata: dict[str, Value]) -> int:
+    alignment: int = _lookup(path, metadata, "general.alignment", int, DEFAULT_ALIGNMENT)
+    if not is_alignment(alignment):
+        raise GGUFError(f"{path}: key 'general.alignment' is {alignment}; {ALIGNMENTS} are allowed")
+    return alignment
+
+
+def _join(first: _Part, count: int) -> dict[str, TensorInfo]:
+    """Open the other parts of a split file and return the tensors of all."""
+    tensors: dict[str, TensorInfo] = {}
+    for number, part in enumerate(_parts(first, count)):
+        _check_part(part, number, count)
+        twice = tensors.keys() & part.tensors.keys()
+        if twice:
+            raise GGUFError(f"{part.path}: tensor {min(twice)!r} is in an earlier part too")
+        tensors |= part.tensors
+    wanted = _lookup(first.path, first.metadata, "split.tensors.count", int)
+    if len(tensors) != wanted:
+        raise GGUFError(f"{first.path}: 'split.tensors.count' is {wanted}, the parts hold {len(tensors)}")
+    return tensors
+
+
+def _parts(first: _Part, count: int) -> Iterator[_Part]:
+    """The parts in order, read when asked for."""
+    name = _PART_NAME.fullmatch(first.path.name)
+    if name is None or int(name["count"]) != count:
+        wanted = f"NAME-00001-of-{count:05d}.gguf"
+        raise GGUFError(f"{first.path}: this is one of {count} parts; the first must be called {wanted}")
+    if int(name["number"]) != 1:
+        part_name = f"{name['stem']}-00001-of-{count:05d}.gguf"
+        raise GGUFError(f"{first.path}: this is not the first of {count} parts; open {part_name}")
+    yield first
+    for number in range(2, count + 1):
+        path = first.path.with_name(f"{name['stem']}-{number:05d}-of-{count:05d}.gguf")
+        try:
+            yield _read_part(path)
+        except ModelNotFoundError:
+            raise GGUFError(f"{first.path}: part {number} of {count} is missing: {path}") from None
+
+
+def _check_part(part: _Part, number: int, count: int) -> None:
+    for key, wanted in (("split.no", number), ("split.count", count)):
+        found = _lookup(part.path, part.metadata, key, int)
+        if found != wanted:
+            raise GGUFError(f"{part.path}: key {key!r} is {found}, not {wanted}")
+
+
+def _lookup(path: Path, metadata: Mapping[str, Value], key: str, kind: Any, default: Any = _REQUIRED) -> Any:
+    if key not in metadata:
+        if default is _REQUIRED:
+            raise GGUFError(f"{path}: key {key!r} is missing")
+        return default
+    value = metadata[key]
+    found = _kind(value)
+    if found != kind:
+        raise GGUFError(f"{path}: key {key!r} is {formatannotation(found)}, not {formatannotation(kind)}")
+    return value
+
+
+def _kind(value: Value) -> Any:
+    """The kind of a value as `GGUFFile.get` names it."""
+    if isinstance(value, StringArray):
+        return list[str]
+    if isinstance(value, np.ndarray):
+        return {"b": list[bool], "i": list[int], "u": list[int], "f": list[float]}[value.dtype.kind]
+    return list[list[Any]] if isinstance(value, tuple) else type(value)
