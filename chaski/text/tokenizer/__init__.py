@@ -1,0 +1,12 @@
+"""Tokenizers built from GGUF metadata: text to token ids, and token ids to bytes and text.
+
+`load_tokenizer` is cheap: the encoder itself (merge tables, tries) is built by the first `encode`.
+"""
+
+from __future__ import annotations
+
+from chaski.text.tokenizer.loader import load_tokenizer
+from chaski.text.tokenizer.stream import TokenStream
+from chaski.text.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["TokenStream", "Tokenizer", "load_tokenizer"]

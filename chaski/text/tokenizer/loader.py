@@ -1,0 +1,70 @@
+"""From GGUF metadata to a `Tokenizer`: reads `tokenizer.ggml.model` and puts the parts together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from chaski.errors import TokenizerError
+from chaski.text.tokenizer.bpe import ByteLevelBPE
+from chaski.text.tokenizer.pretokenizers import pretokenizer
+from chaski.text.tokenizer.sentencepiece import SentencePieceBPE, read_normalizer
+from chaski.text.tokenizer.tokenizer import Tokenizer
+from chaski.text.tokenizer.vocabulary import (
+    PREFIX,
+    read_numbers,
+    read_scalar,
+    read_strings,
+    read_vocabulary,
+)
+
+_log = logging.getLogger(__name__)
+
+
+def load_tokenizer(metadata: Mapping[str, object]) -> Tokenizer:
+    """The tokenizer that a GGUF file's metadata describes.
+
+    Only the ids that have a role are read now; merges and pieces wait for the first `encode`. Raises
+    `TokenizerError` naming the key that is missing, malformed or of a kind that is not known.
+    """
+    model = read_scalar(metadata, "model", str)
+    if model is None:
+        raise TokenizerError(f"{PREFIX}model is missing: this file has no tokenizer")
+    try:
+        load = _LOADERS[model]
+    except KeyError:
+        raise TokenizerError(
+            f"{PREFIX}model is {model!r}; supported are {', '.join(sorted(_LOADERS))}"
+        ) from None
+    return load(metadata)
+
+
+def _load_byte_level(metadata: Mapping[str, object]) -> Tokenizer:
+    name = read_scalar(metadata, "pre", str)
+    if name is None:
+        _log.warning(
+            "%spre is missing: text is cut into words as for GPT-2, which may not suit the model", PREFIX
+        )
+    rules = pretokenizer(name or "default")
+    vocabulary = read_vocabulary(metadata, default_add_bos=rules.add_bos)
+    return Tokenizer(vocabulary, ByteLevelBPE(vocabulary, read_strings(metadata, "merges"), rules))
+
+
+def _load_sentencepiece(metadata: Mapping[str, object]) -> Tokenizer:
+    vocabulary = read_vocabulary(metadata, default_add_bos=True)
+    scores = read_numbers(metadata, "scores", len(vocabulary))
+    if scores is None:
+        raise TokenizerError(
+            f"{PREFIX}scores is missing: a SentencePiece vocabulary needs a score for each token"
+        )
+    return Tokenizer(
+        vocabulary, SentencePieceBPE(vocabulary, scores.astype(np.float32), read_normalizer(metadata))
+    )
+
+
+_LOADERS: dict[str, Callable[[Mapping[str, object]], Tokenizer]] = {
+    "gpt2": _load_byte_level,
+    "llama": _load_sentencepiece,
+}

@@ -1,0 +1,174 @@
+"""SentencePiece byte-pair encoding with scores (Kudo and Richardson 2018), `tokenizer.ggml.model` = `llama`.
+
+A GGUF file holds what a SentencePiece model file holds: pieces, scores, types and the normalizer's
+settings. So the model file is written again, and the `sentencepiece` library does the work. Field numbers
+are those of `sentencepiece_model.proto`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaski.errors import TokenizerError
+from chaski.text.tokenizer.vocabulary import (
+    TokenType,
+    Vocabulary,
+    read_bytes,
+    read_scalar,
+    string_list,
+)
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+
+_SPACE = "▁"
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_MODEL_TYPE_BPE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizerSettings:
+    """What happens to text first; the defaults are those of Llama 2."""
+
+    add_space_prefix: bool = True
+    remove_extra_whitespaces: bool = False
+    precompiled_charsmap: bytes = b""
+
+
+def read_normalizer(metadata: Mapping[str, object]) -> NormalizerSettings:
+    """The normalizer's settings of a file, defaults where it is silent."""
+    prefix = read_scalar(metadata, "add_space_prefix", bool)
+    remove = read_scalar(metadata, "remove_extra_whitespaces", bool)
+    charsmap = read_bytes(metadata, "precompiled_charsmap")
+    return NormalizerSettings(prefix is not False, remove is True, charsmap)
+
+
+class SentencePieceBPE:
+    """Encodes text with pieces and their scores."""
+
+    special_types = (TokenType.CONTROL, TokenType.UNKNOWN)
+
+    def __init__(
+        self, vocabulary: Vocabulary, scores: NDArray[np.float32], normalizer: NormalizerSettings
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._scores = scores
+        self._normalizer = normalizer
+
+    @property
+    def prefix_space(self) -> bool:
+        """Whether `encode` puts a space in front of every text."""
+        return self._normalizer.add_space_prefix
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Token ids of each text. The first call builds the library's processor, which raises
+        `TokenizerError` for a vocabulary that SentencePiece would not accept."""
+        return [self._processor.encode(text) for text in texts]
+
+    def token_bytes(self, token: str, kind: int) -> bytes:
+        """The byte that a byte token names; else the text of the piece, with spaces for U+2581."""
+        if kind == TokenType.BYTE:
+            return bytes([_byte_value(token)])
+        return token.replace(_SPACE, " ").encode("utf-8", "surrogateescape")
+
+    @cached_property
+    def _processor(self) -> SentencePieceProcessor:
+        from sentencepiece import SentencePieceProcessor
+
+        model = self._model_file()
+        try:
+            return SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise TokenizerError(
+                f"tokenizer.ggml.tokens: SentencePiece refuses this vocabulary: {error}"
+            ) from error
+
+    def _model_file(self) -> bytes:
+        """A serialized `ModelProto`: the pieces in id order, then the trainer's and normalizer's settings."""
+        settings = self._normalizer
+        trainer = _varint_field(3, _MODEL_TYPE_BPE) + _varint_field(35, self._has_byte_fallback())
+        normalizer = (
+            _bytes_field(2, settings.precompiled_charsmap)
+            + _varint_field(3, settings.add_space_prefix)
+            + _varint_field(4, settings.remove_extra_whitespaces)
+        )
+        return b"".join([*self._pieces(), _bytes_field(2, trainer), _bytes_field(3, normalizer)])
+
+    def _pieces(self) -> list[bytes]:
+        spellings, types = self._unique_spellings()
+        scores = self._scores.astype("<f4").tobytes()
+        return [
+            _bytes_field(
+                1, b"%b\x15%b\x18%c" % (_bytes_field(1, text.encode()), scores[4 * i : 4 * i + 4], kind)
+            )
+            for i, (text, kind) in enumerate(zip(spellings, types, strict=True))
+        ]
+
+    def _unique_spellings(self) -> tuple[list[str], list[int]]:
+        """Spellings and types as the library wants them: all different, none empty, one unknown token.
+
+        Tokens that must not come out of text, and all but the last of equal ones, get a name of their own.
+        User-defined tokens may be spelled with spaces in GGUF files.
+        """
+        tokens = string_list(self._vocabulary.tokens, "tokens")
+        types = self._vocabulary.types.tolist()
+        for i in self._vocabulary.ids_of_type(TokenType.USER_DEFINED):
+            tokens[i] = tokens[i].replace(" ", _SPACE)
+        last = {token: i for i, token in enumerate(tokens)}
+        for i, (token, kind) in enumerate(zip(tokens, types, strict=True)):
+            if kind in self.special_types or not token or last[token] != i:
+                tokens[i] = f"\uf8ff{i}"
+                types[i] = TokenType.CONTROL
+        types[self._unknown_id()] = TokenType.UNKNOWN
+        return tokens, types
+
+    def _unknown_id(self) -> int:
+        """The token for characters without one. Many files type it as control."""
+        if self._vocabulary.unknown_id is not None:
+            return self._vocabulary.unknown_id
+        candidates = self._vocabulary.ids_of_type(TokenType.UNKNOWN) or self._vocabulary.ids_of_type(
+            TokenType.CONTROL
+        )
+        if not candidates:
+            raise TokenizerError(
+                "tokenizer.ggml.unknown_token_id is missing, and no token is typed unknown or control"
+            )
+        return candidates[0]
+
+    def _has_byte_fallback(self) -> bool:
+        ids = self._vocabulary.ids_of_type(TokenType.BYTE)
+        values = {_byte_value(self._vocabulary.tokens[i]) for i in ids}
+        if ids and len(values) != 256:
+            raise TokenizerError(
+                f"tokenizer.ggml.tokens has tokens for {len(values)} bytes, expected all 256 or none"
+            )
+        return bool(ids)
+
+
+def _byte_value(token: str) -> int:
+    match = _BYTE_TOKEN.fullmatch(token)
+    if match is None:
+        raise TokenizerError(
+            f"tokenizer.ggml.tokens: {token!r} is typed as a byte, but is not of the form <0x41>"
+        )
+    return int(match[1], 16)
+
+
+@cache
+def _varint(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)
+
+
+def _varint_field(number: int, value: int) -> bytes:
+    return _varint(number << 3) + _varint(value)
+
+
+def _bytes_field(number: int, value: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(value)) + value

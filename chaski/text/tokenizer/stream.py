@@ -1,0 +1,54 @@
+"""Token ids to text, one id at a time, holding back what is not yet a whole character.
+
+ids --> bytes of each token --> incremental UTF-8 --> text
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Protocol
+
+
+class TokenBytes(Protocol):
+    """What a stream needs from a tokenizer."""
+
+    @property
+    def prefix_space(self) -> bool:
+        """Whether encoding puts a space in front of text."""
+
+    def token_bytes(self, token_id: int, special: bool = False) -> bytes:
+        """The bytes of one token."""
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token was split off as a special token."""
+
+
+class TokenStream:
+    """Feeds bytes of tokens through an incremental UTF-8 decoder.
+
+    Nothing is lost: a character that is spread over tokens comes out whole with its last byte, and bytes
+    that are not UTF-8 come out as U+FFFD, at the latest from `flush`. All texts joined are the same as
+    the joined bytes decoded at once.
+    """
+
+    def __init__(self, tokenizer: TokenBytes, *, at_start: bool = False, special: bool = False) -> None:
+        """`at_start`: the first token begins a text, so the space that `encode` put before it is dropped.
+        `special`: control tokens come out as text too."""
+        self._tokenizer = tokenizer
+        self._special = special
+        self._at_start = at_start
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, token_id: int) -> str:
+        """The text that this token completes, often empty. Raises `TokenizerError` on a bad id."""
+        data = self._tokenizer.token_bytes(token_id, self._special)
+        if self._tokenizer.is_special(token_id):
+            self._at_start = True
+        elif self._at_start:
+            self._at_start = False
+            data = data.removeprefix(b" ") if self._tokenizer.prefix_space else data
+        return self._decoder.decode(data)
+
+    def flush(self) -> str:
+        """End the text: an incomplete character comes out as U+FFFD."""
+        return self._decoder.decode(b"", final=True)

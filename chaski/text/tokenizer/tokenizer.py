@@ -1,0 +1,112 @@
+"""`Tokenizer`: special tokens and the add-BOS/EOS rules around one tokenization algorithm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import zip_longest
+
+from chaski.errors import TokenizerError
+from chaski.text.tokenizer.codec import Codec
+from chaski.text.tokenizer.special import SpecialSplitter
+from chaski.text.tokenizer.stream import TokenStream
+from chaski.text.tokenizer.vocabulary import TokenType, Vocabulary
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
+
+
+class Tokenizer:
+    """Text to token ids and back. Safe to use from several threads."""
+
+    def __init__(self, vocabulary: Vocabulary, codec: Codec) -> None:
+        self._vocabulary = vocabulary
+        self._codec = codec
+
+    @property
+    def size(self) -> int:
+        """The number of tokens; ids are 0 to size - 1."""
+        return len(self._vocabulary)
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that begins a text, if the file names one."""
+        return self._vocabulary.bos_id
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every token that ends an answer, whether the file names it or its name is known for that."""
+        return self._vocabulary.eos_ids
+
+    @property
+    def prefix_space(self) -> bool:
+        """Whether `encode` puts a space in front of text (SentencePiece's `add_dummy_prefix`)."""
+        return self._codec.prefix_space
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The token ids of a text.
+
+        `add_special` adds BOS and EOS if the file says so, even where the text already has them.
+        `parse_special` turns the spelling of control tokens into those tokens: off for text that nobody
+        vouches for. User-defined tokens are found either way. Lone surrogates are read as U+FFFD.
+        """
+        splitter = self._all_special if parse_special else self._visible_special
+        texts, specials = splitter.split(_SURROGATE.sub("\ufffd", text))
+        encoded = iter(self._codec.encode([part for part in texts if part]))
+        ids: list[int] = []
+        for part, special in zip_longest(texts, specials):
+            ids += next(encoded) if part else ()
+            ids += () if special is None else (special,)
+        return self._with_added(ids) if add_special else ids
+
+    def decode(self, ids: Iterable[int], special: bool = False) -> str:
+        """The text of a whole sequence, the inverse of `encode`. Control tokens are left out unless
+        `special`; bytes that are not UTF-8 become U+FFFD."""
+        stream = TokenStream(self, at_start=True, special=special)
+        return "".join(map(stream.feed, ids)) + stream.flush()
+
+    def stream(self, *, at_start: bool = False) -> TokenStream:
+        """A decoder for ids that arrive one by one. By default they continue a text; see `TokenStream`."""
+        return TokenStream(self, at_start=at_start)
+
+    def token(self, token_id: int) -> str:
+        """The token as the file spells it, `Ġhello` for instance. Raises `TokenizerError` on a bad id."""
+        if not 0 <= token_id < self.size:
+            raise TokenizerError(f"token id {token_id} is outside the vocabulary of {self.size} tokens")
+        return self._vocabulary.tokens[token_id]
+
+    def token_bytes(self, token_id: int, special: bool = False) -> bytes:
+        """The bytes that a token adds to a text: none for control tokens unless `special`."""
+        token = self.token(token_id)
+        kind = self._type(token_id)
+        if kind in _HIDDEN and not special:
+            return b""
+        if kind in self._codec.special_types:
+            return token.encode("utf-8", "surrogateescape")
+        return self._codec.token_bytes(token, kind)
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token is found in text by its spelling instead of by the algorithm."""
+        return self._type(token_id) in self._codec.special_types
+
+    def _type(self, token_id: int) -> int:
+        return int(self._vocabulary.types[token_id])
+
+    @cached_property
+    def _all_special(self) -> SpecialSplitter:
+        return self._splitter(*self._codec.special_types)
+
+    @cached_property
+    def _visible_special(self) -> SpecialSplitter:
+        return self._splitter(*(kind for kind in self._codec.special_types if kind not in _HIDDEN))
+
+    def _splitter(self, *types: TokenType) -> SpecialSplitter:
+        ids = self._vocabulary.ids_of_type(*types)
+        return SpecialSplitter({token: i for i in ids if (token := self._vocabulary.tokens[i])})
+
+    def _with_added(self, ids: list[int]) -> list[int]:
+        vocabulary = self._vocabulary
+        begin = [vocabulary.bos_id] if vocabulary.add_bos and vocabulary.bos_id is not None else []
+        end = [vocabulary.eos_id] if vocabulary.add_eos and vocabulary.eos_id is not None else []
+        return [*begin, *ids, *end]

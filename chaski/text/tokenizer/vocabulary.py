@@ -1,0 +1,197 @@
+"""The vocabulary of a file: its tokens, their types, and the ids that have a role.
+
+It reads and checks the `tokenizer.ggml.*` metadata. How text is cut into tokens is not its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaski.errors import TokenizerError
+
+PREFIX = "tokenizer.ggml."
+
+# Control tokens that end a turn, by the name that their model families gave them. Files often name
+# only one of several in their metadata.
+_END_OF_TURN = frozenset(
+    {
+        "</s>",
+        "<EOT>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<|end_of_text|>",
+        "<|endoftext|>",
+        "<|end|>",
+        "<|eom_id|>",
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<｜end▁of▁sentence｜>",
+        "[EOS]",
+        "[EOT]",
+    }
+)
+
+Scalar = TypeVar("Scalar", bool, int, str)
+
+
+class TokenType(IntEnum):
+    """The type of a token, with the numbers of GGUF and of SentencePiece's `ModelProto`."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Tokens as the file spells them, with one `TokenType` each; ids are positions."""
+
+    tokens: Sequence[str]
+    types: NDArray[np.int32]  # (size,)
+    bos_id: int | None
+    eos_id: int | None
+    unknown_id: int | None
+    eos_ids: frozenset[int]
+    add_bos: bool
+    add_eos: bool
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def ids_of_type(self, *types: TokenType) -> list[int]:
+        """Ids of all tokens of these types, ascending."""
+        return np.flatnonzero(np.isin(self.types, types)).tolist()
+
+
+def read_vocabulary(
+    metadata: Mapping[str, object], *, default_add_bos: bool, default_add_eos: bool = False
+) -> Vocabulary:
+    """Read tokens, types and role ids. The defaults say what the kind of tokenizer does when a file is
+    silent. Raises `TokenizerError` naming the key that is absent, of a wrong type or out of range."""
+    tokens = read_strings(metadata, "tokens")
+    types = _token_types(metadata, len(tokens))
+    bos_id = _token_id(metadata, "bos_token_id", len(tokens))
+    eos_id = _token_id(metadata, "eos_token_id", len(tokens))
+    return Vocabulary(
+        tokens=tokens,
+        types=types,
+        bos_id=bos_id,
+        eos_id=eos_id,
+        unknown_id=_token_id(metadata, "unknown_token_id", len(tokens)),
+        eos_ids=_end_ids(metadata, tokens, types),
+        add_bos=_adds(metadata, "bos", bos_id, default_add_bos),
+        add_eos=_adds(metadata, "eos", eos_id, default_add_eos),
+    )
+
+
+def read_scalar(metadata: Mapping[str, object], name: str, kind: type[Scalar]) -> Scalar | None:
+    """The value of `tokenizer.ggml.<name>`, None when absent; an error when it is of another type."""
+    value = metadata.get(PREFIX + name)
+    if value is None:
+        return None
+    if type(value) is not kind:
+        raise TokenizerError(f"{PREFIX}{name} is a {type(value).__name__}, expected {kind.__name__}")
+    return value
+
+
+def read_strings(metadata: Mapping[str, object], name: str) -> Sequence[str]:
+    """The string array `tokenizer.ggml.<name>`; absent, empty or no array of strings is an error."""
+    value = metadata.get(PREFIX + name)
+    if value is None:
+        raise TokenizerError(f"{PREFIX}{name} is missing: this file has no usable tokenizer")
+    if (
+        isinstance(value, str | np.ndarray)
+        or not hasattr(value, "__getitem__")
+        or not hasattr(value, "__len__")
+    ):
+        raise TokenizerError(f"{PREFIX}{name} is a {type(value).__name__}, expected an array of strings")
+    strings = cast("Sequence[str]", value)
+    if len(strings) == 0:
+        raise TokenizerError(f"{PREFIX}{name} is empty")
+    return strings
+
+
+def string_list(strings: Sequence[str], name: str) -> list[str]:
+    """All strings of a metadata array as Python strings, which for a large vocabulary takes a while."""
+    values = list(strings)
+    if not set(map(type, values)) <= {str}:
+        raise TokenizerError(f"{PREFIX}{name} holds something that is not a string")
+    try:
+        "".join(values).encode()
+    except UnicodeEncodeError:
+        # Arrays read from a file carry bytes that are not UTF-8 as lone surrogates.
+        index = next(i for i, value in enumerate(values) if not _is_utf8(value))
+        raise TokenizerError(f"{PREFIX}{name}[{index}] is not UTF-8: {values[index]!r}") from None
+    return values
+
+
+def read_numbers(metadata: Mapping[str, object], name: str, length: int) -> NDArray[np.generic] | None:
+    """The number array `tokenizer.ggml.<name>`, None when absent; not one number per token is an error."""
+    value = metadata.get(PREFIX + name)
+    if value is None:
+        return None
+    numbers = np.asarray(value)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iuf":
+        raise TokenizerError(f"{PREFIX}{name} is not an array of numbers")
+    if len(numbers) != length:
+        raise TokenizerError(f"{PREFIX}{name} has {len(numbers)} entries for {length} tokens")
+    return numbers
+
+
+def read_bytes(metadata: Mapping[str, object], name: str) -> bytes:
+    """The byte array `tokenizer.ggml.<name>`, empty when absent."""
+    value = metadata.get(PREFIX + name)
+    if value is None:
+        return b""
+    data = np.asarray(value)
+    if data.ndim != 1 or data.dtype.itemsize != 1:
+        raise TokenizerError(f"{PREFIX}{name} is not an array of bytes")
+    return data.tobytes()
+
+
+def _is_utf8(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _token_types(metadata: Mapping[str, object], size: int) -> NDArray[np.int32]:
+    types = read_numbers(metadata, "token_type", size)
+    return np.full(size, TokenType.NORMAL, np.int32) if types is None else types.astype(np.int32)
+
+
+def _token_id(metadata: Mapping[str, object], name: str, size: int) -> int | None:
+    token_id = read_scalar(metadata, name, int)
+    if token_id is not None and not 0 <= token_id < size:
+        raise TokenizerError(f"{PREFIX}{name} is {token_id}, but the vocabulary has {size} tokens")
+    return token_id
+
+
+def _end_ids(
+    metadata: Mapping[str, object], tokens: Sequence[str], types: NDArray[np.int32]
+) -> frozenset[int]:
+    """Every id that ends an answer: those the metadata names, and control tokens known to end a turn."""
+    size = len(tokens)
+    named = [_token_id(metadata, name, size) for name in ("eos_token_id", "eot_token_id", "eom_token_id")]
+    listed: list[int] = np.ravel(np.asarray(metadata.get(PREFIX + "eos_token_ids", []))).tolist()
+    if not all(isinstance(token_id, int) and 0 <= token_id < size for token_id in listed):
+        raise TokenizerError(f"{PREFIX}eos_token_ids is {listed}: not all are ids of the {size} tokens")
+    control = np.flatnonzero(types == TokenType.CONTROL).tolist()
+    known = [token_id for token_id in control if tokens[token_id] in _END_OF_TURN]
+    return frozenset([*(token_id for token_id in named if token_id is not None), *listed, *known])
+
+
+def _adds(metadata: Mapping[str, object], role: str, token_id: int | None, default: bool) -> bool:
+    """Whether `encode` adds this token. A default gives way when there is no token; a setting does not."""
+    adds = read_scalar(metadata, f"add_{role}_token", bool)
+    if adds and token_id is None:
+        raise TokenizerError(f"{PREFIX}add_{role}_token is true, but {PREFIX}{role}_token_id is missing")
+    return (default and token_id is not None) if adds is None else adds
