@@ -1,0 +1,12 @@
+"""Chat templates: a conversation to the text that a model was trained to continue.
+
+A rendered text already holds the model's BOS token where the template puts it, so it is encoded with
+`tokenizer.encode(text, add_special=False)`.
+"""
+
+from __future__ import annotations
+
+from chaski.text.template.chat import ChatTemplate
+from chaski.text.template.plain import PlainTemplate
+
+__all__ = ["ChatTemplate", "PlainTemplate"]

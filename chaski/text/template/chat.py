@@ -1,0 +1,106 @@
+"""`ChatTemplate`: a model's own Jinja template, compiled once and rendered within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from chaski.errors import TemplateError
+from chaski.text.template.meter import Limits, Meter, metering
+
+if TYPE_CHECKING:
+    from chaski.text.template.sandbox import TemplateEnvironment
+
+_LONGEST_SOURCE = 128 * 1024  # characters; takes over a second to compile
+
+
+class ChatTemplate:
+    """A template in the dialect of Hugging Face transformers. Safe to use from several threads.
+
+    It sees plain data only, reads no files and changes nothing. Everything that goes wrong in it is a
+    `TemplateError`, and so is passing a limit: `Limits` of time, output and intermediate values.
+    """
+
+    def __init__(self, source: str, bos_token: str, eos_token: str, limits: Limits | None = None) -> None:
+        """Compile the template; `bos_token` and `eos_token` are what it calls by these names."""
+        self._limits = limits or Limits()
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        if len(source) > _LONGEST_SOURCE:
+            raise TemplateError(
+                f"the chat template has {len(source)} characters; the limit is {_LONGEST_SOURCE}"
+            )
+        with self._guarded():
+            self._template = _environment().from_string(source)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **extra: object,
+    ) -> str:
+        """The text of the conversation, with the beginning of an answer if `add_generation_prompt`.
+
+        `extra` are further variables that this model's template knows (`enable_thinking`, `documents`).
+        All are plain data, as from JSON; anything else in them is a `TemplateError`.
+        """
+        variables = {
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **self._tokens,
+            **extra,
+        }
+        with self._guarded() as meter:
+            pieces = self._template.generate(_plain_data(variables))
+            return "".join(_limited(pieces, meter))
+
+    @contextmanager
+    def _guarded(self) -> Iterator[Meter]:
+        """Run foreign code under a meter; any error from it becomes a `TemplateError`."""
+        try:
+            with metering(self._limits) as meter:
+                yield meter
+        except TemplateError:
+            raise
+        except Exception as error:
+            raise TemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
+
+
+@cache
+def _environment() -> TemplateEnvironment:
+    """Made on first use: importing Jinja takes longer than the commands that need no template."""
+    from chaski.text.template.sandbox import TemplateEnvironment
+
+    return TemplateEnvironment()
+
+
+def _limited(pieces: Iterator[str], meter: Meter) -> Iterator[str]:
+    length = 0
+    for piece in pieces:
+        length += len(piece)
+        meter.expect(length)
+        meter.tick()
+        yield piece
+
+
+def _plain_data(value: object) -> Any:
+    """A copy of JSON-like data with exact types; objects with methods do not get into a template."""
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str.__str__(value)
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case Mapping():
+            return {_plain_data(key): _plain_data(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain_data(item) for item in value]
+        case _:
+            raise TemplateError(f"chat templates take plain data, not {type(value).__name__}: {value!r:.60}")

@@ -1,0 +1,111 @@
+"""Counts what a template makes and how long it takes, and stops it at a limit.
+
+Templates come from files that nobody vouches for, and run inside the process. Python cannot be interrupted
+while it makes one huge object, so whatever can make an object much larger than its parts asks here first,
+and whatever can be repeated asks here each time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TypeVar
+
+from chaski.errors import TemplateError
+
+# Text is often made in several steps (trimmed, joined, stored, then shown), and each of them counts.
+_STEPS = 32
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one rendering may use. `characters`: its output, and any single value on the way there."""
+
+    seconds: float = 2.0
+    characters: int = 4 * 1024 * 1024
+    elements: int = 250_000
+    number_bits: int = 4096
+
+
+class Meter:
+    """The account of one rendering. Its methods raise `TemplateError` when a limit is passed."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._deadline = time.monotonic() + limits.seconds
+        self._made = 0
+
+    def tick(self, characters: int = 0) -> None:
+        """Count characters that come into being, and look at the clock."""
+        self._made += characters
+        _require(self._made, _STEPS * self.limits.characters, "characters in all")
+        if time.monotonic() > self._deadline:
+            raise TemplateError(f"the chat template takes more than {self.limits.seconds:g} s")
+
+    def expect(self, characters: int) -> None:
+        """Ask before text of this length is made."""
+        _require(characters, self.limits.characters, "characters")
+
+    def expect_elements(self, count: int) -> None:
+        """Ask before a list of this length is made."""
+        _require(count, self.limits.elements, "elements")
+
+    def expect_number(self, bits: int) -> None:
+        """Ask before an integer of this many bits is made."""
+        _require(bits, self.limits.number_bits, "bits in a number")
+
+    def measured(self, value: Value) -> Value:
+        """The value itself, after counting it with everything inside, as often as it would be printed."""
+        if isinstance(value, str):
+            self.expect(len(value))
+            self.tick(len(value))
+        elif isinstance(value, int):
+            self.expect_number(value.bit_length())
+        elif isinstance(value, list | tuple | dict):
+            self.tick(len(value))
+            self._walk(value)
+        return value
+
+    def _walk(self, value: object) -> None:
+        characters = elements = 0
+        pending = [value]
+        while pending:
+            item = pending.pop()
+            elements += 1
+            if isinstance(item, str):
+                characters += len(item)
+                self.expect(characters)
+            elif isinstance(item, dict):
+                pending += item.keys()
+                pending += item.values()
+            elif isinstance(item, list | tuple):
+                pending += item
+            self.expect_elements(elements + len(pending))
+
+
+_meter: ContextVar[Meter] = ContextVar("template_meter")
+
+
+def current_meter() -> Meter:
+    """The meter of the rendering that runs now, in this thread."""
+    return _meter.get()
+
+
+@contextmanager
+def metering(limits: Limits) -> Iterator[Meter]:
+    """Run the body under a new meter."""
+    token = _meter.set(Meter(limits))
+    try:
+        yield _meter.get()
+    finally:
+        _meter.reset(token)
+
+
+def _require(amount: int, limit: int, what: str) -> None:
+    if amount > limit:
+        raise TemplateError(f"the chat template makes {amount} {what}; the limit is {limit}")

@@ -1,0 +1,31 @@
+"""The stand-in for a model without a chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chaski.errors import TemplateError
+
+
+class PlainTemplate:
+    """Plain text: the contents of all messages, a blank line between them, and no roles.
+
+    A single message is thus the text that the model continues. It knows neither turns nor tools, so
+    whoever uses it tells the user.
+    """
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **extra: object,
+    ) -> str:
+        """Join the contents. Tools, or a content that is not text, are a `TemplateError`."""
+        if tools:
+            raise TemplateError("this model has no chat template, so it cannot be told about tools")
+        contents = [message.get("content") for message in messages]
+        if not all(isinstance(content, str) for content in contents):
+            raise TemplateError("this model has no chat template, so every message must have text as content")
+        return "\n\n".join(str(content) for content in contents)
