@@ -17,6 +17,7 @@ from chaski.formats.quant import Blocks, Bytes, Fields, Floats, QuantType, block
 
 _HALF_MAX = 65504.0
 _NEGLIGIBLE = 1e-15  # a spread below this is no spread: every half-precision scale for it is zero
+_SAME_LEVELS = 1e-6  # a relative spread of levels that only rounding can cause
 _GRID_STEPS = np.arange(-2.0, 1.1, 0.2)
 _EXTREME_STEPS = np.arange(-0.9, 1.0, 0.1)
 
@@ -198,11 +199,16 @@ class _LineSearch:
         self.low = np.where(better, low, self.low)
 
     def _fit(self, sum_l: Floats, sum_ll: Floats, sum_xl: Floats) -> tuple[Floats, Floats]:
-        """The weighted least-squares line of x over the levels; through zero where it would start above."""
-        inverse = _inverse(self._sum_w * sum_ll - sum_l * sum_l)
+        """The weighted least-squares line of x over the levels.
+
+        It goes through zero where it would start above, or where all levels are the same.
+        """
+        determinant = self._sum_w * sum_ll - sum_l * sum_l
+        inverse = _inverse(np.where(determinant > _SAME_LEVELS * self._sum_w * sum_ll, determinant, 0))
         low = (sum_ll * self._sum_x - sum_l * sum_xl) * inverse
         scale = (self._sum_w * sum_xl - sum_l * self._sum_x) * inverse
-        return np.where(low > 0, sum_xl * _inverse(sum_ll), scale), np.minimum(low, 0)
+        through_zero = (low > 0) | (inverse == 0)
+        return np.where(through_zero, sum_xl * _inverse(sum_ll), scale), np.minimum(low, 0)
 
 
 def _dot(a: Floats, b: Floats) -> Floats:

@@ -59,7 +59,7 @@ class StringArray(Sequence[str]):
         return self._data[begin : int(self._offsets[position + 1])].tobytes()
 
     def tolist(self) -> list[str]:
-        """Decode every string: about 0.2 µs each."""
+        """Decode every string, well below a microsecond each."""
         begin = self._offsets[0]
         blob = self._data[begin : self._offsets[-1]].tobytes()
         places = (self._offsets - begin).tolist()
@@ -76,14 +76,15 @@ def find_strings(data: NDArray[np.uint8], start: int, count: int) -> NDArray[np.
     offsets[0] = start
     done = 0
     while done < count:
-        before = done
-        # The plain walk gets past what the window cannot see, and bounds the work on hostile files.
-        for step in (_follow_window, _follow_plainly):
-            ends = step(data, int(offsets[done]), count - done)
-            offsets[done + 1 : done + 1 + len(ends)] = ends
-            done += len(ends)
-        if done == before:
+        place, remaining = int(offsets[done]), count - done
+        ends = _follow_window(data, place, remaining)
+        # A window that a strange string ends early is not worth its time; hostile files have nothing else.
+        if len(ends) < min(remaining, _PLAIN_STEPS):
+            ends = _follow_plainly(data, place, remaining)
+        if len(ends) == 0:
             break
+        offsets[done + 1 : done + 1 + len(ends)] = ends
+        done += len(ends)
     return offsets[: done + 1]
 
 
@@ -108,7 +109,7 @@ def _follow_window(data: NDArray[np.uint8], start: int, limit: int) -> NDArray[n
     return ends if ends[-1] <= len(data) else ends[:-1]
 
 
-def _follow_plainly(data: NDArray[np.uint8], start: int, limit: int) -> list[int]:
+def _follow_plainly(data: NDArray[np.uint8], start: int, limit: int) -> NDArray[np.int64]:
     """Return the ends of up to a few hundred strings from `start` on, read one by one."""
     ends: list[int] = []
     view = data.data
@@ -121,4 +122,4 @@ def _follow_plainly(data: NDArray[np.uint8], start: int, limit: int) -> list[int
         if end > size:
             break
         ends.append(end)
-    return ends
+    return np.array(ends, np.int64)

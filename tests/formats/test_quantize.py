@@ -1,0 +1,151 @@
+"""Quantization: the simple types equal the gguf package, the K-quants come close to the weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize as quantize_gguf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from chaski.errors import FormatError, UnsupportedError
+from chaski.formats.quant import QuantType, dequantize, unpack, unpack_scales_6bit
+from chaski.formats.quantize import pack, pack_scales_6bit, quantize
+
+SIMPLE = [QuantType.F32, QuantType.F16, QuantType.BF16, QuantType.Q8_0, QuantType.Q4_0]
+K_QUANTS = [QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K]
+
+RNG = np.random.default_rng(5)
+SHAPE = (64, 2048)
+WEIGHTS = {
+    "normal": RNG.standard_normal(SHAPE),
+    "laplace": RNG.laplace(size=SHAPE),
+    "heavy tails": RNG.standard_t(3, size=SHAPE),
+    "shifted": RNG.standard_normal(SHAPE) + 2,
+    "small": RNG.standard_normal(SHAPE) * 0.02,
+}
+# Root mean square error over the standard deviation that ggml's own K-quants reach on these distributions.
+REFERENCE_ERROR = {
+    "normal": {QuantType.Q4_K: 0.0714, QuantType.Q5_K: 0.0361, QuantType.Q6_K: 0.0178},
+    "laplace": {QuantType.Q4_K: 0.0847, QuantType.Q5_K: 0.0429, QuantType.Q6_K: 0.0217},
+    "heavy tails": {QuantType.Q4_K: 0.0927, QuantType.Q5_K: 0.0471, QuantType.Q6_K: 0.0258},
+    "shifted": {QuantType.Q4_K: 0.0741, QuantType.Q5_K: 0.0369, QuantType.Q6_K: 0.0307},
+    "small": {QuantType.Q4_K: 0.0714, QuantType.Q5_K: 0.0361, QuantType.Q6_K: 0.0178},
+}
+
+
+def error(x: np.ndarray, type: QuantType) -> float:
+    restored = dequantize(quantize(x, type), type, x.shape)
+    return float(np.sqrt(np.mean((restored - x) ** 2)) / x.std())
+
+
+def rounded_error(x: np.ndarray, type: QuantType) -> float:
+    """The error of rounding to an exact grid between the extremes of each sub-block, with no search."""
+    size, top = (16, 63) if type is QuantType.Q6_K else (32, {QuantType.Q4_K: 15, QuantType.Q5_K: 31}[type])
+    parts = x.reshape(-1, size)
+    low = (
+        -np.abs(parts).max(1, keepdims=True)
+        if type is QuantType.Q6_K
+        else np.minimum(parts.min(1, keepdims=True), 0)
+    )
+    high = -low if type is QuantType.Q6_K else np.maximum(parts.max(1, keepdims=True), 0)
+    step = (high - low) / top
+    restored = np.rint((parts - low) / step) * step + low
+    return float(np.sqrt(np.mean((restored - parts) ** 2)) / x.std())
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("type", SIMPLE)
+def test_equals_gguf(type: QuantType, name: str) -> None:
+    x = WEIGHTS[name].astype(np.float32)
+    wanted = quantize_gguf(x, GGMLQuantizationType(int(type)))
+    np.testing.assert_array_equal(quantize(x, type), wanted.view(np.uint8).reshape(-1))
+
+
+@pytest.mark.parametrize("type", [QuantType.Q8_0, QuantType.Q4_0])
+def test_ties_equal_gguf(type: QuantType) -> None:
+    """Whole and half multiples of the scale, both signs: rounding at ties is part of the rule."""
+    x = (np.arange(-254, 258, dtype=np.float32) / 2).reshape(16, 32)
+    x[:, 0] = 127
+    wanted = quantize_gguf(x, GGMLQuantizationType(int(type)))
+    np.testing.assert_array_equal(quantize(x, type), wanted.reshape(-1))
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("type", K_QUANTS)
+def test_k_quants_are_as_good_as_ggml(type: QuantType, name: str) -> None:
+    found = error(WEIGHTS[name], type)
+    assert found < 1.01 * REFERENCE_ERROR[name][type]
+    assert found < 0.99 * rounded_error(WEIGHTS[name], type)
+
+
+@pytest.mark.parametrize("type", [*SIMPLE, *K_QUANTS])
+def test_zeros_stay_zero(type: QuantType) -> None:
+    x = np.zeros((2, 256), np.float32)
+    np.testing.assert_array_equal(dequantize(quantize(x, type), type, x.shape), x)
+
+
+@pytest.mark.parametrize("value", [3.0, -3.0, 60000.0, 0.02])
+@pytest.mark.parametrize("type", [*SIMPLE, *K_QUANTS])
+def test_constants_stay(type: QuantType, value: float) -> None:
+    x = np.full((1, 256), value, np.float32)
+    np.testing.assert_allclose(dequantize(quantize(x, type), type, x.shape), x, rtol=0.02)
+
+
+FLOATS = st.floats(-60000, 60000, width=32) | st.sampled_from([0.0, 1e-38, -1e-30, 1e-7, 3.0, -3.0])
+
+
+@settings(deadline=None)
+@given(x=arrays(np.float32, (2, 256), elements=FLOATS), type=st.sampled_from([*SIMPLE, *K_QUANTS]))
+def test_any_values_stay_near(x: np.ndarray, type: QuantType) -> None:
+    """No element moves by more than one coarse step of the largest value in its block."""
+    step = {QuantType.Q4_0: 1 / 7, QuantType.Q4_K: 1 / 6, QuantType.Q5_K: 1 / 12, QuantType.Q6_K: 1 / 16}
+    restored = dequantize(quantize(x, type), type, x.shape)
+    peak = np.abs(x).max(axis=1, keepdims=True)
+    assert np.all(np.abs(restored - x) <= step.get(type, 1 / 120) * peak + 1e-5)
+
+
+def test_float64_and_three_dimensions() -> None:
+    x = WEIGHTS["normal"][:4].reshape(2, 2, 2048)
+    flat = quantize(x.astype(np.float32).reshape(4, 2048), QuantType.Q4_K)
+    np.testing.assert_array_equal(quantize(x, QuantType.Q4_K), flat)
+    assert flat.dtype == np.uint8
+    assert flat.shape == (4 * 8 * 144,)
+
+
+@pytest.mark.parametrize(("bits", "run"), [(1, 1), (1, 32), (2, 32), (4, 16), (4, 64)])
+def test_pack_is_the_inverse_of_unpack(bits: int, run: int) -> None:
+    packed = RNG.integers(0, 256, (5, 128), np.uint8)
+    np.testing.assert_array_equal(pack(unpack(packed, bits, run), bits, run), packed)
+
+
+def test_pack_scales_6bit() -> None:
+    packed = RNG.integers(0, 256, (500, 12), np.uint8)
+    np.testing.assert_array_equal(pack_scales_6bit(*unpack_scales_6bit(packed)), packed)
+
+
+@pytest.mark.parametrize(
+    ("value", "type", "message"),
+    [
+        (np.nan, QuantType.Q8_0, "infinite or not a number cannot become Q8_0"),
+        (np.inf, QuantType.BF16, "infinite or not a number cannot become BF16"),
+        (65_536.0, QuantType.F16, "the value 65536 is too large for F16"),
+        (-1e9, QuantType.Q4_K, r"the value 1e\+09 is too large for Q4_K"),
+    ],
+)
+def test_values_out_of_range(value: float, type: QuantType, message: str) -> None:
+    x = np.zeros((1, 256), np.float32)
+    x[0, 3] = value
+    with pytest.raises(FormatError, match=message):
+        quantize(x, type)
+
+
+def test_unsupported() -> None:
+    with pytest.raises(
+        UnsupportedError, match="quantizing to Q2_K is not supported; choose one of F32, F16,"
+    ):
+        quantize(np.zeros((1, 256), np.float32), QuantType.Q2_K)
+    with pytest.raises(FormatError, match="a row of 100 elements is not whole Q6_K blocks of 256"):
+        quantize(np.zeros((1, 100), np.float32), QuantType.Q6_K)
