@@ -25,7 +25,7 @@ Value: TypeAlias = "Scalar | Array"
 # Far beyond any model, and low enough that a hostile file costs neither seconds nor memory.
 MAX_KEYS = 1 << 16
 MAX_NAME_BYTES = (1 << 16) - 1
-MAX_TEXT_BYTES = 1 << 25
+MAX_TEXT_BYTES = 1 << 25  # of all names and string values together
 MAX_STRINGS = 1 << 21  # in all arrays together; the largest vocabularies and their merges have 2^20
 MAX_ARRAYS = 1 << 16
 MAX_NESTING = 8
@@ -76,6 +76,7 @@ class Cursor:
         self.data = data
         self.view = data.data
         self.offset = 0
+        self._text_bytes = 0
 
     def error(self, message: str, offset: int, kind: Callable[[str], Exception] = GGUFError) -> Exception:
         """An error that names the file and the byte."""
@@ -98,12 +99,14 @@ class Cursor:
         value: int = _u64.unpack_from(self.view, self.skip(8, what))[0]
         return value
 
-    def text(self, what: str, limit: int) -> str:
-        """Read a string of at most `limit` bytes."""
+    def text(self, what: str) -> str:
+        """Read a string."""
         length = self.u64(f"the length of {what}")
         begin = self.skip(length, what)
-        if length > limit:
-            raise self.error(f"{what} has {length} bytes; at most {limit} are read", begin, UnsupportedError)
+        self._text_bytes += length
+        if self._text_bytes > MAX_TEXT_BYTES:
+            problem = f"{what} has {length} bytes; at most {MAX_TEXT_BYTES} of text are read in all"
+            raise self.error(problem, begin, UnsupportedError)
         try:
             return str(self.view[begin : self.offset], "utf-8")
         except UnicodeDecodeError as error:
@@ -112,9 +115,9 @@ class Cursor:
     def name(self, what: str) -> str:
         """Read the name of a key or a tensor."""
         begin = self.offset
-        name = self.text(what, MAX_NAME_BYTES)
-        if not name:
-            raise self.error(f"{what} is empty", begin)
+        name = self.text(what)
+        if not 1 <= self.offset - begin - 8 <= MAX_NAME_BYTES:
+            raise self.error(f"{what} must have 1 to {MAX_NAME_BYTES} bytes", begin)
         return name
 
     def count(self, value: int, what: str, smallest: int, limit: int) -> int:
@@ -157,7 +160,7 @@ class MetadataReader:
 
     def _value(self, type: ValueType, what: str) -> Value:
         if type is ValueType.STRING:
-            return self._cursor.text(what, MAX_TEXT_BYTES)
+            return self._cursor.text(what)
         if type is ValueType.ARRAY:
             return self._array(what, 1)
         scalar: Scalar = self._numbers(type, 1, what)[0].item()
