@@ -74,9 +74,9 @@ def test_hostile_length(length: int) -> None:
 def test_hostile_strings_take_linear_time() -> None:
     """Each string breaks the chain of the fast walk, which must not cost a window per string."""
     content = string(b"\x01" + bytes(6) + b"\x01") * 200_000
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(find_strings(np.frombuffer(content, np.uint8), 0, 200_000)) == 200_001
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_string_array() -> None:
