@@ -11,22 +11,22 @@ namespace chaski {
 #if defined(__x86_64__)
 // __builtin_cpu_supports also asks the system (XGETBV) whether it saves the wide registers.
 static CpuFeatures detect() {
-  __builtin_cpu_init();
-  CpuFeatures f{};
-  f.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
-           __builtin_cpu_supports("f16c");
-  f.avx512 = f.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-             __builtin_cpu_supports("avx512vnni");
-  return f;
+    __builtin_cpu_init();
+    CpuFeatures f{};
+    f.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+    f.avx512 = f.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512vnni");
+    return f;
 }
 #else
 static CpuFeatures detect() { return {}; }
 #endif
 
 const CpuFeatures& cpu_features() {
-  static const CpuFeatures features = detect();
-  return features;
+    static const CpuFeatures features = detect();
+    return features;
 }
 
 namespace portable {
@@ -43,38 +43,38 @@ extern const Kernels kernels;
 
 // Tables this machine can run, slowest first.
 struct Tables {
-  std::array<const Kernels*, 3> kernels{};
-  std::array<std::string_view, 3> names{};
-  size_t count = 0;
+    std::array<const Kernels*, 3> kernels{};
+    std::array<std::string_view, 3> names{};
+    size_t count = 0;
 
-  void add(const Kernels& table) {
-    kernels[count] = &table;
-    names[count++] = table.isa;
-  }
+    void add(const Kernels& table) {
+        kernels[count] = &table;
+        names[count++] = table.isa;
+    }
 
-  Tables() {
-    add(portable::kernels);
+    Tables() {
+        add(portable::kernels);
 #if defined(__x86_64__)
-    if (cpu_features().avx2) add(avx2::kernels);
-    if (cpu_features().avx512) add(avx512::kernels);
+        if (cpu_features().avx2) add(avx2::kernels);
+        if (cpu_features().avx512) add(avx512::kernels);
 #endif
-  }
+    }
 };
 
 static const Tables& tables() {
-  static const Tables all;
-  return all;
+    static const Tables all;
+    return all;
 }
 
 std::span<const std::string_view> isa_names() { return {tables().names.data(), tables().count}; }
 
 const Kernels* select_kernels(std::string_view name) {
-  const Tables& all = tables();
-  if (name == "auto") return all.kernels[all.count - 1];
-  for (size_t i = 0; i < all.count; ++i) {
-    if (all.names[i] == name) return all.kernels[i];
-  }
-  return nullptr;
+    const Tables& all = tables();
+    if (name == "auto") return all.kernels[all.count - 1];
+    for (size_t i = 0; i < all.count; ++i) {
+        if (all.names[i] == name) return all.kernels[i];
+    }
+    return nullptr;
 }
 
 }  // namespace chaski

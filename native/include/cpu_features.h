@@ -1,0 +1,13 @@
+// What the processor can do, as far as the choice of kernels needs to know.
+#pragma once
+
+namespace chaski {
+
+struct CpuFeatures {
+    bool avx2;    // AVX2, FMA, F16C, BMI2, enabled by the system
+    bool avx512;  // AVX-512 F, BW, DQ, VL and VNNI, enabled by the system
+};
+
+const CpuFeatures& cpu_features();
+
+}  // namespace chaski

@@ -1,0 +1,41 @@
+// The table of kernels of one instruction set, and the choice between tables.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "matmul.h"
+
+namespace chaski {
+
+struct Kernels {
+    const char* isa;
+
+    // Re-orders rows of a file into panels panel_begin..panel_end-1 of `panels` (the address of panel 0).
+    // `rows` is the address of row 0, row_stride the bytes from one row to the next. Lanes past the last row
+    // repeat it.
+    void (*pack)(DType type, const uint8_t* rows, int64_t row_stride, int64_t num_rows, int64_t k,
+                 uint8_t* panels, int64_t panel_begin, int64_t panel_end);
+
+    // Dequantizes one row, exactly: k floats.
+    void (*unpack_row)(const Matrix& w, int64_t row, float* out);
+
+    // Fills values, scales and sums of `out` from x [n][k]; k is a multiple of 32.
+    void (*quantize_rows)(const float* x, int64_t n, int64_t k, const Activations& out);
+
+    // Bytes of scratch, 64-byte aligned, that one thread's matmul needs at most for n tokens.
+    int64_t (*matmul_scratch_bytes)(const Matrix& w, int64_t n);
+
+    // The rows of panels panel_begin..panel_end-1, for n tokens.
+    void (*matmul)(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
+                   const Output& out, void* scratch);
+};
+
+// Names of the tables that were built and that this machine can run, slowest first.
+std::span<const std::string_view> isa_names();
+
+// The table of that name, or the fastest for "auto"; null if this build or this machine does not have it.
+const Kernels* select_kernels(std::string_view name);
+
+}  // namespace chaski

@@ -1,0 +1,131 @@
+// Weight types and their memory layout: the file's blocks, and the panels that kernels read.
+//
+// A *panel* holds 16 rows of a matrix. Inside it, unit by unit, the bytes of the 16 rows are interleaved:
+//
+//   file (row major)            row 0: |block 0|block 1|...   row 1: |block 0|block 1|...
+//   panel                       |block 0 of 16 rows|block 1 of 16 rows|...
+//   block of 16 rows            |field a|field b|...                (order of `fields` below)
+//   field, unit of 4 bytes      |row 0 bytes 0-3|row 1 bytes 0-3|...|row 15 bytes 0-3|row 0 bytes 4-7|...
+//
+// So one 64-byte line holds four consecutive code bytes of each of 16 rows: a vector of 16 dword lanes where
+// lane = row. Multiplying it by four activations, broadcast to all lanes, needs neither shuffles nor
+// horizontal sums. The re-ordering is lossless and a panel takes 16 times the bytes of a row, rounded up
+// to 64.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace chaski {
+
+inline constexpr int kLanes = 16;  // rows of a panel
+
+// The numbers are those of the GGUF file format.
+enum class DType : int {
+    F32 = 0,
+    F16 = 1,
+    Q4_0 = 2,
+    Q4_1 = 3,
+    Q5_0 = 6,
+    Q5_1 = 7,
+    Q8_0 = 8,
+    Q2_K = 10,
+    Q3_K = 11,
+    Q4_K = 12,
+    Q5_K = 13,
+    Q6_K = 14,
+    IQ4_NL = 20,
+    IQ4_XS = 23,
+    BF16 = 30,
+    MXFP4 = 39,
+};
+
+// What packing does to the bytes of a field besides moving them; each is its own inverse or a permutation.
+enum class Transform : uint8_t {
+    kNone,
+    kFlipSign,    // signed byte to offset binary: x ^ 0x80
+    kSpreadBits,  // 32 bits, one per element: the bit of element 4 i + b moves to bit 8 b + i
+};
+
+// `bytes` at `offset` of the file's block struct, moved in units of `unit` bytes.
+struct Field {
+    int offset;
+    int bytes;
+    int unit;
+    Transform transform = Transform::kNone;
+};
+
+struct BlockFormat {
+    DType type;
+    const char* name;
+    int elements;  // per block
+    int bytes;     // per block
+    Field fields[5];
+};
+
+inline constexpr BlockFormat kFormats[] = {
+    {DType::F32, "F32", 1, 4, {{0, 4, 4}}},
+    {DType::F16, "F16", 1, 2, {{0, 2, 2}}},
+    {DType::BF16, "BF16", 1, 2, {{0, 2, 2}}},
+    // d | 16 bytes of nibbles
+    {DType::Q4_0, "Q4_0", 32, 18, {{2, 16, 4}, {0, 2, 2}}},
+    // d m | nibbles
+    {DType::Q4_1, "Q4_1", 32, 20, {{4, 16, 4}, {0, 2, 2}, {2, 2, 2}}},
+    // d | 32 high bits | nibbles
+    {DType::Q5_0, "Q5_0", 32, 22, {{6, 16, 4}, {2, 4, 4, Transform::kSpreadBits}, {0, 2, 2}}},
+    // d m | 32 high bits | nibbles
+    {DType::Q5_1, "Q5_1", 32, 24, {{8, 16, 4}, {4, 4, 4, Transform::kSpreadBits}, {0, 2, 2}, {2, 2, 2}}},
+    // d | 32 signed bytes
+    {DType::Q8_0, "Q8_0", 32, 34, {{2, 32, 4, Transform::kFlipSign}, {0, 2, 2}}},
+    // 16 scales and mins of 4 bits | 64 bytes of 2-bit codes | d dmin
+    {DType::Q2_K, "Q2_K", 256, 84, {{16, 64, 4}, {0, 16, 4}, {80, 2, 2}, {82, 2, 2}}},
+    // 256 high bits | 64 bytes of 2 low bits | 16 scales of 6 bits | d
+    {DType::Q3_K, "Q3_K", 256, 110, {{32, 64, 4}, {0, 32, 4}, {96, 12, 4}, {108, 2, 2}}},
+    // d dmin | 8 scales and mins of 6 bits | nibbles
+    {DType::Q4_K, "Q4_K", 256, 144, {{16, 128, 4}, {4, 12, 4}, {0, 2, 2}, {2, 2, 2}}},
+    // d dmin | 8 scales and mins of 6 bits | 256 high bits | nibbles
+    {DType::Q5_K, "Q5_K", 256, 176, {{48, 128, 4}, {16, 32, 4}, {4, 12, 4}, {0, 2, 2}, {2, 2, 2}}},
+    // 128 bytes of 4 low bits | 64 bytes of 2 high bits | 16 signed scales | d
+    {DType::Q6_K, "Q6_K", 256, 210, {{0, 128, 4}, {128, 64, 4}, {192, 16, 4}, {208, 2, 2}}},
+    // d | nibbles, index into a table
+    {DType::IQ4_NL, "IQ4_NL", 32, 18, {{2, 16, 4}, {0, 2, 2}}},
+    // d | 8 times 2 high bits of scales | 8 times 4 low bits | nibbles, index into a table
+    {DType::IQ4_XS, "IQ4_XS", 256, 136, {{8, 128, 4}, {4, 4, 4}, {2, 2, 2}, {0, 2, 2}}},
+    // exponent | nibbles, index into a table
+    {DType::MXFP4, "MXFP4", 32, 17, {{1, 16, 4}, {0, 1, 1}}},
+};
+
+// The format of `type`, or null if there is none. Static: each file that includes this, whatever instruction
+// set it is compiled for, keeps its own copy.
+[[maybe_unused]] static constexpr const BlockFormat* find_format(DType type) {
+    for (const BlockFormat& format : kFormats) {
+        if (format.type == type) return &format;
+    }
+    return nullptr;
+}
+
+// Where field `index` starts in a block of 16 rows, in bytes.
+[[maybe_unused]] static constexpr int field_start(DType type, int index) {
+    int start = 0;
+    for (int i = 0; i < index; ++i) start += find_format(type)->fields[i].bytes;
+    return kLanes * start;
+}
+
+[[maybe_unused]] static constexpr bool is_quantized(DType type) { return find_format(type)->elements > 1; }
+
+[[maybe_unused]] static constexpr int64_t row_bytes(DType type, int64_t k) {
+    const BlockFormat* format = find_format(type);
+    return k / format->elements * format->bytes;
+}
+
+[[maybe_unused]] static constexpr int64_t panel_bytes(DType type, int64_t k) {
+    return (kLanes * row_bytes(type, k) + 63) / 64 * 64;
+}
+
+[[maybe_unused]] static constexpr int64_t num_panels(int64_t rows) { return (rows + kLanes - 1) / kLanes; }
+
+[[maybe_unused]] static constexpr int64_t matrix_bytes(DType type, int64_t rows, int64_t k) {
+    return num_panels(rows) * panel_bytes(type, k);
+}
+
+}  // namespace chaski

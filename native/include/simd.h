@@ -1,0 +1,63 @@
+// Vectors of 16 dword lanes for the instruction set that this file is compiled for.
+//
+//   F32x16  16 floats          I32x16  16 int32          U8x64  16 lanes of 4 unsigned bytes
+//
+// The kernel sources are compiled once per instruction set, with CHASKI_ISA naming the namespace; everything
+// here lives in it, so that the linker never mixes code of two sets. All operations give the same bits on
+// every set.
+//
+//   load_f32 store_f32 (optionally the first `count` lanes)  load_f16 load_bf16 (16 values, widened exactly)
+//   splat  fma  max_abs  to_f32  round_to_i32  bit_cast_f32
+//   field<From, Width, To>(v): in every byte, bits From..From+Width-1 moved to bit To, the rest zero
+//   byte<B>, signed_byte<B>: byte B of each lane, widened      lookup: 16-entry byte table
+//   dot4<kMaxCode>(acc, w, x): acc + sum over the 4 bytes of (w - dot4_bias<kMaxCode>) * x, x int8 with |x|
+//   <= 127
+#pragma once
+
+#include <cstdint>
+
+#ifndef CHASKI_ISA
+#error "define CHASKI_ISA as the namespace of the instruction set"
+#endif
+
+#define CHASKI_INLINE inline __attribute__((always_inline))
+
+namespace chaski::CHASKI_ISA {
+
+// Reads without regard to alignment or aliasing.
+template <class T>
+CHASKI_INLINE T read(const void* p) {
+    T value;
+    __builtin_memcpy(&value, p, sizeof(T));
+    return value;
+}
+
+template <class T>
+CHASKI_INLINE void write(void* p, T value) {
+    __builtin_memcpy(p, &value, sizeof(T));
+}
+
+// unroll<N>(f): f(Index<0>{}), ..., f(Index<N - 1>{}); an Index converts to a constant.
+template <int I>
+struct Index {
+    static constexpr int value = I;
+    CHASKI_INLINE constexpr operator int() const { return I; }
+};
+
+template <int N, int I = 0, class F>
+CHASKI_INLINE void unroll(const F& f) {
+    if constexpr (I < N) {
+        f(Index<I>{});
+        unroll<N, I + 1>(f);
+    }
+}
+
+}  // namespace chaski::CHASKI_ISA
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#include "simd_avx512.h"
+#elif defined(__AVX2__)
+#include "simd_avx2.h"
+#else
+#include "simd_portable.h"
+#endif

@@ -1,0 +1,178 @@
+// simd.h for AVX2 with FMA and F16C: two registers per vector.
+#pragma once
+
+#include <immintrin.h>
+
+namespace chaski::CHASKI_ISA {
+
+struct F32x16 {
+    __m256 lo, hi;
+};
+struct I32x16 {
+    __m256i lo, hi;
+};
+struct U8x64 {
+    __m256i lo, hi;
+};
+
+CHASKI_INLINE __m256i load_256(const void* p, int half = 0) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(p) + half);
+}
+CHASKI_INLINE __m128i load_128(const void* p, int quarter = 0) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(p) + quarter);
+}
+// All ones in the lanes first..first+7 that are below count.
+CHASKI_INLINE __m256i lanes_below(int count, int first) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count - first), lane);
+}
+
+CHASKI_INLINE F32x16 load_f32(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+CHASKI_INLINE F32x16 load_f32(const float* p, int count) {
+    return {_mm256_maskload_ps(p, lanes_below(count, 0)), _mm256_maskload_ps(p + 8, lanes_below(count, 8))};
+}
+CHASKI_INLINE void store_f32(float* p, F32x16 a) {
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+CHASKI_INLINE void store_f32(float* p, F32x16 a, int count) {
+    _mm256_maskstore_ps(p, lanes_below(count, 0), a.lo);
+    _mm256_maskstore_ps(p + 8, lanes_below(count, 8), a.hi);
+}
+CHASKI_INLINE F32x16 load_f16(const void* p) {
+    return {_mm256_cvtph_ps(load_128(p, 0)), _mm256_cvtph_ps(load_128(p, 1))};
+}
+CHASKI_INLINE I32x16 load_u16(const void* p) {
+    return {_mm256_cvtepu16_epi32(load_128(p, 0)), _mm256_cvtepu16_epi32(load_128(p, 1))};
+}
+CHASKI_INLINE I32x16 load_bytes(const void* p) {
+    const __m128i a = load_128(p);
+    return {_mm256_cvtepu8_epi32(a), _mm256_cvtepu8_epi32(_mm_srli_si128(a, 8))};
+}
+CHASKI_INLINE F32x16 load_bf16(const void* p) {
+    const I32x16 a = load_u16(p);
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(a.lo, 16)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(a.hi, 16))};
+}
+CHASKI_INLINE U8x64 load_u8(const void* p) { return {load_256(p, 0), load_256(p, 1)}; }
+CHASKI_INLINE void store_u8(void* p, U8x64 a) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), a.lo);
+    _mm256_storeu_si256(static_cast<__m256i*>(p) + 1, a.hi);
+}
+
+CHASKI_INLINE F32x16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+CHASKI_INLINE I32x16 splat(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+
+CHASKI_INLINE F32x16 operator+(F32x16 a, F32x16 b) {
+    return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+CHASKI_INLINE F32x16 operator-(F32x16 a) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return {_mm256_xor_ps(a.lo, sign), _mm256_xor_ps(a.hi, sign)};
+}
+CHASKI_INLINE F32x16 operator*(F32x16 a, F32x16 b) {
+    return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+CHASKI_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+    return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+CHASKI_INLINE F32x16 to_f32(I32x16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
+CHASKI_INLINE I32x16 round_to_i32(F32x16 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+
+CHASKI_INLINE I32x16 operator+(I32x16 a, I32x16 b) {
+    return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+CHASKI_INLINE I32x16 min(I32x16 a, I32x16 b) {
+    return {_mm256_min_epi32(a.lo, b.lo), _mm256_min_epi32(a.hi, b.hi)};
+}
+CHASKI_INLINE I32x16 max(I32x16 a, I32x16 b) {
+    return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)};
+}
+template <int N>
+CHASKI_INLINE I32x16 shift_left(I32x16 a) {
+    return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)};
+}
+template <int From, int Width>
+CHASKI_INLINE I32x16 bits(I32x16 a) {
+    const __m256i mask = _mm256_set1_epi32((1 << Width) - 1);
+    return {_mm256_and_si256(_mm256_srli_epi32(a.lo, From), mask),
+            _mm256_and_si256(_mm256_srli_epi32(a.hi, From), mask)};
+}
+
+// |x| as bits of all 16 floats; as integers they order like the numbers, with NaN above infinity.
+CHASKI_INLINE I32x16 magnitude_bits(F32x16 a) {
+    const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+    return {_mm256_and_si256(_mm256_castps_si256(a.lo), mask),
+            _mm256_and_si256(_mm256_castps_si256(a.hi), mask)};
+}
+CHASKI_INLINE int32_t reduce_max(I32x16 a) {
+    const __m256i m = _mm256_max_epi32(a.lo, a.hi);
+    __m128i r = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    r = _mm_max_epi32(r, _mm_shuffle_epi32(r, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(r, _mm_shuffle_epi32(r, 0xb1)));
+}
+CHASKI_INLINE int32_t reduce_add(I32x16 a) {
+    const __m256i m = _mm256_add_epi32(a.lo, a.hi);
+    __m128i r = _mm_add_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    r = _mm_add_epi32(r, _mm_shuffle_epi32(r, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(r, _mm_shuffle_epi32(r, 0xb1)));
+}
+// Lanes as int8; they must be in range.
+CHASKI_INLINE void store_i8(int8_t* p, I32x16 a) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+
+template <int From, int Width, int To = 0>
+CHASKI_INLINE __m256i field(__m256i a) {
+    constexpr int kMask = ((1 << Width) - 1) << To;
+    if constexpr (From > To) a = _mm256_srli_epi32(a, From - To);
+    if constexpr (From < To) a = _mm256_slli_epi32(a, To - From);
+    return _mm256_and_si256(a, _mm256_set1_epi8(static_cast<char>(kMask)));
+}
+template <int From, int Width, int To = 0>
+CHASKI_INLINE U8x64 field(U8x64 a) {
+    return {field<From, Width, To>(a.lo), field<From, Width, To>(a.hi)};
+}
+CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) {
+    return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
+}
+
+template <int B>
+CHASKI_INLINE I32x16 byte(U8x64 a) {
+    return bits<8 * B, 8>(I32x16{a.lo, a.hi});
+}
+template <int B>
+CHASKI_INLINE I32x16 signed_byte(U8x64 a) {
+    return {_mm256_srai_epi32(_mm256_slli_epi32(a.lo, 24 - 8 * B), 24),
+            _mm256_srai_epi32(_mm256_slli_epi32(a.hi, 24 - 8 * B), 24)};
+}
+CHASKI_INLINE U8x64 lookup(const uint8_t* table, U8x64 index) {
+    const __m256i entries = _mm256_broadcastsi128_si256(load_128(table));
+    return {_mm256_shuffle_epi8(entries, index.lo), _mm256_shuffle_epi8(entries, index.hi)};
+}
+
+// vpmaddubsw adds two products in 16 bits, saturating: exact for codes up to 129 (2 * 129 * 127 < 2^15).
+// Larger codes are multiplied as signed numbers, code - 128, with the sign moved to the activation.
+template <int kMaxCode>
+inline constexpr int dot4_bias = kMaxCode > 129 ? 128 : 0;
+
+template <int kMaxCode>
+CHASKI_INLINE __m256i dot4(__m256i acc, __m256i w, __m256i x) {
+    if constexpr (dot4_bias<kMaxCode> != 0) {
+        w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+        x = _mm256_sign_epi8(x, w);
+        w = _mm256_abs_epi8(w);
+    }
+    const __m256i pairs = _mm256_maddubs_epi16(w, x);
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+template <int kMaxCode>
+CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
+    const __m256i all = _mm256_set1_epi32(x);
+    return {dot4<kMaxCode>(acc.lo, w.lo, all), dot4<kMaxCode>(acc.hi, w.hi, all)};
+}
+
+}  // namespace chaski::CHASKI_ISA

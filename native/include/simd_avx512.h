@@ -1,0 +1,109 @@
+// simd.h for AVX-512 with VNNI: one register per vector.
+#pragma once
+
+#include <immintrin.h>
+
+namespace chaski::CHASKI_ISA {
+
+struct F32x16 {
+    __m512 v;
+};
+struct I32x16 {
+    __m512i v;
+};
+struct U8x64 {
+    __m512i v;
+};
+
+CHASKI_INLINE __mmask16 first_lanes(int count) { return static_cast<__mmask16>((1u << count) - 1); }
+
+CHASKI_INLINE F32x16 load_f32(const float* p) { return {_mm512_loadu_ps(p)}; }
+CHASKI_INLINE F32x16 load_f32(const float* p, int count) {
+    return {_mm512_maskz_loadu_ps(first_lanes(count), p)};
+}
+CHASKI_INLINE void store_f32(float* p, F32x16 a) { _mm512_storeu_ps(p, a.v); }
+CHASKI_INLINE void store_f32(float* p, F32x16 a, int count) {
+    _mm512_mask_storeu_ps(p, first_lanes(count), a.v);
+}
+CHASKI_INLINE F32x16 load_f16(const void* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
+}
+CHASKI_INLINE I32x16 load_u16(const void* p) {
+    return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
+}
+CHASKI_INLINE I32x16 load_bytes(const void* p) {
+    return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
+CHASKI_INLINE F32x16 load_bf16(const void* p) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(load_u16(p).v, 16))};
+}
+CHASKI_INLINE U8x64 load_u8(const void* p) { return {_mm512_loadu_si512(p)}; }
+CHASKI_INLINE void store_u8(void* p, U8x64 a) { _mm512_storeu_si512(p, a.v); }
+
+CHASKI_INLINE F32x16 splat(float x) { return {_mm512_set1_ps(x)}; }
+CHASKI_INLINE I32x16 splat(int32_t x) { return {_mm512_set1_epi32(x)}; }
+
+CHASKI_INLINE F32x16 operator+(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+CHASKI_INLINE F32x16 operator-(F32x16 a) { return {_mm512_xor_ps(a.v, _mm512_set1_ps(-0.0f))}; }
+CHASKI_INLINE F32x16 operator*(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+CHASKI_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+CHASKI_INLINE F32x16 to_f32(I32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
+CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) { return {_mm512_castsi512_ps(a.v)}; }
+CHASKI_INLINE I32x16 round_to_i32(F32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }
+
+CHASKI_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+CHASKI_INLINE I32x16 min(I32x16 a, I32x16 b) { return {_mm512_min_epi32(a.v, b.v)}; }
+CHASKI_INLINE I32x16 max(I32x16 a, I32x16 b) { return {_mm512_max_epi32(a.v, b.v)}; }
+template <int N>
+CHASKI_INLINE I32x16 shift_left(I32x16 a) {
+    return {_mm512_slli_epi32(a.v, N)};
+}
+template <int From, int Width>
+CHASKI_INLINE I32x16 bits(I32x16 a) {
+    return {_mm512_and_si512(_mm512_srli_epi32(a.v, From), _mm512_set1_epi32((1 << Width) - 1))};
+}
+
+// |x| as bits of all 16 floats; as integers they order like the numbers, with NaN above infinity.
+CHASKI_INLINE I32x16 magnitude_bits(F32x16 a) {
+    return {_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x7fffffff))};
+}
+CHASKI_INLINE int32_t reduce_max(I32x16 a) { return _mm512_reduce_max_epi32(a.v); }
+CHASKI_INLINE int32_t reduce_add(I32x16 a) { return _mm512_reduce_add_epi32(a.v); }
+// Lanes as int8; they must be in range.
+CHASKI_INLINE void store_i8(int8_t* p, I32x16 a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
+
+template <int From, int Width, int To = 0>
+CHASKI_INLINE U8x64 field(U8x64 a) {
+    constexpr int kMask = ((1 << Width) - 1) << To;
+    __m512i moved = a.v;
+    if constexpr (From > To) moved = _mm512_srli_epi32(a.v, From - To);
+    if constexpr (From < To) moved = _mm512_slli_epi32(a.v, To - From);
+    return {_mm512_and_si512(moved, _mm512_set1_epi8(static_cast<char>(kMask)))};
+}
+CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) { return {_mm512_or_si512(a.v, b.v)}; }
+
+template <int B>
+CHASKI_INLINE I32x16 byte(U8x64 a) {
+    if constexpr (B == 3) return {_mm512_srli_epi32(a.v, 24)};
+    return {_mm512_and_si512(_mm512_srli_epi32(a.v, 8 * B), _mm512_set1_epi32(255))};
+}
+template <int B>
+CHASKI_INLINE I32x16 signed_byte(U8x64 a) {
+    return {_mm512_srai_epi32(_mm512_slli_epi32(a.v, 24 - 8 * B), 24)};
+}
+CHASKI_INLINE U8x64 lookup(const uint8_t* table, U8x64 index) {
+    const __m128i entries = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+    return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), index.v)};
+}
+
+template <int kMaxCode>
+inline constexpr int dot4_bias = 0;
+
+template <int kMaxCode>
+CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
+    return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(x))};
+}
+
+}  // namespace chaski::CHASKI_ISA

@@ -1,0 +1,42 @@
+// What a run of weight blocks needs from the activations besides their int8 values, one number per token and
+// block.
+#pragma once
+
+#include "matmul.h"
+#include "simd.h"
+
+namespace chaski::CHASKI_ISA {
+
+// Sub-blocks of kSub elements, up to kCount of them, for N tokens.
+template <int kSub, int kCount, int N>
+struct Coefficients {
+    alignas(64) int32_t start[N][kCount];  // -bias * sum of values: where the integer sum starts
+    alignas(64) float scale[N][kCount];
+    alignas(64) float sum[N][kCount];  // -scale * sum of values, which multiplies the min
+
+    template <bool kMins>
+    CHASKI_INLINE void fill(const Activations& x, int64_t k, int64_t token, int64_t element, int count,
+                            int bias) {
+        for (int n = 0; n < N; ++n) {
+            const float* scales = x.scales + (token + n) * (k / 32) + element / 32;
+            const int16_t* sums = x.sums + (token + n) * (k / 16) + element / 16;
+            if (count == kCount) {
+                fill_token<kMins>(n, scales, sums, kCount, bias);
+            } else {
+                fill_token<kMins>(n, scales, sums, count, bias);
+            }
+        }
+    }
+
+    template <bool kMins>
+    CHASKI_INLINE void fill_token(int n, const float* scales, const int16_t* sums, int count, int bias) {
+        for (int i = 0; i < count; ++i) {
+            const int total = kSub == 16 ? sums[i] : sums[2 * i] + sums[2 * i + 1];
+            start[n][i] = -bias * total;
+            scale[n][i] = scales[i * kSub / 32];
+            if constexpr (kMins) sum[n][i] = -(scale[n][i] * static_cast<float>(total));
+        }
+    }
+};
+
+}  // namespace chaski::CHASKI_ISA

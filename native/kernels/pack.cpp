@@ -1,0 +1,120 @@
+// Re-ordering of file rows into panels (see panel.h).
+//
+// Runs of 16 bytes of the 16 rows are transposed in 128-bit registers; what is left of a field goes byte by
+// byte.
+#include "entry_points.h"
+#include "simd.h"
+
+namespace chaski::CHASKI_ISA {
+
+using Bytes16 = uint8_t __attribute__((vector_size(16)));
+using Words8 = uint16_t __attribute__((vector_size(16)));
+using Dwords4 = uint32_t __attribute__((vector_size(16)));
+
+// Bits of x: element 4 i + b, bit 4 i + b, moves to bit 8 b + i (a transposition of 8 by 4 bits).
+CHASKI_INLINE uint32_t spread_bits(uint32_t x) {
+    uint32_t spread = 0;
+    for (int i = 0; i < 8; ++i) {
+        for (int b = 0; b < 4; ++b) spread |= (x >> (4 * i + b) & 1) << (8 * b + i);
+    }
+    return spread;
+}
+
+// Four rows of four dwords: out[j] becomes dword j of the four rows.
+CHASKI_INLINE void transpose_4x4(const Dwords4 (&row)[4], Dwords4 (&out)[4]) {
+    const Dwords4 a = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
+    const Dwords4 b = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
+    const Dwords4 c = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
+    const Dwords4 d = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
+    out[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    out[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    out[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+    out[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+}
+
+// Even (words 0, 2, 4, 6) and odd words of eight words, in the two halves.
+CHASKI_INLINE Dwords4 even_then_odd(Dwords4 a) {
+    const Words8 w = __builtin_bit_cast(Words8, a);
+    return __builtin_bit_cast(Dwords4, __builtin_shufflevector(w, w, 0, 2, 4, 6, 1, 3, 5, 7));
+}
+
+// 16 bytes of each of four rows, to lanes 4 quad .. 4 quad + 3 of the units they belong to.
+template <int kUnit>
+CHASKI_INLINE void interleave_quad(const uint8_t* const (&rows)[kLanes], int64_t at, int quad, uint8_t* out,
+                                   Dwords4 flip) {
+    Dwords4 row[4], column[4];
+    for (int r = 0; r < 4; ++r) row[r] = read<Dwords4>(rows[4 * quad + r] + at) ^ flip;
+    transpose_4x4(row, column);
+    for (int j = 0; j < 4; ++j) {
+        if constexpr (kUnit == 4) {
+            write(out + 64 * j + 16 * quad, column[j]);
+        } else {
+            const auto halves =
+                __builtin_bit_cast(uint64_t __attribute__((vector_size(16))), even_then_odd(column[j]));
+            write(out + 64 * j + 8 * quad, static_cast<uint64_t>(halves[0]));
+            write(out + 64 * j + 32 + 8 * quad, static_cast<uint64_t>(halves[1]));
+        }
+    }
+}
+
+template <int kUnit>
+CHASKI_INLINE void interleave(const uint8_t* const (&rows)[kLanes], int64_t at, int64_t bytes, Dwords4 flip,
+                              uint8_t* out) {
+    int64_t done = 0;
+    for (; done + 16 <= bytes; done += 16) {
+        for (int quad = 0; quad < 4; ++quad)
+            interleave_quad<kUnit>(rows, at + done, quad, out + kLanes * done, flip);
+    }
+    const auto flip_byte = static_cast<uint8_t>(flip[0]);
+    for (; done < bytes; ++done) {
+        uint8_t* unit = out + kLanes * (done - done % kUnit) + done % kUnit;
+        for (int r = 0; r < kLanes; ++r) unit[kUnit * r] = rows[r][at + done] ^ flip_byte;
+    }
+}
+
+CHASKI_INLINE void pack_field(const Field& field, const uint8_t* const (&rows)[kLanes], int64_t at,
+                              int64_t bytes, uint8_t* out) {
+    const uint32_t flip = field.transform == Transform::kFlipSign ? 0x80808080u : 0;
+    const Dwords4 flips = {flip, flip, flip, flip};
+    if (field.transform == Transform::kSpreadBits) {
+        for (int r = 0; r < kLanes; ++r) write(out + 4 * r, spread_bits(read<uint32_t>(rows[r] + at)));
+    } else if (field.unit == 4) {
+        interleave<4>(rows, at, bytes, flips, out);
+    } else if (field.unit == 2) {
+        interleave<2>(rows, at, bytes, flips, out);
+    } else {
+        interleave<1>(rows, at, bytes, flips, out);
+    }
+}
+
+static void pack_panel(const BlockFormat& format, const uint8_t* const (&rows)[kLanes], int64_t k,
+                       uint8_t* panel) {
+    if (format.elements == 1) {
+        pack_field(format.fields[0], rows, 0, k * format.bytes, panel);
+        return;
+    }
+    for (int64_t block = 0; block < k / format.elements; ++block) {
+        for (const Field& field : format.fields) {
+            if (field.bytes == 0) break;
+            pack_field(field, rows, block * format.bytes + field.offset, field.bytes, panel);
+            panel += kLanes * field.bytes;
+        }
+    }
+}
+
+void pack(DType type, const uint8_t* rows, int64_t row_stride, int64_t num_rows, int64_t k, uint8_t* panels,
+          int64_t panel_begin, int64_t panel_end) {
+    const BlockFormat& format = *find_format(type);
+    const int64_t bytes = panel_bytes(type, k);
+    for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+        // Rows past the end repeat the last one: they are computed and never stored.
+        const uint8_t* row[kLanes];
+        for (int r = 0; r < kLanes; ++r) {
+            const int64_t index = kLanes * panel + r;
+            row[r] = rows + (index < num_rows ? index : num_rows - 1) * row_stride;
+        }
+        pack_panel(format, row, k, panels + panel * bytes);
+    }
+}
+
+}  // namespace chaski::CHASKI_ISA

@@ -1,0 +1,29 @@
+// The table of kernels of this instruction set.
+#include "entry_points.h"
+#include "kernels.h"
+
+#define CHASKI_TEXT_OF(name) #name
+#define CHASKI_TEXT(name) CHASKI_TEXT_OF(name)
+
+namespace chaski::CHASKI_ISA {
+
+void matmul(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
+            const Output& out, void* scratch) {
+    if (is_quantized(w.type)) {
+        matmul_quantized(w, panel_begin, panel_end, x, n, out, scratch);
+    } else {
+        matmul_float(w, panel_begin, panel_end, x, n, out);
+    }
+}
+
+extern const Kernels kernels;
+const Kernels kernels = {
+    .isa = CHASKI_TEXT(CHASKI_ISA),
+    .pack = pack,
+    .unpack_row = unpack_row,
+    .quantize_rows = quantize_rows,
+    .matmul_scratch_bytes = matmul_scratch_bytes,
+    .matmul = matmul,
+};
+
+}  // namespace chaski::CHASKI_ISA

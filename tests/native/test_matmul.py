@@ -1,0 +1,268 @@
+"""The matmul kernels against the numeric rule, and against each other, bit for bit.
+
+The rule (native/include/matmul.h): activations in blocks of 32 as int8, exact integer sums per weight block,
+scales applied by fused multiply-add along k, in one order for every instruction set and number of tokens.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from chaski import _native
+from chaski.formats.quant import QuantType, dequantize
+
+Floats = NDArray[np.float32]
+
+FLOAT_TYPES = [QuantType.F32, QuantType.F16, QuantType.BF16]
+QUANTIZED_TYPES = [t for t in QuantType if t.block_size > 1]
+TYPES = FLOAT_TYPES + QUANTIZED_TYPES
+ROWS = [1, 15, 16, 17, 100]
+TOKENS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 70]
+
+
+def widths(type: QuantType) -> list[int]:
+    """k of one block and of several; whole blocks of 32 where the type allows no less."""
+    if type.block_size == 1:
+        return [1, 2, 33, 300]
+    return [type.block_size, 3 * type.block_size, 2048 // type.block_size * type.block_size + type.block_size]
+
+
+def random_weights(type: QuantType, rows: int, k: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Random file bytes, (rows, bytes of a row), with scales of a common size."""
+    rng = np.random.default_rng([seed, int(type), rows, k])
+    if type is QuantType.BF16:
+        return (
+            (rng.standard_normal((rows, k)).astype(np.float32).view(np.uint32) >> 16)
+            .astype("<u2")
+            .view(np.uint8)
+        )
+    if type.block_size == 1:
+        return rng.standard_normal((rows, k)).astype(type.layout).view(np.uint8)
+    blocks = rng.integers(0, 256, (rows, k // type.block_size * type.block_bytes), np.uint8).view(type.layout)
+    for name in ("d", "dmin", "m"):
+        if name in (type.layout.names or ()):
+            blocks[name] = rng.uniform(-0.05, 0.05, blocks.shape)
+    if type is QuantType.MXFP4:
+        blocks["e"] = rng.integers(118, 124, blocks.shape)
+    return blocks.view(np.uint8)
+
+
+def pack(
+    data: NDArray[np.uint8], type: QuantType, rows: int, k: int, isa: str = "auto"
+) -> _native.PackedMatrix:
+    return _native.pack_matrix(int(type), data.reshape(-1), rows, k, isa)
+
+
+def activations(n: int, k: int, seed: int = 1) -> Floats:
+    rng = np.random.default_rng([seed, n, k])
+    return rng.standard_normal((n, k)).astype(np.float32) * rng.uniform(0.01, 4, (n, 1)).astype(np.float32)
+
+
+def quantize(x: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """The rule for activations: int8 values (n, blocks, 32) and scales (n, blocks)."""
+    blocks = x.reshape(len(x), -1, 32)
+    amax = np.abs(blocks).max(axis=-1)
+    zero = amax < np.float32(1e-36)
+    inverse = np.where(zero, np.float32(0), np.float32(127) / np.where(zero, np.float32(1), amax))
+    scale = np.where(zero, np.float32(0), amax / np.float32(127))
+    return np.rint(blocks * inverse[..., None]).astype(np.int64), scale
+
+
+def rounded(x: Floats) -> NDArray[np.float64]:
+    """What the quantized kernels see of x."""
+    values, scale = quantize(x)
+    return (values * scale.astype(np.float64)[..., None]).reshape(x.shape)
+
+
+def assert_close(y: Floats, x: NDArray[np.float64], w: Floats) -> None:
+    """y = x times w transposed, within 1e-6 of the sum of the magnitudes of the products."""
+    exact = x @ w.astype(np.float64).T
+    size = np.abs(x) @ np.abs(w.astype(np.float64)).T
+    assert np.all(np.abs(y - exact) <= 1e-6 * size + 1e-30)
+
+
+def to_float32(value: Fraction) -> np.float32:
+    """The nearest float32, by exact comparison (ties cannot be told apart here; none occur)."""
+    near = np.float32(float(value))
+    candidates = [np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf))]
+    return min(candidates, key=lambda c: abs(Fraction(float(c)) - value))
+
+
+def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
+    return to_float32(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
+
+
+@pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
+@pytest.mark.parametrize("rows", ROWS)
+def test_equals_the_definition(type: QuantType, rows: int) -> None:
+    for k in widths(type):
+        data = random_weights(type, rows, k)
+        weights = dequantize(data, type, (rows, k))
+        matrix = pack(data, type, rows, k)
+        for n in TOKENS if rows == 17 else [1, 7]:
+            x = activations(n, k)
+            seen = x.astype(np.float64) if type in FLOAT_TYPES else rounded(x)
+            assert_close(_native.matmul(matrix, x), seen, weights)
+
+
+@pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
+def test_instruction_sets_agree_bit_for_bit(type: QuantType) -> None:
+    for rows, k in [(17, widths(type)[1]), (100, widths(type)[2])]:
+        data = random_weights(type, rows, k)
+        x = activations(33, k)
+        results, panels = [], []
+        for isa in _native.isa_names():
+            matrix = pack(data, type, rows, k, isa)
+            panels.append(matrix.panels())
+            for n in (1, 2, 3, 4, 33):
+                results.append((isa, n, _native.matmul(matrix, x[:n], isa)))
+        assert all(p == panels[0] for p in panels)
+        for isa, n, y in results:
+            assert np.array_equal(y, results[-1][2][:n]), (isa, n)
+
+
+@pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
+def test_every_batch_size_gives_the_same_bits(type: QuantType) -> None:
+    rows, k = 40, widths(type)[1]
+    matrix = pack(random_weights(type, rows, k), type, rows, k)
+    x = activations(70, k)
+    whole = _native.matmul(matrix, x)
+    for n in TOKENS:
+        assert np.array_equal(_native.matmul(matrix, x[:n]), whole[:n]), n
+        assert np.array_equal(_native.matmul(matrix, x[-n:]), whole[-n:]), n
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+@pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
+def test_rows_unpack_exactly(type: QuantType, isa: str) -> None:
+    rows, k = 19, widths(type)[1]
+    data = random_weights(type, rows, k)
+    order = np.array([18, 0, 7, 15, 16], np.int64)
+    out = _native.unpack_rows(pack(data, type, rows, k, isa), order, isa)
+    assert np.array_equal(out, dequantize(data, type, (rows, k))[order])
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+def test_the_order_of_roundings_is_the_rule(isa: str) -> None:
+    """Q4_1 has a scale and a min in plain sight, so that the rule can be followed step by step, exactly."""
+    rows, k = 5, 160
+    data = random_weights(QuantType.Q4_1, rows, k)
+    blocks = data.view(QuantType.Q4_1.layout).reshape(rows, -1)
+    codes = np.concatenate([blocks["qs"] & 15, blocks["qs"] >> 4], axis=-1).astype(np.int64)
+    x = activations(6, k)
+    values, scales = quantize(x)
+    y = _native.matmul(pack(data, QuantType.Q4_1, rows, k), x, isa)
+    for token, row in np.ndindex(*y.shape):
+        total = np.float32(0)
+        for b in range(k // 32):
+            scale, minimum = np.float32(blocks["d"][row, b]), -np.float32(blocks["m"][row, b])
+            products = np.float32(codes[row, b] @ values[token, b])
+            total = fma(products, scale * scales[token, b], total)
+            total = fma(minimum, -(scales[token, b] * np.float32(values[token, b].sum())), total)
+        assert y[token, row] == total
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+def test_float_types_add_in_order(isa: str) -> None:
+    w, x = activations(3, 50, seed=5), activations(7, 50, seed=6)
+    y = _native.matmul(pack(w.view(np.uint8), QuantType.F32, 3, 50), x, isa)
+    for token, row in np.ndindex(*y.shape):
+        total = np.float32(0)
+        for i in range(50):
+            total = fma(w[row, i], x[token, i], total)
+        assert y[token, row] == total
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+def test_largest_codes_do_not_saturate(isa: str) -> None:
+    """All codes and all activations at their extremes: 16-bit sums inside a kernel would overflow."""
+    for type in QUANTIZED_TYPES:
+        k = 2 * type.block_size
+        for fill in (0x00, 0x7F, 0x80, 0xFF):
+            data = np.full((16, k // type.block_size * type.block_bytes), fill, np.uint8)
+            blocks = data.view(type.layout)
+            for name in ("d", "dmin", "m"):
+                if name in (type.layout.names or ()):
+                    blocks[name] = 0.01
+            if type is QuantType.MXFP4:
+                blocks["e"] = 127
+            weights = dequantize(data, type, (16, k))
+            for x in (np.ones((6, k), np.float32), -np.ones((6, k), np.float32)):
+                y = _native.matmul(pack(data, type, 16, k), x, isa)
+                assert_close(y, rounded(x), weights)
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+def test_zero_tiny_and_unbounded_activations(isa: str) -> None:
+    matrix = pack(random_weights(QuantType.Q8_0, 16, 64), QuantType.Q8_0, 16, 64)
+    x = activations(5, 64)
+    clean = _native.matmul(matrix, x, isa)
+    x[0] = 0
+    x[1] = 1e-38
+    x[2, 40], x[3, 3] = np.nan, np.inf
+    y = _native.matmul(matrix, x, isa)
+    assert np.all(y[:2] == 0)
+    assert np.all(np.isnan(y[2]))
+    assert not np.any(np.isfinite(y[3]))
+    assert np.array_equal(y[4], clean[4])
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+@pytest.mark.parametrize("type", [QuantType.Q4_K, QuantType.F16], ids=lambda t: t.name)
+def test_bias_then_residual(type: QuantType, isa: str) -> None:
+    rows, k = 21, 256
+    matrix = pack(random_weights(type, rows, k), type, rows, k)
+    bias, residual = activations(1, rows)[0], activations(9, rows)
+    for n in (1, 9):
+        x = activations(9, k)[:n]
+        y = _native.matmul(matrix, x, isa)
+        assert np.array_equal(_native.matmul(matrix, x, isa, bias), y + bias)
+        both = _native.matmul(matrix, x, isa, bias, residual[:n])
+        assert np.array_equal(both, (y + bias) + residual[:n])
+
+
+def test_half_precision_widens_exactly() -> None:
+    every = np.arange(1 << 16, dtype="<u2")
+    for isa in _native.isa_names():
+        for type, values in [
+            (QuantType.F16, every.view("<f2").astype(np.float32)),
+            (QuantType.BF16, (every.astype(np.uint32) << 16).view(np.float32)),
+        ]:
+            got = _native.unpack_rows(
+                pack(every.view(np.uint8), type, 1, 1 << 16, isa), np.zeros(1, np.int64), isa
+            )[0]
+            assert np.array_equal(got, values, equal_nan=True)
+
+
+def test_every_exponent_of_mxfp4() -> None:
+    data = np.zeros((256, 17), np.uint8)
+    data[:, 0], data[:, 1:] = np.arange(256), 0x27
+    weights = dequantize(data, QuantType.MXFP4, (256, 32))
+    for isa in _native.isa_names():
+        matrix = pack(data, QuantType.MXFP4, 256, 32, isa)
+        assert np.array_equal(_native.unpack_rows(matrix, np.arange(256), isa), weights)
+
+
+def test_unusable_arguments_are_refused() -> None:
+    data = random_weights(QuantType.Q8_0, 4, 64)
+    matrix = pack(data, QuantType.Q8_0, 4, 64)
+    with pytest.raises(ValueError, match="type 99"):
+        _native.pack_matrix(99, data.reshape(-1), 4, 64)
+    with pytest.raises(ValueError, match="does not fit blocks of 32"):
+        _native.pack_matrix(int(QuantType.Q8_0), data.reshape(-1), 4, 63)
+    with pytest.raises(ValueError, match="5 rows of 68 expected"):
+        _native.pack_matrix(int(QuantType.Q8_0), data.reshape(-1), 5, 64)
+    with pytest.raises(ValueError, match="x has 32 columns, the matrix 64"):
+        _native.matmul(matrix, activations(1, 32))
+    with pytest.raises(ValueError, match="bias"):
+        _native.matmul(matrix, activations(1, 64), "auto", activations(1, 3)[0])
+    with pytest.raises(ValueError, match="residual"):
+        _native.matmul(matrix, activations(2, 64), "auto", None, activations(1, 4))
+    with pytest.raises(ValueError, match="row 4 of 4"):
+        _native.unpack_rows(matrix, np.array([4], np.int64))
+    with pytest.raises(ValueError, match="sse9"):
+        _native.matmul(matrix, activations(1, 64), "sse9")
