@@ -30,13 +30,13 @@ CHASKI_INLINE void store_f16(uint16_t* p, F32x16 a) {
 #else
 inline constexpr int kRegisters = 16;
 CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) {
-  return lanes<F32x16>([&](int i) { return a.v[i] / b.v[i]; });
+  return {a.v / b.v};
 }
 CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) {
-  return lanes<F32x16>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+  return {a.v > b.v ? a.v : b.v};
 }
 CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) {
-  return lanes<F32x16>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+  return {a.v < b.v ? a.v : b.v};
 }
 // Single to half precision, to nearest even. Subnormal results come out of one float addition, which rounds.
 CHASKI_INLINE uint16_t f32_to_f16(float x) {

@@ -109,7 +109,7 @@ class CPUBackend:
                     descriptors[info.path] = os.open(info.path, os.O_RDONLY)
                 target = memory.matrix(matrix.offset, int(info.type), *info.shape)
                 matrix.weight.handle = target
-                sources.append((descriptors[info.path], info.file_offset, target))
+                sources.append((descriptors[info.path], info.offset, target))
             _native.load_matrices(self._pool, self.isa, sources)
         finally:
             for descriptor in descriptors.values():
