@@ -101,17 +101,20 @@ def _place(
     end = 0
     for buffer in sorted(alive, key=lambda b: b.size, reverse=True):
         rivals = sorted(
-            (offsets[other], other.size) for other in offsets if _overlap(alive[other], alive[buffer])
+            (offsets[other], _aligned(other)) for other in offsets if _overlap(alive[other], alive[buffer])
         )
         offset = 0
         for start, size in rivals:
             if start - offset >= buffer.size:
                 break
             offset = max(offset, start + size)
-        offset = -(-offset // _ALIGNMENT) * _ALIGNMENT
         offsets[buffer] = offset
-        end = max(end, offset + buffer.size)
+        end = max(end, offset + _aligned(buffer))
     return offsets, end
+
+
+def _aligned(buffer: Buffer) -> int:
+    return -(-buffer.size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:

@@ -1,0 +1,80 @@
+"""Plans of the cpu backend: what they refuse, where they wait, and that their buffers never collide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml.cpu.lowering import Buffer, Call
+from chaski.ml.cpu.plan import _phases, _place
+from chaski.ml.graph import Dim, DType, Graph
+
+from .test_operations import bound, uniform
+
+
+def call(reads: tuple[object, ...], writes: tuple[object, ...]) -> Call:
+    return Call("step", {}, frozenset(reads), frozenset(writes))
+
+
+def test_threads_wait_only_where_a_call_touches_what_another_wrote() -> None:
+    a, b, c, d = (Buffer(64, 16) for _ in range(4))
+    calls = [call((), (a,)), call((), (b,)), call((a, b), (c,)), call((b,), (d,)), call((c, d), (a,))]
+    assert _phases(calls) == [0, 0, 1, 1, 2]
+
+
+def test_overwriting_what_is_still_read_waits_too() -> None:
+    a, b = Buffer(64, 16), Buffer(64, 16)
+    assert _phases([call((a,), (b,)), call((), (a,))]) == [0, 1]
+
+
+def test_buffers_that_live_together_never_overlap() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        buffers = [Buffer(int(size), 1) for size in rng.integers(1, 5000, 30)]
+        calls = []
+        for index in range(1, 30):
+            read = buffers[int(rng.integers(max(0, index - 4), index))]
+            calls.append(call((read,), (buffers[index],)))
+        phases = _phases(calls)
+        offsets, size = _place(calls, phases, buffers[:1])
+        alive = {b: [p for c, p in zip(calls, phases, strict=True) if b in c.reads | c.writes] for b in buffers}
+        alive[buffers[0]] = [0, phases[-1]]
+        for one in offsets:
+            assert offsets[one] % 64 == 0
+            assert offsets[one] + one.size <= size
+            for other in offsets:
+                together = min(alive[one]) <= max(alive[other]) and min(alive[other]) <= max(alive[one])
+                apart = offsets[one] + one.size <= offsets[other] or offsets[other] + other.size <= offsets[one]
+                assert one is other or apart or not together
+
+
+def small_plan(directory: Path):  # type: ignore[no-untyped-def]
+    backend = open_backend("cpu", BackendOptions(threads=1))
+    weights = bound(backend, directory, {"table": uniform(11, 8)})
+    graph = Graph()
+    ids = graph.input("ids", (Dim("tokens", 4),), DType.I32)
+    graph.output("y", ops.embedding(ids, weights["table"]))
+    return backend.compile(graph)
+
+
+@pytest.mark.parametrize("bad", [-1, 11, 2**31 - 1])
+def test_an_index_outside_the_table_is_refused(tmp_path: Path, bad: int) -> None:
+    plan = small_plan(tmp_path)
+    plan.inputs["ids"][:2] = [0, bad]
+    with pytest.raises(ValueError, match=rf"ids\[1\] = {bad} is not between 0 and 10"):
+        plan.run({"tokens": 2})
+
+
+def test_a_batch_above_the_maximum_is_refused(tmp_path: Path) -> None:
+    plan = small_plan(tmp_path)
+    with pytest.raises(ValueError, match="tokens = 5 is not between 0 and 4"):
+        plan.run({"tokens": 5})
+
+
+def test_an_empty_batch_runs(tmp_path: Path) -> None:
+    plan = small_plan(tmp_path)
+    plan.run({"tokens": 0})
+    assert plan.output("y").shape == (0, 8)
