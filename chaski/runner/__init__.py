@@ -1,0 +1,8 @@
+"""Running sequences: batches, the prompt cache, and the stream from tokens to events.
+
+Knows models, caches and tokenizers; knows nothing of HTTP or of any API dialect.
+"""
+
+from chaski.runner.events import Done, Event, Text
+
+__all__ = ["Done", "Event", "Text"]

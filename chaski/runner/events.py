@@ -1,0 +1,53 @@
+"""What a running sequence tells its reader: typed, frozen, and the same for every API dialect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from chaski.sample import Sampled
+
+__all__ = ["Done", "DoneReason", "Event", "Text"]
+
+DoneReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of the answer.
+
+    `token_ids` are the tokens whose text begins in this piece, so each token of the answer is in exactly one;
+    the rest of the last one may follow in the next piece. `logprobs` has one entry for each of them if
+    log-probabilities were asked for, and is empty otherwise.
+    """
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[Sampled, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The end of the answer, always the last event.
+
+    reason           "stop": an end token or a stop string; "length": a limit on tokens; "cancelled": its
+                     reader left
+    stop_string      the stop string that ended it, if one did
+    prompt_tokens    tokens of the prompt, cached ones included
+    cached_tokens    those of them that were not computed again
+    generated_tokens tokens sampled, an end token and dropped ones included
+    dropped_tokens   those of them whose text a stop string removed
+    """
+
+    reason: DoneReason
+    stop_string: str | None = None
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    dropped_tokens: int
+    load_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+
+
+Event = Text | Done

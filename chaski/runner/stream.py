@@ -1,0 +1,132 @@
+"""Stop strings and the pairing of text with tokens: state machines without input or output of their own.
+
+They stand between the UTF-8 decoder and whatever reads the answer. How a text is split into tokens never
+changes what comes out in all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from chaski.errors import OptionError
+from chaski.runner.events import Text
+from chaski.sample import Sampled
+
+__all__ = ["Piece", "PieceStream", "StopStrings"]
+
+
+class StopStrings:
+    """Passes text on until one of the stop strings is complete, and holds back what may become one.
+
+    The stop string that is complete first ends the text, and of several that are complete with the same
+    character the longest. (The reference searches in the order of the list, so there the split into tokens
+    could decide.) Time is linear in the length of the text.
+    """
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self._matches = [_Match(stop) for stop in sorted(set(stops), key=len, reverse=True)]
+        self._held = ""
+        self.found: str | None = None
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """The text that is safe to show by now, and whether a stop string ended it."""
+        assert self.found is None, "text after a stop string"
+        held = self._held + text
+        for end, character in enumerate(text, start=len(self._held) + 1):
+            for match in self._matches:
+                if match.advance(character):
+                    self.found = match.stop
+                    self._held = ""
+                    return held[: end - len(match.stop)], True
+        length = max((match.length for match in self._matches), default=0)
+        shown = len(held) - length
+        self._held = held[shown:]
+        return held[:shown], False
+
+    def flush(self) -> str:
+        """The text still held back: no stop string can become complete any more."""
+        held, self._held = self._held, ""
+        return held
+
+
+class _Match:
+    """How much of one stop string the text ends with (Knuth, Morris and Pratt 1977)."""
+
+    def __init__(self, stop: str) -> None:
+        if not stop:
+            raise OptionError("option stop holds an empty string; a stop string needs at least one character")
+        self.stop = stop
+        self.length = 0
+        # fallbacks[i]: the longest proper prefix of the stop string that its first i characters end with.
+        self._fallbacks = [0, 0]
+        for character in stop[1:]:
+            self._fallbacks.append(self._extend(self._fallbacks[-1], character))
+
+    def advance(self, character: str) -> bool:
+        """Take in one character; whether the stop string is complete with it."""
+        self.length = self._extend(self.length, character)
+        return self.length == len(self.stop)
+
+    def _extend(self, length: int, character: str) -> int:
+        while length and self.stop[length] != character:
+            length = self._fallbacks[length]
+        return length + (self.stop[length] == character)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A sampled token and the text that it completed, which may be none."""
+
+    text: str
+    token: Sampled
+
+
+class PieceStream:
+    """Turns pieces into `Text` events up to a stop string.
+
+    A token is given out with the first character that begins at or after it. So a token without text (the
+    first bytes of a character, say) goes with the text that follows it, and tokens that contributed only to
+    text that a stop string removed are never given out.
+    """
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self._stops = StopStrings(stops)
+        self._pending: deque[tuple[int, Sampled]] = deque()  # where its text begins, token
+        self._fed = 0
+        self._shown = 0
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the text, if one did."""
+        return self._stops.found
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens not given out; after a stop string, those that it dropped."""
+        return len(self._pending)
+
+    def feed(self, piece: Piece) -> tuple[Text | None, bool]:
+        """The event that is ready, if any, and whether a stop string ended the text."""
+        self._pending.append((self._fed, piece.token))
+        self._fed += len(piece.text)
+        text, is_stopped = self._stops.feed(piece.text)
+        return self._event(text), is_stopped
+
+    def flush(self, tail: str = "") -> Text | None:
+        """End the text with what the decoder still held; a stop string may still end it earlier."""
+        text, is_stopped = self._stops.feed(tail)
+        if is_stopped:
+            return self._event(text)
+        return self._event(text + self._stops.flush(), is_last=True)
+
+    def _event(self, text: str, *, is_last: bool = False) -> Text | None:
+        self._shown += len(text)
+        tokens: list[Sampled] = []
+        while self._pending and (is_last or self._pending[0][0] < self._shown):
+            tokens.append(self._pending.popleft()[1])
+        if not text and not tokens:
+            return None
+        logprobs = tuple(token for token in tokens if token.logprob is not None)
+        return Text(text, tuple(token.token_id for token in tokens), logprobs)

@@ -1,0 +1,83 @@
+"""How tokens are chosen, as a checked value. Not when to stop: that is the runner's business."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from chaski.errors import SamplingError
+
+__all__ = ["MAX_TOP_LOGPROBS", "SamplingOptions"]
+
+MAX_TOP_LOGPROBS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """Sampling options under the names that Ollama gave them.
+
+    Some values mean "as far as it goes" beyond their range: a temperature below 0 is 0 (greedy), `top_k` of
+    0 or less or above the vocabulary keeps every token, and `top_p`, `min_p` and `typical_p` count as the
+    nearest value of 0 to 1. Anything else out of range raises `SamplingError` with the option and its range.
+
+    temperature        divides the logits; 0 always takes the most likely token
+    top_k              keep this many of the most likely tokens; 0 keeps all
+    top_p              keep the most likely tokens until their probability exceeds this; 1 keeps all
+    min_p              drop tokens below this share of the top token's probability; 0 keeps all
+    typical_p          keep the tokens whose surprisal is nearest to the mean until their probability exceeds
+                       this (Meister et al. 2022, "Locally Typical Sampling"); 1 keeps all
+    repeat_last_n      how many of the latest tokens the penalties look at; 0 none, None all of them
+    repeat_penalty     divides positive and multiplies negative logits of those tokens; 1 is off
+    presence_penalty   subtracted once from the logit of each of those tokens; 0 is off
+    frequency_penalty  subtracted as often as the token occurs among them; 0 is off
+    seed               0 to 2**64 - 1 for a repeatable draw; None takes a fresh one
+    logprobs           report the log-probability of the chosen token
+    top_logprobs       and those of this many most likely tokens, 0 to 20; needs `logprobs`
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.9
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_last_n: int | None = 64
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty"):
+            self._require(name, _is_number(getattr(self, name)), "a finite number")
+        is_divisor = _is_number(self.repeat_penalty) and self.repeat_penalty > 0
+        self._require("repeat_penalty", is_divisor, "a finite number above 0")
+        self._require("top_k", _is_integer(self.top_k), "an integer; 0 keeps every token")
+        window, seed = self.repeat_last_n, self.seed
+        is_window = window is None or (_is_integer(window) and window >= 0)
+        self._require("repeat_last_n", is_window, "an integer of at least 0, or None for all tokens")
+        is_seed = seed is None or (_is_integer(seed) and 0 <= seed < 2**64)
+        self._require("seed", is_seed, "an integer from 0 to 2**64 - 1, or None for a fresh one")
+        self._require("logprobs", isinstance(self.logprobs, bool), "True or False")
+        is_count = _is_integer(self.top_logprobs) and 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS
+        self._require("top_logprobs", is_count, f"an integer from 0 to {MAX_TOP_LOGPROBS}")
+        self._require("top_logprobs", self.logprobs or not self.top_logprobs, "0 unless logprobs is True")
+
+    def _require(self, name: str, is_valid: bool, wanted: str) -> None:
+        if not is_valid:
+            raise SamplingError(f"option {name} is {getattr(self, name)!r}; it must be {wanted}")
+
+    @property
+    def has_penalties(self) -> bool:
+        is_neutral = self.repeat_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0
+        return self.repeat_last_n != 0 and not is_neutral
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    # The comparison is false for NaN and, unlike math.isfinite, works for an integer of any size.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -1,0 +1,114 @@
+"""The sampler of one sequence: its options, its random numbers, and its recent tokens for the penalties."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from chaski.errors import SamplingError
+from chaski.sample import select, transforms
+from chaski.sample.options import SamplingOptions
+from chaski.sample.pcg import Pcg
+from chaski.sample.transforms import Logits
+
+__all__ = ["Sampled", "Sampler", "TokenLogprob"]
+
+# Up to this top_k, sorting the candidates is faster than avoiding it.
+_MAX_SORTED = 1024
+
+
+class TokenLogprob(NamedTuple):
+    """A token and its natural log-probability."""
+
+    token_id: int
+    logprob: float
+
+
+class Sampled(NamedTuple):
+    """A sampled token; log-probabilities are of the raw logits, and None where they were not asked for."""
+
+    token_id: int
+    logprob: float | None = None
+    top_logprobs: tuple[TokenLogprob, ...] | None = None  # most likely first
+
+
+class Sampler:
+    """Chooses the tokens of one sequence. Equal options, seed, history and logits give equal tokens."""
+
+    def __init__(self, options: SamplingOptions) -> None:
+        self.options = options
+        self.seed = secrets.randbits(64) if options.seed is None else options.seed
+        self._random = Pcg.from_seed(self.seed)
+        self._recent: deque[int] = deque()
+        self._counts: Counter[int] = Counter()
+        self._crowd: select.Crowd | None = None
+
+    def accept(self, token_id: int) -> None:
+        """Append a token of the sequence, of the prompt or sampled, to what the penalties look at."""
+        if not self.options.has_penalties:
+            return
+        self._recent.append(token_id)
+        self._counts[token_id] += 1
+        window = self.options.repeat_last_n
+        if window is not None and len(self._recent) > window:
+            oldest = self._recent.popleft()
+            self._counts[oldest] -= 1
+            if not self._counts[oldest]:
+                del self._counts[oldest]
+
+    def accept_many(self, token_ids: Iterable[int]) -> None:
+        """`accept` for each of the tokens."""
+        for token_id in token_ids:
+            self.accept(token_id)
+
+    def sample(self, logits: Logits) -> Sampled:
+        """The next token. It is not accepted yet.
+
+        logits: (vocabulary,), float32, left as they are; -inf rules a token out. Raises `SamplingError` if
+        there are none, or any is NaN or +inf, or all are -inf.
+        """
+        if not 0 < logits.size <= transforms.MAX_VOCABULARY:
+            limit = transforms.MAX_VOCABULARY
+            raise SamplingError(f"there are {logits.size} logits to sample from; it must be 1 to {limit}")
+        # Extreme options may overflow float32; the largest logit is then not finite and refused.
+        with np.errstate(over="ignore"):
+            token_id = self._choose(self._penalized(logits))
+        if not self.options.logprobs:
+            return Sampled(token_id)
+        return _with_logprobs(logits, token_id, self.options.top_logprobs)
+
+    def _penalized(self, logits: Logits) -> Logits:
+        if not self._counts:
+            return logits
+        ids = np.fromiter(self._counts.keys(), np.int64, len(self._counts))
+        counts = np.fromiter(self._counts.values(), np.float64, len(self._counts))
+        return transforms.penalize(logits, ids, counts, self.options)
+
+    def _choose(self, logits: Logits) -> int:
+        best = int(logits.argmax())  # the first of the largest, or the first NaN
+        if not np.isfinite(logits[best]):
+            raise SamplingError(f"logit {best} is {logits[best]}: no token can be chosen; check the model")
+        options = self.options
+        if options.temperature <= 0:
+            return best
+        random = self._random.next_24()
+        if 0 < options.top_k <= _MAX_SORTED:
+            ids = select.candidates(logits, options.top_k)
+            return transforms.choose(ids, logits[ids], options, random)
+        if self._crowd is None or self._crowd.size != logits.size:
+            self._crowd = select.Crowd(logits.size)
+        return self._crowd.choose(logits, options, random)
+
+
+def _with_logprobs(logits: Logits, token_id: int, num_top: int) -> Sampled:
+    ids = np.array([token_id])
+    if num_top:
+        likely = select.candidates(logits, num_top)
+        ids = np.concatenate((ids, transforms.top_k(likely, logits[likely], num_top)[0]))
+    logprobs = transforms.log_probabilities(logits, ids)
+    pairs = tuple(map(TokenLogprob, ids.tolist(), logprobs.tolist()))
+    return Sampled(token_id, pairs[0].logprob, pairs[1:] if num_top else None)

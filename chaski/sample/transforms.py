@@ -1,0 +1,163 @@
+"""The definition of sampling: pure functions, one a step, on token ids and their logits or weights.
+
+This is what runs when few tokens remain, and what `chaski.sample.select` must agree with when many do.
+
+From the softmax on, a probability is a weight: a whole number from 0 to 2**33, held in float64. Whole numbers
+below 2**53 add up exactly, so a sum does not depend on the order of its terms, and the token that is drawn
+does not depend on whether the tokens were sorted first. Tokens 2**33 times less likely than the top one
+weigh 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import SamplingError
+from chaski.sample.options import SamplingOptions
+
+__all__ = [
+    "MAX_VOCABULARY",
+    "Ids",
+    "Logits",
+    "Weights",
+    "choose",
+    "draw",
+    "draw_mass",
+    "limit_temperature",
+    "log_probabilities",
+    "min_p",
+    "nucleus_mass",
+    "penalize",
+    "softmax",
+    "surprisal_deviations",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+]
+
+Ids = npt.NDArray[np.int64]
+Logits = npt.NDArray[np.float32]
+Weights = npt.NDArray[np.float64]
+
+_TOP_WEIGHT = 2.0**33
+# So many tokens at the top weight still add up to no more than 2**53.
+MAX_VOCABULARY = 2**20
+
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-7, 1e38
+
+
+def choose(ids: Ids, logits: Logits, options: SamplingOptions, random: int) -> int:
+    """The token that a random number below 2**24 picks after all truncations. ids, logits: (n,), n >= 1."""
+    ids, logits = top_k(ids, logits, options.top_k)
+    weights = softmax(temperature(logits, options.temperature))
+    ids, weights = typical_p(ids, weights, options.typical_p)
+    ids, weights = top_p(ids, weights, options.top_p)
+    ids, weights = min_p(ids, weights, options.min_p)
+    return draw(ids, weights, random)
+
+
+def penalize(logits: Logits, ids: Ids, counts: Weights, options: SamplingOptions) -> Logits:
+    """A copy of the logits with those of the recent tokens lowered.
+
+    logits: (vocabulary,); ids, counts: the distinct recent tokens and how often each occurs, (m,).
+    The repeat penalty is from Keskar et al. 2019, "CTRL", with the sign rule that makes it a penalty for
+    negative logits too; the other two are those of the OpenAI API.
+    """
+    recent = logits[ids].astype(np.float64)
+    recent = np.where(recent > 0, recent / options.repeat_penalty, recent * options.repeat_penalty)
+    penalized = logits.copy()
+    penalized[ids] = recent - counts * options.frequency_penalty - options.presence_penalty
+    return penalized
+
+
+def top_k(ids: Ids, logits: Logits, k: int) -> tuple[Ids, Logits]:
+    """The k largest in descending order, equal ones by ascending id; all of them if k is 0 or less."""
+    order = np.lexsort((ids, -logits))
+    if k > 0:
+        order = order[:k]
+    return ids[order], logits[order]
+
+
+def temperature(logits: Logits, value: float) -> Logits:
+    """Logits divided by the temperature: below 1 sharpens, above 1 flattens."""
+    return logits / np.float32(limit_temperature(value))
+
+
+def limit_temperature(value: float) -> float:
+    """The temperature that is used: neither 0 nor infinite as a float32."""
+    return min(max(value, _MIN_TEMPERATURE), _MAX_TEMPERATURE)
+
+
+def softmax(logits: Logits, out: Weights | None = None) -> Weights:
+    """The weight of each token: e to its distance from the top logit, in units of 2**-33, rounded down.
+
+    `out` takes the result, as in NumPy.
+    """
+    top = logits.max()
+    if not np.isfinite(top):
+        raise SamplingError(f"the largest logit over the temperature is {top}; use a higher temperature")
+    shares = logits - top
+    np.exp(shares, out=shares)
+    weights: Weights = np.multiply(shares, _TOP_WEIGHT, out=out, dtype=np.float64)
+    np.floor(weights, out=weights)
+    return weights
+
+
+def typical_p(ids: Ids, weights: Weights, p: float) -> tuple[Ids, Weights]:
+    """The tokens of the most typical surprisal, up to and including the one that takes them above p."""
+    if p >= 1:
+        return ids, weights
+    order = np.lexsort((ids, surprisal_deviations(weights)))
+    sums = weights[order].cumsum()
+    count = int(np.searchsorted(sums, nucleus_mass(weights, p), side="right")) + 1
+    kept = np.sort(order[:count])
+    return ids[kept], weights[kept]
+
+
+def surprisal_deviations(weights: Weights) -> Weights:
+    """How far each surprisal (minus the log of the probability) is from the mean surprisal, in nats."""
+    # A weight of 0 counts as a half: it is never drawn, but needs a finite place in the order.
+    surprisals = np.log(_TOP_WEIGHT) - np.log(np.maximum(weights, 0.5))
+    # Whole numbers again, so that the mean does not depend on the order of the tokens.
+    mean = np.floor(weights * surprisals).sum() / weights.sum()
+    deviations: Weights = np.abs(surprisals - mean)
+    return deviations
+
+
+def top_p(ids: Ids, weights: Weights, p: float) -> tuple[Ids, Weights]:
+    """The first tokens, up to and including the one that takes them above p."""
+    if p >= 1:
+        return ids, weights
+    count = int(np.searchsorted(weights.cumsum(), nucleus_mass(weights, p), side="right")) + 1
+    return ids[:count], weights[:count]
+
+
+def nucleus_mass(weights: Weights, p: float) -> float:
+    """The sum of weights that the tokens to keep must exceed. It is below the total, because p < 1."""
+    return max(p, 0.0) * float(weights.sum())
+
+
+def min_p(ids: Ids, weights: Weights, p: float) -> tuple[Ids, Weights]:
+    """The tokens of at least p times the largest probability."""
+    kept = weights >= min(p, 1.0) * weights.max()
+    return ids[kept], weights[kept]
+
+
+def draw(ids: Ids, weights: Weights, random: int) -> int:
+    """The first token with weight at which the sum of weights reaches random / 2**24 of the total."""
+    return int(ids[np.searchsorted(weights.cumsum(), draw_mass(weights, random))])
+
+
+def draw_mass(weights: Weights, random: int) -> int:
+    """random / 2**24 of the total weight, rounded up, and at least 1; exact."""
+    return max(1, -(-random * int(weights.sum()) >> 24))
+
+
+def log_probabilities(logits: Logits, ids: Ids) -> npt.NDArray[np.float64]:
+    """The natural logs of the softmax of all logits, for these ids; sums in float64."""
+    top = logits.max()
+    total = np.exp(logits - top).sum(dtype=np.float64)
+    logprobs: npt.NDArray[np.float64] = logits[ids].astype(np.float64) - (float(top) + np.log(total))
+    return logprobs
