@@ -1,19 +1,19 @@
 """Every error that a user of chaski can meet.
 
-    ChaskiError
-    ├── FormatError               a file is not what it says it is
-    │   ├── GGUFError
-    │   ├── TemplateError         a chat template fails, or exceeds its limits
-    │   └── TokenizerError        a vocabulary that cannot be used
-    ├── UnsupportedError          a valid file or request that this version cannot serve
-    ├── ModelError                weights or metadata do not fit the architecture
-    ├── ModelNotFoundError        no model of that name or path
-    ├── OutOfMemoryError          the plan does not fit; says what was needed
-    ├── CacheError
-    │   ├── CacheFullError        no free cells for the batch
-    │   └── NotSupportedError     this cache cannot do that; remove the whole sequence instead
-    ├── SamplingError             options or logits that cannot be sampled from
-    └── OptionError               a bad argument, option or environment variable
+ChaskiError
+├── FormatError               a file is not what it says it is
+│   ├── GGUFError
+│   ├── TemplateError         a chat template fails, or exceeds its limits
+│   └── TokenizerError        a vocabulary that cannot be used
+├── UnsupportedError          a valid file or request that this version cannot serve
+├── ModelError                weights or metadata do not fit the architecture
+├── ModelNotFoundError        no model of that name or path
+├── OutOfMemoryError          the plan does not fit; says what was needed
+├── CacheError
+│   ├── CacheFullError        no free cells for the batch
+│   └── NotSupportedError     this cache cannot do that; remove the whole sequence instead
+├── SamplingError             options or logits that cannot be sampled from
+└── OptionError               a bad argument, option or environment variable
 """
 
 from __future__ import annotations

@@ -44,8 +44,10 @@ void ThreadPool::dispatch(Function function, const void* context) {
     epoch_.notify_all();
     function(context, 0);
     for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins) {
-        if (spins < 20000) relax();
-        else std::this_thread::yield();
+        if (spins < 20000)
+            relax();
+        else
+            std::this_thread::yield();
     }
 }
 

@@ -31,7 +31,7 @@ class LayerCache(Protocol):
 
 
 class Cache(Protocol):
-    """What the runner sees. Sequence ids run from 0 to the number of sequences that the cache was made for."""
+    """What the runner sees. Sequence ids are 0, 1, … below the number that the cache was made for."""
 
     def record(self, graph: Graph, tokens: Dim) -> Sequence[LayerCache]:
         """Declare the cache's inputs in `graph`; returns one layer cache for every layer."""
@@ -46,12 +46,12 @@ class Cache(Protocol):
         """Make `target` exactly the first `length` tokens of `source`. Shares storage, copies nothing."""
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether the next token of `sequence` may be written at `position` with all that it must see present."""
+        """Whether the next token of `sequence` may be written at `position`: all that it sees is there."""
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         """Drop the tokens at positions begin to end (None: to the end of the sequence).
 
-        Raises NotSupportedError, and changes nothing, where this cache cannot; `remove(sequence, 0)` always can.
+        Raises NotSupportedError, and changes nothing, where it cannot; `remove(sequence, 0)` always works.
         """
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ class KVShape:
 
 
 class CausalCache:
-    """Keys and values of `sequences` sequences of up to `capacity` tokens each, for every layer in `shapes`."""
+    """Keys and values of `sequences` sequences of up to `capacity` tokens, for every layer in `shapes`."""
 
     def __init__(
         self, backend: Backend, shapes: Sequence[KVShape], sequences: int, capacity: int, dtype: DType

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from chaski.formats.gguf import TensorInfo
 
+from chaski.formats.gguf import TensorInfo
 from chaski.ml.graph import DType, Graph, KVBuffer, Weight
 
 __all__ = ["Backend", "BackendOptions", "Device", "Memory", "Plan", "Progress"]
@@ -26,7 +26,7 @@ Progress = Callable[[float], None]
 class BackendOptions:
     """`threads`: how many cores a plan may use; None is every physical core that this process may use.
 
-    `isa`: the instruction set of the kernels, for tests and comparisons; `auto` is the fastest of this machine.
+    `isa`: the instruction set of the kernels, for tests and comparisons; `auto` is the fastest here.
     """
 
     threads: int | None = None

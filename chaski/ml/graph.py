@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DType", "Dim", "Graph", "KVBuffer", "Mask", "Shape", "Tensor", "Weight"]
+__all__ = ["DType", "Dim", "Graph", "KVBuffer", "Mask", "Operand", "Shape", "Tensor", "Weight"]
 
 
 class DType(Enum):
@@ -43,7 +43,7 @@ Shape = tuple["int | Dim", ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A value in a graph. Made by `Graph` and by the functions of `chaski.ml.ops`, never by models directly."""
+    """A value in a graph. Made by `Graph` and the functions of `chaski.ml.ops`, never by models directly."""
 
     graph: Graph
     op: str
@@ -105,9 +105,10 @@ class KVBuffer:
 class Mask:
     """Which cells each token of a batch sees, without a matrix: cost follows what is visible.
 
-    `cells` (any,) int32 lists cells, sequence after sequence, each in order of position. `spans` (n, 3) int32:
-    token i sees cells[begin:end], and cells[begin] holds position `first`. Kernels cut the history where a
-    position is a multiple of their chunk length, so a result does not depend on where a list begins.
+    `cells` (any,) int32 lists cells, sequence after sequence, each in order of position. `spans` (n, 3)
+    int32 holds (begin, end, first): token i sees cells[begin:end], and cells[begin] holds position `first`.
+    Kernels cut the history where a position is a multiple of their chunk length, so a result does not
+    depend on where a list begins.
     """
 
     cells: Tensor

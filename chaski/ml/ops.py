@@ -55,7 +55,7 @@ def rope_table(positions: Tensor, frequencies: npt.NDArray[np.float32]) -> Tenso
 
 
 def rope(x: Tensor, table: Tensor) -> Tensor:
-    """Rotate the pairs (2j, 2j+1) of the leading `dims` of each head of x (n, heads, size) (Su et al. 2021)."""
+    """Rotate the pairs (2j, 2j+1) of the first `dims` of each head of x (n, heads, size) (Su et al. 2021)."""
     _require(len(x.shape) == 3 and x.shape[0] == table.shape[0], "rope", x.shape, table.shape)
     return x.graph.record("rope", (x, table), x.shape)
 
@@ -63,7 +63,7 @@ def rope(x: Tensor, table: Tensor) -> Tensor:
 def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
     """Write x (n, heads, size) to the rows `cells` (n,) int32 of `buffer`; returns the buffer's new content.
 
-    The result has shape (cells, heads, size). It must be what `attention` reads, so that the write comes first.
+    The result has shape (cells, heads, size). `attention` must read it, so that the write comes first.
     """
     _require(x.shape[1:] == (buffer.heads, buffer.size), "store", x.shape, (buffer.heads, buffer.size))
     shape: Shape = (buffer.cells, buffer.heads, buffer.size)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from chaski.formats.gguf import GGUFFile
-
 from chaski.errors import ModelError, UnsupportedError
+from chaski.formats.gguf import GGUFFile
 
 __all__ = ["refuse", "rope_scale", "vocab_size"]
 

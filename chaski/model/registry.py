@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Protocol
 
-from chaski.formats.gguf import GGUFFile
-
 from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml.graph import Tensor, Weight
 from chaski.model.input import Inputs

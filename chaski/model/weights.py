@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile, TensorInfo
 from chaski.formats.quant import dequantize
-
-from chaski.errors import ModelError
 from chaski.ml.backend import Backend, Progress
 from chaski.ml.graph import Weight
 from chaski.model.registry import Model

@@ -20,6 +20,10 @@ using namespace nb::literals;
 namespace chaski {
 namespace {
 
+using Ints = nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>>;
+using Floats = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+using Vector = nb::ndarray<nb::numpy, float, nb::ndim<1>>;
+
 void require(bool condition, const std::string& what) {
     if (!condition) throw std::invalid_argument(what);
 }
@@ -42,8 +46,8 @@ class Weights {
 
     std::byte* place(std::size_t offset, std::size_t bytes) const {
         require(offset % kAlignment == 0 && offset <= memory_->size() && bytes <= memory_->size() - offset,
-                "weights: " + std::to_string(bytes) + " bytes at " + std::to_string(offset) + " are outside " +
-                    std::to_string(memory_->size()));
+                "weights: " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
+                    " are outside " + std::to_string(memory_->size()));
         return memory_->data() + offset;
     }
 
@@ -65,7 +69,8 @@ struct OwnedStorage {
     std::shared_ptr<Region> memory;
 };
 
-OwnedStorage make_storage(std::int64_t cells, std::int64_t heads, std::int64_t size, const std::string& type) {
+OwnedStorage make_storage(std::int64_t cells, std::int64_t heads, std::int64_t size,
+                          const std::string& type) {
     require(cells > 0 && heads > 0 && size > 0 && cells < (std::int64_t{1} << 31),
             "key/value storage: sizes must be positive");
     KVType kind = kv_type(type);
@@ -84,17 +89,19 @@ class PlanBuilder {
           ops_(ops_of(isa)),
           plan_(std::make_shared<Plan>(std::move(pool), arena_bytes, std::move(dims), std::move(maxima))) {}
 
-    nb::object ints(nb::handle self, std::size_t offset, std::size_t count) {
-        return nb::cast(nb::ndarray<nb::numpy, std::int32_t>(plan_->buffer<std::int32_t>(offset, count), {count}, self));
+    // Views of the arena that keep the plan alive.
+    Ints ints(nb::handle self, std::size_t offset, std::size_t count) {
+        return Ints(plan_->buffer<std::int32_t>(offset, count), {count}, self);
     }
-    nb::object floats(nb::handle self, std::size_t offset, std::size_t rows, std::size_t width) {
-        return nb::cast(
-            nb::ndarray<nb::numpy, float>(plan_->buffer<float>(offset, rows * width), {rows, width}, self));
+    Floats floats(nb::handle self, std::size_t offset, std::size_t rows, std::size_t width) {
+        return Floats(plan_->buffer<float>(offset, rows * width), {rows, width}, self);
     }
 
-    void check_indices(const std::string& name, int dim, std::size_t indices, std::int64_t limit, int limit_dim) {
+    void check_indices(const std::string& name, int dim, std::size_t indices, std::int64_t limit,
+                       int limit_dim) {
         require(limit_dim < dims(), "plan: dimension out of range");
-        add(std::make_unique<IndexCheckStep>(name, dim, in<std::int32_t>(indices, dim, 1), Extent{limit, limit_dim}),
+        add(std::make_unique<IndexCheckStep>(name, dim, in<std::int32_t>(indices, dim, 1),
+                                             Extent{limit, limit_dim}),
             false);
     }
 
@@ -115,24 +122,25 @@ class PlanBuilder {
 
     void rows(int dim, int source_dim, std::int64_t width, std::size_t x, std::size_t indices, std::size_t y,
               bool barrier) {
-        add(std::make_unique<RowsStep>(dim, width, in<float>(x, source_dim, width), in<std::int32_t>(indices, dim, 1),
-                                       in<float>(y, dim, width)),
+        add(std::make_unique<RowsStep>(dim, width, in<float>(x, source_dim, width),
+                                       in<std::int32_t>(indices, dim, 1), in<float>(y, dim, width)),
             barrier);
     }
 
-    void rms_norm(int dim, const Weights& weights, std::size_t weight, std::int64_t size, float eps, std::size_t x,
-                  std::size_t y, std::int64_t quantized, bool barrier) {
+    void rms_norm(int dim, const Weights& weights, std::size_t weight, std::int64_t size, float eps,
+                  std::size_t x, std::size_t y, std::int64_t quantized, bool barrier) {
         const auto* w = reinterpret_cast<const float*>(weights.place(weight, size * sizeof(float)));
         hold(weights.memory());
-        add(std::make_unique<RMSNormStep>(ops_, dim, size, in<float>(x, dim, size), w, eps, in<float>(y, dim, size),
-                                          quantizer(dim, size, quantized)),
+        add(std::make_unique<RMSNormStep>(ops_, dim, size, in<float>(x, dim, size), w, eps,
+                                          in<float>(y, dim, size), quantizer(dim, size, quantized)),
             barrier);
     }
 
-    void swiglu(int dim, std::int64_t width, std::size_t gate, std::size_t up, std::size_t y, std::int64_t quantized,
-                bool barrier) {
-        add(std::make_unique<SwiGLUStep>(ops_, dim, width, in<float>(gate, dim, width), in<float>(up, dim, width),
-                                         in<float>(y, dim, width), quantizer(dim, width, quantized)),
+    void swiglu(int dim, std::int64_t width, std::size_t gate, std::size_t up, std::size_t y,
+                std::int64_t quantized, bool barrier) {
+        add(std::make_unique<SwiGLUStep>(ops_, dim, width, in<float>(gate, dim, width),
+                                         in<float>(up, dim, width), in<float>(y, dim, width),
+                                         quantizer(dim, width, quantized)),
             barrier);
     }
 
@@ -149,31 +157,36 @@ class PlanBuilder {
     }
 
     // `x` is the float buffer; a quantized matrix reads the int8 form at `quantized` instead.
-    void matmul(int dim, const OwnedMatrix& weight, std::size_t x, std::int64_t quantized, nb::object weights,
-                std::int64_t bias, std::int64_t residual, std::size_t y, bool barrier) {
+    void matmul(int dim, const OwnedMatrix& weight, std::size_t x, std::int64_t quantized,
+                const Weights* weights, std::int64_t bias, std::int64_t residual, std::size_t y,
+                bool barrier) {
         const Matrix& m = weight.matrix;
-        require(!is_quantized(m.type) || quantized >= 0, "matmul: a quantized matrix needs quantized activations");
-        Activations activations =
-            is_quantized(m.type) ? quantizer(dim, m.k, quantized)->out : Activations{nullptr, nullptr, nullptr, in<float>(x, dim, m.k)};
+        require(!is_quantized(m.type) || quantized >= 0,
+                "matmul: a quantized matrix needs quantized activations");
+        Activations activations = is_quantized(m.type)
+                                      ? quantizer(dim, m.k, quantized)->out
+                                      : Activations{nullptr, nullptr, nullptr, in<float>(x, dim, m.k)};
         const float* bias_values = nullptr;
         if (bias >= 0) {
-            const auto& memory = nb::cast<const Weights&>(weights);
-            bias_values = reinterpret_cast<const float*>(memory.place(bias, m.rows * sizeof(float)));
-            hold(memory.memory());
+            require(weights != nullptr, "matmul: a bias without weights");
+            bias_values = reinterpret_cast<const float*>(weights->place(bias, m.rows * sizeof(float)));
+            hold(weights->memory());
         }
-        Output out{in<float>(y, dim, m.rows), m.rows, bias_values, residual < 0 ? nullptr : in<float>(residual, dim, m.rows)};
+        Output out{in<float>(y, dim, m.rows), m.rows, bias_values,
+                   residual < 0 ? nullptr : in<float>(residual, dim, m.rows)};
         add(std::make_unique<MatmulStep>(kernels_, dim, maximum(dim), weight, activations, out), barrier);
     }
 
-    void rope_table(int dim, std::size_t positions, std::vector<float> frequencies, std::size_t table, bool barrier) {
+    void rope_table(int dim, std::size_t positions, std::vector<float> frequencies, std::size_t table,
+                    bool barrier) {
         auto width = static_cast<std::int64_t>(2 * frequencies.size());
         add(std::make_unique<RopeTableStep>(dim, in<std::int32_t>(positions, dim, 1), std::move(frequencies),
                                             in<float>(table, dim, width)),
             barrier);
     }
 
-    void rope(int dim, std::int64_t heads, std::int64_t size, std::int64_t pairs, std::size_t x, std::size_t table,
-              std::size_t y, bool barrier) {
+    void rope(int dim, std::int64_t heads, std::int64_t size, std::int64_t pairs, std::size_t x,
+              std::size_t table, std::size_t y, bool barrier) {
         require(heads > 0 && pairs >= 0 && 2 * pairs <= size, "rope: more pairs than the head has");
         add(std::make_unique<RopeStep>(ops_, dim, heads, size, pairs, in<float>(x, dim, heads * size),
                                        in<float>(table, dim, 2 * pairs), in<float>(y, dim, heads * size)),
@@ -188,9 +201,9 @@ class PlanBuilder {
             barrier);
     }
 
-    void attention(int dim, int history, std::int64_t heads, float scale, std::size_t q, const OwnedStorage& keys,
-                   const OwnedStorage& values, std::size_t cells, std::size_t spans, int tiles, std::size_t y,
-                   bool barrier) {
+    void attention(int dim, int history, std::int64_t heads, float scale, std::size_t q,
+                   const OwnedStorage& keys, const OwnedStorage& values, std::size_t cells, std::size_t spans,
+                   int tiles, std::size_t y, bool barrier) {
         const KVStorage& k = keys.storage;
         const KVStorage& v = values.storage;
         require(heads > 0 && heads % k.heads == 0 && k.heads == v.heads && k.cells == v.cells,
@@ -198,14 +211,8 @@ class PlanBuilder {
         require(tiles >= 0 && tiles < static_cast<int>(tiles_.size()), "attention: no such tiles");
         hold(keys.memory);
         hold(values.memory);
-        Attention job{in<float>(q, dim, heads * k.size),
-                      in<float>(y, dim, heads * v.size),
-                      k,
-                      v,
-                      in<std::int32_t>(cells, history, 1),
-                      in<Span>(spans, dim, 1),
-                      heads,
-                      scale};
+        Attention job{in<float>(q, dim, heads * k.size),   in<float>(y, dim, heads * v.size), k,     v,
+                      in<std::int32_t>(cells, history, 1), in<Span>(spans, dim, 1),           heads, scale};
         add(std::make_unique<AttentionStep>(ops_, job, tiles_[tiles]), barrier);
     }
 
@@ -236,7 +243,8 @@ class PlanBuilder {
     // Quantized rows lie as [int8 values][float scales][int16 sums], each part 64-byte aligned.
     std::optional<Quantizer> quantizer(int dim, std::int64_t width, std::int64_t offset) {
         if (offset < 0) return std::nullopt;
-        require(width % 32 == 0, "quantized activations come in blocks of 32, not in rows of " + std::to_string(width));
+        require(width % 32 == 0,
+                "quantized activations come in blocks of 32, not in rows of " + std::to_string(width));
         std::size_t count = static_cast<std::size_t>(maximum(dim) * width);
         std::size_t scales = offset + align_up(count);
         std::size_t sums = scales + align_up(count / 32 * sizeof(float));
@@ -268,11 +276,9 @@ void load(ThreadPool& pool, const std::string& isa,
 }  // namespace
 
 void bind_plan(nb::module_& m) {
-    m.def("isa_names", [] {
-        std::vector<std::string> names(isa_names().begin(), isa_names().end());
-        return names;
-    });
-    nb::class_<ThreadPool>(m, "ThreadPool").def(nb::init<int>(), "threads"_a).def_prop_ro("threads", &ThreadPool::threads);
+    nb::class_<ThreadPool>(m, "ThreadPool")
+        .def(nb::init<int>(), "threads"_a)
+        .def_prop_ro("threads", &ThreadPool::threads);
 
     nb::class_<OwnedMatrix>(m, "WeightMatrix")
         .def_prop_ro("type", [](const OwnedMatrix& w) { return static_cast<int>(w.matrix.type); })
@@ -282,18 +288,27 @@ void bind_plan(nb::module_& m) {
     nb::class_<Weights>(m, "Weights")
         .def(nb::init<std::size_t>(), "bytes"_a)
         .def("matrix", &Weights::matrix, "offset"_a, "type"_a, "rows"_a, "columns"_a)
-        .def("vector", [](nb::handle self, std::size_t offset, std::size_t size) {
-            auto* data = reinterpret_cast<float*>(nb::cast<Weights&>(self).place(offset, size * sizeof(float)));
-            return nb::ndarray<nb::numpy, float>(data, {size}, self);
-        }, "offset"_a, "size"_a);
+        .def(
+            "vector",
+            [](nb::handle self, std::size_t offset, std::size_t size) {
+                auto* data =
+                    reinterpret_cast<float*>(nb::cast<Weights&>(self).place(offset, size * sizeof(float)));
+                return Vector(data, {size}, self);
+            },
+            "offset"_a, "size"_a);
 
-    nb::class_<OwnedStorage>(m, "KVStorage")
-        .def_prop_ro("bytes", [](const OwnedStorage& s) { return s.memory->size(); });
+    nb::class_<OwnedStorage>(m, "KVStorage").def_prop_ro("bytes", [](const OwnedStorage& s) {
+        return s.memory->size();
+    });
     m.def("kv_storage", &make_storage, "cells"_a, "heads"_a, "size"_a, "type"_a);
-    m.def("matrix_bytes", [](int type, std::int64_t rows, std::int64_t k) {
-        require(find_format(static_cast<DType>(type)) != nullptr, "type " + std::to_string(type) + " has no kernels");
-        return matrix_bytes(static_cast<DType>(type), rows, k);
-    }, "type"_a, "rows"_a, "columns"_a);
+    m.def(
+        "matrix_bytes",
+        [](int type, std::int64_t rows, std::int64_t k) {
+            require(find_format(static_cast<DType>(type)) != nullptr,
+                    "type " + std::to_string(type) + " has no kernels");
+            return matrix_bytes(static_cast<DType>(type), rows, k);
+        },
+        "type"_a, "rows"_a, "columns"_a);
     m.def("is_quantized", [](int type) { return is_quantized(static_cast<DType>(type)); }, "type"_a);
     m.def("matrix_types", [] {
         std::vector<int> types;
@@ -306,28 +321,33 @@ void bind_plan(nb::module_& m) {
         .def(nb::init<std::shared_ptr<ThreadPool>, const std::string&, std::size_t, std::vector<std::string>,
                       std::vector<std::int64_t>>(),
              "pool"_a, "isa"_a, "arena_bytes"_a, "dims"_a, "maxima"_a)
-        .def("ints", [](nb::handle self, std::size_t offset, std::size_t count) {
-            return nb::cast<PlanBuilder&>(self).ints(self, offset, count);
-        })
-        .def("floats", [](nb::handle self, std::size_t offset, std::size_t rows, std::size_t width) {
-            return nb::cast<PlanBuilder&>(self).floats(self, offset, rows, width);
-        })
-        .def("check_indices", &PlanBuilder::check_indices, "name"_a, "dim"_a, "indices"_a, "limit"_a, "limit_dim"_a)
+        .def("ints", [](nb::handle self, std::size_t offset,
+                        std::size_t count) { return nb::cast<PlanBuilder&>(self).ints(self, offset, count); })
+        .def("floats",
+             [](nb::handle self, std::size_t offset, std::size_t rows, std::size_t width) {
+                 return nb::cast<PlanBuilder&>(self).floats(self, offset, rows, width);
+             })
+        .def("check_indices", &PlanBuilder::check_indices, "name"_a, "dim"_a, "indices"_a, "limit"_a,
+             "limit_dim"_a)
         .def("tiles", &PlanBuilder::tiles, "tokens"_a, "history"_a, "spans"_a, "group"_a)
         .def("embedding", &PlanBuilder::embedding, "dim"_a, "table"_a, "ids"_a, "y"_a, "barrier"_a)
-        .def("rows", &PlanBuilder::rows, "dim"_a, "source_dim"_a, "width"_a, "x"_a, "indices"_a, "y"_a, "barrier"_a)
-        .def("rms_norm", &PlanBuilder::rms_norm, "dim"_a, "weights"_a, "weight"_a, "size"_a, "eps"_a, "x"_a, "y"_a,
-             "quantized"_a, "barrier"_a)
-        .def("swiglu", &PlanBuilder::swiglu, "dim"_a, "width"_a, "gate"_a, "up"_a, "y"_a, "quantized"_a, "barrier"_a)
+        .def("rows", &PlanBuilder::rows, "dim"_a, "source_dim"_a, "width"_a, "x"_a, "indices"_a, "y"_a,
+             "barrier"_a)
+        .def("rms_norm", &PlanBuilder::rms_norm, "dim"_a, "weights"_a, "weight"_a, "size"_a, "eps"_a, "x"_a,
+             "y"_a, "quantized"_a, "barrier"_a)
+        .def("swiglu", &PlanBuilder::swiglu, "dim"_a, "width"_a, "gate"_a, "up"_a, "y"_a, "quantized"_a,
+             "barrier"_a)
         .def("add", &PlanBuilder::add_rows, "dim"_a, "width"_a, "a"_a, "b"_a, "y"_a, "barrier"_a)
         .def("quantize", &PlanBuilder::quantize, "dim"_a, "width"_a, "x"_a, "quantized"_a, "barrier"_a)
-        .def("matmul", &PlanBuilder::matmul, "dim"_a, "weight"_a, "x"_a, "quantized"_a, "weights"_a, "bias"_a,
-             "residual"_a, "y"_a, "barrier"_a)
-        .def("rope_table", &PlanBuilder::rope_table, "dim"_a, "positions"_a, "frequencies"_a, "table"_a, "barrier"_a)
-        .def("rope", &PlanBuilder::rope, "dim"_a, "heads"_a, "size"_a, "pairs"_a, "x"_a, "table"_a, "y"_a, "barrier"_a)
+        .def("matmul", &PlanBuilder::matmul, "dim"_a, "weight"_a, "x"_a, "quantized"_a, "weights"_a.none(),
+             "bias"_a, "residual"_a, "y"_a, "barrier"_a)
+        .def("rope_table", &PlanBuilder::rope_table, "dim"_a, "positions"_a, "frequencies"_a, "table"_a,
+             "barrier"_a)
+        .def("rope", &PlanBuilder::rope, "dim"_a, "heads"_a, "size"_a, "pairs"_a, "x"_a, "table"_a, "y"_a,
+             "barrier"_a)
         .def("store", &PlanBuilder::store, "dim"_a, "x"_a, "cells"_a, "target"_a, "barrier"_a)
-        .def("attention", &PlanBuilder::attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "q"_a, "keys"_a,
-             "values"_a, "cells"_a, "spans"_a, "tiles"_a, "y"_a, "barrier"_a)
+        .def("attention", &PlanBuilder::attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "q"_a,
+             "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "y"_a, "barrier"_a)
         .def("finish", &PlanBuilder::finish)
         .def("run", &PlanBuilder::run, "sizes"_a)
         .def_prop_ro("bytes", &PlanBuilder::bytes);

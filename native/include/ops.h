@@ -1,4 +1,5 @@
-// Everything between the matrix products: plain functions on pointers and sizes, one table an instruction set.
+// Everything between the matrix products: plain functions on pointers and sizes, one table an instruction
+// set.
 #pragma once
 
 #include <cstddef>

@@ -31,8 +31,10 @@ class Barrier {
         }
         for (int spins = 0; generation_.load(std::memory_order_acquire) == generation; ++spins) {
             // The other thread may have lost its core to another process: let it have this one.
-            if (spins < 20000) relax();
-            else std::this_thread::yield();
+            if (spins < 20000)
+                relax();
+            else
+                std::this_thread::yield();
         }
     }
 

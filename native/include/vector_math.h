@@ -15,95 +15,97 @@ CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, 
 CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 CHASKI_INLINE void store_f16(uint16_t* p, F32x16 a) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
 }
 #elif defined(__AVX2__)
 inline constexpr int kRegisters = 16;
-CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
-CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
-CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) {
+    return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
+CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) {
+    return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
+CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) {
+    return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
 CHASKI_INLINE void store_f16(uint16_t* p, F32x16 a) {
-  auto* to = reinterpret_cast<__m128i*>(p);
-  _mm_storeu_si128(to, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
-  _mm_storeu_si128(to + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+    auto* to = reinterpret_cast<__m128i*>(p);
+    _mm_storeu_si128(to, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(to + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
 }
 #else
 inline constexpr int kRegisters = 16;
-CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) {
-  return {a.v / b.v};
-}
-CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) {
-  return {a.v > b.v ? a.v : b.v};
-}
-CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) {
-  return {a.v < b.v ? a.v : b.v};
-}
+CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {a.v / b.v}; }
+CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) { return {a.v > b.v ? a.v : b.v}; }
+CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) { return {a.v < b.v ? a.v : b.v}; }
 // Single to half precision, to nearest even. Subnormal results come out of one float addition, which rounds.
 CHASKI_INLINE uint16_t f32_to_f16(float x) {
-  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
-  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
-  const uint32_t rest = bits & 0x7fffffff;
-  if (rest > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | (rest >> 13 & 0x3ff));
-  if (rest >= 0x47800000) return static_cast<uint16_t>(sign | 0x7c00);
-  if (rest < 0x38800000) {
-    const float shifted = __builtin_bit_cast(float, rest) + 0.5f;
-    return static_cast<uint16_t>(sign | (__builtin_bit_cast(uint32_t, shifted) - 0x3f000000));
-  }
-  const uint32_t rounded = rest - 0x38000000 + 0xfff + (rest >> 13 & 1);
-  return static_cast<uint16_t>(sign | rounded >> 13);
+    const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+    const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+    const uint32_t rest = bits & 0x7fffffff;
+    if (rest > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | (rest >> 13 & 0x3ff));
+    if (rest >= 0x47800000) return static_cast<uint16_t>(sign | 0x7c00);
+    if (rest < 0x38800000) {
+        const float shifted = __builtin_bit_cast(float, rest) + 0.5f;
+        return static_cast<uint16_t>(sign | (__builtin_bit_cast(uint32_t, shifted) - 0x3f000000));
+    }
+    const uint32_t rounded = rest - 0x38000000 + 0xfff + (rest >> 13 & 1);
+    return static_cast<uint16_t>(sign | rounded >> 13);
 }
 CHASKI_INLINE void store_f16(uint16_t* p, F32x16 a) {
-  for (int i = 0; i < 16; ++i) p[i] = f32_to_f16(a.v[i]);
+    for (int i = 0; i < 16; ++i) p[i] = f32_to_f16(a.v[i]);
 }
 #endif
 
 CHASKI_INLINE void store_bf16(uint16_t* p, F32x16 a) {
-  uint32_t bits[16];
-  std::memcpy(bits, &a, sizeof bits);
-  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint16_t>((bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16);
+    uint32_t bits[16];
+    std::memcpy(bits, &a, sizeof bits);
+    for (int i = 0; i < 16; ++i) p[i] = static_cast<uint16_t>((bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16);
 }
 
 CHASKI_INLINE F32x16 operator-(F32x16 a, F32x16 b) { return a + -b; }
 
-// e^x, to about 2 units in the last place. exp(0) is exactly 1, and exp(-inf) exactly 0: hidden tokens count nothing.
+// e^x, to about 2 units in the last place. exp(0) is exactly 1, and exp(-inf) exactly 0: hidden tokens count
+// nothing.
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its power series, 2^n by its exponent bits. Results below the
 // smallest normal number become 0, and above the largest infinity.
 CHASKI_INLINE F32x16 exp(F32x16 x) {
-  x = min(splat(89.0f), max(splat(-104.0f), x));
-  const I32x16 n = round_to_i32(x * splat(1.44269504f));
-  const F32x16 whole = to_f32(n);
-  F32x16 r = fma(whole, splat(-0.693145752f), x);  // ln 2 in two parts; the first has few bits, so it is exact
-  r = fma(whole, splat(-1.42860677e-6f), r);
-  F32x16 p = splat(1.0f / 5040);
-  p = fma(p, r, splat(1.0f / 720));
-  p = fma(p, r, splat(1.0f / 120));
-  p = fma(p, r, splat(1.0f / 24));
-  p = fma(p, r, splat(1.0f / 6));
-  p = fma(p, r, splat(0.5f));
-  p = fma(p, r, splat(1.0f));
-  p = fma(p, r, splat(1.0f));
-  const I32x16 exponent = min(splat(255), max(splat(0), n + splat(127)));
-  return p * bit_cast_f32(shift_left<23>(exponent));
+    x = min(splat(89.0f), max(splat(-104.0f), x));
+    const I32x16 n = round_to_i32(x * splat(1.44269504f));
+    const F32x16 whole = to_f32(n);
+    F32x16 r =
+        fma(whole, splat(-0.693145752f), x);  // ln 2 in two parts; the first has few bits, so it is exact
+    r = fma(whole, splat(-1.42860677e-6f), r);
+    F32x16 p = splat(1.0f / 5040);
+    p = fma(p, r, splat(1.0f / 720));
+    p = fma(p, r, splat(1.0f / 120));
+    p = fma(p, r, splat(1.0f / 24));
+    p = fma(p, r, splat(1.0f / 6));
+    p = fma(p, r, splat(0.5f));
+    p = fma(p, r, splat(1.0f));
+    p = fma(p, r, splat(1.0f));
+    const I32x16 exponent = min(splat(255), max(splat(0), n + splat(127)));
+    return p * bit_cast_f32(shift_left<23>(exponent));
 }
 
 // Over a fixed tree, so that every instruction set adds in the same order.
 CHASKI_INLINE float sum_lanes(F32x16 a) {
-  float v[16];
-  store_f32(v, a);
-  for (int width = 8; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) v[i] += v[i + width];
-  }
-  return v[0];
+    float v[16];
+    store_f32(v, a);
+    for (int width = 8; width > 0; width /= 2) {
+        for (int i = 0; i < width; ++i) v[i] += v[i + width];
+    }
+    return v[0];
 }
 
 CHASKI_INLINE float max_lanes(F32x16 a) {
-  float v[16];
-  store_f32(v, a);
-  for (int width = 8; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) v[i] = v[i] > v[i + width] ? v[i] : v[i + width];
-  }
-  return v[0];
+    float v[16];
+    store_f32(v, a);
+    for (int width = 8; width > 0; width /= 2) {
+        for (int i = 0; i < width; ++i) v[i] = v[i] > v[i + width] ? v[i] : v[i + width];
+    }
+    return v[0];
 }
 
 }  // namespace chaski::CHASKI_ISA

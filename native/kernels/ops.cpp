@@ -72,7 +72,8 @@ void rope(const float* x, const float* cos, const float* sin, std::int64_t heads
 // Calls f(index, count) for 16 elements at a time, fewer at the end.
 template <class F>
 void by_lanes(std::int64_t size, F f) {
-    for (std::int64_t i = 0; i < size; i += kLanes) f(i, static_cast<int>(size - i < kLanes ? size - i : kLanes));
+    for (std::int64_t i = 0; i < size; i += kLanes)
+        f(i, static_cast<int>(size - i < kLanes ? size - i : kLanes));
 }
 
 template <void (*Narrow)(std::uint16_t*, F32x16)>
@@ -97,9 +98,15 @@ void store(const float* x, const KVStorage& storage, std::int64_t cell) {
     for (std::int64_t head = 0; head < storage.heads; ++head, x += storage.size) {
         std::byte* row = storage.row(head, cell);
         switch (storage.type) {
-            case KVType::F32: std::memcpy(row, x, storage.size * sizeof(float)); break;
-            case KVType::F16: narrow<store_f16>(x, storage.size, row); break;
-            case KVType::BF16: narrow<store_bf16>(x, storage.size, row); break;
+            case KVType::F32:
+                std::memcpy(row, x, storage.size * sizeof(float));
+                break;
+            case KVType::F16:
+                narrow<store_f16>(x, storage.size, row);
+                break;
+            case KVType::BF16:
+                narrow<store_bf16>(x, storage.size, row);
+                break;
         }
     }
 }
@@ -113,15 +120,19 @@ void load_row(const KVStorage& storage, std::int64_t head, std::int64_t cell, fl
                 store_f32(y + i, load_f32(reinterpret_cast<const float*>(row) + i, count));
             });
             break;
-        case KVType::F16: widen<load_f16>(row, storage.size, y); break;
-        case KVType::BF16: widen<load_bf16>(row, storage.size, y); break;
+        case KVType::F16:
+            widen<load_f16>(row, storage.size, y);
+            break;
+        case KVType::BF16:
+            widen<load_bf16>(row, storage.size, y);
+            break;
     }
 }
 
 // ---- attention ----
 //
-// A tile is up to 64 query rows (tokens × the heads of a group) of one sequence. Its history is taken in chunks
-// of 64 positions: keys are brought into [size][64], so that lanes are tokens, and then both products,
+// A tile is up to 64 query rows (tokens × the heads of a group) of one sequence. Its history is taken in
+// chunks of 64 positions: keys are brought into [size][64], so that lanes are tokens, and then both products,
 // scores = q k and y += p v, are small matrix products in which every element is one serial sum.
 
 constexpr std::int64_t kChunk = kAttentionChunk;
@@ -175,14 +186,14 @@ void multiply(const float* a, std::int64_t lda, const float* b, std::int64_t ldb
 struct Workspace {
     std::int64_t key_size;    // padded
     std::int64_t value_size;  // padded
-    float* q;        // [row][key size], scaled
-    float* keys;     // [key size][chunk]
-    float* row;      // [max(key size, value size)] one stored row
-    float* values;   // [chunk][value size]
-    float* weights;  // [row][chunk]: scores, then exp(score - maximum)
-    float* sums;     // [row][value size]: the weighted values so far
-    float* maxima;   // [row]
-    float* totals;   // [row]: sum of weights so far
+    float* q;                 // [row][key size], scaled
+    float* keys;              // [key size][chunk]
+    float* row;               // [max(key size, value size)] one stored row
+    float* values;            // [chunk][value size]
+    float* weights;           // [row][chunk]: scores, then exp(score - maximum)
+    float* sums;              // [row][value size]: the weighted values so far
+    float* maxima;            // [row]
+    float* totals;            // [row]: sum of weights so far
 
     Workspace(std::byte* scratch, std::int64_t rows, std::int64_t key, std::int64_t value)
         : key_size((key + kLanes - 1) / kLanes * kLanes), value_size((value + kLanes - 1) / kLanes * kLanes) {
@@ -204,8 +215,8 @@ struct Workspace {
 };
 
 // Fills keys and values of a chunk: entry i of the chunk is in history cell begin + i, for i in [from, to).
-void load_chunk(const Attention& job, std::int64_t kv_head, std::int64_t begin, std::int64_t from, std::int64_t to,
-                const Workspace& w) {
+void load_chunk(const Attention& job, std::int64_t kv_head, std::int64_t begin, std::int64_t from,
+                std::int64_t to, const Workspace& w) {
     if (from > 0 || to < kChunk) {
         std::memset(w.keys, 0, w.key_size * kChunk * sizeof(float));
         std::memset(w.values, 0, kChunk * w.value_size * sizeof(float));
@@ -218,7 +229,8 @@ void load_chunk(const Attention& job, std::int64_t kv_head, std::int64_t begin, 
     }
 }
 
-// Turns a row of scores into weights relative to the maximum so far; entries outside [from, to) count nothing.
+// Turns a row of scores into weights relative to the maximum so far; entries outside [from, to) count
+// nothing.
 void soften(float* scores, std::int64_t from, std::int64_t to, float* maximum, float* total, float* sums,
             std::int64_t value_size) {
     const float hidden = -std::numeric_limits<float>::infinity();
@@ -256,7 +268,8 @@ void attention(const Attention& job, Tile tile, std::int64_t kv_head, std::byte*
         if (spans[token].begin < begin) begin = spans[token].begin;
         if (spans[token].end > end) end = spans[token].end;
         for (std::int64_t head = 0; head < group; ++head) {
-            const float* q = job.q + ((tile.begin + token) * job.heads + kv_head * group + head) * job.keys.size;
+            const float* q =
+                job.q + ((tile.begin + token) * job.heads + kv_head * group + head) * job.keys.size;
             float* to = w.q + (token * group + head) * w.key_size;
             for (std::int64_t d = 0; d < job.keys.size; ++d) to[d] = q[d] * job.scale;
             for (std::int64_t d = job.keys.size; d < w.key_size; ++d) to[d] = 0.0f;
@@ -291,7 +304,8 @@ void attention(const Attention& job, Tile tile, std::int64_t kv_head, std::byte*
         }
         if (first_row < last_row) {
             multiply(w.weights + first_row * kChunk, kChunk, w.values, w.value_size,
-                     w.sums + first_row * w.value_size, w.value_size, last_row - first_row, w.value_size, to, true);
+                     w.sums + first_row * w.value_size, w.value_size, last_row - first_row, w.value_size, to,
+                     true);
         }
     }
 

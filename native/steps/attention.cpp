@@ -5,9 +5,7 @@
 
 namespace chaski {
 
-std::int64_t tokens_per_tile(std::int64_t group) {
-    return std::max<std::int64_t>(1, kAttentionRows / group);
-}
+std::int64_t tokens_per_tile(std::int64_t group) { return std::max<std::int64_t>(1, kAttentionRows / group); }
 
 TileStep::TileStep(int tokens_dim, int history_dim, const Span* spans, std::int64_t max_tokens,
                    std::int64_t tokens_per_tile, std::shared_ptr<Tiles> tiles)

@@ -65,11 +65,18 @@ class RMSNormStep final : public RowStep {
    public:
     RMSNormStep(const Ops& ops, int dim, std::int64_t size, const float* x, const float* weight, float eps,
                 float* y, std::optional<Quantizer> quantize)
-        : RowStep(dim), ops_(ops), size_(size), x_(x), weight_(weight), eps_(eps), y_(y), quantize_(quantize) {}
+        : RowStep(dim),
+          ops_(ops),
+          size_(size),
+          x_(x),
+          weight_(weight),
+          eps_(eps),
+          y_(y),
+          quantize_(quantize) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override {
         for (std::int64_t i = begin; i < end; ++i) {
             ops_.rms_norm(x_ + i * size_, weight_, eps_, size_, y_ + i * size_);
-            if (quantize_) (*quantize_)(y_, i * size_, size_);
+            if (quantize_) (*quantize_)(y_, i* size_, size_);
         }
     }
 

@@ -50,7 +50,8 @@ class MatmulStep final : public Step {
 
 class EmbeddingStep final : public RowStep {
    public:
-    EmbeddingStep(const Kernels& kernels, int dim, const OwnedMatrix& table, const std::int32_t* ids, float* y)
+    EmbeddingStep(const Kernels& kernels, int dim, const OwnedMatrix& table, const std::int32_t* ids,
+                  float* y)
         : RowStep(dim), kernels_(kernels), table_(table), ids_(ids), y_(y) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override {
         std::int64_t width = table_.matrix.k;

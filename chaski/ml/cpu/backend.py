@@ -80,7 +80,9 @@ class CPUBackend:
 
     def kv_buffer(self, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
         if dtype not in (DType.F32, DType.F16, DType.BF16):
-            raise UnsupportedError(f"keys and values of type {dtype.value} are not supported; use f16, bf16 or f32")
+            raise UnsupportedError(
+                f"keys and values of type {dtype.value} are not supported; use f16, bf16 or f32"
+            )
         bytes_each = 4 if dtype is DType.F32 else 2
         _require_memory("key/value storage", cells * heads * size * bytes_each)
         storage = _native.kv_storage(cells, heads, size, dtype.value)
@@ -139,7 +141,7 @@ def _layout(
             size = _native.matrix_bytes(int(info.type), *info.shape)
         else:
             raise UnsupportedError(
-                f"tensor {info.name}: the cpu backend has no kernels for {info.type.name} of shape {info.shape}"
+                f"tensor {info.name}: no kernels for {info.type.name} of shape {info.shape}"
             )
         offset += -(-size // 64) * 64
     return matrices, vectors, offset

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski import _native
-from chaski.ml.graph import Dim, Graph, KVBuffer, Tensor, Weight
+from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
 
 __all__ = ["Buffer", "Call", "Lowering", "Vector"]
 
@@ -41,7 +41,7 @@ class Call:
 
 
 class Lowering:
-    """Walks a graph once; afterwards `calls` holds the steps and `dims` the run-time sizes with their maxima."""
+    """Walks a graph once; afterwards `calls` holds the steps and `dims` run-time sizes and maxima."""
 
     def __init__(self, graph: Graph, weights: _native.Weights | None) -> None:
         self.calls: list[Call] = []
@@ -335,14 +335,10 @@ class Lowering:
         )
 
 
-def _source(node: Any) -> Tensor:
+def _source(node: Operand) -> Tensor:
     """The node that made the bytes: reshaping makes none."""
     assert isinstance(node, Tensor)
-    while node.op == "reshape":
-        inner = node.operands[0]
-        assert isinstance(inner, Tensor)
-        node = inner
-    return node
+    return _source(node.operands[0]) if node.op == "reshape" else node
 
 
 def _sums_of_products(graph: Graph, uses: Mapping[Tensor, int]) -> dict[Tensor, Tensor]:

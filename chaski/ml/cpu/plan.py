@@ -91,7 +91,7 @@ def _place(
 ) -> tuple[dict[Buffer, int], int]:
     """Offsets of all buffers and the arena's size: largest first, each at the lowest place that is free."""
     last = phases[-1] if phases else 0
-    alive: dict[Buffer, tuple[int, int]] = {buffer: (0, last) for buffer in kept}
+    alive: dict[Buffer, tuple[int, int]] = dict.fromkeys(kept, (0, last))
     for call, phase in zip(calls, phases, strict=True):
         for touched in call.reads | call.writes:
             if isinstance(touched, Buffer):

@@ -12,7 +12,7 @@ __all__ = ["RopeFactors", "rope_frequencies"]
 
 
 class RopeFactors(Module):
-    """Optional divisors of the frequencies, one a pair, as Llama 3.1 and later store in `rope_freqs.weight`."""
+    """Optional divisors of the frequencies, one a pair: `rope_freqs.weight` of Llama 3.1 and later."""
 
     def __init__(self, dims: int) -> None:
         self.weight = Weight((dims // 2,), optional=True, host=True)

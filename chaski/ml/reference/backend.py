@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from chaski.formats.gguf import TensorInfo
-from chaski.formats.quant import dequantize
 
 from chaski.errors import OptionError
+from chaski.formats.gguf import TensorInfo
+from chaski.formats.quant import dequantize
 from chaski.ml.backend import Device, Memory, Progress
 from chaski.ml.graph import DType, Graph, KVBuffer, Shape, Tensor, Weight
 from chaski.ml.machine import available_memory, physical_cores, total_memory
@@ -78,7 +78,7 @@ class ReferencePlan:
         if node.op == "input":
             whole = self.inputs[node.attributes["name"]]
             return whole[tuple(slice(size) for size in _resolve(node.shape, sizes))]
-        operands = [values[x] if isinstance(x, Tensor) else x.handle for x in node.operands]
+        operands: list[Any] = [values[x] if isinstance(x, Tensor) else x.handle for x in node.operands]
         if node.op == "reshape":
             return operands[0].reshape(_resolve(node.shape, sizes))
         return DEFINITIONS[node.op](*operands, **node.attributes)

@@ -6,6 +6,9 @@ this is what kernels are tested against, so it is written to be read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -33,14 +36,15 @@ def rows(x: F32, indices: I32) -> F32:
 
 
 def rms_norm(x: F32, weight: F32, *, eps: float) -> F32:
-    mean_square = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
-    return x / np.sqrt(mean_square + np.float32(eps)) * weight
+    mean_square: F32 = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
+    return x / np.sqrt(mean_square + np.float32(eps), dtype=np.float32) * weight
 
 
 def swiglu(gate: F32, up: F32) -> F32:
     # 1 + exp(-gate) overflows to infinity for very negative gates; the quotient is then the right limit, 0.
     with np.errstate(over="ignore"):
-        return gate / (1 + np.exp(-gate)) * up
+        y: F32 = gate / (1 + np.exp(-gate)) * up
+    return y
 
 
 def rope_table(positions: I32, *, frequencies: F32) -> F32:
@@ -76,7 +80,7 @@ def attention(q: F32, keys: F32, values: F32, cells: I32, spans: I32, *, scale: 
     return y
 
 
-DEFINITIONS = {
+DEFINITIONS: dict[str, Callable[..., Any]] = {
     definition.__name__: definition
     for definition in (
         embedding,

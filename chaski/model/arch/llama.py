@@ -1,4 +1,4 @@
-"""Llama 1 to 3.2, Mistral 7B and the many models that declare `llama` (Touvron et al. 2023; Llama Team 2024)."""
+"""Llama 1 to 3.2, Mistral 7B and all that declares `llama` (Touvron et al. 2023; Llama Team 2024)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chaski.formats.gguf import GGUFFile
-
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Tensor

@@ -1,0 +1,151 @@
+"""The native core of chaski: kernels, and the plans that run them."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+class PackedMatrix:
+    """A weight matrix in the layout of the kernels, with its memory."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    def panels(self) -> bytes:
+        """A copy of the packed bytes."""
+
+def pack_matrix(
+    type: int,
+    data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    rows: int,
+    k: int,
+    isa: str = "auto",
+) -> PackedMatrix:
+    """
+    Packs rows of a GGUF tensor: type by its number in the format, data as in the file.
+    """
+
+def matmul(
+    matrix: PackedMatrix,
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    isa: str = "auto",
+    bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)]
+    | None = None,
+    residual: Annotated[
+        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ]
+    | None = None,
+) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+    """
+    x (n, k) times the matrix, transposed: (n, rows), plus bias (rows), plus residual (n, rows).
+    """
+
+def unpack_rows(
+    matrix: PackedMatrix,
+    rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    isa: str = "auto",
+) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+    """Dequantized rows: (len(rows), k)."""
+
+def isa_names() -> list[str]:
+    """Instruction sets of this build that this machine has, slowest first."""
+
+class ThreadPool:
+    def __init__(self, threads: int) -> None: ...
+    @property
+    def threads(self) -> int: ...
+
+class WeightMatrix:
+    @property
+    def type(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+
+class Weights:
+    def __init__(self, bytes: int) -> None: ...
+    def matrix(self, offset: int, type: int, rows: int, columns: int) -> WeightMatrix: ...
+    def vector(self, offset: int, size: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]: ...
+
+class KVStorage:
+    @property
+    def bytes(self) -> int: ...
+
+def kv_storage(cells: int, heads: int, size: int, type: str) -> KVStorage: ...
+def matrix_bytes(type: int, rows: int, columns: int) -> int: ...
+def is_quantized(type: int) -> bool: ...
+def matrix_types() -> list[int]: ...
+def load_matrices(pool: ThreadPool, isa: str, sources: Sequence[tuple[int, int, WeightMatrix]]) -> None: ...
+
+class Plan:
+    def __init__(
+        self, pool: ThreadPool, isa: str, arena_bytes: int, dims: Sequence[str], maxima: Sequence[int]
+    ) -> None: ...
+    def ints(self, arg0: int, arg1: int, /) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+    def floats(
+        self, arg0: int, arg1: int, arg2: int, /
+    ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]: ...
+    def check_indices(self, name: str, dim: int, indices: int, limit: int, limit_dim: int) -> None: ...
+    def tiles(self, tokens: int, history: int, spans: int, group: int) -> int: ...
+    def embedding(self, dim: int, table: WeightMatrix, ids: int, y: int, barrier: bool) -> None: ...
+    def rows(
+        self, dim: int, source_dim: int, width: int, x: int, indices: int, y: int, barrier: bool
+    ) -> None: ...
+    def rms_norm(
+        self,
+        dim: int,
+        weights: Weights,
+        weight: int,
+        size: int,
+        eps: float,
+        x: int,
+        y: int,
+        quantized: int,
+        barrier: bool,
+    ) -> None: ...
+    def swiglu(
+        self, dim: int, width: int, gate: int, up: int, y: int, quantized: int, barrier: bool
+    ) -> None: ...
+    def add(self, dim: int, width: int, a: int, b: int, y: int, barrier: bool) -> None: ...
+    def quantize(self, dim: int, width: int, x: int, quantized: int, barrier: bool) -> None: ...
+    def matmul(
+        self,
+        dim: int,
+        weight: WeightMatrix,
+        x: int,
+        quantized: int,
+        weights: Weights | None,
+        bias: int,
+        residual: int,
+        y: int,
+        barrier: bool,
+    ) -> None: ...
+    def rope_table(
+        self, dim: int, positions: int, frequencies: Sequence[float], table: int, barrier: bool
+    ) -> None: ...
+    def rope(
+        self, dim: int, heads: int, size: int, pairs: int, x: int, table: int, y: int, barrier: bool
+    ) -> None: ...
+    def store(self, dim: int, x: int, cells: int, target: KVStorage, barrier: bool) -> None: ...
+    def attention(
+        self,
+        dim: int,
+        history: int,
+        heads: int,
+        scale: float,
+        q: int,
+        keys: KVStorage,
+        values: KVStorage,
+        cells: int,
+        spans: int,
+        tiles: int,
+        y: int,
+        barrier: bool,
+    ) -> None: ...
+    def finish(self) -> None: ...
+    def run(self, sizes: Sequence[int]) -> None: ...
+    @property
+    def bytes(self) -> int: ...
