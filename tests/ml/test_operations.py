@@ -138,9 +138,7 @@ def test_attention_over_scattered_cells(
         "k": uniform(history, kv_heads * size),
         "v": uniform(history, kv_heads * value_size),
     }
-    found = [
-        _attend(name, isa, values, cells, spans, heads, kv_heads) for name in ("reference", "cpu")
-    ]
+    found = [_attend(name, isa, values, cells, spans, heads, kv_heads) for name in ("reference", "cpu")]
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-5)
 
 

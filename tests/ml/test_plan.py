@@ -40,14 +40,18 @@ def test_buffers_that_live_together_never_overlap() -> None:
             calls.append(call((read,), (buffers[index],)))
         phases = _phases(calls)
         offsets, size = _place(calls, phases, buffers[:1])
-        alive = {b: [p for c, p in zip(calls, phases, strict=True) if b in c.reads | c.writes] for b in buffers}
+        alive = {
+            b: [p for c, p in zip(calls, phases, strict=True) if b in c.reads | c.writes] for b in buffers
+        }
         alive[buffers[0]] = [0, phases[-1]]
         for one in offsets:
             assert offsets[one] % 64 == 0
             assert offsets[one] + one.size <= size
             for other in offsets:
                 together = min(alive[one]) <= max(alive[other]) and min(alive[other]) <= max(alive[one])
-                apart = offsets[one] + one.size <= offsets[other] or offsets[other] + other.size <= offsets[one]
+                apart = (
+                    offsets[one] + one.size <= offsets[other] or offsets[other] + other.size <= offsets[one]
+                )
                 assert one is other or apart or not together
 
 

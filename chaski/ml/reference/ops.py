@@ -36,8 +36,9 @@ def rows(x: F32, indices: I32) -> F32:
 
 
 def rms_norm(x: F32, weight: F32, *, eps: float) -> F32:
-    mean_square: F32 = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
-    return x / np.sqrt(mean_square + np.float32(eps), dtype=np.float32) * weight
+    mean_square = np.square(x).mean(axis=-1, keepdims=True)
+    y: F32 = x / np.sqrt(mean_square + np.float32(eps)) * weight
+    return y
 
 
 def swiglu(gate: F32, up: F32) -> F32:
