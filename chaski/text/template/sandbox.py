@@ -71,7 +71,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return meter.measured(super().call(context, function, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Jinja asks this for every attribute: methods of strings are exchanged for those that are metered."""
+        """Jinja asks this for every attribute: methods of strings are exchanged for metered ones."""
         text = getattr(value, "__self__", None)
         if not isinstance(value, BuiltinMethodType) or not isinstance(text, str):
             return None

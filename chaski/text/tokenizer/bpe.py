@@ -60,9 +60,12 @@ class ByteLevelBPE:
     @cached_property
     def _encoder(self) -> tokenizers.Tokenizer:
         from tokenizers import Regex, Tokenizer
+        from tokenizers.normalizers import NFC
         from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
         encoder = Tokenizer(self._merge_table())
+        if self._pretokenizer.nfc:
+            encoder.normalizer = NFC()
         splits = [Split(Regex(pattern), "isolated") for pattern in self._pretokenizer.patterns]
         encoder.pre_tokenizer = Sequence([*splits, ByteLevel(add_prefix_space=False, use_regex=False)])
         return encoder

@@ -14,10 +14,12 @@ from chaski.errors import TokenizerError
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """`ignore_merges`: a word that is a token is taken whole. `add_bos`: whether silent files mean yes."""
+    """`ignore_merges`: a word that is a token is taken whole. `nfc`: text is first composed (Unicode NFC).
+    `add_bos`: what files mean that do not say whether BOS is added."""
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False
+    nfc: bool = False
     add_bos: bool = False
 
 
@@ -67,7 +69,6 @@ def _cased_words(digits: str, suffix: str = "") -> str:
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _TRIPLE_DIGITS = r"\p{N}{1,3}"
 _SINGLE_DIGIT = r"\p{N}"
-_SENTENCE_PARTS = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
 _DEEPSEEK_V3 = _any_of(
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+",
@@ -92,10 +93,11 @@ _CASED_LETTERS = (
 )
 
 _GPT2_STYLE = PreTokenizer((_GPT2,))
+_GPT_NEOX_STYLE = PreTokenizer((_GPT2,), nfc=True)
 _DIGITS_THEN_GPT2 = PreTokenizer((_SINGLE_DIGIT, _GPT2))
 _LLAMA3_STYLE = PreTokenizer((_words(_TRIPLE_DIGITS),), ignore_merges=True, add_bos=True)
 _CL100K_STYLE = PreTokenizer((_words(_TRIPLE_DIGITS),))
-_QWEN2_STYLE = PreTokenizer((_words(_SINGLE_DIGIT),))
+_QWEN_STYLE = PreTokenizer((_words(_SINGLE_DIGIT),))
 _GPT4O_STYLE = PreTokenizer((_cased_words(_TRIPLE_DIGITS, f"{_CONTRACTION}?"),))
 _DEEPSEEK_V3_STYLE = PreTokenizer((_TRIPLE_DIGITS, _HAN_KANA, _DEEPSEEK_V3))
 
@@ -103,12 +105,10 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
     "default": _GPT2_STYLE,
     "gpt-2": _GPT2_STYLE,
     "exaone4": _GPT2_STYLE,
-    "jais": _GPT2_STYLE,
-    "mpt": _GPT2_STYLE,
-    "olmo": _GPT2_STYLE,
     "phi-2": _GPT2_STYLE,
-    "codeshell": _DIGITS_THEN_GPT2,
-    "command-r": _DIGITS_THEN_GPT2,
+    "mpt": _GPT_NEOX_STYLE,
+    "olmo": _GPT_NEOX_STYLE,
+    "command-r": PreTokenizer(_DIGITS_THEN_GPT2.patterns, nfc=True),
     "exaone": _DIGITS_THEN_GPT2,
     "minerva-7b": _DIGITS_THEN_GPT2,
     "refact": _DIGITS_THEN_GPT2,
@@ -123,13 +123,13 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
     "dbrx": _CL100K_STYLE,
     "glm4": PreTokenizer(_CL100K_STYLE.patterns, ignore_merges=True),
     "smaug-bpe": _CL100K_STYLE,
-    "deepseek-r1-qwen": _QWEN2_STYLE,
-    "grok-2": _QWEN2_STYLE,
-    "hunyuan": _QWEN2_STYLE,
-    "megrez": _QWEN2_STYLE,
-    "qwen2": _QWEN2_STYLE,
-    "stablelm2": _QWEN2_STYLE,
-    "qwen35": PreTokenizer((_words(_SINGLE_DIGIT, r"\p{L}\p{M}"),)),
+    "deepseek-r1-qwen": _QWEN_STYLE,
+    "grok-2": _QWEN_STYLE,
+    "hunyuan": _QWEN_STYLE,
+    "megrez": _QWEN_STYLE,
+    "qwen2": PreTokenizer(_QWEN_STYLE.patterns, nfc=True),
+    "stablelm2": _QWEN_STYLE,
+    "qwen35": PreTokenizer((_words(_SINGLE_DIGIT, r"\p{L}\p{M}"),), nfc=True),
     "laguna": PreTokenizer((r"[^\n]+|[\n]+", _words(_SINGLE_DIGIT))),
     "gpt-4o": _GPT4O_STYLE,
     "llama4": _GPT4O_STYLE,
@@ -148,9 +148,4 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
     "deepseek-coder": PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_HANGUL, _SINGLE_DIGIT)),
     "deepseek-v3": _DEEPSEEK_V3_STYLE,
     "hunyuan-dense": _DEEPSEEK_V3_STYLE,
-    "falcon": PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]")),
-    "bloom": PreTokenizer((_SENTENCE_PARTS,)),
-    "gpt3-finnish": PreTokenizer((_SENTENCE_PARTS,)),
-    "poro-chat": PreTokenizer((_SENTENCE_PARTS,)),
-    "viking": PreTokenizer((_SENTENCE_PARTS, _SINGLE_DIGIT)),
 }

@@ -1,0 +1,78 @@
+"""The committed vocabularies as GGUF metadata, and expected ids; see tools/fixtures."""
+
+from __future__ import annotations
+
+import copy
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chaski.text.tokenizer import Tokenizer, load_tokenizer
+
+FOLDER = Path(__file__).parents[1] / "data" / "tokenizer"
+FAMILIES = (
+    "gpt-2",
+    "refact",
+    "llama-bpe",
+    "qwen2",
+    "qwen35",
+    "tekken",
+    "gpt-4o",
+    "deepseek-v3",
+    "deepseek-coder",
+)
+SENTENCEPIECE = ("sentencepiece_prefix", "sentencepiece_plain")
+
+
+@cache
+def fixture(name: str) -> Any:
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@cache
+def expected_ids(name: str) -> list[list[int]]:
+    with np.load(FOLDER / "ids.npz") as arrays:
+        ids = arrays[name].astype(int)
+    ends = np.flatnonzero(ids == 65535)
+    return [part.tolist()[1:] for part in np.split(np.insert(ids, 0, 65535), ends + 1)[:-1]]
+
+
+def byte_level_metadata(pre: str = "gpt-2", **extra: object) -> dict[str, object]:
+    vocabulary = fixture("byte_level")
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": list(vocabulary["tokens"]),
+        "tokenizer.ggml.merges": list(vocabulary["merges"]),
+        **{f"tokenizer.ggml.{key}": value for key, value in extra.items()},
+    }
+
+
+def special_metadata(**extra: object) -> dict[str, object]:
+    """The byte-level vocabulary with the special tokens of special.json behind it."""
+    cases = fixture("special")
+    metadata = byte_level_metadata("llama-bpe", **extra)
+    normal = len(metadata["tokenizer.ggml.tokens"])
+    metadata["tokenizer.ggml.tokens"] += cases["special"] + cases["user_defined"]
+    types = [1] * normal + [3] * len(cases["special"]) + [4] * len(cases["user_defined"])
+    metadata["tokenizer.ggml.token_type"] = np.array(types, np.int32)
+    return metadata
+
+
+def sentencepiece_metadata(name: str = "sentencepiece_prefix", **extra: object) -> dict[str, object]:
+    values = {**copy.deepcopy(fixture(name)), **extra}
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.pre": "default",
+        **{f"tokenizer.ggml.{key}": value for key, value in values.items() if value is not None},
+    }
+
+
+@cache
+def tokenizer(name: str) -> Tokenizer:
+    return load_tokenizer(
+        sentencepiece_metadata(name) if name in SENTENCEPIECE else byte_level_metadata(name)
+    )
