@@ -1,0 +1,81 @@
+"""chaski runs GGUF language models on this machine: readable, fast, and always the same answer.
+
+    import chaski
+
+    model = chaski.load("guide")
+    print(model.chat([{"role": "user", "content": "What is chaski?"}]).text)
+
+Names are imported when they are first used, so that `import chaski` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from chaski.errors import (
+    CacheError,
+    CacheFullError,
+    ChaskiError,
+    FormatError,
+    GGUFError,
+    ModelError,
+    ModelNotFoundError,
+    NotSupportedError,
+    OptionError,
+    OutOfMemoryError,
+    SamplingError,
+    TemplateError,
+    TokenizerError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from chaski.runner.events import Done, Text
+    from chaski.runner.llm import LLM, Answer
+    from chaski.runner.loader import load
+
+__all__ = [
+    "LLM",
+    "Answer",
+    "CacheError",
+    "CacheFullError",
+    "ChaskiError",
+    "Done",
+    "FormatError",
+    "GGUFError",
+    "ModelError",
+    "ModelNotFoundError",
+    "NotSupportedError",
+    "OptionError",
+    "OutOfMemoryError",
+    "SamplingError",
+    "TemplateError",
+    "Text",
+    "TokenizerError",
+    "UnsupportedError",
+    "__version__",
+    "load",
+]
+
+_LAZY = {
+    "LLM": "chaski.runner.llm",
+    "Answer": "chaski.runner.llm",
+    "Done": "chaski.runner.events",
+    "Text": "chaski.runner.events",
+    "load": "chaski.runner.loader",
+}
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'chaski' has no attribute {name!r}")
+    value: object = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

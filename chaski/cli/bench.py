@@ -1,0 +1,164 @@
+"""`chaski bench`: how fast a model computes here, without any text.
+
+Every repeat reads `depth` tokens untimed, then times a prompt after them, then times greedy decoding after
+the prompt. With a batch, all sequences do so together, and rates count the tokens of all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chaski.cli.layout import section, size
+
+if TYPE_CHECKING:
+    from chaski.runner.llm import LLM
+
+__all__ = ["command"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Workload:
+    """Tokens of a sequence by what is done with them, and how many sequences there are."""
+
+    prompt: int
+    generate: int
+    depth: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """Rates are lists over the repeats, each in tokens of all sequences."""
+
+    prefill_tokens_per_second: list[float]
+    decode_tokens_per_second: list[float]
+    load_seconds: float
+    first_logits_seconds: float
+    peak_rss_bytes: int
+
+
+@click.command("bench", short_help="Measure how fast a model computes.")
+@click.argument("model")
+@click.option(
+    "--prompt", type=click.IntRange(1), default=512, show_default=True, help="Tokens of the prompt."
+)
+@click.option("--generate", type=click.IntRange(1), default=64, show_default=True, help="Tokens to decode.")
+@click.option(
+    "--depth", type=click.IntRange(0), default=0, show_default=True, help="Tokens before the prompt."
+)
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences at a time.")
+@click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="How often to measure.")
+@click.option("--threads", type=int, help="Cores to compute on.  [default: all physical ones]")
+@click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    model: str,
+    prompt: int,
+    generate: int,
+    depth: int,
+    batch: int,
+    repeat: int,
+    threads: int | None,
+    backend: str,
+    as_json: bool,
+) -> None:
+    """Measure MODEL, a name or a path to a GGUF file, on random tokens."""
+    from chaski.cli.progress import load_model
+
+    workload = _Workload(prompt, generate, depth, batch)
+    context = depth + prompt + generate
+    with load_model(model, threads=threads, context=context, parallel=batch, backend=backend) as loaded:
+        loaded.logits([0])
+        first_logits = _seconds_since_process_start()
+        rates = [_measure(loaded, workload, seed) for seed in range(repeat)]
+        prefill, decode = (list(column) for column in zip(*rates, strict=True))
+        result = _Result(prefill, decode, loaded.load_seconds, first_logits, _peak_bytes())
+    click.echo(json.dumps(asdict(result)) if as_json else _table(result, workload))
+
+
+def _measure(model: LLM, workload: _Workload, seed: int) -> tuple[float, float]:
+    """Prefill and decode rates, in tokens per second.
+
+    What one stage computed the next one finds in the prompt cache. So each stage does nothing but its own
+    work: decoding begins with the last token of the prompt, in all sequences at once.
+    """
+    import numpy as np
+
+    before, length = workload.depth, workload.depth + workload.prompt
+    shape = (workload.batch, length)
+    prompts = np.random.default_rng(seed).integers(0, model.vocab_size, shape).tolist()
+    if before:
+        _run(model, [prompt[:before] for prompt in prompts], 0)
+    prefill = _run(model, prompts, 0)
+    decode = _run(model, prompts, workload.generate)
+    return workload.batch * workload.prompt / prefill, workload.batch * workload.generate / decode
+
+
+def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int) -> float:
+    """Run all prompts together, greedily and to the last token -> seconds."""
+    from chaski.runner import sequence
+    from chaski.sample import SamplingOptions
+
+    greedy = SamplingOptions(temperature=0)
+    requests = [
+        sequence.Request(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy)
+        for prompt in prompts
+    ]
+    running = [sequence.Sequence(request) for request in requests]
+    started = time.perf_counter()
+    for one in running:
+        model.engine.submit(one)
+    for one in running:
+        model.engine.wait(one)
+    return time.perf_counter() - started
+
+
+def _seconds_since_process_start() -> float:
+    """Age of this process, to the clock tick (10 ms); -1 where the system does not tell.
+
+    Field 22 of Linux's stat line counts ticks from boot; the second field may hold anything in parentheses.
+    """
+    stat = Path("/proc/self/stat")
+    if not stat.exists():
+        return -1.0
+    ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process had resident."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Unlike getrusage, this does not count what the parent process had before it started this one.
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _table(result: _Result, workload: _Workload) -> str:
+    rows = [
+        ("prefill", f"{workload.prompt} tokens", _rates(result.prefill_tokens_per_second)),
+        ("decode", f"{workload.generate} tokens", _rates(result.decode_tokens_per_second)),
+        ("load", "", f"{result.load_seconds:.2f} s"),
+        ("first logits", "", f"{result.first_logits_seconds:.2f} s"),
+        ("peak memory", "", size(result.peak_rss_bytes, ("B", "kB", "MB", "GB", "TB"))),
+    ]
+    title = f"{workload.batch} sequence(s), {workload.depth} tokens before the prompt; best (all)"
+    return section(title, rows)
+
+
+def _rates(rates: Sequence[float]) -> str:
+    every = ", ".join(f"{rate:.1f}" for rate in rates)
+    return f"{max(rates):.1f} tokens/s ({every})"

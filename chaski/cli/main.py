@@ -1,0 +1,45 @@
+"""The table of commands, and what is common to them: logging, and errors as one line."""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+
+import click
+
+import chaski
+
+__all__ = ["chaski_command", "main"]
+
+_COMMANDS = ("run", "show", "info", "bench")
+
+
+class _Commands(click.Group):
+    """Finds the command `name` in the module `chaski.cli.name`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"chaski.cli.{cmd_name}").command
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except chaski.ChaskiError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(chaski.__version__, "-v", "--version", message="chaski version %(version)s")
+def chaski_command() -> None:
+    """Run language models on this machine."""
+    logging.basicConfig(level=logging.WARNING, format="Note: %(message)s")
+
+
+def main() -> None:
+    """What the installed `chaski` script calls."""
+    chaski_command(prog_name="chaski")

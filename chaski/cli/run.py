@@ -1,0 +1,65 @@
+"""`chaski run`: answer one prompt, or chat."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+__all__ = ["command"]
+
+_INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
+
+
+@click.command("run", short_help="Answer a prompt, or chat.")
+@click.argument("model")
+@click.argument("prompt", nargs=-1)
+@click.option("--system", metavar="TEXT", help="System message at the beginning of the conversation.")
+@click.option("--raw", is_flag=True, help="Give the prompt to the model as it is, without the chat template.")
+@click.option("--num-predict", type=int, metavar="N", help="Tokens to generate at most.")
+@click.option("--temperature", type=float, metavar="T", help="Randomness; 0 takes the most likely token.")
+@click.option("--top-k", type=int, metavar="N", help="Choose among this many tokens; 0 for all.")
+@click.option("--top-p", type=float, metavar="P", help="Choose among tokens of this total probability.")
+@click.option("--min-p", type=float, metavar="P", help="Drop tokens below this share of the top one.")
+@click.option("--seed", type=int, metavar="N", help="Number that makes random choices repeatable.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable.")
+@click.option("--threads", type=int, metavar="N", help="Cores to compute on.  [default: all physical ones]")
+@click.option("--context", type=int, metavar="N", help="Tokens that prompt and answers may take.")
+@click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
+@click.option("--verbose", is_flag=True, help="Print counts and rates after each answer, on stderr.")
+def command(
+    model: str,
+    prompt: tuple[str, ...],
+    system: str | None,
+    raw: bool,
+    threads: int | None,
+    context: int | None,
+    backend: str,
+    verbose: bool,
+    **options: object,
+) -> None:
+    """Answer PROMPT with MODEL, a name or a path to a GGUF file; without a prompt, chat.
+
+    Text on the standard input is put before the prompt.
+    """
+    from chaski.cli.chat import chat
+    from chaski.cli.progress import load_model
+    from chaski.cli.session import Session
+
+    text = _whole_prompt(prompt)
+    with load_model(model, threads=threads, context=context, backend=backend) as loaded:
+        given = {name: value for name, value in options.items() if value not in (None, ())}
+        session = Session(loaded, given, system=system, is_raw=raw, is_verbose=verbose)
+        if text is None:
+            chat(session)
+        elif not session.answer(text):
+            raise click.exceptions.Exit(_INTERRUPTED)
+
+
+def _whole_prompt(arguments: tuple[str, ...]) -> str | None:
+    """Piped text, then the arguments; None when there is neither and a person sits at the terminal."""
+    piped = None if sys.stdin.isatty() else sys.stdin.read().strip()
+    parts = [part for part in (piped, " ".join(arguments)) if part]
+    if not parts and not sys.stdin.isatty():
+        raise click.UsageError("the standard input is empty; give a prompt")
+    return " ".join(parts) or None

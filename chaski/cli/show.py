@@ -1,0 +1,133 @@
+"""`chaski show`: what is in a model file. It reads the header only: any readable model can be shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+from typing import TYPE_CHECKING
+
+import click
+
+from chaski.cli.layout import section, size
+
+if TYPE_CHECKING:
+    from chaski.formats.gguf import GGUFFile, Value
+
+__all__ = ["command"]
+
+# general.file_type, as llama.cpp numbers the mixtures of tensor types.
+_FILE_TYPES = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    21: "Q2_K_S",
+    25: "IQ4_NL",
+    30: "IQ4_XS",
+    32: "BF16",
+    38: "MXFP4",
+}
+_SHOWN_ITEMS = 5
+_SHOWN_CHARACTERS = 80
+
+
+@click.command("show", short_help="Show what is in a model file.")
+@click.argument("model")
+@click.option("--template", is_flag=True, help="Print the chat template and nothing else.")
+@click.option("--tensors", is_flag=True, help="List every tensor with its type and shape.")
+@click.option("--verbose", is_flag=True, help="List the metadata and the tensors.")
+def command(model: str, template: bool, tensors: bool, verbose: bool) -> None:
+    """Show the architecture, sizes and types of MODEL, a name or a path to a GGUF file."""
+    from chaski.formats.gguf import open_gguf
+    from chaski.names import resolve
+
+    file = open_gguf(resolve(model))
+    if template:
+        click.echo(_template(file))
+        return
+    parts = [section("Model", _overview(file)), section("License", _license(file))]
+    if verbose:
+        parts.append(
+            section("Metadata", [(key, _brief(file.metadata[key])) for key in sorted(file.metadata)])
+        )
+    if tensors or verbose:
+        parts.append(section("Tensors", _tensors(file)))
+    click.echo("\n".join(filter(None, parts)))
+
+
+def _template(file: GGUFFile) -> str:
+    from chaski.errors import UnsupportedError
+
+    found = file.get("tokenizer.chat_template", str, None)
+    if found is None:
+        raise UnsupportedError(f"{file.path} has no chat template")
+    return found
+
+
+def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
+    architecture = file.architecture
+    if name := file.get("general.name", str, ""):
+        yield "name", name
+    yield "architecture", architecture
+    yield "parameters", size(sum(prod(tensor.shape) for tensor in file.tensors.values()))
+    for label in ("context length", "embedding length"):
+        key = f"{architecture}.{label.replace(' ', '_')}"
+        if key in file.metadata:
+            yield label, file.get(key, int)
+    yield "quantization", _quantization(file)
+    yield "tensors", f"{len(file.tensors)}: {_tensor_types(file)}"
+
+
+def _quantization(file: GGUFFile) -> str:
+    """The mixture that the file names, else the type of most of its bytes."""
+    named = _FILE_TYPES.get(file.get("general.file_type", int, -1))
+    if named is not None or not file.tensors:
+        return named or "unknown"
+    sizes: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        sizes[tensor.type.name] += tensor.nbytes
+    return sizes.most_common(1)[0][0]
+
+
+def _tensor_types(file: GGUFFile) -> str:
+    counts = Counter(tensor.type.name for tensor in file.tensors.values())
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common())
+
+
+def _license(file: GGUFFile) -> Iterator[tuple[str]]:
+    lines = [line.strip() for line in file.get("general.license", str, "").splitlines() if line.strip()]
+    yield from ((line,) for line in lines[:2])
+    if len(lines) > 2:
+        yield ("...",)
+
+
+def _brief(value: Value) -> str:
+    """A metadata value on one line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, int | str):
+        text = str(value)
+        return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+    items = [str(value[index]) for index in range(min(len(value), _SHOWN_ITEMS))]
+    more = f" ...+{len(value) - len(items)} more" if len(value) > len(items) else ""
+    return f"[{' '.join(items)}{more}]"
+
+
+def _tensors(file: GGUFFile) -> Iterator[tuple[str, str, str]]:
+    for name, tensor in file.tensors.items():
+        yield name, tensor.type.name, str(list(tensor.shape))

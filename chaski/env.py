@@ -1,0 +1,106 @@
+"""The environment variables that chaski reads: one table, parsed in one place.
+
+`Environment.read()` parses all of them and refuses a bad value. Names that Ollama knows keep its name and
+meaning. Arguments and options always win over the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from chaski.errors import OptionError
+
+__all__ = ["Environment", "Variable", "variables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A row of the table. `default` is text for people; `parse` raises ValueError with what is allowed."""
+
+    name: str
+    kind: str
+    default: str
+    meaning: str
+    parse: Callable[[str], Any]
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ValueError("a whole number above 0")
+    return number
+
+
+def _word(text: str) -> str:
+    return text.lower()
+
+
+def _variable(
+    name: str, kind: str, meaning: str, parse: Callable[[str], Any], default: Any = None, unset: str = ""
+) -> Any:
+    row = Variable(name, kind, unset or str(default), meaning, parse)
+    return field(default=default, metadata={"variable": row})
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The parsed values; the default where a variable is not set, or empty."""
+
+    context: int | None = _variable(
+        "OLLAMA_CONTEXT_LENGTH",
+        "number",
+        "tokens that one sequence may hold, its prompt included; never more than the model was made for",
+        _positive,
+        unset="the model's own, at most 4096",
+    )
+    parallel: int = _variable(
+        "OLLAMA_NUM_PARALLEL", "number", "sequences that are computed at the same time", _positive, default=1
+    )
+    kv_type: str | None = _variable(
+        "OLLAMA_KV_CACHE_TYPE",
+        "type",
+        "element type of keys and values: f32, f16 or bf16",
+        _word,
+        unset="f16",
+    )
+    threads: int | None = _variable(
+        "CHASKI_THREADS", "number", "cores that a model computes on", _positive, unset="the physical cores"
+    )
+    isa: str = _variable(
+        "CHASKI_ISA",
+        "name",
+        "instruction set of the kernels, one of those that `chaski info` lists",
+        _word,
+        default="auto",
+        unset="the fastest",
+    )
+
+    @classmethod
+    def read(cls, values: Mapping[str, str] = os.environ) -> Environment:
+        """Parse every variable of the table. Raises OptionError that says what a variable may be."""
+        found = {}
+        for attribute in fields(cls):
+            variable: Variable = attribute.metadata["variable"]
+            # Service files and .env files often leave the quotes in the value.
+            text = values.get(variable.name, "").strip().strip("\"'").strip()
+            if text:
+                found[attribute.name] = _parse(variable, text)
+        return cls(**found)
+
+
+def variables() -> list[Variable]:
+    """The table, in the order in which it is written above."""
+    return [attribute.metadata["variable"] for attribute in fields(Environment)]
+
+
+def _parse(variable: Variable, text: str) -> Any:
+    try:
+        return variable.parse(text)
+    except ValueError as allowed:
+        raise OptionError(f"environment variable {variable.name} = {text!r} must be {allowed}") from None

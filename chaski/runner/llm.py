@@ -1,0 +1,267 @@
+"""A loaded model as its users see it: text in, text out, or tokens in, logits out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import ChaskiError, OptionError
+from chaski.formats.gguf import GGUFFile
+from chaski.ml.backend import Backend, Memory
+from chaski.runner.engine import Engine
+from chaski.runner.events import Done, DoneReason, Event, Text
+from chaski.runner.options import GenerateOptions, Limits, parse_options
+from chaski.runner.sequence import Request, Sequence
+from chaski.sample import Sampled
+
+if TYPE_CHECKING:
+    from chaski.text.template import ChatTemplate, PlainTemplate
+    from chaski.text.tokenizer import Tokenizer
+
+__all__ = ["LLM", "Answer"]
+
+_log = logging.getLogger(__name__)
+
+EventStream: TypeAlias = Generator[Event, None, None]
+"""`Text` as it is made, at last one `Done`. Closing it ends the answer."""
+
+Message: TypeAlias = Mapping[str, Any]
+"""One turn of a conversation: at least `role` (system, user, assistant) and `content`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer. `token_ids` are the tokens of `text`: no end token, nothing a stop string removed.
+
+    `logprobs` has one entry for each of `token_ids` if they were asked for. `done` has all counts and times.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[Sampled, ...]
+    done: Done
+
+    @property
+    def done_reason(self) -> DoneReason:
+        """Why it ended: "stop" or "length"."""
+        return self.done.reason
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, cached ones included."""
+        return self.done.prompt_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that were not computed again."""
+        return self.done.cached_tokens
+
+    @property
+    def dropped_tokens(self) -> int:
+        """Tokens that `truncate` took out of the prompt."""
+        return self.done.dropped_tokens
+
+
+class LLM:
+    """A model in memory. Made by `chaski.load`; use it as a context manager or call `close`.
+
+    Safe to use from several threads: their requests are computed together, `parallel` at a time.
+    """
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        backend: Backend,
+        engine: Engine,
+        context: int,
+        vocab_size: int,
+        load_seconds: float,
+    ) -> None:
+        self.context = context
+        self.vocab_size = vocab_size
+        self.load_seconds = load_seconds
+        self.engine = engine
+        self._file = file
+        self._backend = backend
+
+    @property
+    def path(self) -> Path:
+        """The file that it was loaded from."""
+        return self._file.path
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The file's tokenizer, made when text is first needed."""
+        from chaski.text.tokenizer import load_tokenizer
+
+        return load_tokenizer(self._file.metadata)
+
+    @property
+    def chat_template(self) -> str | None:
+        """How the file writes a conversation, in Jinja; None when it does not say."""
+        return self._file.get("tokenizer.chat_template", str, None)
+
+    @cached_property
+    def template(self) -> ChatTemplate | PlainTemplate:
+        """The chat template, ready to render; for a file without one, plain text and a warning in the log."""
+        from chaski.text.template import ChatTemplate, PlainTemplate
+
+        if self.chat_template is None:
+            _log.warning("%s has no chat template: it gets plain text, without roles", self.path.name)
+            return PlainTemplate()
+        return ChatTemplate(self.chat_template, self._spelling("bos"), self._spelling("eos"))
+
+    def logits(self, token_ids: Items[int]) -> npt.NDArray[np.float32]:
+        """The logits after each token of a fresh sequence -> (len(token_ids), vocab_size), a copy."""
+        ids = self._checked(token_ids)
+        self._require_fit(len(ids), "; load the model with a larger context")
+        return self.engine.logits(ids)
+
+    def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The ids of a text, with BOS if the file asks for it.
+
+        `parse_special` reads the spelling of control tokens as those tokens.
+        """
+        return self.tokenizer.encode(text, add_special, parse_special)
+
+    def detokenize(self, token_ids: Iterable[int]) -> str:
+        """The text of ids; control tokens are left out."""
+        return self.tokenizer.decode(token_ids)
+
+    def generate(self, prompt: str | Items[int], **options: Unpack[GenerateOptions]) -> Answer:
+        """Continue `prompt`: a text, taken as it is with BOS before it where the file asks for it, or ids.
+
+        Raises OptionError for a prompt that does not fit, unless `truncate` is set.
+        """
+        return _collect(self.stream(prompt, **options))
+
+    def stream(self, prompt: str | Items[int], **options: Unpack[GenerateOptions]) -> EventStream:
+        """`generate` in pieces, as they are made."""
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        return self._events(self._sequence(ids, options))
+
+    def chat(
+        self,
+        messages: Items[Message],
+        tools: Items[Mapping[str, Any]] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
+        """Answer a conversation, written with the file's own template."""
+        return _collect(self.stream_chat(messages, tools, **options))
+
+    def stream_chat(
+        self,
+        messages: Items[Message],
+        tools: Items[Mapping[str, Any]] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> EventStream:
+        """`chat` in pieces, as they are made."""
+        text = self.template.render(messages, tools=tools)
+        return self._events(self._sequence(self._with_bos(text), options))
+
+    def memory(self) -> Memory:
+        """The bytes that the model holds."""
+        return self._backend.memory()
+
+    def close(self) -> None:
+        """Release memory and threads. The model must not be used any more."""
+        self._backend.close()
+        self._file.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _events(self, sequence: Sequence) -> EventStream:
+        self.engine.submit(sequence)
+        try:
+            while True:
+                self.engine.wait(sequence)
+                event = sequence.events.popleft()
+                if isinstance(event, ChaskiError):
+                    raise event
+                yield event
+                if isinstance(event, Done):
+                    return
+        finally:
+            sequence.cancel()
+
+    def _sequence(self, ids: list[int], options: GenerateOptions) -> Sequence:
+        limits, sampling = parse_options(options)
+        prompt = self._fitted(self._checked(ids), limits)
+        end = len(prompt) + limits.num_predict if limits.num_predict >= 0 else self.context + 1
+        return Sequence(
+            Request(
+                prompt=prompt,
+                limit=min(end, self.context + 1),
+                sampling=sampling,
+                end_ids=self.tokenizer.eos_ids,
+                stop=limits.stop,
+                decoder=self.tokenizer.stream(),
+                dropped_tokens=len(ids) - len(prompt),
+                load_seconds=self.load_seconds,
+            )
+        )
+
+    def _checked(self, token_ids: Items[int]) -> list[int]:
+        ids = [int(token) for token in token_ids]
+        if not ids:
+            raise OptionError("the prompt is empty; give at least one token")
+        wrong = next((token for token in ids if not 0 <= token < self.vocab_size), None)
+        if wrong is not None:
+            raise OptionError(f"token id {wrong} is not among the {self.vocab_size} of the model")
+        return ids
+
+    def _fitted(self, ids: list[int], limits: Limits) -> list[int]:
+        """The prompt, shortened after its beginning if it is too long and that is allowed."""
+        excess = len(ids) - self.context
+        if excess <= 0:
+            return ids
+        if not limits.truncate:
+            self._require_fit(len(ids), ", load the model with a larger context or set truncate")
+        keep = min(max(limits.num_keep, ids[0] == self.tokenizer.bos_id), self.context - 1)
+        return ids[:keep] + ids[keep + excess :]
+
+    def _require_fit(self, length: int, advice: str) -> None:
+        if length > self.context:
+            raise OptionError(
+                f"the prompt has {length} tokens, but the context holds {self.context}; shorten it{advice}"
+            )
+
+    def _with_bos(self, text: str) -> list[int]:
+        """The ids of a rendered conversation: exactly one BOS if the file asks for it, written or not."""
+        opening = self.tokenizer.encode("")[:1]
+        ids = self.tokenizer.encode(text, add_special=False)
+        needs_bos = opening == [self.tokenizer.bos_id] and ids[:1] != opening
+        return opening + ids if needs_bos else ids
+
+    def _spelling(self, role: str) -> str:
+        """A special token as templates write it; empty when the file names none."""
+        token_id = self._file.get(f"tokenizer.ggml.{role}_token_id", int, None)
+        return "" if token_id is None else self.tokenizer.token(token_id)
+
+
+def _collect(events: EventStream) -> Answer:
+    """Read a stream to its end."""
+    *texts, done = events
+    assert isinstance(done, Done)
+    pieces = [piece for piece in texts if isinstance(piece, Text)]
+    return Answer(
+        text="".join(piece.text for piece in pieces),
+        token_ids=tuple(token for piece in pieces for token in piece.token_ids),
+        logprobs=tuple(entry for piece in pieces for entry in piece.logprobs),
+        done=done,
+    )

@@ -1,0 +1,106 @@
+"""From a model's name or path to an `LLM`: file, weights, cache and compiled plan, in this order."""
+
+from __future__ import annotations
+
+import logging
+import os
+from time import perf_counter
+
+from chaski.env import Environment
+from chaski.errors import OptionError, UnsupportedError
+from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.kvcache import CausalCache
+from chaski.ml import Backend, BackendOptions, open_backend
+from chaski.ml.backend import Progress
+from chaski.ml.graph import DType
+from chaski.model.program import Program
+from chaski.model.registry import Model, build_model
+from chaski.model.weights import bind_weights
+from chaski.names import resolve
+from chaski.runner.engine import Engine
+from chaski.runner.llm import LLM
+
+__all__ = ["load"]
+
+_log = logging.getLogger(__name__)
+
+_DEFAULT_CONTEXT = 4096
+# Rows of logits in one batch: more make `logits` faster and cost vocab_size floats each.
+_MIN_OUTPUTS = 16
+_KV_TYPES = {dtype.value: dtype for dtype in (DType.F32, DType.F16, DType.BF16)}
+
+
+def load(
+    model: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    context: int | None = None,
+    parallel: int | None = None,
+    num_batch: int = 512,
+    kv_type: str | None = None,
+    prompt_cache: bool = True,
+    backend: str = "cpu",
+    progress: Progress = lambda share: None,
+) -> LLM:
+    """Load a model: a GGUF file, or a bundled model by name.
+
+    threads       cores to compute on; all physical ones by default
+    context       tokens that a sequence may hold; the model's own, at most 4096, by default
+    parallel      sequences that are computed at the same time, each with its own context
+    num_batch     tokens that are computed at once; prompts are computed in chunks of this size
+    kv_type       element type of keys and values: f32, f16 or bf16
+    prompt_cache  whether a prompt takes over what was computed for an earlier one that begins like it
+    backend       cpu, or reference: the definition of every operation in NumPy
+    progress      called with the loaded share, from 0 to 1
+
+    What is not given comes from the environment, see `chaski.env`. All memory is reserved here.
+    Raises ModelNotFoundError, GGUFError, UnsupportedError, ModelError, OutOfMemoryError or OptionError.
+    """
+    started = perf_counter()
+    environment = Environment.read()
+    file = open_gguf(resolve(model))
+    network = build_model(file)
+    context = _context(network, file, context, environment)
+    parallel = environment.parallel if parallel is None else _at_least("parallel", parallel, 1)
+    num_batch = min(_at_least("num_batch", num_batch, parallel), parallel * context)
+    threads = environment.threads if threads is None else _at_least("threads", threads, 1)
+    opened = open_backend(backend, BackendOptions(threads, environment.isa))
+    try:
+        bind_weights(network, file, opened, progress)
+        dtype = _kv_dtype(environment.kv_type if kv_type is None else kv_type, opened)
+        cache = CausalCache(opened, network.kv_shapes(), parallel, context, dtype)
+        program = Program(network, cache, opened, num_batch, max(parallel, _MIN_OUTPUTS))
+    except BaseException:
+        opened.close()
+        raise
+    engine = Engine(program, cache, parallel, prompt_cache)
+    return LLM(file, opened, engine, context, network.config.vocab_size, perf_counter() - started)
+
+
+def _context(model: Model, file: GGUFFile, context: int | None, environment: Environment) -> int:
+    trained = model.config.context_length
+    if context is None:
+        return min(trained, environment.context or _DEFAULT_CONTEXT)
+    if context > trained:
+        _log.warning(
+            "%s was made for %d tokens: beyond them a context of %d gives poor text",
+            file.path.name,
+            trained,
+            context,
+        )
+    return _at_least("context", context, 1)
+
+
+def _kv_dtype(name: str | None, backend: Backend) -> DType:
+    if name is None:
+        return backend.default_kv_dtype
+    if name not in _KV_TYPES:
+        known = ", ".join(_KV_TYPES)
+        raise UnsupportedError(f"keys and values of type {name!r} are not supported; supported: {known}")
+    return _KV_TYPES[name]
+
+
+def _at_least(name: str, value: int, smallest: int) -> int:
+    if not isinstance(value, int) or value < smallest:
+        raise OptionError(f"{name} = {value!r} must be a whole number of at least {smallest}")
+    return value

@@ -1,0 +1,87 @@
+"""The keyword options of a generation: which there are, and checking them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
+
+from chaski.errors import OptionError
+from chaski.sample import SamplingOptions
+
+__all__ = ["GenerateOptions", "Limits", "parse_options"]
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Options under the names that Ollama gave them; see `Limits` and `SamplingOptions` for what they do."""
+
+    num_predict: int
+    num_keep: int
+    truncate: bool
+    stop: str | Sequence[str]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repeat_last_n: int | None
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    seed: int | None
+    logprobs: bool
+    top_logprobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where an answer ends, and what happens to a prompt that is too long.
+
+    num_predict  tokens to generate at most; below 0 there is no limit but the context
+    num_keep     tokens at the beginning of the prompt that truncation keeps; BOS is always kept
+    truncate     drop tokens of a prompt that is longer than the context, instead of refusing it
+    stop         texts that end the answer and are not part of it
+    """
+
+    num_predict: int = -1
+    num_keep: int = 4
+    truncate: bool = False
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require("num_predict", self.num_predict, _is_integer(self.num_predict), "an integer")
+        is_count = _is_integer(self.num_keep) and self.num_keep >= 0
+        _require("num_keep", self.num_keep, is_count, "an integer of at least 0")
+        _require("truncate", self.truncate, isinstance(self.truncate, bool), "True or False")
+        are_texts = isinstance(self.stop, tuple) and all(isinstance(x, str) and x for x in self.stop)
+        _require("stop", self.stop, are_texts, "a text or a list of texts, none of them empty")
+
+
+_LIMITS = {item.name for item in fields(Limits)}
+_SAMPLING = {item.name for item in fields(SamplingOptions)}
+
+
+def parse_options(options: Mapping[str, Any]) -> tuple[Limits, SamplingOptions]:
+    """Check options by name and value. Raises OptionError, or SamplingError from the sampler's own."""
+    unknown = options.keys() - _LIMITS - _SAMPLING
+    if unknown:
+        known = ", ".join(sorted(_LIMITS | _SAMPLING))
+        raise OptionError(f"option {min(unknown)!r} is unknown; known: {known}")
+    limits = {name: options[name] for name in _LIMITS & options.keys()}
+    if "stop" in limits:
+        limits["stop"] = _texts(limits["stop"])
+    return Limits(**limits), SamplingOptions(**{name: options[name] for name in _SAMPLING & options.keys()})
+
+
+def _texts(value: object) -> object:
+    """One text or several as a tuple; anything else as it is, to be refused."""
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else value
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require(name: str, value: object, is_valid: bool, wanted: str) -> None:
+    if not is_valid:
+        raise OptionError(f"option {name} is {value!r}; it must be {wanted}")

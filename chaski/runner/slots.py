@@ -1,0 +1,60 @@
+"""The places of an engine: one a running sequence; each knows the tokens that the cache holds for it.
+
+This is the prompt cache: a request takes over what some slot already holds of its prompt, and computes only
+the rest. Results do not depend on it, because keys and values do not depend on how they came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = ["Placement", "Slot", "common_prefix", "place"]
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """`index` is the sequence id in the cache; `tokens` are what the cache holds there.
+
+    `last_used` grows with every use; 0 is never.
+    """
+
+    index: int
+    tokens: list[int] = field(default_factory=list)
+    is_free: bool = True
+    last_used: int = 0
+
+
+class Placement(NamedTuple):
+    """Run in `target`, on the first `length` tokens of `source` (which may be the same slot)."""
+
+    source: Slot
+    target: Slot
+    length: int
+
+
+def place(slots: Sequence[Slot], prompt: list[int]) -> Placement | None:
+    """Where a prompt runs, and what it can take over; None when no slot is free.
+
+    The source is the slot with the longest common prefix, running ones included, because a prefix can be
+    shared. The target is the source itself if it is free and loses less than it keeps, else the free slot
+    that was not used for the longest time.
+    """
+    free = [slot for slot in slots if slot.is_free]
+    if not free:
+        return None
+    lengths = [common_prefix(slot.tokens, prompt) for slot in slots]
+    length = max(lengths)
+    source = slots[lengths.index(length)]
+    if source.is_free and len(source.tokens) - length < length:
+        return Placement(source, source, length)
+    return Placement(source, min(free, key=lambda slot: slot.last_used), length)
+
+
+def common_prefix(a: list[int], b: list[int]) -> int:
+    """How many tokens both begin with."""
+    length = min(len(a), len(b))
+    if a[:length] == b[:length]:
+        return length
+    return next(index for index in range(length) if a[index] != b[index])

@@ -1,0 +1,299 @@
+"""The engine on a model of which every logit is known: after token t comes t + 1."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from chaski.errors import NotSupportedError, SamplingError
+from chaski.model.input import Batch
+from chaski.runner.engine import Engine
+from chaski.runner.events import Done
+from chaski.runner.sequence import Request, Sequence
+from chaski.sample import SamplingOptions
+
+VOCAB = 1000
+NAN_TOKEN = 666
+
+
+class CountingProgram:
+    """Stands for `Program` and `Cache`: it checks what the engine promises to both, and remembers batches."""
+
+    def __init__(self, parallel: int, max_tokens: int = 8, max_outputs: int = 4) -> None:
+        self.max_tokens = max_tokens
+        self.max_outputs = max_outputs
+        self.stored: list[list[int]] = [[] for _ in range(parallel)]
+        self.batches: list[Batch] = []
+        self.fail: Callable[[], None] = lambda: None
+        self.can_trim = True
+
+    def forward(self, batch: Batch) -> NDArray[np.float32]:
+        assert 0 < len(batch.tokens) <= self.max_tokens
+        assert len(batch.outputs) <= self.max_outputs
+        self.batches.append(Batch(*(array.copy() for array in _arrays(batch))))
+        for token, position, sequence in zip(*_arrays(batch)[:3], strict=True):
+            assert position == len(self.stored[sequence])
+            self.stored[sequence].append(int(token))
+        self.fail()
+        logits = np.zeros((len(batch.outputs), VOCAB), np.float32)
+        after = (batch.tokens[batch.outputs] + 1) % VOCAB
+        logits[np.arange(len(after)), after] = 1
+        logits[batch.tokens[batch.outputs] == NAN_TOKEN] = np.nan
+        return logits
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        assert source != target
+        self.stored[target] = self.stored[source][:length]
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        return position <= len(self.stored[sequence])
+
+    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+        assert end is None
+        if 0 < begin < len(self.stored[sequence]) and not self.can_trim:
+            raise NotSupportedError("the tail cannot be removed")
+        del self.stored[sequence][begin:]
+
+
+def _arrays(batch: Batch) -> tuple[NDArray[np.int32], ...]:
+    return batch.tokens, batch.positions, batch.sequences, batch.outputs
+
+
+def make(parallel: int = 1, prompt_cache: bool = True) -> tuple[Engine, CountingProgram]:
+    program: Any = CountingProgram(parallel)
+    return Engine(program, program, parallel, prompt_cache), program
+
+
+def request(prompt: list[int], num_predict: int = 3, **options: Any) -> Sequence:
+    greedy = SamplingOptions(temperature=0)
+    return Sequence(Request(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy, **options))
+
+
+def run(engine: Engine, sequence: Sequence) -> Done:
+    engine.submit(sequence)
+    return finish(engine, sequence)
+
+
+def finish(engine: Engine, sequence: Sequence) -> Done:
+    engine.wait(sequence)
+    event = sequence.events.popleft()
+    assert isinstance(event, Done)
+    return event
+
+
+def test_a_sequence_counts_on_to_its_limit() -> None:
+    engine, _ = make()
+    sequence = request([5, 6])
+    done = run(engine, sequence)
+    assert sequence.tokens == [5, 6, 7, 8, 9]
+    assert (done.reason, done.prompt_tokens, done.cached_tokens, done.generated_tokens) == ("length", 2, 0, 3)
+
+
+def test_it_ends_at_an_end_token() -> None:
+    engine, _ = make()
+    sequence = request([5], 50, end_ids=frozenset({8, 30}))
+    assert run(engine, sequence).reason == "stop"
+    assert sequence.tokens == [5, 6, 7, 8]
+
+
+def test_without_anything_to_predict_only_the_prompt_is_computed() -> None:
+    engine, program = make()
+    sequence = request([5, 6], 0)
+    assert run(engine, sequence).generated_tokens == 0
+    assert program.stored == [[5, 6]]
+
+
+def test_prompts_are_computed_in_chunks() -> None:
+    engine, program = make()
+    run(engine, request(list(range(20)), 2))
+    assert [len(batch.tokens) for batch in program.batches] == [8, 8, 4, 1]
+    assert [batch.outputs.tolist() for batch in program.batches] == [[], [], [3], [0]]
+
+
+def test_sequences_decode_in_one_batch() -> None:
+    engine, program = make(parallel=3)
+    sequences = [request([start]) for start in (10, 20, 30)]
+    for sequence in sequences:
+        engine.submit(sequence)
+    for sequence in sequences:
+        finish(engine, sequence)
+    assert [sequence.tokens for sequence in sequences] == [
+        [10, 11, 12, 13],
+        [20, 21, 22, 23],
+        [30, 31, 32, 33],
+    ]
+    assert [len(batch.tokens) for batch in program.batches] == [3, 3, 3]
+
+
+def test_a_long_prompt_does_not_stop_the_others() -> None:
+    engine, program = make(parallel=2)
+    short, long = request([10], 4), request(list(range(100, 120)), 1)
+    engine.submit(long)
+    engine.submit(short)
+    finish(engine, short)
+    assert [batch.sequences.tolist().count(1) for batch in program.batches] == [1, 1, 1, 1]
+    assert finish(engine, long).reason == "length"
+
+
+def test_sequences_wait_for_a_slot_and_then_run() -> None:
+    engine, _ = make(parallel=1)
+    sequences = [request([start]) for start in (10, 20, 30)]
+    for sequence in sequences:
+        engine.submit(sequence)
+    finish(engine, sequences[2])
+    assert [sequence.is_finished for sequence in sequences] == [True, True, True]
+
+
+def test_the_next_prompt_takes_over_what_was_computed() -> None:
+    engine, program = make()
+    run(engine, request([5, 6, 7]))
+    program.batches.clear()
+    done = run(engine, request([5, 6, 7, 8, 40, 41], 1))
+    assert done.cached_tokens == 4
+    assert program.batches[0].tokens.tolist() == [40, 41]
+
+
+def test_the_last_token_of_a_prompt_is_always_computed() -> None:
+    engine, program = make()
+    run(engine, request([5, 6, 7], 0))
+    program.batches.clear()
+    sequence = request([5, 6, 7])
+    assert run(engine, sequence).cached_tokens == 2
+    assert sequence.tokens == [5, 6, 7, 8, 9, 10]
+    assert program.batches[0].tokens.tolist() == [7]
+
+
+def test_a_prefix_is_shared_with_a_sequence_that_runs() -> None:
+    engine, program = make(parallel=2)
+    first = request([1, 2, 3, 4], 30)
+    engine.submit(first)
+    finish(engine, request_of_one_step(engine))
+    second = request([1, 2, 3, 9], 1)
+    assert run(engine, second).cached_tokens == 3
+    assert program.stored[1][:4] == [1, 2, 3, 9]
+    assert finish(engine, first).generated_tokens == 30
+
+
+def request_of_one_step(engine: Engine) -> Sequence:
+    """A sequence that is done after a single batch."""
+    sequence = request([500], 0)
+    engine.submit(sequence)
+    return sequence
+
+
+def test_without_the_prompt_cache_everything_is_computed() -> None:
+    engine, _ = make(prompt_cache=False)
+    run(engine, request([5, 6, 7]))
+    assert run(engine, request([5, 6, 7])).cached_tokens == 0
+
+
+def test_a_cache_that_cannot_drop_a_tail_starts_again() -> None:
+    engine, program = make()
+    run(engine, request([5, 6, 7]))
+    program.can_trim = False
+    sequence = request([5, 6, 9])
+    assert run(engine, sequence).cached_tokens == 0
+    assert sequence.tokens == [5, 6, 9, 10, 11, 12]
+
+
+def test_a_cancelled_sequence_frees_its_slot() -> None:
+    engine, _ = make()
+    forgotten = request([5], 500)
+    engine.submit(forgotten)
+    with engine._turns():
+        engine._step()
+    forgotten.cancel()
+    run(engine, request([50]))
+    assert len(forgotten.tokens) == 2
+    assert not forgotten.events
+
+
+def test_a_sequence_cancelled_before_it_ran_is_skipped() -> None:
+    engine, program = make()
+    forgotten = request([5])
+    engine.submit(forgotten)
+    forgotten.cancel()
+    run(engine, request([50]))
+    assert 5 not in np.concatenate([batch.tokens for batch in program.batches])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_failed_batch_has_not_happened(error: type[BaseException]) -> None:
+    engine, program = make()
+    sequence = request([5, 6])
+    engine.submit(sequence)
+
+    def fail() -> None:
+        raise error
+
+    program.fail = fail
+    with pytest.raises(error):
+        engine.wait(sequence)
+    assert program.stored == [[]]
+    program.fail = lambda: None
+    finish(engine, sequence)
+    assert sequence.tokens == [5, 6, 7, 8, 9]
+
+
+def test_an_interrupt_while_tokens_are_chosen_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = make(parallel=2)
+    sequences = [request([10]), request([20])]
+    for sequence in sequences:
+        engine.submit(sequence)
+    with monkeypatch.context() as patched:
+        patched.setattr(Sequence, "advance", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.wait(sequences[0])
+    for sequence in sequences:
+        finish(engine, sequence)
+    assert [sequence.tokens for sequence in sequences] == [[10, 11, 12, 13], [20, 21, 22, 23]]
+
+
+def interrupted(sequence: Sequence, logits: NDArray[np.float32]) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_sampling_error_ends_its_own_sequence_only() -> None:
+    engine, _ = make(parallel=2)
+    broken, sound = request([NAN_TOKEN]), request([5])
+    engine.submit(broken)
+    engine.submit(sound)
+    engine.wait(broken)
+    assert isinstance(broken.events[0], SamplingError)
+    finish(engine, sound)
+    assert sound.tokens == [5, 6, 7, 8]
+
+
+def test_logits_of_every_position() -> None:
+    engine, program = make()
+    logits = engine.logits([3, 5, 7, 9, 11, 13])
+    assert logits.argmax(1).tolist() == [4, 6, 8, 10, 12, 14]
+    assert [len(batch.tokens) for batch in program.batches] == [4, 2]
+    assert program.stored == [[]]
+
+
+def test_logits_wait_for_a_free_slot() -> None:
+    engine, _ = make()
+    sequence = request([5])
+    engine.submit(sequence)
+    with engine._turns():
+        engine._step()
+    assert engine.logits([7]).argmax(1).tolist() == [8]
+    assert sequence.tokens == [5, 6, 7, 8]
+
+
+def test_threads_share_the_engine() -> None:
+    engine, _ = make(parallel=3)
+    sequences = [request([100 * start], 60) for start in range(8)]
+    threads = [threading.Thread(target=run, args=(engine, sequence)) for sequence in sequences]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    for start, sequence in enumerate(sequences):
+        assert sequence.tokens == [(100 * start + step) % VOCAB for step in range(61)]

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chaski
+from chaski.errors import ModelNotFoundError, OptionError, UnsupportedError
+from tests.tiny_llama import CONTEXT, write_tiny_llama
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"context": 0}, OptionError, "context = 0 must be a whole number of at least 1"),
+        ({"context": 1.5}, OptionError, "context = 1.5"),
+        ({"parallel": 0}, OptionError, "parallel = 0 must be"),
+        ({"threads": 0}, OptionError, "threads = 0 must be"),
+        ({"parallel": 4, "num_batch": 3}, OptionError, "num_batch = 3 must be a whole number of at least 4"),
+        ({"kv_type": "q8_0"}, UnsupportedError, "type 'q8_0' are not supported; supported: f32, f16, bf16"),
+        ({"backend": "abacus"}, OptionError, "backend 'abacus' is unknown"),
+    ],
+)
+def test_bad_arguments(
+    tiny_llama: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        chaski.load(tiny_llama, **options)
+
+
+def test_a_missing_model() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"no file 'nowhere\.gguf' and no model of that name"):
+        chaski.load("nowhere.gguf")
+
+
+def test_the_context_is_the_models_own(tiny_llama: Path, tmp_path: Path) -> None:
+    with chaski.load(tiny_llama) as model:
+        assert model.context == CONTEXT
+    with chaski.load(write_tiny_llama(tmp_path / "long.gguf", llama__context_length=100_000)) as model:
+        assert model.context == 4096
+
+
+def test_a_context_beyond_the_models_is_warned_of(tiny_llama: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with chaski.load(tiny_llama, context=CONTEXT + 1) as model:
+        assert model.context == CONTEXT + 1
+    assert f"tiny.gguf was made for {CONTEXT} tokens" in caplog.text
+
+
+def test_the_environment_gives_defaults(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_CONTEXT_LENGTH", "100")
+    monkeypatch.setenv("OLLAMA_NUM_PARALLEL", "3")
+    with chaski.load(tiny_llama) as model:
+        assert model.context == 100
+        assert len(model.engine._slots) == 3
+    with chaski.load(tiny_llama, context=50, parallel=1) as model:
+        assert model.context == 50
+        assert len(model.engine._slots) == 1
+
+
+def test_a_default_context_is_never_beyond_the_models(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OLLAMA_CONTEXT_LENGTH", "32768")
+    with chaski.load(tiny_llama) as model:
+        assert model.context == CONTEXT
+    assert caplog.text == ""
+
+
+def test_progress_goes_from_0_to_1(tiny_llama: Path) -> None:
+    shares: list[float] = []
+    chaski.load(tiny_llama, progress=shares.append).close()
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+
+
+def test_keys_and_values_in_other_types(tiny_llama: Path) -> None:
+    sizes = {}
+    for kv_type in ("f32", "f16", "bf16"):
+        with chaski.load(tiny_llama, kv_type=kv_type) as model:
+            sizes[kv_type] = model.memory().cache
+    assert sizes["f32"] == 2 * sizes["f16"] == 2 * sizes["bf16"]
+
+
+def test_memory_is_reserved_at_load(tiny_llama: Path) -> None:
+    with chaski.load(tiny_llama, parallel=2) as model:
+        before = model.memory()
+        model.generate("hello", temperature=0)
+        assert model.memory() == before
+        assert min(before.weights, before.cache, before.plans) > 0
