@@ -25,7 +25,8 @@ std::vector<Piece> split(const std::vector<MatrixSource>& sources) {
     std::vector<Piece> pieces;
     for (const MatrixSource& source : sources) {
         std::int64_t panels = num_panels(source.target.rows);
-        std::int64_t step = std::max<std::int64_t>(1, kPieceBytes / panel_bytes(source.target.type, source.target.k));
+        std::int64_t step =
+            std::max<std::int64_t>(1, kPieceBytes / panel_bytes(source.target.type, source.target.k));
         for (std::int64_t begin = 0; begin < panels; begin += step) {
             pieces.push_back({&source, begin, std::min(begin + step, panels)});
         }
@@ -62,13 +63,15 @@ void load_matrices(ThreadPool& pool, const Kernels& kernels, const std::vector<M
     std::atomic<int> error{0};
     pool.run([&](int thread) {
         std::uint8_t* buffer = buffers[thread].data();
-        for (std::size_t i = next.fetch_add(1); i < pieces.size() && error.load() == 0; i = next.fetch_add(1)) {
+        for (std::size_t i = next.fetch_add(1); i < pieces.size() && error.load() == 0;
+             i = next.fetch_add(1)) {
             const Piece& piece = pieces[i];
             const Matrix& m = piece.source->target;
             std::int64_t stride = row_bytes(m.type, m.k);
             std::int64_t first = piece.panel_begin * kLanes;
             std::int64_t rows = std::min(piece.panel_end * kLanes, m.rows) - first;
-            if (!read_all(piece.source->descriptor, buffer, rows * stride, piece.source->offset + first * stride)) {
+            if (!read_all(piece.source->descriptor, buffer, rows * stride,
+                          piece.source->offset + first * stride)) {
                 error.store(errno);
                 return;
             }
