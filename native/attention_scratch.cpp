@@ -7,8 +7,7 @@ std::size_t attention_scratch(std::int64_t rows, std::int64_t key_size, std::int
     std::int64_t key = (key_size + 15) / 16 * 16;
     std::int64_t value = (value_size + 15) / 16 * 16;
     std::int64_t chunk = kAttentionChunk;
-    std::int64_t floats = rows * (key + value + chunk) + chunk * (key + value) + (key > value ? key : value) +
-                          2 * ((rows + 15) / 16 * 16);
+    std::int64_t floats = rows * (key + value + chunk) + chunk * (key + value) + 2 * ((rows + 15) / 16 * 16);
     return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
