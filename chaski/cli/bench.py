@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chaski.cli.layout import section, size
+from chaski.cli.layout import section, size_in_bytes
 
 if TYPE_CHECKING:
     from chaski.runner.llm import LLM
@@ -61,6 +61,7 @@ class _Result:
 @click.option("--threads", type=int, help="Cores to compute on.  [default: all physical ones]")
 @click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.help_option("-h", "--help")
 def command(
     model: str,
     prompt: int,
@@ -153,7 +154,7 @@ def _table(result: _Result, workload: _Workload) -> str:
         ("decode", f"{workload.generate} tokens", _rates(result.decode_tokens_per_second)),
         ("load", "", f"{result.load_seconds:.2f} s"),
         ("first logits", "", f"{result.first_logits_seconds:.2f} s"),
-        ("peak memory", "", size(result.peak_rss_bytes, ("B", "kB", "MB", "GB", "TB"))),
+        ("peak memory", "", size_in_bytes(result.peak_rss_bytes)),
     ]
     title = f"{workload.batch} sequence(s), {workload.depth} tokens before the prompt; best (all)"
     return section(title, rows)

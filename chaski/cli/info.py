@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import click
 
-import chaski
-from chaski.cli.layout import section, size
+from chaski import __version__
+from chaski.cli.layout import section, size_in_bytes
+
+if TYPE_CHECKING:
+    from chaski.env import Variable
 
 __all__ = ["command"]
 
-_BYTES = ("B", "kB", "MB", "GB", "TB")
-
 
 @click.command("info", short_help="Show what chaski computes with on this machine.")
+@click.help_option("-h", "--help")
 def command() -> None:
     """Show the version, the devices, and the settings that come from the environment."""
     from chaski.env import Environment, variables
@@ -23,9 +28,9 @@ def command() -> None:
     threads = environment.threads or physical_cores()
     backend = open_backend("cpu", BackendOptions(threads, environment.isa))
     device = backend.devices()[0]
-    memory, available = size(device.memory_bytes, _BYTES), size(device.available_bytes, _BYTES)
+    memory, available = size_in_bytes(device.memory_bytes), size_in_bytes(device.available_bytes)
     rows = [
-        ("version", chaski.__version__),
+        ("version", __version__),
         ("backend", backend.name),
         ("device", device.name),
         ("instruction set", device.features[-1] if environment.isa == "auto" else environment.isa),
@@ -36,4 +41,10 @@ def command() -> None:
     ]
     backend.close()
     click.echo(section("chaski", rows))
-    click.echo(section("Environment", ((v.name, f"{v.meaning} (default: {v.default})") for v in variables())))
+    settings = [(row.name, _value(row), row.meaning) for row in variables()]
+    click.echo(section("Environment", settings))
+
+
+def _value(row: Variable) -> str:
+    """What a variable is set to; what goes without it in parentheses."""
+    return os.environ.get(row.name) or f"({row.default})"

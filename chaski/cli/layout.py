@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["duration", "section", "size", "table"]
+__all__ = ["duration", "section", "size", "size_in_bytes", "table"]
 
 
 def duration(seconds: float) -> str:
@@ -19,14 +19,14 @@ def duration(seconds: float) -> str:
     return f"{prefix}{_short(rest, 6)}s"
 
 
-def size(count: float, units: Sequence[str] = ("", "K", "M", "B", "T")) -> str:
-    """A count in thousands, with three digits at most: `1.24B`, `135M`, `512`."""
-    unit = 0
-    while count >= 999.5 and unit < len(units) - 1:
-        count /= 1000
-        unit += 1
-    digits = 0 if unit == 0 or count >= 99.95 else 1 if count >= 9.995 else 2
-    return f"{_short(count, digits)}{units[unit]}"
+def size(count: float) -> str:
+    """A count with three digits: `1.24B`, `135M`, `512`."""
+    return _scaled(count, ("", "K", "M", "B", "T"))
+
+
+def size_in_bytes(count: float) -> str:
+    """Bytes with three digits: `1.24 GB`, `135 MB`, `512 B`."""
+    return _scaled(count, (" B", " kB", " MB", " GB", " TB"))
 
 
 def table(rows: Iterable[Sequence[object]], indent: str = "    ") -> str:
@@ -48,6 +48,15 @@ def section(title: str, rows: Iterable[Sequence[object]]) -> str:
 
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _scaled(count: float, units: Sequence[str]) -> str:
+    unit = 0
+    while count >= 999.5 and unit < len(units) - 1:
+        count /= 1000
+        unit += 1
+    digits = 0 if unit == 0 or count >= 99.95 else 1 if count >= 9.995 else 2
+    return f"{_short(count, digits)}{units[unit]}"
 
 
 def _short(number: float, digits: int) -> str:

@@ -7,7 +7,8 @@ from importlib import import_module
 
 import click
 
-import chaski
+from chaski import __version__
+from chaski.errors import ChaskiError
 
 __all__ = ["chaski_command", "main"]
 
@@ -29,12 +30,13 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except chaski.ChaskiError as error:
+        except ChaskiError as error:
             raise click.ClickException(str(error)) from error
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(chaski.__version__, "-v", "--version", message="chaski version %(version)s")
+@click.group(cls=_Commands)
+@click.help_option("-h", "--help")
+@click.version_option(__version__, "-v", "--version", message="chaski version %(version)s")
 def chaski_command() -> None:
     """Run language models on this machine."""
     logging.basicConfig(level=logging.WARNING, format="Note: %(message)s")

@@ -27,6 +27,7 @@ _INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 @click.option("--context", type=int, metavar="N", help="Tokens that prompt and answers may take.")
 @click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
 @click.option("--verbose", is_flag=True, help="Print counts and rates after each answer, on stderr.")
+@click.help_option("-h", "--help")
 def command(
     model: str,
     prompt: tuple[str, ...],

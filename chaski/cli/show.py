@@ -49,6 +49,7 @@ _SHOWN_CHARACTERS = 80
 @click.option("--template", is_flag=True, help="Print the chat template and nothing else.")
 @click.option("--tensors", is_flag=True, help="List every tensor with its type and shape.")
 @click.option("--verbose", is_flag=True, help="List the metadata and the tensors.")
+@click.help_option("-h", "--help")
 def command(model: str, template: bool, tensors: bool, verbose: bool) -> None:
     """Show the architecture, sizes and types of MODEL, a name or a path to a GGUF file."""
     from chaski.formats.gguf import open_gguf

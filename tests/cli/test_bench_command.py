@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from chaski.cli.main import chaski_command
+from chaski.model.input import Batch
+from chaski.model.program import Program
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("--prompt", "20", "--generate", "6", "--threads", "1")
+
+
+def bench(path: Path, *arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(chaski_command, ["bench", str(path), "--json", *SMALL, *arguments])
+    assert result.exit_code == 0, result.output
+    measured: dict[str, Any] = json.loads(result.stdout)
+    return measured
+
+
+def test_json_has_the_agreed_keys(tiny_llama: Path) -> None:
+    command = [sys.executable, "-m", "chaski", "bench", str(tiny_llama), "--json", "--repeat", "2", *SMALL]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, timeout=60)
+    result = json.loads(done.stdout)
+    assert sorted(result) == [
+        "decode_tokens_per_second",
+        "first_logits_seconds",
+        "load_seconds",
+        "peak_rss_bytes",
+        "prefill_tokens_per_second",
+    ]
+    assert len(result["prefill_tokens_per_second"]) == len(result["decode_tokens_per_second"]) == 2
+    assert 0 < result["load_seconds"] < result["first_logits_seconds"] < 30
+    assert 10_000_000 < result["peak_rss_bytes"] < 1_000_000_000
+    assert done.stderr == ""
+
+
+def test_a_table_for_people(tiny_llama: Path) -> None:
+    result = CliRunner().invoke(chaski_command, ["bench", str(tiny_llama), "--repeat", "2", *SMALL])
+    assert [line.split()[0] for line in result.output.splitlines()[1:6]] == [
+        "prefill",
+        "decode",
+        "load",
+        "first",
+        "peak",
+    ]
+
+
+@pytest.mark.parametrize(("depth", "batch"), [(0, 1), (9, 1), (0, 3), (9, 3)])
+def test_what_is_computed(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, depth: int, batch: int) -> None:
+    """The history, then the prompts, then one token for each sequence at a time; nothing twice, no more."""
+    batches: list[tuple[int, list[int]]] = []
+    forward = Program.forward
+
+    def recorded(program: Program, computed: Batch) -> np.ndarray:
+        batches.append((len(computed.tokens), sorted(set(computed.sequences.tolist()))))
+        return forward(program, computed)
+
+    monkeypatch.setattr(Program, "forward", recorded)
+    bench(tiny_llama, "--depth", str(depth), "--batch", str(batch), "--repeat", "2")
+    everybody = list(range(batch))
+    repeat = [(depth * batch, everybody)] if depth else []
+    repeat += [(20 * batch, everybody)] + [(batch, everybody)] * 6
+    assert batches == [(1, [0])] + repeat * 2
+
+
+def test_rates_count_the_tokens_of_all_sequences(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaski.cli.bench._run", lambda model, prompts, num_predict: 2.0)
+    result = bench(tiny_llama, "--batch", "4", "--repeat", "1")
+    assert result["prefill_tokens_per_second"] == [40.0]
+    assert result["decode_tokens_per_second"] == [12.0]
+
+
+def test_the_tokenizer_is_never_made(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaski.text.tokenizer.load_tokenizer", None)
+    bench(tiny_llama, "--repeat", "1")

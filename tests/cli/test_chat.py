@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import chaski
+from chaski.cli.chat import chat
+from chaski.cli.session import Session
+from tests.tiny_llama import write_tiny_llama
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_llama: Path) -> Iterator[chaski.LLM]:
+    with chaski.load(tiny_llama) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def session(model: chaski.LLM) -> Session:
+    return Session(model, {"temperature": 0, "num_predict": 6})
+
+
+def talk(session: Session, monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
+    """Type the lines, then end the input. An exception among them is what Ctrl-C or Ctrl-D does."""
+    typed = iter([*lines, EOFError])
+
+    def read(prompt: str) -> str:
+        line = next(typed)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    monkeypatch.setattr("builtins.input", read)
+    chat(session)
+
+
+def said(session: Session) -> list[str]:
+    return [message["content"] for message in session.history if message["role"] == "user"]
+
+
+def test_the_conversation_is_remembered(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk(session, monkeypatch, "hello", "and then?")
+    first, second = session.history[1]["content"], session.history[3]["content"]
+    assert capsys.readouterr().out == f"{first}\n{second}\n\n"
+    again = session.model.chat(session.history[:3], temperature=0, num_predict=6)
+    assert again.text == second
+
+
+def test_without_history_each_message_stands_alone(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk(session, monkeypatch, "/set nohistory", "hello", "/set history", "again")
+    assert said(session) == ["again"]
+
+
+def test_clear_forgets(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk(session, monkeypatch, "hello", "/clear", "again")
+    assert said(session) == ["again"]
+
+
+@pytest.mark.parametrize("word", ["/bye", "/exit"])
+def test_leaving(session: Session, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    talk(session, monkeypatch, "", word, "never read")
+    assert session.history == []
+
+
+def test_messages_of_several_lines(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk(session, monkeypatch, '"""first', "  second", 'third"""', '"""one line"""', 'say """ twice')
+    assert said(session) == ["first\n  second\nthird", "one line", 'say """ twice']
+
+
+def test_system_messages(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk(session, monkeypatch, '/set system """be', 'brief"""')
+    assert session.system == "be\nbrief"
+    talk(session, monkeypatch, "/set system")
+    assert session.system is None
+
+
+def test_parameters(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        "/set parameter seed 42",
+        "/set parameter stop end fin",
+        "/set parameter top_p 0.5",
+        "/show parameters",
+    ]
+    talk(session, monkeypatch, *lines)
+    assert session.options == {
+        "temperature": 0,
+        "num_predict": 6,
+        "seed": 42,
+        "stop": ["end", "fin"],
+        "top_p": 0.5,
+    }
+    output = capsys.readouterr().out
+    assert "Set parameter 'stop' to 'end fin'" in output
+    assert "    seed           42\n" in output
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/fly", "unknown command; type /? for help"),
+        ("/set", "/set knows parameter, system"),
+        ("/set parameter seed", "/set parameter needs a name and a value"),
+        ("/set parameter seed many", "option seed is 'many'"),
+        ("/set parameter speed 3", "option 'speed' is unknown"),
+        ("/show all", "/show knows info, parameters, system and template"),
+        ("x" * 400, "but the context holds 256"),
+    ],
+)
+def test_mistakes_do_not_end_the_chat(
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    line: str,
+    message: str,
+) -> None:
+    talk(session, monkeypatch, line, "still here")
+    assert message in capsys.readouterr().err
+    assert said(session) == ["still here"]
+    assert session.options == {"temperature": 0, "num_predict": 6}
+
+
+def test_what_can_be_shown(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk(session, monkeypatch, "/show info", "/show template", "/show system", "/?")
+    output = capsys.readouterr().out
+    assert "tiny.gguf" in output
+    assert "message.role" in output
+    assert "No system message is set." in output
+    assert "/set parameter NAME VALUE" in output
+
+
+def test_ctrl_c_at_the_prompt_is_not_the_end(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk(session, monkeypatch, KeyboardInterrupt, "hello")
+    assert "Use Ctrl-D or /bye to leave." in capsys.readouterr().out
+    assert said(session) == ["hello"]
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path: Path) -> None:
+    """On a real terminal, with a real signal, while an answer of 100,000 tokens is being written."""
+    path = write_tiny_llama(tmp_path / "long.gguf", llama__context_length=200_000)
+    arguments = ["run", str(path), "--temperature", "0", "--context", "150000"]
+    terminal, inner = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "chaski", *arguments], stdin=inner, stdout=inner, stderr=inner, cwd=ROOT
+    ) as process:
+        os.close(inner)
+        _read_until(terminal, b">>> ")
+        os.write(terminal, b"hello\n")
+        _read_until(terminal, b"hello\r\n")
+        _read_some(terminal, 200)
+        process.send_signal(signal.SIGINT)
+        _read_until(terminal, b"\n>>> ")
+        os.write(terminal, b"/bye\n")
+        _drain(terminal)
+        assert process.wait(timeout=20) == 0
+    os.close(terminal)
+
+
+def _read_until(terminal: int, end: bytes) -> None:
+    seen = b""
+    deadline = time.monotonic() + 30
+    while not seen.endswith(end):
+        assert time.monotonic() < deadline, seen[-500:]
+        seen += os.read(terminal, 1)
+
+
+def _read_some(terminal: int, count: int) -> None:
+    while count > 0:
+        count -= len(os.read(terminal, count))
+
+
+def _drain(terminal: int) -> None:
+    """Read what is left, so that the program can write it; a terminal that nobody writes to is an error."""
+    try:
+        while os.read(terminal, 1000):
+            pass
+    except OSError:
+        return

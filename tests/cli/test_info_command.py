@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+import chaski
+from chaski.cli.main import chaski_command
+from chaski.env import variables
+
+
+def info() -> str:
+    result = CliRunner().invoke(chaski_command, ["info"])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_what_chaski_computes_with() -> None:
+    lines = dict(line.strip().split("    ", 1) for line in info().splitlines() if line.startswith("    "))
+    fields = {name: text.strip() for name, text in lines.items()}
+    assert fields["version"] == chaski.__version__
+    assert int(fields["threads"]) == int(fields["cores"]) >= 1
+    assert fields["instruction set"] in fields["instruction sets here"].split(", ")
+    assert fields["memory"].endswith(" available")
+
+
+def test_the_environment_is_listed_and_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(variable.name in info() for variable in variables())
+    monkeypatch.setenv("CHASKI_THREADS", "3")
+    monkeypatch.setenv("CHASKI_ISA", "portable")
+    output = info()
+    assert "    threads                  3\n" in output
+    assert "    instruction set          portable\n" in output
+
+
+def test_an_instruction_set_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHASKI_ISA", "abacus")
+    result = CliRunner().invoke(chaski_command, ["info"])
+    assert result.exit_code == 1
+    assert "instruction set 'abacus' is not available" in result.stderr

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import chaski
+from chaski.cli.main import chaski_command
+
+ROOT = Path(__file__).parents[2]
+
+
+def chaski_process(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "chaski", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False, **options
+    )
+
+
+def test_every_command_is_listed_and_has_help() -> None:
+    listed = CliRunner().invoke(chaski_command, ["--help"])
+    for name in ("run", "show", "info", "bench"):
+        assert f"\n  {name} " in listed.output
+        assert CliRunner().invoke(chaski_command, [name, "--help"]).exit_code == 0
+
+
+def test_help_is_quick() -> None:
+    best = min(_seconds_of_help() for _ in range(3))
+    assert best < 0.5  # 0.1 s alone on a machine; tests share theirs
+
+
+def _seconds_of_help() -> float:
+    started = time.perf_counter()
+    assert "Usage: chaski" in chaski_process("--help").stdout
+    return time.perf_counter() - started
+
+
+def test_help_needs_nothing_heavy() -> None:
+    program = (
+        "import sys; from click.testing import CliRunner; from chaski.cli.main import chaski_command;"
+        "CliRunner().invoke(chaski_command, ['--help']); print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "chaski.cli.bench" in loaded
+    assert not loaded & {"numpy", "jinja2", "tokenizers", "chaski._native", "chaski.formats.gguf"}
+
+
+def test_the_version_is_the_packages() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert chaski.__version__ == version
+    assert CliRunner().invoke(chaski_command, ["--version"]).output == f"chaski version {version}\n"
+
+
+def test_errors_are_one_line_on_stderr() -> None:
+    done = chaski_process("run", "nowhere.gguf", "hello")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: no file 'nowhere.gguf'")
+    assert done.stderr.count("\n") == 1
+
+
+def test_other_exceptions_stay_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(model: str) -> Path:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("chaski.names.resolve", fail)
+    assert isinstance(CliRunner().invoke(chaski_command, ["show", "guide"]).exception, ZeroDivisionError)
+
+
+def test_unknown_commands_and_bad_options() -> None:
+    for arguments in (["fly"], ["run"], ["bench", "x", "--prompt", "0"]):
+        assert CliRunner().invoke(chaski_command, arguments).exit_code == 2

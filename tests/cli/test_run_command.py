@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import chaski
+from chaski.cli.main import chaski_command
+from chaski.cli.session import report
+from chaski.runner.events import Done
+from tests.tiny_llama import write_tiny_llama
+
+GREEDY = ("--temperature", "0", "--num-predict", "12")
+
+
+def run(*arguments: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(chaski_command, ["run", *arguments], input=stdin)
+
+
+def expected(path: Path, prompt: str, system: str | None = None) -> str:
+    messages = [{"role": "system", "content": system}] if system else []
+    with chaski.load(path) as model:
+        messages.append({"role": "user", "content": prompt})
+        return model.chat(messages, temperature=0, num_predict=12).text
+
+
+def test_an_answer_goes_to_stdout_and_nothing_else(tiny_llama: Path) -> None:
+    result = run(str(tiny_llama), "hello there", *GREEDY)
+    assert result.exit_code == 0
+    assert result.stdout == expected(tiny_llama, "hello there") + "\n"
+    assert result.stderr == ""
+
+
+def test_words_and_piped_text_make_one_prompt(tiny_llama: Path) -> None:
+    answer = expected(tiny_llama, "in the other end") + "\n"
+    assert run(str(tiny_llama), "in the", "other end", *GREEDY).stdout == answer
+    assert run(str(tiny_llama), *GREEDY, stdin="in the other end\n").stdout == answer
+    assert run(str(tiny_llama), "other end", *GREEDY, stdin="in the\n").stdout == answer
+
+
+def test_no_prompt_at_all_is_an_error(tiny_llama: Path) -> None:
+    result = run(str(tiny_llama), stdin=" \n")
+    assert result.exit_code == 2
+    assert "the standard input is empty" in result.stderr
+
+
+def test_system_message(tiny_llama: Path) -> None:
+    result = run(str(tiny_llama), "hello", "--system", "be brief", *GREEDY)
+    assert result.stdout == expected(tiny_llama, "hello", "be brief") + "\n"
+
+
+def test_raw_prompts_go_around_the_template(tiny_llama: Path) -> None:
+    with chaski.load(tiny_llama) as model:
+        answer = model.generate("hello", temperature=0, num_predict=12).text
+    assert run(str(tiny_llama), "hello", "--raw", *GREEDY).stdout == answer + "\n"
+
+
+def test_options_reach_the_sampler(tiny_llama: Path) -> None:
+    wild = ("--temperature", "2", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--num-predict", "12")
+    answers = [run(str(tiny_llama), "hello", *wild, "--seed", seed).stdout for seed in ("1", "1", "2")]
+    assert answers[0] == answers[1] != answers[2]
+    whole = run(str(tiny_llama), "hello", *GREEDY).stdout
+    assert (
+        run(str(tiny_llama), "hello", *GREEDY, "--stop", whole[5]).stdout
+        == whole[: whole.index(whole[5])] + "\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--top-p", "nan"), "Error: option top_p is nan"),
+        (("--context", "3"), "Error: the prompt has 21 tokens, but the context holds 3"),
+        (("--threads", "0"), "Error: threads = 0 must be"),
+        (("--backend", "abacus"), "Error: backend 'abacus' is unknown"),
+    ],
+)
+def test_bad_options_are_errors(tiny_llama: Path, options: tuple[str, ...], message: str) -> None:
+    result = run(str(tiny_llama), "hello", *options)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(message)
+    assert result.stdout == ""
+
+
+def test_a_model_without_a_template_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_tiny_llama(tmp_path / "plain.gguf", chat_template=None)
+    with chaski.load(path) as model:
+        answer = model.generate("hello", temperature=0, num_predict=12).text
+    result = run(str(path), "hello", *GREEDY)
+    assert result.stdout == answer + "\n"
+    assert "plain.gguf has no chat template: it gets plain text, without roles" in caplog.text
+
+
+def test_verbose_reports_counts_and_rates_on_stderr(tiny_llama: Path) -> None:
+    result = run(str(tiny_llama), "hello there", "--verbose", *GREEDY)
+    assert result.stdout == expected(tiny_llama, "hello there") + "\n"
+    shape = re.sub(r"\d+(\.\d+)?", "N", re.sub(r"\b([\d.]+)(µs|ms|s)$", "TIME", result.stderr, flags=re.M))
+    assert shape.splitlines() == [
+        "total duration:       TIME",
+        "load duration:        TIME",
+        "prompt eval count:    N token(s)",
+        "prompt eval duration: TIME",
+        "prompt eval rate:     N tokens/s",
+        "eval count:           N token(s)",
+        "eval duration:        TIME",
+        "eval rate:            N tokens/s",
+    ]
+
+
+def test_the_report_leaves_out_what_is_zero() -> None:
+    done = Done(
+        reason="stop",
+        prompt_tokens=30,
+        cached_tokens=10,
+        generated_tokens=5,
+        dropped_tokens=0,
+        load_seconds=0.0,
+        prefill_seconds=0.5,
+        decode_seconds=2.0,
+    )
+    assert report(done).splitlines() == [
+        "total duration:       2.5s",
+        "prompt eval count:    30 token(s)",
+        "prompt cached count:  10 token(s)",
+        "prompt eval duration: 500ms",
+        "prompt eval rate:     40.00 tokens/s",
+        "eval count:           5 token(s)",
+        "eval duration:        2s",
+        "eval rate:            2.00 tokens/s",
+    ]

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from chaski.cli.main import chaski_command
+from tests.tiny_llama import TEMPLATE, write_tiny_llama
+
+
+def show(*arguments: str) -> Result:
+    return CliRunner().invoke(chaski_command, ["show", *arguments])
+
+
+def test_the_overview(tiny_llama: Path) -> None:
+    assert show(str(tiny_llama)).output == (
+        "  Model\n"
+        "    name                Tiny\n"
+        "    architecture        llama\n"
+        "    parameters          95.7K\n"
+        "    context length      256\n"
+        "    embedding length    64\n"
+        "    quantization        F32\n"
+        "    tensors             21: 21 F32\n"
+        "\n"
+    )
+
+
+def test_tensors_and_metadata(tiny_llama: Path) -> None:
+    listed = show(str(tiny_llama), "--tensors").output
+    assert "    blk.1.ffn_down.weight       F32    [64, 96]\n" in listed
+    assert "Metadata" not in listed
+    everything = show(str(tiny_llama), "--verbose").output
+    assert "    tokenizer.ggml.merges                     [t h th e i n Ġ the a n ...+1 more]\n" in everything
+    assert "    tokenizer.ggml.add_bos_token              true\n" in everything
+    assert "    llama.attention.layer_norm_rms_epsilon    1e-05\n" in everything
+    assert "[64, 96]" in everything
+
+
+def test_the_template(tiny_llama: Path, tmp_path: Path) -> None:
+    assert show(str(tiny_llama), "--template").output == TEMPLATE + "\n"
+    plain = write_tiny_llama(tmp_path / "plain.gguf", chat_template=None)
+    result = show(str(plain), "--template")
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {plain} has no chat template\n"
+
+
+def test_what_the_file_says_of_itself(tmp_path: Path) -> None:
+    path = write_tiny_llama(
+        tmp_path / "tiny.gguf",
+        general__file_type=15,
+        general__license="First\n\nSecond\nThird",
+        general__name="\x1b[1m",
+    )
+    output = show(str(path)).output
+    assert "    quantization        Q4_K_M\n" in output
+    assert "  License\n    First\n    Second\n    ...\n" in output
+    assert "    name                \\x1b[1m\n" in output
+
+
+def test_architectures_that_cannot_run_can_be_shown(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "other.gguf", general__architecture="mamba9")
+    assert "    architecture    mamba9\n" in show(str(path)).output
+
+
+def test_faults_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(b"nothing of the kind")
+    result = show(str(path))
+    assert result.exit_code == 1
+    assert "not a GGUF file" in result.stderr

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from chaski.env import Environment, variables
+from chaski.errors import OptionError
+
+
+def test_nothing_is_set() -> None:
+    assert Environment.read({}) == Environment(None, 1, None, None, "auto")
+
+
+def test_values_are_parsed() -> None:
+    values = {
+        "OLLAMA_CONTEXT_LENGTH": "8192",
+        "OLLAMA_NUM_PARALLEL": " 4 ",
+        "OLLAMA_KV_CACHE_TYPE": '"F16"',
+        "CHASKI_THREADS": "'2'",
+        "CHASKI_ISA": "AVX2",
+        "OLLAMA_SOMETHING_ELSE": "ignored",
+    }
+    assert Environment.read(values) == Environment(8192, 4, "f16", 2, "avx2")
+
+
+@pytest.mark.parametrize("empty", ["", "  ", '""'])
+def test_an_empty_value_is_none(empty: str) -> None:
+    assert Environment.read({variable.name: empty for variable in variables()}) == Environment()
+
+
+@pytest.mark.parametrize("value", ["many", "0", "-1", "1.5", "1e3"])
+def test_a_bad_value_is_an_error(value: str) -> None:
+    message = f"environment variable OLLAMA_NUM_PARALLEL = {value!r} must be a whole number above 0"
+    with pytest.raises(OptionError, match=re.escape(message)):
+        Environment.read({"OLLAMA_NUM_PARALLEL": value})
+
+
+def test_the_table_is_complete() -> None:
+    names = [variable.name for variable in variables()]
+    assert len(names) == len(set(names))
+    assert all(variable.meaning and variable.default for variable in variables())

@@ -1,0 +1,128 @@
+"""Imports go one way, and importing does no work. Both are read from the source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "chaski"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Each floor may import itself and the floors before it.
+FLOORS = [
+    {"errors", "env", "names"},
+    {"formats"},
+    {"ml"},
+    {"kvcache"},
+    {"model"},
+    {"runner"},
+    {"server"},
+    {"cli"},
+]
+# Beside the floors: what these may import, and who may import them.
+SIDE_ROOMS = {"text": {"errors", "formats"}, "sample": {"errors", "formats"}}
+ABOVE_SIDE_ROOMS = {"runner", "server", "cli"}
+# The package's own face, and what only `ml.cpu` touches.
+FACE = {"__init__", "__main__"}
+HEAVY = {"numpy", "jinja2", "tokenizers", "sentencepiece", "torch", "chaski._native"}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def allowed(name: str) -> set[str]:
+    if name in SIDE_ROOMS:
+        return {name} | SIDE_ROOMS[name]
+    level = next(index for index, floor in enumerate(FLOORS) if name in floor)
+    below = set().union(*FLOORS[: level + 1])
+    return below | set(SIDE_ROOMS) if name in ABOVE_SIDE_ROOMS else below
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Full names of all modules that are imported anywhere, and of names imported from a package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def types_only(tree: ast.Module) -> Iterator[ast.stmt]:
+    """What stands under `if TYPE_CHECKING:`."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from node.body
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down(path: Path) -> None:
+    if room(path) in FACE:
+        return
+    tree = ast.parse(path.read_text())
+    deferred = {name for node in types_only(tree) for name in imports(node)}
+    for name in imports(tree):
+        parts = name.split(".")
+        if parts[0] != "chaski" or parts[1:2] == ["_native"]:
+            continue
+        if name == "chaski.__version__":
+            continue
+        if room(path) == "kvcache" and name in deferred and name.startswith("chaski.model.input."):
+            continue  # the one name that points up, for annotations
+        assert parts[1] in allowed(room(path)), f"{room(path)} must not import {name}"
+
+
+def test_the_rule_knows_every_room() -> None:
+    rooms = {room(path) for path in MODULES} - FACE
+    assert rooms <= set().union(*FLOORS, SIDE_ROOMS)
+
+
+def test_only_the_cpu_backend_touches_the_native_module() -> None:
+    users = {path.parent for path in MODULES if "chaski._native" in imports(ast.parse(path.read_text()))}
+    assert users == {PACKAGE / "ml" / "cpu"}
+
+
+def test_only_the_factory_imports_a_backend() -> None:
+    for path in MODULES:
+        own = path.relative_to(PACKAGE).parts[:2]
+        for name in imports(ast.parse(path.read_text())):
+            for backend in ("cpu", "reference"):
+                if name.startswith(f"chaski.ml.{backend}") and own != ("ml", backend):
+                    assert path == PACKAGE / "ml" / "__init__.py", f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_importing_does_no_work(path: Path) -> None:
+    """Modules hold imports, definitions and constants; nothing runs but what makes those."""
+    for node in ast.parse(path.read_text()).body:
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        is_guard = isinstance(node, ast.If) and ast.unparse(node.test) in (
+            "TYPE_CHECKING",
+            "__name__ == '__main__'",
+        )
+        definitions = (
+            ast.Import,
+            ast.ImportFrom,
+            ast.ClassDef,
+            ast.FunctionDef,
+            ast.AsyncFunctionDef,
+            ast.Assign,
+            ast.AnnAssign,
+        )
+        assert is_docstring or is_guard or isinstance(node, definitions), f"line {node.lineno}"
+
+
+@pytest.mark.parametrize("room_name", ["errors.py", "env.py", "names.py", "cli"])
+def test_light_modules_import_nothing_heavy(room_name: str) -> None:
+    """At the top, that is: commands import what they need when they are called."""
+    for path in MODULES:
+        if path.relative_to(PACKAGE).parts[0] == room_name:
+            tree = ast.parse(path.read_text())
+            top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+            for name in imports(ast.Module(top, [])):
+                assert not name.startswith(tuple(HEAVY)), f"{path} imports {name}"
