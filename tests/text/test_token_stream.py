@@ -49,7 +49,7 @@ def test_byte_level_stream_is_the_decoded_whole(ids):
     assert text == BYTE_LEVEL.decode(ids)
 
 
-@given(st.lists(st.integers(3, SENTENCEPIECE.size - 1), max_size=60))  # 0 to 2 are control tokens
+@given(st.lists(st.integers(4, SENTENCEPIECE.size - 1), max_size=60))  # 0 to 3 are special tokens
 def test_sentencepiece_stream_is_the_decoded_whole(ids):
     stream = SENTENCEPIECE.stream()
     text = "".join(map(stream.feed, ids)) + stream.flush()

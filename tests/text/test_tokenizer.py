@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from token_fixtures import byte_level_metadata, fixture, sentencepiece_metadata, special_metadata, tokenizer
 
-from chaski.errors import TokenizerError
+from chaski.errors import TokenizerError, UnsupportedError
 from chaski.text.tokenizer import load_tokenizer
 from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS
 
@@ -102,6 +102,26 @@ class TestSpecial:
         (a, control, x) = ids_of(tok, "▁a", "</s>", "▁I")
         assert tok.encode("a</s>I", add_special=False) == [a, control, x]
         assert tok.decode([a, control, x], special=True) == "a</s>I"
+
+    def test_sentencepiece_user_defined_tokens(self):
+        """As in llama.cpp: found by their spelling, with a space put before the text that follows."""
+        tok = tokenizer("sentencepiece_prefix")
+        ids = ids_of(tok, "▁a", "<tool>", "▁I")
+        assert tok.encode("a<tool>I", add_special=False, parse_special=False) == ids
+        assert tok.encode("<tool>", add_special=False) == [ids[1]]
+        assert tok.decode(ids) == "a<tool>I"
+
+    @pytest.mark.parametrize("space", [" ", "▁"])
+    def test_sentencepiece_user_defined_spaces(self, space):
+        """Converters spell such tokens with spaces or leave them as they were."""
+        metadata = sentencepiece_metadata("sentencepiece_plain")
+        tokens = metadata[KEY + "tokens"]
+        tokens[3:6] = [space * 2, space * 3, space * 4]
+        tok = load_tokenizer(metadata)
+        text = "a  b     c\n\nd"
+        assert tok.encode(text) == tokenizer("sentencepiece_plain").encode(text)
+        assert {3, 5} < set(tok.encode(text))
+        assert tok.decode(tok.encode(text)) == text
 
     def test_sentencepiece_unknown_token_typed_as_control(self):
         """Many converted files have it so."""
@@ -219,12 +239,17 @@ class TestErrors:
             ({"scores": None}, "scores is missing"),
             ({"scores": [0.0]}, "scores has 1 entries for"),
             ({"add_space_prefix": "no"}, "add_space_prefix is a str, expected bool"),
-            ({"precompiled_charsmap": "abc"}, "precompiled_charsmap is not an array of bytes"),
+            ({"scores": [float("nan")] * 1200}, "scores holds a value that is not finite"),
+            ({"token_type": [7] * 1200}, "token_type has the value 7; types are 1 to 6"),
         ],
     )
     def test_of_sentencepiece(self, changes, says):
         with pytest.raises(TokenizerError, match=says):
             load_tokenizer(changed(sentencepiece_metadata(), **changes))
+
+    def test_of_character_tables(self):
+        with pytest.raises(UnsupportedError, match="precompiled_charsmap"):
+            load_tokenizer(sentencepiece_metadata(precompiled_charsmap=np.zeros(8, np.uint8)))
 
     def test_of_byte_tokens(self):
         metadata = sentencepiece_metadata()
@@ -253,7 +278,7 @@ class TestErrors:
         metadata[KEY + "tokens"][0] = "[not a byte]"
         with caplog.at_level(logging.WARNING):
             load_tokenizer(metadata).encode("x")
-        assert "no token for 1 byte values, the first is 0x21" in caplog.text
+        assert "1 byte values have no token and are lost, 0x21 first" in caplog.text
 
 
 @pytest.mark.parametrize("name", sorted(PRETOKENIZERS))

@@ -36,7 +36,6 @@ _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 class ByteLevelBPE:
     """Encodes text with a vocabulary, its merges and a pre-tokenizer."""
 
-    special_types = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
     prefix_space = False
 
     def __init__(self, vocabulary: Vocabulary, merges: Sequence[str], pretokenizer: PreTokenizer) -> None:
@@ -50,12 +49,16 @@ class ByteLevelBPE:
         # Unlike `encode`, this one tracks no offsets (half the time and memory) and lets other threads run.
         return [encoding.ids for encoding in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
 
+    def finds(self, user_defined: str) -> bool:
+        """Never: such tokens are plain text, not spelled as bytes."""
+        return False
+
     def token_bytes(self, token: str, kind: int) -> bytes:
-        """The bytes that the token spells; one with foreign characters (added by hand) is its own text."""
-        try:
-            return bytes([_BYTES[character] for character in token])
-        except KeyError:
+        """The bytes that the token spells. User-defined tokens, and others with foreign characters in them,
+        are their own text."""
+        if kind == TokenType.USER_DEFINED or not _BYTES.keys() >= set(token):
             return token.encode("utf-8", "surrogateescape")
+        return bytes([_BYTES[character] for character in token])
 
     @cached_property
     def _encoder(self) -> tokenizers.Tokenizer:
@@ -89,9 +92,7 @@ class ByteLevelBPE:
             ids.pop(self._vocabulary.tokens[token_id], None)
         missing = [b for b, c in enumerate(_CHARACTERS) if c not in ids and b not in _NEVER_IN_UTF8]
         if missing:
-            _log.warning(
-                "no token for %d byte values, the first is %#04x: they are lost", len(missing), missing[0]
-            )
+            _log.warning("%d byte values have no token and are lost, %#04x first", len(missing), missing[0])
         return ids
 
 

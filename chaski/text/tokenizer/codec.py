@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from chaski.text.tokenizer.vocabulary import TokenType
-
 
 class Codec(Protocol):
     """One algorithm over one vocabulary."""
-
-    @property
-    def special_types(self) -> tuple[TokenType, ...]:
-        """Types of the tokens that the algorithm does not find in text; `Tokenizer` splits them off."""
 
     @property
     def prefix_space(self) -> bool:
@@ -21,5 +15,8 @@ class Codec(Protocol):
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. The first call builds the tables and may raise `TokenizerError`."""
 
+    def finds(self, user_defined: str) -> bool:
+        """Whether `encode` finds this user-defined token; if not, `Tokenizer` splits it off."""
+
     def token_bytes(self, token: str, kind: int) -> bytes:
-        """The bytes that a token of any type outside `special_types` stands for."""
+        """The bytes that a token stands for, of any type but control and unknown."""

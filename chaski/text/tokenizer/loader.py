@@ -59,9 +59,10 @@ def _load_sentencepiece(metadata: Mapping[str, object]) -> Tokenizer:
         raise TokenizerError(
             f"{PREFIX}scores is missing: a SentencePiece vocabulary needs a score for each token"
         )
-    return Tokenizer(
-        vocabulary, SentencePieceBPE(vocabulary, scores.astype(np.float32), read_normalizer(metadata))
-    )
+    if not np.isfinite(scores).all():
+        raise TokenizerError(f"{PREFIX}scores holds a value that is not finite")
+    codec = SentencePieceBPE(vocabulary, scores.astype(np.float32), read_normalizer(metadata))
+    return Tokenizer(vocabulary, codec)
 
 
 _LOADERS: dict[str, Callable[[Mapping[str, object]], Tokenizer]] = {

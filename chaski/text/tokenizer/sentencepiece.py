@@ -8,19 +8,19 @@ are those of `sentencepiece_model.proto`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chaski.errors import TokenizerError
+from chaski.errors import TokenizerError, UnsupportedError
 from chaski.text.tokenizer.vocabulary import (
+    PREFIX,
     TokenType,
     Vocabulary,
-    read_bytes,
     read_scalar,
     string_list,
 )
@@ -39,21 +39,25 @@ class NormalizerSettings:
 
     add_space_prefix: bool = True
     remove_extra_whitespaces: bool = False
-    precompiled_charsmap: bytes = b""
 
 
 def read_normalizer(metadata: Mapping[str, object]) -> NormalizerSettings:
-    """The normalizer's settings of a file, defaults where it is silent."""
+    """The normalizer's settings of a file, defaults where it is silent.
+
+    A table of character replacements is refused: no model of this kind needs one, and the library would
+    follow a damaged one out of its memory.
+    """
+    if len(cast("Sized", metadata.get(PREFIX + "precompiled_charsmap", ()))) > 0:
+        raise UnsupportedError(
+            f"{PREFIX}precompiled_charsmap: SentencePiece files with one are not supported"
+        )
     prefix = read_scalar(metadata, "add_space_prefix", bool)
     remove = read_scalar(metadata, "remove_extra_whitespaces", bool)
-    charsmap = read_bytes(metadata, "precompiled_charsmap")
-    return NormalizerSettings(prefix is not False, remove is True, charsmap)
+    return NormalizerSettings(prefix is not False, remove is True)
 
 
 class SentencePieceBPE:
     """Encodes text with pieces and their scores."""
-
-    special_types = (TokenType.CONTROL, TokenType.UNKNOWN)
 
     def __init__(
         self, vocabulary: Vocabulary, scores: NDArray[np.float32], normalizer: NormalizerSettings
@@ -71,6 +75,10 @@ class SentencePieceBPE:
         """Token ids of each text. The first call builds the library's processor, which raises
         `TokenizerError` for a vocabulary that SentencePiece would not accept."""
         return [self._processor.encode(text) for text in texts]
+
+    def finds(self, user_defined: str) -> bool:
+        """Those with U+2581, which stands for a space that only the normalizer makes."""
+        return _SPACE in user_defined
 
     def token_bytes(self, token: str, kind: int) -> bytes:
         """The byte that a byte token names; else the text of the piece, with spaces for U+2581."""
@@ -94,10 +102,8 @@ class SentencePieceBPE:
         """A serialized `ModelProto`: the pieces in id order, then the trainer's and normalizer's settings."""
         settings = self._normalizer
         trainer = _varint_field(3, _MODEL_TYPE_BPE) + _varint_field(35, self._has_byte_fallback())
-        normalizer = (
-            _bytes_field(2, settings.precompiled_charsmap)
-            + _varint_field(3, settings.add_space_prefix)
-            + _varint_field(4, settings.remove_extra_whitespaces)
+        normalizer = _varint_field(3, settings.add_space_prefix) + _varint_field(
+            4, settings.remove_extra_whitespaces
         )
         return b"".join([*self._pieces(), _bytes_field(2, trainer), _bytes_field(3, normalizer)])
 
@@ -115,7 +121,7 @@ class SentencePieceBPE:
         """Spellings and types as the library wants them: all different, none empty, one unknown token.
 
         Tokens that must not come out of text, and all but the last of equal ones, get a name of their own.
-        User-defined tokens may be spelled with spaces in GGUF files.
+        Converters spell user-defined tokens with spaces.
         """
         tokens = string_list(self._vocabulary.tokens, "tokens")
         types = self._vocabulary.types.tolist()
@@ -123,7 +129,7 @@ class SentencePieceBPE:
             tokens[i] = tokens[i].replace(" ", _SPACE)
         last = {token: i for i, token in enumerate(tokens)}
         for i, (token, kind) in enumerate(zip(tokens, types, strict=True)):
-            if kind in self.special_types or not token or last[token] != i:
+            if kind in (TokenType.CONTROL, TokenType.UNKNOWN) or not token or last[token] != i:
                 tokens[i] = f"\uf8ff{i}"
                 types[i] = TokenType.CONTROL
         types[self._unknown_id()] = TokenType.UNKNOWN
@@ -133,9 +139,8 @@ class SentencePieceBPE:
         """The token for characters without one. Many files type it as control."""
         if self._vocabulary.unknown_id is not None:
             return self._vocabulary.unknown_id
-        candidates = self._vocabulary.ids_of_type(TokenType.UNKNOWN) or self._vocabulary.ids_of_type(
-            TokenType.CONTROL
-        )
+        ids_of_type = self._vocabulary.ids_of_type
+        candidates = ids_of_type(TokenType.UNKNOWN) or ids_of_type(TokenType.CONTROL)
         if not candidates:
             raise TokenizerError(
                 "tokenizer.ggml.unknown_token_id is missing, and no token is typed unknown or control"

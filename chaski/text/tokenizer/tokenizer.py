@@ -79,31 +79,38 @@ class Tokenizer:
     def token_bytes(self, token_id: int, special: bool = False) -> bytes:
         """The bytes that a token adds to a text: none for control tokens unless `special`."""
         token = self.token(token_id)
-        kind = self._type(token_id)
-        if kind in _HIDDEN and not special:
-            return b""
-        if kind in self._codec.special_types:
-            return token.encode("utf-8", "surrogateescape")
-        return self._codec.token_bytes(token, kind)
+        kind = int(self._vocabulary.types[token_id])
+        if kind not in _HIDDEN:
+            return self._codec.token_bytes(token, kind)
+        return token.encode("utf-8", "surrogateescape") if special else b""
 
     def is_special(self, token_id: int) -> bool:
-        """Whether the token is found in text by its spelling instead of by the algorithm."""
-        return self._type(token_id) in self._codec.special_types
+        """Whether `encode` finds the token by its spelling, before the algorithm sees the text."""
+        return token_id in self._special_ids
 
-    def _type(self, token_id: int) -> int:
-        return int(self._vocabulary.types[token_id])
+    @cached_property
+    def _hidden(self) -> dict[str, int]:
+        return self._by_spelling(self._vocabulary.ids_of_type(*_HIDDEN))
+
+    @cached_property
+    def _visible(self) -> dict[str, int]:
+        ids = self._by_spelling(self._vocabulary.ids_of_type(TokenType.USER_DEFINED))
+        return {token: i for token, i in ids.items() if not self._codec.finds(token)}
+
+    def _by_spelling(self, ids: Iterable[int]) -> dict[str, int]:
+        return {token: i for i in ids if (token := self._vocabulary.tokens[i])}
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        return frozenset([*self._hidden.values(), *self._visible.values()])
 
     @cached_property
     def _all_special(self) -> SpecialSplitter:
-        return self._splitter(*self._codec.special_types)
+        return SpecialSplitter(self._hidden | self._visible)
 
     @cached_property
     def _visible_special(self) -> SpecialSplitter:
-        return self._splitter(*(kind for kind in self._codec.special_types if kind not in _HIDDEN))
-
-    def _splitter(self, *types: TokenType) -> SpecialSplitter:
-        ids = self._vocabulary.ids_of_type(*types)
-        return SpecialSplitter({token: i for i in ids if (token := self._vocabulary.tokens[i])})
+        return SpecialSplitter(self._visible)
 
     def _with_added(self, ids: list[int]) -> list[int]:
         vocabulary = self._vocabulary

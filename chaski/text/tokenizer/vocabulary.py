@@ -73,11 +73,9 @@ class Vocabulary:
         return np.flatnonzero(np.isin(self.types, types)).tolist()
 
 
-def read_vocabulary(
-    metadata: Mapping[str, object], *, default_add_bos: bool, default_add_eos: bool = False
-) -> Vocabulary:
-    """Read tokens, types and role ids. The defaults say what the kind of tokenizer does when a file is
-    silent. Raises `TokenizerError` naming the key that is absent, of a wrong type or out of range."""
+def read_vocabulary(metadata: Mapping[str, object], *, default_add_bos: bool) -> Vocabulary:
+    """Read tokens, types and role ids. The default is what files mean that do not say whether BOS is added.
+    Raises `TokenizerError` naming the key that is absent, of a wrong type or out of range."""
     tokens = read_strings(metadata, "tokens")
     types = _token_types(metadata, len(tokens))
     bos_id = _token_id(metadata, "bos_token_id", len(tokens))
@@ -90,7 +88,7 @@ def read_vocabulary(
         unknown_id=_token_id(metadata, "unknown_token_id", len(tokens)),
         eos_ids=_end_ids(metadata, tokens, types),
         add_bos=_adds(metadata, "bos", bos_id, default_add_bos),
-        add_eos=_adds(metadata, "eos", eos_id, default_add_eos),
+        add_eos=_adds(metadata, "eos", eos_id, False),
     )
 
 
@@ -148,24 +146,20 @@ def read_numbers(metadata: Mapping[str, object], name: str, length: int) -> NDAr
     return numbers
 
 
-def read_bytes(metadata: Mapping[str, object], name: str) -> bytes:
-    """The byte array `tokenizer.ggml.<name>`, empty when absent."""
-    value = metadata.get(PREFIX + name)
-    if value is None:
-        return b""
-    data = np.asarray(value)
-    if data.ndim != 1 or data.dtype.itemsize != 1:
-        raise TokenizerError(f"{PREFIX}{name} is not an array of bytes")
-    return data.tobytes()
-
-
 def _is_utf8(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _token_types(metadata: Mapping[str, object], size: int) -> NDArray[np.int32]:
     types = read_numbers(metadata, "token_type", size)
-    return np.full(size, TokenType.NORMAL, np.int32) if types is None else types.astype(np.int32)
+    if types is None:
+        return np.full(size, TokenType.NORMAL, np.int32)
+    unknown = np.setdiff1d(types, list(TokenType))
+    if unknown.size:
+        raise TokenizerError(
+            f"{PREFIX}token_type has the value {unknown[0]}; types are 1 to {max(TokenType)}"
+        )
+    return types.astype(np.int32)
 
 
 def _token_id(metadata: Mapping[str, object], name: str, size: int) -> int | None:
