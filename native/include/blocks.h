@@ -264,4 +264,18 @@ struct MXFP4 : Block<DType::MXFP4, 32, 12, 24> {
     }
 };
 
+// Float types: one value of each of 16 rows, widened.
+struct F32Weights {
+    static constexpr int kBytes = 64;
+    static CHASKI_INLINE F32x16 load(const uint8_t* p) { return read<F32x16>(p); }
+};
+struct F16Weights {
+    static constexpr int kBytes = 32;
+    static CHASKI_INLINE F32x16 load(const uint8_t* p) { return load_f16(p); }
+};
+struct BF16Weights {
+    static constexpr int kBytes = 32;
+    static CHASKI_INLINE F32x16 load(const uint8_t* p) { return load_bf16(p); }
+};
+
 }  // namespace chaski::CHASKI_ISA

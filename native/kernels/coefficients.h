@@ -1,5 +1,5 @@
-// What a run of weight blocks needs from the activations besides their int8 values, one number per token and
-// block.
+// What a run of weight sub-blocks needs from the activations besides their int8 values: one number per token
+// and sub-block each, laid out so that kernels broadcast them from memory.
 #pragma once
 
 #include "matmul.h"
@@ -7,28 +7,28 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Sub-blocks of kSub elements, up to kCount of them, for N tokens.
-template <int kSub, int kCount, int N>
+// Up to kCount sub-blocks of kSub elements, for N tokens.
+template <int kSub, bool kMins, int kCount, int N>
 struct Coefficients {
     alignas(64) int32_t start[N][kCount];  // -bias * sum of values: where the integer sum starts
     alignas(64) float scale[N][kCount];
-    alignas(64) float sum[N][kCount];  // -scale * sum of values, which multiplies the min
+    alignas(64) float sum[N][kMins ? kCount : 1];  // -(scale * sum of values), which multiplies the min
 
-    template <bool kMins>
+    // For `count` sub-blocks from `element` of k on, tokens from `token` on.
     CHASKI_INLINE void fill(const Activations& x, int64_t k, int64_t token, int64_t element, int count,
                             int bias) {
         for (int n = 0; n < N; ++n) {
             const float* scales = x.scales + (token + n) * (k / 32) + element / 32;
             const int16_t* sums = x.sums + (token + n) * (k / 16) + element / 16;
-            if (count == kCount) {
-                fill_token<kMins>(n, scales, sums, kCount, bias);
+            if (count == kCount) {  // the usual case, which the compiler turns into vectors
+                fill_token(n, scales, sums, kCount, bias);
             } else {
-                fill_token<kMins>(n, scales, sums, count, bias);
+                fill_token(n, scales, sums, count, bias);
             }
         }
     }
 
-    template <bool kMins>
+   private:
     CHASKI_INLINE void fill_token(int n, const float* scales, const int16_t* sums, int count, int bias) {
         for (int i = 0; i < count; ++i) {
             const int total = kSub == 16 ? sums[i] : sums[2 * i] + sums[2 * i + 1];

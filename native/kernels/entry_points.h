@@ -9,14 +9,13 @@ void pack(DType type, const uint8_t* rows, int64_t row_stride, int64_t num_rows,
           int64_t panel_begin, int64_t panel_end);
 void unpack_row(const Matrix& w, int64_t row, float* out);
 void quantize_rows(const float* x, int64_t n, int64_t k, const Activations& out);
-int64_t matmul_scratch_bytes(const Matrix& w, int64_t n);
-void matmul(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
-            const Output& out, void* scratch);
 
 // The two halves of matmul.
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                       int64_t n, const Output& out, void* scratch);
 void matmul_float(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
-                  const Output& out);
+                  const Output& out, void* scratch);
+int64_t scratch_bytes_quantized(int64_t n);
+int64_t scratch_bytes_float(int64_t n);
 
 }  // namespace chaski::CHASKI_ISA

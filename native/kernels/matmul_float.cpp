@@ -1,85 +1,93 @@
-// Matrices of F32, F16 and BF16: y = fma(w, x, y) along k, weights widened as they are loaded. Lanes are
-// rows, so a tile of P panels and N tokens keeps P * N independent sums in registers.
+// Matrices of F32, F16 and BF16: y = fma(w, x, y) along k, weights widened to float32.
+#include "blocks.h"
 #include "entry_points.h"
-#include "finish.h"
-#include "simd.h"
-#include "tiles.h"
+#include "product.h"
 
 namespace chaski::CHASKI_ISA {
 
-struct F32Weights {
-    static constexpr int kBytes = 64;  // of 16 rows, for one k
-    static CHASKI_INLINE F32x16 load(const uint8_t* p) { return read<F32x16>(p); }
-};
-struct F16Weights {
-    static constexpr int kBytes = 32;
-    static CHASKI_INLINE F32x16 load(const uint8_t* p) { return load_f16(p); }
-};
-struct BF16Weights {
-    static constexpr int kBytes = 32;
-    static CHASKI_INLINE F32x16 load(const uint8_t* p) { return load_bf16(p); }
+struct Floats {
+    static constexpr int kStep = 128;
+    static constexpr int kSub = 16;  // elements between two looks ahead
+    static constexpr int P = kFloatPanels, N = kFloatTokens;
+    static constexpr int kSlab = kStep * 64;
+
+    template <int kTokens>
+    struct Tokens {
+        const float* values;
+        int64_t k;
+
+        Tokens(const Unpacker&, const Activations& x, int64_t width, int64_t token, int64_t at, int)
+            : values(x.floats + token * width + at), k(width) {}
+
+        template <int kPanels>
+        CHASKI_INLINE void add(const uint8_t* slab, int elements, Sums<kPanels, kTokens>& y,
+                               Ahead& ahead) const {
+            const auto* lines = reinterpret_cast<const float*>(slab);
+            for (int i = 0; i < elements; ++i) {
+                if (i % kSub == 0) ahead.template fetch<kPanels>();
+                F32x16 column[kPanels];
+#pragma GCC unroll 16
+                for (int p = 0; p < kPanels; ++p) column[p] = load_f32(lines + p * (kSlab / 4) + kLanes * i);
+#pragma GCC unroll 16
+                for (int n = 0; n < kTokens; ++n) {
+                    const F32x16 x = splat(values[n * k + i]);
+#pragma GCC unroll 16
+                    for (int p = 0; p < kPanels; ++p) y.v[p][n] = fma(column[p], x, y.v[p][n]);
+                }
+            }
+        }
+    };
 };
 
+// Few tokens: weights are used as they are loaded. P panels at a time, because each sum waits for its last
+// addition.
 template <class Weights, int P, int N>
-static void float_tile(const Matrix& w, int64_t panel, const Activations& x, int64_t token,
-                       const Output& out) {
-    const int64_t k = w.k, stride = panel_bytes(w.type, k);
-    const uint8_t* weights = w.panels + panel * stride;
-    const float* activations = x.floats + token * k;
-    F32x16 acc[P][N];
-    unroll<P * N>([&](auto i) __attribute__((always_inline)) { acc[i / N][i % N] = splat(0.0f); });
-    for (int64_t i = 0; i < k; ++i, weights += Weights::kBytes) {
-        F32x16 column[P];
-        unroll<P>([&](auto p)
-                      __attribute__((always_inline)) { column[p] = Weights::load(weights + p * stride); });
-        unroll<N>([&](auto n) __attribute__((always_inline)) {
-            const F32x16 activation = splat(activations[n * k + i]);
+static int64_t stream_panels(const Matrix& w, int64_t panel, int64_t end, const Activations& x,
+                             const Output& out) {
+    const int64_t stride = panel_bytes(w.type, w.k);
+    for (; panel + P <= end; panel += P) {
+        const uint8_t* lines = w.panels + panel * stride;
+        F32x16 y[P][N];
+        unroll<P * N>([&](auto i) __attribute__((always_inline)) { y[i / N][i % N] = splat(0.0f); });
+        for (int64_t i = 0; i < w.k; ++i, lines += Weights::kBytes) {
             unroll<P>([&](auto p) __attribute__((always_inline)) {
-                acc[p][n] = fma(column[p], activation, acc[p][n]);
+                const F32x16 column = Weights::load(lines + p * stride);
+                for (int n = 0; n < N; ++n) y[p][n] = fma(column, splat(x.floats[n * w.k + i]), y[p][n]);
             });
+        }
+        unroll<P * N>([&](auto i) __attribute__((always_inline)) {
+            finish(y[i / N][i % N], out, i % N, kLanes * (panel + i / N), rows_in_panel(w, panel + i / N));
         });
     }
-    unroll<P * N>([&](auto i) __attribute__((always_inline)) {
-        finish(acc[i / N][i % N], out, token + i % N, kLanes * (panel + i / N),
-               rows_in_panel(w, panel + i / N));
-    });
+    return panel;
 }
 
-// One set of P panels against all tokens, N at a time.
-template <class Weights, int P, int N>
-static void float_panels(const Matrix& w, int64_t panel, const Activations& x, int64_t begin, int64_t n,
-                         const Output& out) {
-    for (; begin + N <= n; begin += N) float_tile<Weights, P, N>(w, panel, x, begin, out);
-    if constexpr (N > 1) {
-        if (begin < n) float_panels<Weights, P, N / 2>(w, panel, x, begin, n, out);
+template <class Weights, int N>
+static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, const Output& out) {
+    const int64_t rest = stream_panels<Weights, 4, N>(w, begin, end, x, out);
+    stream_panels<Weights, 1, N>(w, rest, end, x, out);
+}
+
+template <int N>
+static void stream_tokens(const Matrix& w, int64_t begin, int64_t end, const Activations& x,
+                          const Output& out) {
+    switch (w.type) {
+        case DType::F16:
+            return stream<F16Weights, N>(w, begin, end, x, out);
+        case DType::BF16:
+            return stream<BF16Weights, N>(w, begin, end, x, out);
+        default:
+            return stream<F32Weights, N>(w, begin, end, x, out);
     }
-}
-
-template <class Weights, int P, int N>
-static void float_matrix(const Matrix& w, int64_t panel, int64_t end, const Activations& x, int64_t n,
-                         const Output& out) {
-    for (; panel + P <= end; panel += P) float_panels<Weights, P, N>(w, panel, x, 0, n, out);
-    for (; panel < end; ++panel) float_panels<Weights, 1, N>(w, panel, x, 0, n, out);
-}
-
-template <class Weights>
-static void float_matrix(const Matrix& w, int64_t begin, int64_t end, const Activations& x, int64_t n,
-                         const Output& out) {
-    if (n <= kFloatFewTokens)
-        return float_matrix<Weights, kFloatFewPanels, kFloatFewTokens>(w, begin, end, x, n, out);
-    float_matrix<Weights, kFloatPanels, kFloatTokens>(w, begin, end, x, n, out);
 }
 
 void matmul_float(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
-                  const Output& out) {
-    switch (w.type) {
-        case DType::F16:
-            return float_matrix<F16Weights>(w, panel_begin, panel_end, x, n, out);
-        case DType::BF16:
-            return float_matrix<BF16Weights>(w, panel_begin, panel_end, x, n, out);
-        default:
-            return float_matrix<F32Weights>(w, panel_begin, panel_end, x, n, out);
-    }
+                  const Output& out, void* scratch) {
+    if (n == 1) return stream_tokens<1>(w, panel_begin, panel_end, x, out);
+    if (n == 2) return stream_tokens<2>(w, panel_begin, panel_end, x, out);
+    run_product<Floats>(unpacker_of(w.type), w, panel_begin, panel_end, x, n, out, scratch);
 }
+
+int64_t scratch_bytes_float(int64_t n) { return product_scratch_bytes<Floats>(n); }
 
 }  // namespace chaski::CHASKI_ISA

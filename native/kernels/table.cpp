@@ -7,13 +7,14 @@
 
 namespace chaski::CHASKI_ISA {
 
-void matmul(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
-            const Output& out, void* scratch) {
-    if (is_quantized(w.type)) {
-        matmul_quantized(w, panel_begin, panel_end, x, n, out, scratch);
-    } else {
-        matmul_float(w, panel_begin, panel_end, x, n, out);
-    }
+static void matmul(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
+                   const Output& out, void* scratch) {
+    const auto half = is_quantized(w.type) ? matmul_quantized : matmul_float;
+    half(w, panel_begin, panel_end, x, n, out, scratch);
+}
+
+static int64_t matmul_scratch_bytes(const Matrix& w, int64_t n) {
+    return is_quantized(w.type) ? scratch_bytes_quantized(n) : scratch_bytes_float(n);
 }
 
 extern const Kernels kernels;

@@ -1,30 +1,33 @@
-// Sizes of register tiles, by what the instruction set can hold: P panels (16 rows each) by N tokens.
+// Sizes: register tiles of P panels (16 rows each) by N tokens, by what the instruction set can hold, and the
+// blocking around them, by what the caches can.
 #pragma once
 
 #include "simd.h"
 
 namespace chaski::CHASKI_ISA {
 
+// Up to kStreamTokens, quantized codes are used as they are unpacked; no slab is made.
 #if defined(__AVX512VNNI__)  // 32 registers, one per vector
 inline constexpr int kTilePanels = 2, kTileTokens = 6;
-inline constexpr int kFloatPanels = 2, kFloatTokens = 12;
-inline constexpr int kFloatFewPanels = 4, kFloatFewTokens = 4;
-#else  // 16 registers, two per vector
-inline constexpr int kTilePanels = 1, kTileTokens = 3;
+inline constexpr int kFloatPanels = 4, kFloatTokens = 6;
+inline constexpr int kStreamTokens = 2;
+#elif defined(__AVX2__)  // 16 registers, two per vector
+inline constexpr int kTilePanels = 1, kTileTokens = 4;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 6;
-inline constexpr int kFloatFewPanels = 2, kFloatFewTokens = 2;
+inline constexpr int kStreamTokens = 1;
+#else                    // small code, quick to compile
+inline constexpr int kTilePanels = 1, kTileTokens = 2;
+inline constexpr int kFloatPanels = 1, kFloatTokens = 2;
+inline constexpr int kStreamTokens = 0;
 #endif
 
-// The next smaller tile for what is left of the tokens.
-template <int N>
-inline constexpr int kSmallerTile = N > 4   ? 4
-                                    : N > 2 ? 2
-                                            : 1;
-
-// Up to this many tokens, weights pass through the first-level cache only.
-inline constexpr int kFewTokens = 4;
-
-// Weights that are unpacked at a time: they stay in the second-level cache while all tokens pass.
-inline constexpr int64_t kSlabBytes = 384 << 10;
+#ifndef GP
+#define GP 4
+#endif
+#ifndef TB
+#define TB 256
+#endif
+inline constexpr int kGroupPanels = GP;  // panels that are unpacked together
+inline constexpr int kTokenBlock = TB;   // tokens that pass before the next panels are unpacked
 
 }  // namespace chaski::CHASKI_ISA

@@ -1,10 +1,12 @@
-// Quantized panels unpacked to a form that is the same for all formats: the *slab*, which the matmul kernels
-// read.
+// Panels unpacked to a form that is the same for all formats: the *slab*, which the matmul kernels for many
+// tokens read.
 //
 //   slab        |sub-block 0|sub-block 1|...                        sub-blocks of 32 or 16 elements along k
 //   sub-block   |codes: a 64-byte line for every 4 elements|scales of 16 rows: 64 bytes|mins, if any: 64
 //   bytes| line        |4 codes of row 0|4 codes of row 1|...|4 codes of row 15|        weight = scale *
 //   (code - offset) - min
+//
+// Of float types: a line of 16 floats, one of each row, for every element.
 #pragma once
 
 #include "panel.h"
@@ -27,9 +29,5 @@ const Unpacker& unpacker_of(DType type);
 
 template <int kSub, bool kMins>
 inline constexpr int kSubBytes = kLanes * kSub + 64 + (kMins ? 64 : 0);
-
-CHASKI_INLINE int64_t slab_bytes(const Unpacker& u, int64_t elements) {
-    return elements / u.sub * (kLanes * u.sub + 64 + (u.mins ? 64 : 0));
-}
 
 }  // namespace chaski::CHASKI_ISA

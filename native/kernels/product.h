@@ -1,0 +1,139 @@
+// Three and more tokens: a few panels at a time are unpacked, for a step of k, to a slab that fits the
+// first-level cache; then all tokens pass, in register tiles of P panels by N tokens. Sums wait in scratch
+// from one step to the next, which changes no bit of them.
+//
+//   for each block of tokens, group of panels, step of k:     unpack the group's panels to the slab
+//       for each N tokens, P panels:                          sums in registers += slab * activations
+//
+// A kernel K says kStep (elements of a step), kSub (elements between two looks ahead), P and N (the largest
+// tile), kSlab (bytes of the slab of a panel), and Tokens<N>: what N tokens bring to a step, with
+// add<P>(slab, elements, sums, ahead).
+#pragma once
+
+#include "finish.h"
+#include "matmul.h"
+#include "tiles.h"
+#include "unpack.h"
+
+namespace chaski::CHASKI_ISA {
+
+template <int P, int N>
+struct Sums {
+    F32x16 v[P][N];
+};
+
+// Panel bytes that will be unpacked next, fetched little by little while the kernels compute.
+struct Ahead {
+    const uint8_t* next;  // of the first of the tile's panels
+    int64_t stride;       // from panel to panel
+    int64_t left;         // bytes of each panel, for this tile
+    int64_t share;        // of them, for each call
+
+    template <int kPanels>
+    CHASKI_INLINE void fetch() {
+        const int64_t bytes = left < share ? left : share;
+        for (int64_t line = 0; line < bytes; line += 64) {
+            for (int p = 0; p < kPanels; ++p) __builtin_prefetch(next + line + p * stride);
+        }
+        next += bytes;
+        left -= bytes;
+    }
+};
+
+// One call of matmul. Panels and tokens count from the first of the group, or block, that is being worked on.
+template <class K>
+struct Product {
+    const Unpacker& u;
+    const Matrix& w;
+    const Activations& x;
+    const Output& out;
+    uint8_t* slab;  // [panel][K::kSlab]
+    F32x16* sums;   // [tile of tokens][panel][token of the tile]
+
+    const int64_t stride = panel_bytes(w.type, w.k);
+    const int64_t step_bytes = kLanes * row_bytes(w.type, K::kStep);
+    int64_t first_panel = 0, first_token = 0;
+    int panels = 0, tokens = 0;
+    int64_t at = 0;  // of k
+    int elements = 0;
+    const uint8_t* next = nullptr;  // what is unpacked after this step
+    int64_t next_share = 0;         // of its bytes, for each tile of tokens
+
+    void run(int64_t begin, int64_t end, int64_t n) {
+        for (first_token = 0; first_token < n; first_token += kTokenBlock) {
+            tokens = static_cast<int>(n - first_token < kTokenBlock ? n - first_token : kTokenBlock);
+            for (first_panel = begin; first_panel < end; first_panel += kGroupPanels) {
+                panels =
+                    static_cast<int>(end - first_panel < kGroupPanels ? end - first_panel : kGroupPanels);
+                group();
+            }
+        }
+    }
+
+    void group() {
+        const uint8_t* blocks = w.panels + first_panel * stride;
+        const int num_tiles = (tokens + K::N - 1) / K::N;
+        next_share = (step_bytes / num_tiles + 63) / 64 * 64;
+        for (at = 0; at < w.k; at += K::kStep, blocks += step_bytes) {
+            elements = static_cast<int>(w.k - at < K::kStep ? w.k - at : K::kStep);
+            for (int p = 0; p < panels; ++p) u.unpack(blocks + p * stride, elements, slab + p * K::kSlab);
+            next =
+                at + elements < w.k ? blocks + step_bytes : w.panels + (first_panel + kGroupPanels) * stride;
+            for (int t = 0; t < num_tiles; ++t) {
+                const int begin = tokens * t / num_tiles;
+                tile_of(tokens * (t + 1) / num_tiles - begin, t, begin);
+            }
+        }
+    }
+
+    template <int N = K::N>
+    void tile_of(int size, int t, int token) {
+        if (size == N) return tile<N>(t, token);
+        if constexpr (N > 1) tile_of<N - 1>(size, t, token);
+    }
+
+    // Tile number t of N tokens, from `token` on, against all panels of the group.
+    template <int N>
+    __attribute__((noinline)) void tile(int t, int token) {
+        const typename K::template Tokens<N> tile(u, x, w.k, first_token + token, at, elements);
+        int panel = 0;
+        for (; panel + K::P <= panels; panel += K::P) add<K::P>(tile, panel, t, token);
+        for (; panel < panels; ++panel) add<1>(tile, panel, t, token);
+    }
+
+    template <int P, template <int> class Tokens, int N>
+    CHASKI_INLINE void add(const Tokens<N>& tile, int panel, int t, int token) {
+        const int64_t left = step_bytes - t * next_share;
+        Ahead ahead{next + panel * stride + t * next_share, stride, left < next_share ? left : next_share,
+                    (next_share * K::kSub / K::kStep + 63) / 64 * 64};
+        F32x16* kept = sums + token * kGroupPanels + panel * N;
+        Sums<P, N> y;
+#pragma GCC unroll 32
+        for (int i = 0; i < P * N; ++i) y.v[i / N][i % N] = at == 0 ? splat(0.0f) : kept[i];
+        tile.add(slab + panel * K::kSlab, elements, y, ahead);
+        if (at + elements < w.k) {
+#pragma GCC unroll 32
+            for (int i = 0; i < P * N; ++i) kept[i] = y.v[i / N][i % N];
+            return;
+        }
+        for (int i = 0; i < P * N; ++i) {
+            const int64_t row = kLanes * (first_panel + panel + i / N);
+            finish(y.v[i / N][i % N], out, first_token + token + i % N, row, rows_in_panel(w, row / kLanes));
+        }
+    }
+};
+
+template <class K>
+static void run_product(const Unpacker& u, const Matrix& w, int64_t begin, int64_t end, const Activations& x,
+                        int64_t n, const Output& out, void* scratch) {
+    auto* slab = static_cast<uint8_t*>(scratch);
+    auto* sums = reinterpret_cast<F32x16*>(slab + kGroupPanels * K::kSlab);
+    Product<K>{.u = u, .w = w, .x = x, .out = out, .slab = slab, .sums = sums}.run(begin, end, n);
+}
+
+template <class K>
+CHASKI_INLINE int64_t product_scratch_bytes(int64_t n) {
+    return kGroupPanels * (K::kSlab + 64 * (n < kTokenBlock ? n : kTokenBlock));
+}
+
+}  // namespace chaski::CHASKI_ISA
