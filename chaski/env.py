@@ -67,7 +67,7 @@ class Environment:
         "type",
         "element type of keys and values: f32, f16 or bf16",
         _word,
-        unset="f16",
+        unset="f16; f32 for a model of f32 weights",
     )
     threads: int | None = _variable(
         "CHASKI_THREADS", "number", "cores that a model computes on", _positive, unset="the physical cores"

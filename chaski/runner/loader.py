@@ -9,6 +9,7 @@ from time import perf_counter
 from chaski.env import Environment
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.formats.quant import QuantType
 from chaski.kvcache import CausalCache
 from chaski.ml import Backend, BackendOptions, open_backend
 from chaski.ml.backend import Progress
@@ -48,7 +49,7 @@ def load(
     context       tokens that a sequence may hold; the model's own, at most 4096, by default
     parallel      sequences that are computed at the same time, each with its own context
     num_batch     tokens that are computed at once; prompts are computed in chunks of this size
-    kv_type       element type of keys and values: f32, f16 or bf16
+    kv_type       element type of keys and values: f32, f16 or bf16; f16 by default, f32 for an f32 model
     prompt_cache  whether a prompt takes over what was computed for an earlier one that begins like it
     backend       cpu, or reference: the definition of every operation in NumPy
     progress      called with the loaded share, from 0 to 1
@@ -67,7 +68,7 @@ def load(
     opened = open_backend(backend, BackendOptions(threads, environment.isa))
     try:
         bind_weights(network, file, opened, progress)
-        dtype = _kv_dtype(environment.kv_type if kv_type is None else kv_type, opened)
+        dtype = _kv_dtype(environment.kv_type if kv_type is None else kv_type, opened, file)
         cache = CausalCache(opened, network.kv_shapes(), parallel, context, dtype)
         program = Program(network, cache, opened, num_batch, max(parallel, _MIN_OUTPUTS))
     except BaseException:
@@ -91,9 +92,12 @@ def _context(model: Model, file: GGUFFile, context: int | None, environment: Env
     return _at_least("context", context, 1)
 
 
-def _kv_dtype(name: str | None, backend: Backend) -> DType:
+def _kv_dtype(name: str | None, backend: Backend, file: GGUFFile) -> DType:
+    """What was asked for; else float32 for a model of float32 matrices, whose users want exact numbers."""
     if name is None:
-        return backend.default_kv_dtype
+        matrices = [info for info in file.tensors.values() if len(info.shape) > 1]
+        is_exact = all(info.type is QuantType.F32 for info in matrices)
+        return DType.F32 if is_exact else backend.default_kv_dtype
     if name not in _KV_TYPES:
         known = ", ".join(_KV_TYPES)
         raise UnsupportedError(f"keys and values of type {name!r} are not supported; supported: {known}")

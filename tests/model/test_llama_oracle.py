@@ -36,9 +36,21 @@ def ids_of(file: str) -> list[int]:
     return [int(token) for token in arrays["ids" if is_quantized else "ids_90"]]
 
 
-def logits(file: str, ids: list[int], backend: str = "cpu", threads: int = 2, num_batch: int = 512) -> Array:
+def logits(
+    file: str,
+    ids: list[int],
+    backend: str = "cpu",
+    threads: int = 2,
+    num_batch: int = 512,
+    kv_type: str | None = None,
+) -> Array:
     model = chaski.load(
-        DATA / f"{file}.gguf", backend=backend, threads=threads, context=128, num_batch=num_batch
+        DATA / f"{file}.gguf",
+        backend=backend,
+        threads=threads,
+        context=128,
+        num_batch=num_batch,
+        kv_type=kv_type,
     )
     return np.asarray(model.logits(ids))
 
@@ -54,12 +66,15 @@ def test_reference_backend_equals_transformers(name: str, length: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 7, 90])
 @pytest.mark.parametrize("name", FLOAT_MODELS)
-def test_cpu_backend_equals_transformers(name: str, length: int) -> None:
-    """The cpu backend keeps keys and values in float16; so did transformers for these numbers."""
+@pytest.mark.parametrize(("kv_type", "expectation"), [(None, ""), ("f16", "_f16_cache")])
+def test_cpu_backend_equals_transformers(
+    name: str, length: int, kv_type: str | None, expectation: str
+) -> None:
+    """With keys and values in float32, as is the default here, and in float16 on both sides."""
     arrays = expected(name)
-    found = logits(f"{name}.f32", arrays[f"ids_{length}"].tolist())
+    found = logits(f"{name}.f32", arrays[f"ids_{length}"].tolist(), kv_type=kv_type)
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, arrays[f"logits_{length}_f16_cache"], rtol=0, atol=1e-3)
+    np.testing.assert_allclose(found, arrays[f"logits_{length}{expectation}"], rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
