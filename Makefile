@@ -31,7 +31,8 @@ types: .venv/developing
 native: .venv/installed
 
 bench: .venv/developing
-	$(BIN)/python -m benchmarks.compare
+	$(BIN)/python benchmarks/make_models.py --shape llama-3.2-1b --type Q4_K_M
+	$(BIN)/python benchmarks/compare.py --model llama-3.2-1b --type Q4_K_M $(BENCH)
 
 docs: .venv/developing
 	$(BIN)/python -m tools.docs

@@ -82,7 +82,7 @@ void load_matrices(ThreadPool& pool, const Kernels& kernels, const std::vector<M
         }
     });
     if (int code = error.load(); code != 0) {
-        throw std::runtime_error(std::string("weights cannot be read: ") + std::strerror(code));
+        throw std::runtime_error(std::strerror(code));
     }
 }
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from chaski import _native
-from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
+from chaski.errors import ModelError, OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
 from chaski.ml.backend import BackendOptions, Device, Memory, Progress
@@ -65,7 +64,8 @@ class CPUBackend:
     def bind(self, weights: Sequence[tuple[Weight, TensorInfo]], progress: Progress) -> None:
         matrices, vectors, size = _layout(weights)
         _require_memory("weights", size)
-        memory = _native.Weights(size)
+        with _reserving("weights", size):
+            memory = _native.Weights(size)
         for weight, info, vector in vectors:
             memory.vector(vector.offset, info.shape[0])[:] = dequantize(info.data, info.type, info.shape)
             weight.handle = vector
@@ -85,7 +85,8 @@ class CPUBackend:
             )
         bytes_each = 4 if dtype is DType.F32 else 2
         _require_memory("key/value storage", cells * heads * size * bytes_each)
-        storage = _native.kv_storage(cells, heads, size, dtype.value)
+        with _reserving("key/value storage", cells * heads * size * bytes_each):
+            storage = _native.kv_storage(cells, heads, size, dtype.value)
         self._cache_bytes += storage.bytes
         return KVBuffer(cells, heads, size, dtype, storage)
 
@@ -113,6 +114,8 @@ class CPUBackend:
                 matrix.weight.handle = target
                 sources.append((descriptors[info.path], info.offset, target))
             _native.load_matrices(self._pool, self.isa, sources)
+        except (OSError, RuntimeError) as error:
+            raise ModelError(f"the weights of {group[0].info.path} cannot be read: {error}") from error
         finally:
             for descriptor in descriptors.values():
                 os.close(descriptor)
@@ -160,10 +163,21 @@ def _groups(matrices: Sequence[_Matrix]) -> Iterator[list[_Matrix]]:
 
 def _require_memory(what: str, size: int) -> None:
     """Refuse before the operating system ends the process. Raises OutOfMemoryError."""
-    free = available_memory()
-    if size > free:
-        gigabytes = np.array([size, free]) / 1e9
-        raise OutOfMemoryError(
-            f"{what} need {gigabytes[0]:.2f} GB, but {gigabytes[1]:.2f} GB of memory are available; "
-            "use a smaller context, fewer parallel sequences or a smaller model"
-        )
+    if size > available_memory():
+        raise _out_of_memory(what, size)
+
+
+@contextmanager
+def _reserving(what: str, size: int) -> Iterator[None]:
+    """Turn a failed allocation into OutOfMemoryError."""
+    try:
+        yield
+    except MemoryError:
+        raise _out_of_memory(what, size) from None
+
+
+def _out_of_memory(what: str, size: int) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"{what} need {size / 1e9:.2f} GB, but {available_memory() / 1e9:.2f} GB of memory are available; "
+        "use a smaller context, fewer parallel sequences or a smaller model"
+    )

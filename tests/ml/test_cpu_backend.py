@@ -1,0 +1,49 @@
+"""What the cpu backend refuses, and how it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import chaski
+from chaski.formats.gguf import open_gguf
+from chaski.ml import BackendOptions, open_backend
+from chaski.ml.graph import DType
+from chaski.model.registry import build_model
+from chaski.model.weights import bind_weights
+
+FILE = Path(__file__).parent.parent / "data" / "llama" / "llama31.f32.gguf"
+
+
+def test_storage_that_cannot_fit_is_refused_with_sizes() -> None:
+    backend = open_backend("cpu", BackendOptions())
+    with pytest.raises(chaski.OutOfMemoryError, match=r"key/value storage need 1000\.00 GB, but .* GB"):
+        backend.kv_buffer(10**9, 5, 100, DType.F16)
+
+
+def test_a_context_that_cannot_fit_is_refused_when_loading() -> None:
+    with pytest.raises(chaski.OutOfMemoryError, match="smaller context"):
+        chaski.load(FILE, context=2**30)
+
+
+def test_a_file_that_shrinks_after_it_was_opened_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "shrinking.gguf"
+    path.write_bytes(FILE.read_bytes())
+    with open_gguf(path) as file:
+        model = build_model(file)
+        path.rename(tmp_path / "kept.gguf")
+        path.write_bytes(FILE.read_bytes()[:5000])
+        with pytest.raises(chaski.ModelError, match=r"weights of .*shrinking\.gguf cannot be read"):
+            bind_weights(model, file, open_backend("cpu", BackendOptions()), lambda _: None)
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_threads_below_one_are_refused(threads: int) -> None:
+    with pytest.raises(chaski.OptionError, match="threads"):
+        open_backend("cpu", BackendOptions(threads=threads))
+
+
+def test_an_unknown_instruction_set_names_the_known_ones() -> None:
+    with pytest.raises(chaski.OptionError, match="'avx9' is not available; this machine has: portable"):
+        open_backend("cpu", BackendOptions(isa="avx9"))
