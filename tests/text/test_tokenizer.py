@@ -15,6 +15,7 @@ from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS
 
 KEY = "tokenizer.ggml."
 FIRST_MERGE = fixture("byte_level")["merges"][0]
+LONGEST = max(fixture("byte_level")["tokens"], key=len)
 
 
 def ids_of(tok, *tokens):
@@ -213,9 +214,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("merges", "says"),
         [
-            ([FIRST_MERGE, "alone"], "entry 1, 'alone' and '', needs 'alone'"),
-            (["a b c"], "entry 0, 'a' and 'b c', needs 'b c'"),
-            (["Ġ Q"], "entry 0, 'Ġ' and 'Q', needs 'ĠQ'"),
+            ([FIRST_MERGE, "alone"], r"merges\[1\] is 'alone' and '', but 'alone' is no token"),
+            (["a b c"], "'a' and 'b c', but 'b c' is no token"),
+            (["Ġ Q"], "'Ġ' and 'Q', but 'ĠQ' is no token"),
+            ([LONGEST + " " + LONGEST], "is no token"),
             ([FIRST_MERGE, "\udcff a"], r"merges\[1\] is not UTF-8"),
             ([FIRST_MERGE, 5], "merges holds something that is not a string"),
         ],

@@ -79,11 +79,13 @@ class ByteLevelBPE:
         ids = self._ids()
         merges = string_list(self._merges, "merges")
         pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+        # Checked here, because the library aborts on a result that is longer than every token.
+        if not all(left + right in ids for left, right in pairs):
+            raise TokenizerError(_first_fault(pairs, ids))
         try:
             return BPE(ids, pairs, ignore_merges=self._pretokenizer.ignore_merges)
         except Exception as error:  # the library raises no narrower class
-            fault = _first_fault(pairs, ids) or str(error)
-            raise TokenizerError(f"tokenizer.ggml.merges cannot be used: {fault}") from error
+            raise TokenizerError(_first_fault(pairs, ids)) from error
 
     def _ids(self) -> dict[str, int]:
         """Id of each token that text can turn into: not of control tokens, and the last of equal ones."""
@@ -96,9 +98,9 @@ class ByteLevelBPE:
         return ids
 
 
-def _first_fault(pairs: list[tuple[str, str]], ids: dict[str, int]) -> str | None:
+def _first_fault(pairs: list[tuple[str, str]], ids: dict[str, int]) -> str:
     for index, (left, right) in enumerate(pairs):
         for token in (left, right, left + right):
             if token not in ids:
-                return f"entry {index}, {left!r} and {right!r}, needs {token!r}, which is no token"
-    return None
+                return f"tokenizer.ggml.merges[{index}] is {left!r} and {right!r}, but {token!r} is no token"
+    return "tokenizer.ggml.merges cannot be used"

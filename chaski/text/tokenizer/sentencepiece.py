@@ -108,13 +108,13 @@ class SentencePieceBPE:
         return b"".join([*self._pieces(), _bytes_field(2, trainer), _bytes_field(3, normalizer)])
 
     def _pieces(self) -> list[bytes]:
+        """One message for each token: field 1, the spelling; 2, the score; 3, the type."""
         spellings, types = self._unique_spellings()
+        texts = [_bytes_field(1, text.encode()) for text in spellings]
         scores = self._scores.astype("<f4").tobytes()
         return [
-            _bytes_field(
-                1, b"%b\x15%b\x18%c" % (_bytes_field(1, text.encode()), scores[4 * i : 4 * i + 4], kind)
-            )
-            for i, (text, kind) in enumerate(zip(spellings, types, strict=True))
+            b"\n%b%b\x15%b\x18%c" % (_varint(len(text) + 7), text, scores[i : i + 4], kind)
+            for i, text, kind in zip(range(0, len(scores), 4), texts, types, strict=True)
         ]
 
     def _unique_spellings(self) -> tuple[list[str], list[int]]:
@@ -127,11 +127,11 @@ class SentencePieceBPE:
         types = self._vocabulary.types.tolist()
         for i in self._vocabulary.ids_of_type(TokenType.USER_DEFINED):
             tokens[i] = tokens[i].replace(" ", _SPACE)
-        last = {token: i for i, token in enumerate(tokens)}
-        for i, (token, kind) in enumerate(zip(tokens, types, strict=True)):
-            if kind in (TokenType.CONTROL, TokenType.UNKNOWN) or not token or last[token] != i:
-                tokens[i] = f"\uf8ff{i}"
-                types[i] = TokenType.CONTROL
+        last = {token: i for i, token in enumerate(tokens) if token}
+        nameless = set(range(len(tokens))).difference(last.values())
+        for i in nameless.union(self._vocabulary.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN)):
+            tokens[i] = f"\uf8ff{i}"
+            types[i] = TokenType.CONTROL
         types[self._unknown_id()] = TokenType.UNKNOWN
         return tokens, types
 
