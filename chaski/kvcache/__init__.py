@@ -2,5 +2,6 @@
 
 from chaski.kvcache.base import Cache, LayerCache
 from chaski.kvcache.causal import CausalCache, KVShape
+from chaski.kvcache.reach import Reach
 
-__all__ = ["Cache", "CausalCache", "KVShape", "LayerCache"]
+__all__ = ["Cache", "CausalCache", "KVShape", "LayerCache", "Reach"]

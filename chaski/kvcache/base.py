@@ -33,11 +33,11 @@ class LayerCache(Protocol):
 class Cache(Protocol):
     """What the runner sees. Sequence ids are 0, 1, … below the number that the cache was made for."""
 
-    def record(self, graph: Graph, tokens: Dim) -> Sequence[LayerCache]:
-        """Declare the cache's inputs in `graph`; returns one layer cache for every layer."""
+    def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[LayerCache]:
+        """Declare the cache's inputs in `graph`, with `prefix` before their names -> one cache a layer."""
 
     def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[np.int32]]:
-        """Make room for the batch; returns the values of the inputs that `record` declared.
+        """Make room for the batch; returns the inputs that `record` declared, without prefix.
 
         Raises CacheFullError, and changes nothing, when there are not enough free cells.
         """
@@ -51,7 +51,8 @@ class Cache(Protocol):
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         """Drop the tokens at positions begin to end (None: to the end of the sequence).
 
-        Raises NotSupportedError, and changes nothing, where it cannot; `remove(sequence, 0)` always works.
+        A tail is dropped together with all the rest if the rest cannot be resumed. Raises NotSupportedError,
+        and changes nothing, where it cannot; `remove(sequence, 0)` always works.
         """
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The causal cache: every token sees its own sequence up to itself.
+"""The causal cache: every token sees its own sequence up to itself, or a window or chunk of it.
 
-A cell is one row of every layer's key and value storage. A sequence is the list of its cells in order of
-position, 0, 1, 2 …; several sequences may list the same cell (a shared prefix), and a cell is free when none
-does. Lists and counts are NumPy arrays; a batch of one and a batch of many take the same path.
+A cell is one row of every layer's key and value storage. A sequence is the table of its cells by position;
+several sequences may list the same cell (a shared prefix). What is done for a batch is done with arrays, so
+that the time it takes hardly depends on how many tokens, sequences and cells there are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import CacheFullError, NotSupportedError
+from chaski.kvcache.cells import Cells
+from chaski.kvcache.reach import Reach
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Mask, Tensor
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["CausalCache", "KVShape"]
 
 I32 = npt.NDArray[np.int32]
+
+_EVERYTHING = Reach()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,103 +41,164 @@ class KVShape:
 
 
 class CausalCache:
-    """Keys and values of `sequences` sequences of up to `capacity` tokens, for every layer in `shapes`."""
+    """Keys and values of `sequences` sequences of up to `capacity` tokens, for every layer in `shapes`.
+
+    A batch has up to `max_batch` tokens. Where `reach` bounds what is kept, there are cells for that of every
+    sequence, and for one batch. Before each batch all sequences are trimmed to it, the idle ones too, so that
+    there is a free cell for every token while each sequence stays within its capacity.
+    """
 
     def __init__(
-        self, backend: Backend, shapes: Sequence[KVShape], sequences: int, capacity: int, dtype: DType
+        self,
+        backend: Backend,
+        shapes: Sequence[KVShape],
+        sequences: int,
+        capacity: int,
+        dtype: DType,
+        *,
+        max_batch: int,
+        reach: Reach = _EVERYTHING,
     ) -> None:
         self.capacity = capacity
-        self._num_cells = sequences * capacity
+        self._reach = reach
+        self._kept = reach.kept(capacity)
+        self._max_batch = max_batch
+        num_cells = sequences * capacity if self._kept is None else sequences * self._kept + max_batch
         self._layers = [
             (
-                backend.kv_buffer(self._num_cells, shape.heads, shape.key_size, dtype),
-                backend.kv_buffer(self._num_cells, shape.heads, shape.value_size, dtype),
+                backend.kv_buffer(num_cells, shape.heads, shape.key_size, dtype),
+                backend.kv_buffer(num_cells, shape.heads, shape.value_size, dtype),
             )
             for shape in shapes
         ]
-        self._owners = np.zeros(self._num_cells, np.int32)
-        self._cells = np.zeros((sequences, capacity), np.int32)
-        self._lengths = [0] * sequences
+        self._cells = Cells(num_cells)
+        # The cell of each position. Of a sequence the positions from `firsts` up to `lengths` are stored.
+        self._table = np.zeros((sequences, capacity), np.int32)
+        self._firsts, self._lengths = np.zeros((2, sequences), np.int32)
+        self._homes = np.arange(sequences, dtype=np.int32) * (num_cells // sequences)
 
-    def record(self, graph: Graph, tokens: Dim) -> Sequence[CausalLayer]:
-        cells = graph.input("cells", (tokens,), DType.I32)
-        # A history is at most what all sequences can list; shared cells are listed once for each.
-        history = graph.input("history", (Dim("history", self._num_cells),), DType.I32)
-        spans = graph.input("spans", (tokens, 3), DType.I32)
+    @property
+    def num_cells(self) -> int:
+        """Rows of every layer's storage."""
+        return self._cells.count
+
+    @property
+    def num_free(self) -> int:
+        """How many of them hold nothing."""
+        return self._cells.num_free
+
+    def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[CausalLayer]:
+        cells = graph.input(f"{prefix}cells", (tokens,), DType.I32)
+        history = graph.input(f"{prefix}history", (Dim(f"{prefix}history", self._max_history()),), DType.I32)
+        spans = graph.input(f"{prefix}spans", (tokens, 3), DType.I32)
         mask = Mask(history, spans)
         return [CausalLayer(keys, values, cells, mask) for keys, values in self._layers]
 
     def length(self, sequence: int) -> int:
-        """How many tokens of `sequence` are stored."""
-        return self._lengths[sequence]
+        """How many tokens `sequence` has: the position of the next one."""
+        return int(self._lengths[sequence])
 
     def start_forward(self, batch: Batch) -> Mapping[str, I32]:
-        ids, first, counts = np.unique(batch.sequences, return_index=True, return_counts=True)
-        self._check_room(ids, counts, batch.positions[first])
-        cells = np.empty_like(batch.tokens)
-        spans = np.zeros((len(batch.tokens), 3), np.int32)
-        histories = []
-        offset = 0
-        for sequence, count in zip(ids.tolist(), counts.tolist(), strict=True):
-            rows = batch.sequences == sequence
-            cells[rows] = self._append(sequence, count)
-            spans[rows, 0] = offset
-            spans[rows, 1] = offset + batch.positions[rows] + 1
-            histories.append(self._cells[sequence, : self._lengths[sequence]])
-            offset += self._lengths[sequence]
-        history = histories[0] if len(histories) == 1 else np.concatenate(histories)
-        return {"cells": cells, "history": history, "spans": spans}
+        counts = np.bincount(batch.sequences, minlength=len(self._lengths)).astype(np.int32)
+        ids = np.flatnonzero(counts)
+        self._check_batch(batch, ids, counts)
+        self._trim()
+        cells = self._cells.take(self._wanted(batch), batch.sequences)
+        self._table[batch.sequences, batch.positions] = cells
+        begins = self._reach.first_visible(self._lengths[ids])
+        self._lengths += counts
+        ends = self._lengths[ids]
+        # Position p of a sequence stands in the history at offset + p.
+        offsets = np.zeros_like(counts)
+        offsets[ids] = np.cumsum(ends - begins) - ends
+        spans = self._spans(batch, offsets[batch.sequences])
+        return {"cells": cells, "history": self._listed(ids, begins, ends), "spans": spans}
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         if source == target:
             self.remove(target, length)
             return
         self.remove(target, 0)
-        shared = self._cells[source, :length]
-        self._cells[target, :length] = shared
-        self._owners[shared] += 1
-        self._lengths[target] = length
+        first = min(self._firsts[source], length)
+        shared = self._table[source, first:length]
+        self._cells.share(shared)
+        self._table[target, first:length] = shared
+        self._firsts[target], self._lengths[target] = first, length
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        return position <= self._lengths[sequence]
+        visible = self._reach.first_visible(np.array(position, np.int32))
+        is_stored = self._firsts[sequence] <= visible or visible == position
+        return bool(is_stored and position <= self._lengths[sequence])
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
-        length = self._lengths[sequence]
+        first, length = int(self._firsts[sequence]), int(self._lengths[sequence])
         if end is not None and end < length and begin < end:
             raise NotSupportedError(
                 f"sequence {sequence}: tokens {begin} to {end} cannot be removed from the middle; "
                 "remove the tail and evaluate it again"
             )
         if begin < length:
-            self._owners[self._cells[sequence, begin:length]] -= 1
-            self._lengths[sequence] = begin
+            if not self.can_resume(sequence, begin):
+                begin = 0
+            self._cells.release(self._table[sequence, max(begin, first) : length])
+            self._firsts[sequence], self._lengths[sequence] = min(first, begin), begin
 
     def close(self) -> None:
         self._layers = []
 
-    def _check_room(self, ids: I32, counts: npt.NDArray[np.intp], starts: I32) -> None:
-        for sequence, count, start in zip(ids.tolist(), counts.tolist(), starts.tolist(), strict=True):
-            length = self._lengths[sequence]
-            assert start == length, f"sequence {sequence} continues at {length}, not at {start}"
-            if length + count > self.capacity:
-                raise CacheFullError(
-                    f"sequence {sequence} holds {length} tokens and {count} more do not fit "
-                    f"into its {self.capacity} cells"
-                )
+    def _max_history(self) -> int:
+        """The longest list of visible cells: shared cells are listed once for each sequence."""
+        sequences, capacity = self._table.shape
+        visible = self._reach.visible
+        everything = sequences * capacity
+        return everything if visible is None else min(everything, sequences * (visible - 1) + self._max_batch)
 
-    def _append(self, sequence: int, count: int) -> I32:
-        """Take `count` free cells for the end of a sequence, next to its last one where they are free."""
-        length = self._lengths[sequence]
-        start = int(self._cells[sequence, length - 1]) + 1 if length else sequence * self.capacity
-        cells = np.arange(start, start + count, dtype=np.int32)
-        if start + count > self._num_cells or self._owners[start : start + count].any():
-            free = np.flatnonzero(self._owners == 0)
-            following = np.searchsorted(free, start)
-            cells = np.roll(free, -following)[:count].astype(np.int32)
-        self._owners[cells] = 1
-        self._cells[sequence, length : length + count] = cells
-        self._lengths[sequence] = length + count
-        return cells
+    def _check_batch(self, batch: Batch, ids: npt.NDArray[np.intp], counts: I32) -> None:
+        assert len(batch.tokens) <= self._max_batch, f"{len(batch.tokens)} tokens in a batch"
+        ends = np.zeros_like(counts)
+        ends[batch.sequences] = batch.positions + 1  # the last one of a sequence stays
+        after = self._lengths[ids] + counts[ids]
+        assert (ends[ids] == after).all(), f"sequences {ids} end at {ends[ids]}, not at {after}"
+        assert batch.ends is None or (batch.ends <= ends[batch.sequences]).all(), (
+            "a group is not in one batch"
+        )
+        if (after > self.capacity).any():
+            sequence = ids[after > self.capacity][0]
+            raise CacheFullError(
+                f"sequence {sequence} holds {self._lengths[sequence]} tokens and {counts[sequence]} more do "
+                f"not fit into its {self.capacity}"
+            )
+
+    def _trim(self) -> None:
+        """Let go of what nobody may resume from any more."""
+        if self._kept is None:
+            return
+        ends = self._lengths - np.int32(self._kept)
+        ids = np.flatnonzero(ends > self._firsts)
+        if len(ids):
+            self._cells.release(self._listed(ids, self._firsts[ids], ends[ids]))
+            self._firsts[ids] = ends[ids]
+
+    def _wanted(self, batch: Batch) -> I32:
+        """The cells behind the last one of each sequence, or at its home when it has none."""
+        last = self._table[np.arange(len(self._lengths)), np.maximum(self._lengths - 1, 0)]
+        tails = np.where(self._lengths > self._firsts, last + 1, self._homes)
+        wanted: I32 = (tails - self._lengths)[batch.sequences] + batch.positions
+        return wanted % np.int32(self._cells.count)
+
+    def _spans(self, batch: Batch, offsets: I32) -> I32:
+        first = self._reach.first_visible(batch.positions)
+        spans = np.empty((len(batch.positions), 3), np.int32)
+        spans[:, 0] = offsets + first
+        spans[:, 1] = offsets + (batch.positions + 1 if batch.ends is None else batch.ends)
+        spans[:, 2] = first
+        return spans
+
+    def _listed(self, ids: npt.NDArray[np.intp], begins: I32, ends: I32) -> I32:
+        """The cells of some sequences, each between two positions, one sequence after the other."""
+        bounds = zip(ids.tolist(), begins.tolist(), ends.tolist(), strict=True)
+        parts = [self._table[sequence, begin:end] for sequence, begin, end in bounds]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 @dataclass(frozen=True, slots=True)

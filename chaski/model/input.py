@@ -18,12 +18,17 @@ class Batch:
 
     tokens, positions, sequences have one entry a token. `outputs` lists the indices of the tokens whose
     logits are wanted. Tokens of one sequence stand in ascending order of position.
+
+    `ends` has for each token the position before which it sees its sequence. It is given for tokens that see
+    beyond themselves, as those of an image see all of it, and never reaches beyond the batch; None is each up
+    to itself.
     """
 
     tokens: npt.NDArray[np.int32]
     positions: npt.NDArray[np.int32]
     sequences: npt.NDArray[np.int32]
     outputs: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ class Program:
         )
         graph.output("logits", model(inputs, cache.record(graph, tokens)))
         self._plan = backend.compile(graph)
+        leading = {name: tensor.shape[0] for name, tensor in graph.inputs.items()}
+        self._dims = {name: dim.name for name, dim in leading.items() if isinstance(dim, Dim)}
 
     def forward(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Compute a batch and update the cache -> logits (len(batch.outputs), vocab_size).
@@ -44,7 +46,5 @@ class Program:
         values |= {"tokens": batch.tokens, "positions": batch.positions, "outputs": batch.outputs}
         for name, value in values.items():
             self._plan.inputs[name][: len(value)] = value
-        self._plan.run(
-            {"tokens": len(batch.tokens), "outputs": len(batch.outputs), "history": len(values["history"])}
-        )
+        self._plan.run({dim: len(values[name]) for name, dim in self._dims.items()})
         return self._plan.output("logits")

@@ -69,7 +69,7 @@ def load(
     try:
         bind_weights(network, file, opened, progress)
         dtype = _kv_dtype(environment.kv_type if kv_type is None else kv_type, opened, file)
-        cache = CausalCache(opened, network.kv_shapes(), parallel, context, dtype)
+        cache = CausalCache(opened, network.kv_shapes(), parallel, context, dtype, max_batch=num_batch)
         program = Program(network, cache, opened, num_batch, max(parallel, _MIN_OUTPUTS))
     except BaseException:
         opened.close()

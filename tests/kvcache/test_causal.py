@@ -1,4 +1,4 @@
-"""Rules of the causal cache, and a random walk of operations against plain lists."""
+"""Rules of the causal cache, each as a table of what is given and what is expected."""
 
 from __future__ import annotations
 
@@ -6,25 +6,35 @@ import numpy as np
 import pytest
 
 from chaski.errors import CacheFullError, NotSupportedError
-from chaski.kvcache import CausalCache, KVShape
+from chaski.kvcache import CausalCache, KVShape, Reach
 from chaski.ml.graph import DType
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.input import Batch
 
-
-def make(sequences: int = 2, capacity: int = 8) -> CausalCache:
-    return CausalCache(ReferenceBackend(), [KVShape(1, 2, 2)], sequences, capacity, DType.F32)
+EVERYTHING = Reach()
 
 
-def batch(*tokens: tuple[int, int]) -> Batch:
+def make(
+    sequences: int = 2, capacity: int = 8, max_batch: int = 16, reach: Reach = EVERYTHING
+) -> CausalCache:
+    backend, shapes = ReferenceBackend(), [KVShape(1, 2, 2)]
+    return CausalCache(backend, shapes, sequences, capacity, DType.F32, max_batch=max_batch, reach=reach)
+
+
+def batch(*tokens: tuple[int, int], ends: list[int] | None = None) -> Batch:
     """A batch of (sequence, position) pairs."""
     sequences, positions = np.array(tokens, np.int32).T
-    return Batch(np.zeros_like(positions), positions, sequences, np.zeros(0, np.int32))
+    groups = None if ends is None else np.array(ends, np.int32)
+    return Batch(np.zeros_like(positions), positions, sequences, np.zeros(0, np.int32), groups)
 
 
-def visible(cache: CausalCache, *tokens: tuple[int, int]) -> list[list[int]]:
+def tokens(sequence: int, begin: int, end: int) -> list[tuple[int, int]]:
+    return [(sequence, position) for position in range(begin, end)]
+
+
+def visible(cache: CausalCache, *tokens: tuple[int, int], ends: list[int] | None = None) -> list[list[int]]:
     """The cells that each token of a batch sees."""
-    inputs = cache.start_forward(batch(*tokens))
+    inputs = cache.start_forward(batch(*tokens, ends=ends))
     return [inputs["history"][begin:end].tolist() for begin, end, _ in inputs["spans"]]
 
 
@@ -78,42 +88,134 @@ def test_a_middle_cannot_be_removed_but_a_tail_can() -> None:
     assert not cache.can_resume(0, 2)
 
 
-def test_random_operations_match_plain_lists() -> None:
-    rng = np.random.default_rng(11)
-    sequences, capacity = 4, 12
-    cache = make(sequences, capacity)
-    # The model of the cache: what was written to each position, as the id of the write.
-    lists: list[list[int]] = [[] for _ in range(sequences)]
-    content: dict[int, int] = {}
-    writes = 0
-    for _ in range(3000):
-        kind = rng.integers(4)
-        source, target = (int(s) for s in rng.integers(sequences, size=2))
-        if kind == 0:
-            length = int(rng.integers(len(lists[source]) + 1))
-            cache.copy_prefix(source, target, length)
-            lists[target] = lists[source][:length]
-        elif kind == 1:
-            begin = int(rng.integers(len(lists[target]) + 2))
-            cache.remove(target, begin)
-            lists[target] = lists[target][:begin]
-        else:
-            tokens = [
-                (s, len(lists[s]) + i)
-                for s in rng.permutation(sequences)[:2].tolist()
-                for i in range(int(rng.integers(4)))
-                if len(lists[s]) + i < capacity
-            ]
-            if not tokens:
-                continue
-            inputs = cache.start_forward(batch(*tokens))
-            assert len(set(inputs["cells"].tolist())) == len(tokens)
-            for (sequence, _), cell in zip(tokens, inputs["cells"].tolist(), strict=True):
-                writes += 1
-                content[cell] = writes
-                lists[sequence].append(writes)
-            for (sequence, position), (begin, end, first) in zip(tokens, inputs["spans"], strict=True):
-                seen = [content[cell] for cell in inputs["history"][begin:end].tolist()]
-                assert seen == lists[sequence][: position + 1]
-                assert first == 0
-        assert [cache.length(s) for s in range(sequences)] == [len(one) for one in lists]
+@pytest.mark.parametrize(
+    ("reach", "first"),
+    [
+        (Reach(), [0, 0, 0, 0, 0, 0, 0, 0]),
+        (Reach(window=1), [0, 1, 2, 3, 4, 5, 6, 7]),
+        (Reach(window=3), [0, 0, 0, 1, 2, 3, 4, 5]),
+        (Reach(window=3, memory=5), [0, 0, 0, 1, 2, 3, 4, 5]),
+        (Reach(chunk=3), [0, 0, 0, 3, 3, 3, 6, 6]),
+        (Reach(chunk=4, window=3), [0, 0, 0, 1, 4, 4, 4, 5]),
+    ],
+)
+def test_the_first_token_that_is_visible(reach: Reach, first: list[int]) -> None:
+    assert reach.first_visible(np.arange(8, dtype=np.int32)).tolist() == first
+    cache = make(1, 8, 8, reach)
+    seen = visible(cache, *tokens(0, 0, 5)) + visible(cache, *tokens(0, 5, 8))
+    # On an empty cache a token's cell is its position, except where trimmed ones are written again.
+    assert [len(cells) for cells in seen] == [position + 1 - low for position, low in enumerate(first)]
+    assert [cells[-1] for cells in seen] == list(range(8))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"window": 0}, {"chunk": 0}, {"memory": 4}, {"window": 4, "memory": 3}, {"chunk": 4, "memory": 3}],
+)
+def test_a_reach_that_keeps_less_than_it_shows_is_refused(options: dict[str, int]) -> None:
+    with pytest.raises(AssertionError, match="Reach"):
+        Reach(**options)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "capacity", "max_batch", "reach", "num_cells"),
+    [
+        pytest.param(3, 100, 16, Reach(), 300, id="all"),
+        pytest.param(1, 100, 16, Reach(window=10), 10 + 16, id="window"),
+        pytest.param(3, 100, 16, Reach(window=10), 3 * 10 + 16, id="one batch in total"),
+        pytest.param(3, 100, 16, Reach(window=10, memory=20), 3 * 20 + 16, id="memory"),
+        pytest.param(3, 100, 16, Reach(window=10, memory=100), 300, id="memory of the whole capacity"),
+        pytest.param(3, 100, 16, Reach(window=200), 300, id="window above the capacity"),
+        pytest.param(3, 100, 16, Reach(chunk=10), 300, id="chunk"),
+        pytest.param(3, 100, 16, Reach(chunk=10, memory=10), 3 * 10 + 16, id="chunk with memory"),
+    ],
+)
+def test_how_many_cells_there_are(
+    sequences: int, capacity: int, max_batch: int, reach: Reach, num_cells: int
+) -> None:
+    assert make(sequences, capacity, max_batch, reach).num_cells == num_cells
+
+
+def test_spans_say_which_position_the_list_begins_with() -> None:
+    cache = make(2, 8, 8, Reach(window=2))
+    cache.start_forward(batch(*tokens(0, 0, 5)))
+    inputs = cache.start_forward(batch((1, 0), (0, 5), (1, 1), (0, 6)))
+    assert inputs["spans"].tolist() == [[3, 4, 0], [0, 2, 4], [3, 5, 0], [1, 3, 5]]
+    assert len(inputs["history"]) == 5
+
+
+def test_tokens_of_a_group_see_to_its_end() -> None:
+    cache = make()
+    visible(cache, (0, 0))
+    seen = visible(cache, *tokens(0, 1, 5), ends=[2, 4, 4, 5])
+    assert seen == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
+
+
+def test_windows_and_chunks_bound_what_a_group_sees_before_it() -> None:
+    assert visible(make(reach=Reach(window=2)), *tokens(0, 0, 4), ends=[1, 4, 4, 4]) == [
+        [0],
+        [0, 1, 2, 3],
+        [1, 2, 3],
+        [2, 3],
+    ]
+    assert visible(make(reach=Reach(chunk=2)), *tokens(0, 0, 4), ends=[1, 4, 4, 4])[2] == [2, 3]
+
+
+def test_a_group_must_be_in_one_batch() -> None:
+    with pytest.raises(AssertionError, match="group"):
+        make().start_forward(batch((0, 0), (0, 1), ends=[3, 3]))
+
+
+@pytest.mark.parametrize(
+    ("reach", "resumable"),
+    [
+        pytest.param(Reach(), [0, 1, 2, 3, 4, 5, 6, 7, 8], id="all"),
+        pytest.param(Reach(window=3), [0, 7, 8], id="window: one token may be taken back"),
+        pytest.param(Reach(window=1), [0, 1, 2, 3, 4, 5, 6, 7, 8], id="window of one: sees nothing else"),
+        pytest.param(Reach(window=3, memory=6), [0, 4, 5, 6, 7, 8], id="memory"),
+        pytest.param(Reach(chunk=3), [0, 1, 2, 3, 4, 5, 6, 7, 8], id="chunk"),
+        pytest.param(Reach(chunk=3, memory=3), [0, 3, 6, 7, 8], id="chunk with memory: at the start of any"),
+    ],
+)
+def test_where_a_sequence_can_be_resumed(reach: Reach, resumable: list[int]) -> None:
+    cache = make(2, 20, 20, reach)
+    visible(cache, *tokens(0, 0, 8))
+    visible(cache, (1, 0))  # trims the idle sequence
+    assert [position for position in range(10) if cache.can_resume(0, position)] == resumable
+    assert cache.can_resume(1, 0)
+
+
+def test_idle_sequences_give_back_what_a_batch_left_them() -> None:
+    cache = make(2, 20, 4, Reach(window=2))
+    for begin in (0, 4):
+        visible(cache, *tokens(0, begin, begin + 4))
+    for begin in range(0, 20, 4):
+        visible(cache, *tokens(1, begin, begin + 4))
+    assert visible(cache, (0, 8))[0][0] in (6, 7)
+
+
+def test_a_sequence_that_is_gone_begins_anew() -> None:
+    cache = make(1, 20, 8, Reach(window=2))
+    visible(cache, *tokens(0, 0, 8))
+    visible(cache, (0, 8))
+    cache.remove(0, 3)  # what the next token would see was trimmed
+    assert cache.length(0) == 0
+    assert [len(cells) for cells in visible(cache, (0, 0), (0, 1))] == [1, 2]
+
+
+def test_a_token_that_sees_only_itself_can_follow_any_other() -> None:
+    cache = make(1, 20, 8, Reach(window=1))
+    visible(cache, *tokens(0, 0, 8))
+    cache.remove(0, 7)
+    assert cache.length(0) == 7
+    assert len(visible(cache, (0, 7))[0]) == 1
+
+
+def test_two_sequences_that_go_on_from_one_prefix_do_not_alternate() -> None:
+    cache = make(2, 64, 8)
+    visible(cache, *tokens(0, 0, 8))
+    cache.copy_prefix(0, 1, 8)
+    for position in range(8, 16):
+        mine, other = visible(cache, (0, position), (1, position))
+    for cells in (mine, other):
+        assert (np.diff(cells[8:]) == 1).all()

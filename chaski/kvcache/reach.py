@@ -1,0 +1,54 @@
+"""How far back tokens see, and how much of a sequence is kept: rules on positions, without any storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Reach"]
+
+I32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a layer's tokens see of their own sequence; without options everything up to themselves.
+
+    window  how many tokens a token sees, itself included (the meaning of the models' papers; the reference
+            engine shows one more)
+    chunk   positions are cut into chunks of this length, and a token sees its own chunk only
+    memory  how many tokens of a sequence are kept between batches, at least as many as are visible: with
+            more, a shorter prefix can be resumed; None is the window, and without a window all
+    """
+
+    window: int | None = None
+    chunk: int | None = None
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        visible = self.visible
+        assert visible is None or visible > 0, f"{self} shows nothing"
+        assert self.memory is None or (visible is not None and self.memory >= visible), (
+            f"{self} keeps less than tokens see"
+        )
+
+    @property
+    def visible(self) -> int | None:
+        """The most tokens that a token sees; None without a limit."""
+        return min((limit for limit in (self.window, self.chunk) if limit is not None), default=None)
+
+    def kept(self, capacity: int) -> int | None:
+        """How many tokens are kept of sequences of up to `capacity` tokens; None for all of them."""
+        memory = self.window if self.memory is None else self.memory
+        return None if memory is None or memory >= capacity else memory
+
+    def first_visible(self, positions: I32) -> I32:
+        """The lowest position that each of `positions` sees; never falls where positions grow."""
+        first = np.zeros_like(positions)
+        if self.window is not None:
+            first = np.maximum(first, positions - (self.window - 1))
+        if self.chunk is not None:
+            first = np.maximum(first, positions - positions % self.chunk)
+        return first

@@ -1,0 +1,126 @@
+"""Thousands of random operations on the causal cache against plain lists, and logits against fresh runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from chaski.kvcache import CausalCache, KVShape, Reach
+from chaski.ml.graph import DType
+from chaski.ml.reference import ReferenceBackend
+from chaski.model.input import Batch
+
+SEQUENCES, CAPACITY, MAX_BATCH = 4, 40, 12
+
+REACHES = [
+    Reach(),
+    Reach(window=5),
+    Reach(window=5, memory=11),
+    Reach(chunk=7),
+    Reach(chunk=7, memory=9),
+    Reach(window=4, chunk=6),
+    Reach(window=1),
+]
+
+
+@dataclass
+class Lists:
+    """The model: what was written to each position of each sequence, as the number of the write."""
+
+    reach: Reach
+    written: list[list[int]] = field(default_factory=lambda: [[] for _ in range(SEQUENCES)])
+    firsts: list[int] = field(default_factory=lambda: [0] * SEQUENCES)
+    writes: int = 0
+
+    def first_visible(self, position: int) -> int:
+        window = position - self.reach.window + 1 if self.reach.window else 0
+        chunk = position // self.reach.chunk * self.reach.chunk if self.reach.chunk else 0
+        return max(0, window, chunk)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        stored = range(self.firsts[sequence], len(self.written[sequence]))
+        return position <= len(self.written[sequence]) and all(
+            seen in stored for seen in range(self.first_visible(position), position)
+        )
+
+    def remove(self, sequence: int, begin: int) -> None:
+        if begin >= len(self.written[sequence]):
+            return
+        begin = begin if self.can_resume(sequence, begin) else 0
+        del self.written[sequence][begin:]
+        self.firsts[sequence] = min(self.firsts[sequence], begin)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        self.written[target] = self.written[source][:length]
+        self.firsts[target] = min(self.firsts[source], length)
+
+    def trim(self) -> None:
+        kept = self.reach.memory or self.reach.window or CAPACITY
+        for sequence, written in enumerate(self.written):
+            self.firsts[sequence] = max(self.firsts[sequence], len(written) - kept)
+
+    def stored(self) -> set[int]:
+        return {write for s, written in enumerate(self.written) for write in written[self.firsts[s] :]}
+
+
+def random_batch(lists: Lists, random: np.random.Generator) -> Batch:
+    """Some tokens of some sequences in mixed order; now and then a group that sees to its own end."""
+    counts = random.integers(0, MAX_BATCH // 2 + 1, SEQUENCES) * (random.random(SEQUENCES) < 0.5)
+    room = [CAPACITY - len(written) for written in lists.written]
+    counts = np.minimum(counts, room)
+    while counts.sum() > MAX_BATCH:
+        counts[random.integers(SEQUENCES)] = 0
+    sequences = random.permutation(np.repeat(np.arange(SEQUENCES), counts)).astype(np.int32)
+    positions, ends = np.zeros((2, len(sequences)), np.int32)
+    for sequence in range(SEQUENCES):
+        rows = sequences == sequence
+        begin = len(lists.written[sequence])
+        positions[rows] = np.arange(begin, begin + counts[sequence])
+        groups = np.sort(random.integers(begin + 1, begin + counts[sequence] + 1, counts[sequence]))
+        ends[rows] = np.maximum(groups, positions[rows] + 1)
+    has_groups = random.random() < 0.5
+    return Batch(sequences, positions, sequences, sequences[:0], ends if has_groups else None)
+
+
+def forward(cache: CausalCache, lists: Lists, content: dict[int, int], batch: Batch) -> None:
+    inputs = cache.start_forward(batch)
+    lists.trim()
+    tokens = list(zip(batch.sequences.tolist(), batch.positions.tolist(), strict=True))
+    assert len(set(inputs["cells"].tolist())) == len(tokens)
+    for (sequence, _), cell in zip(tokens, inputs["cells"].tolist(), strict=True):
+        lists.writes += 1
+        content[cell] = lists.writes
+        lists.written[sequence].append(lists.writes)
+    for index, (sequence, position) in enumerate(tokens):
+        begin, end, first = inputs["spans"][index].tolist()
+        seen = [content[cell] for cell in inputs["history"][begin:end].tolist()]
+        until = position + 1 if batch.ends is None else int(batch.ends[index])
+        assert first == lists.first_visible(position)
+        assert seen == lists.written[sequence][first:until]
+
+
+@pytest.mark.parametrize("reach", REACHES, ids=str)
+def test_random_operations_match_plain_lists(reach: Reach) -> None:
+    random = np.random.default_rng(11)
+    shapes = [KVShape(1, 2, 2)]
+    cache = CausalCache(
+        ReferenceBackend(), shapes, SEQUENCES, CAPACITY, DType.F32, max_batch=MAX_BATCH, reach=reach
+    )
+    lists, content = Lists(reach), {}
+    for _ in range(1500):
+        kind = random.integers(5)
+        source, target = (int(sequence) for sequence in random.integers(SEQUENCES, size=2))
+        length = int(random.integers(len(lists.written[source]) + 1))
+        assert cache.can_resume(source, length) == lists.can_resume(source, length)
+        if kind == 0 and source != target and lists.can_resume(source, length):
+            cache.copy_prefix(source, target, length)
+            lists.copy(source, target, length)
+        elif kind == 1:
+            cache.remove(source, length)
+            lists.remove(source, length)
+        elif kind > 1 and len((batch := random_batch(lists, random)).tokens) > 0:
+            forward(cache, lists, content, batch)
+        assert [cache.length(s) for s in range(SEQUENCES)] == [len(one) for one in lists.written]
+        assert cache.num_cells - cache.num_free == len(lists.stored())
