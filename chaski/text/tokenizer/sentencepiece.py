@@ -74,7 +74,8 @@ class SentencePieceBPE:
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. The first call builds the library's processor, which raises
         `TokenizerError` for a vocabulary that SentencePiece would not accept."""
-        return [self._processor.encode(text) for text in texts]
+        ids: list[list[int]] = self._processor.encode(texts, num_threads=1)
+        return ids
 
     def finds(self, user_defined: str) -> bool:
         """Those with U+2581, which stands for a space that only the normalizer makes."""
