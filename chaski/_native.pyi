@@ -130,6 +130,9 @@ class Plan:
         self, dim: int, heads: int, size: int, pairs: int, x: int, table: int, y: int, barrier: bool
     ) -> None: ...
     def store(self, dim: int, x: int, cells: int, target: KVStorage, barrier: bool) -> None: ...
+    def rotate_cells(
+        self, dim: int, cells: int, pairs: int, table: int, target: KVStorage, barrier: bool
+    ) -> None: ...
     def attention(
         self,
         dim: int,

@@ -1,7 +1,7 @@
 """Key/value caches: what a sequence has computed so far, kept so that it is not computed again."""
 
-from chaski.kvcache.base import Cache, LayerCache
-from chaski.kvcache.causal import CausalCache, KVShape
+from chaski.kvcache.base import Cache, KVShape, LayerCache
+from chaski.kvcache.causal import CausalCache
 from chaski.kvcache.reach import Reach
 
 __all__ = ["Cache", "CausalCache", "KVShape", "LayerCache", "Reach"]

@@ -1,4 +1,4 @@
-"""The two faces of a key/value cache, and nothing else.
+"""The two faces of a key/value cache, and what a layer stores in it.
 
 A layer sees `LayerCache`: store this batch, get the history. The runner sees `Cache`: sequences that start,
 share, shrink and end. A layer is given its own cache; there is no current layer.
@@ -7,6 +7,7 @@ share, shrink and end. A layer is given its own cache; there is no current layer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -17,7 +18,21 @@ from chaski.ml.graph import Dim, Graph, Mask, Tensor
 if TYPE_CHECKING:
     from chaski.model.input import Batch
 
-__all__ = ["Cache", "LayerCache"]
+__all__ = ["Cache", "KVShape", "LayerCache"]
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """The key/value heads of one layer, their sizes, and how positions are in the keys.
+
+    `rotation` has the frequencies (pairs,) in radians per position that `ops.rope` turned the keys with; None
+    where keys cannot be moved to another position.
+    """
+
+    heads: int
+    key_size: int
+    value_size: int
+    rotation: npt.NDArray[np.float32] | None = field(default=None, compare=False)
 
 
 class LayerCache(Protocol):
@@ -51,9 +66,14 @@ class Cache(Protocol):
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         """Drop the tokens at positions begin to end (None: to the end of the sequence).
 
+        What is behind a middle moves down to its place, keys and all.
+
         A tail is dropped together with all the rest if the rest cannot be resumed. Raises NotSupportedError,
         and changes nothing, where it cannot; `remove(sequence, 0)` always works.
         """
+
+    def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+        """Raise the NotSupportedError that `remove` would raise; change nothing."""
 
     def close(self) -> None:
         """Give the storage back."""

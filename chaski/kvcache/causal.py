@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import CacheFullError, NotSupportedError
+from chaski.kvcache.base import KVShape
 from chaski.kvcache.cells import Cells
 from chaski.kvcache.reach import Reach
+from chaski.kvcache.rotation import Rotation
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Mask, Tensor
@@ -24,20 +26,11 @@ from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Mask, Tensor
 if TYPE_CHECKING:
     from chaski.model.input import Batch
 
-__all__ = ["CausalCache", "KVShape"]
+__all__ = ["CausalCache"]
 
 I32 = npt.NDArray[np.int32]
 
 _EVERYTHING = Reach()
-
-
-@dataclass(frozen=True, slots=True)
-class KVShape:
-    """The key/value heads of one layer and their sizes."""
-
-    heads: int
-    key_size: int
-    value_size: int
 
 
 class CausalCache:
@@ -71,6 +64,7 @@ class CausalCache:
             )
             for shape in shapes
         ]
+        self._rotation = _rotation(backend, shapes, [keys for keys, _ in self._layers], max_batch)
         self._cells = Cells(num_cells)
         # The cell of each position. Of a sequence the positions from `firsts` up to `lengths` are stored.
         self._table = np.zeros((sequences, capacity), np.int32)
@@ -126,25 +120,58 @@ class CausalCache:
         self._firsts[target], self._lengths[target] = first, length
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        visible = self._reach.first_visible(np.array(position, np.int32))
-        is_stored = self._firsts[sequence] <= visible or visible == position
-        return bool(is_stored and position <= self._lengths[sequence])
+        return position <= self.length(sequence) and self._is_visible(position, int(self._firsts[sequence]))
+
+    def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+        first, length = int(self._firsts[sequence]), int(self._lengths[sequence])
+        if end is None or end >= length or begin >= end:
+            return
+        what = f"sequence {sequence}: tokens {begin} to {end} of {length} cannot be removed"
+        if self._rotation is None:
+            raise NotSupportedError(f"{what}: the model's keys cannot be moved to other positions")
+        if self._cells.are_shared(self._table[sequence, max(end, first) : length]):
+            raise NotSupportedError(f"{what}: tokens behind them are shared with other sequences")
+        if not self._is_visible(length - (end - begin), _first_after(first, begin, end)):
+            raise NotSupportedError(f"{what}: what the next token would see is not all there any more")
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
-        first, length = int(self._firsts[sequence]), int(self._lengths[sequence])
-        if end is not None and end < length and begin < end:
-            raise NotSupportedError(
-                f"sequence {sequence}: tokens {begin} to {end} cannot be removed from the middle; "
-                "remove the tail and evaluate it again"
-            )
-        if begin < length:
-            if not self.can_resume(sequence, begin):
-                begin = 0
-            self._cells.release(self._table[sequence, max(begin, first) : length])
-            self._firsts[sequence], self._lengths[sequence] = min(first, begin), begin
+        self.check_remove(sequence, begin, end)
+        length = int(self._lengths[sequence])
+        if end is None or end >= length:
+            self._remove_tail(sequence, begin)
+        elif begin < end:
+            self._remove_middle(sequence, begin, end)
 
     def close(self) -> None:
         self._layers = []
+        self._rotation = None
+
+    def _remove_tail(self, sequence: int, begin: int) -> None:
+        first, length = int(self._firsts[sequence]), int(self._lengths[sequence])
+        if begin >= length:
+            return
+        if not self.can_resume(sequence, begin):
+            begin = 0
+        self._cells.release(self._table[sequence, max(begin, first) : length])
+        self._firsts[sequence], self._lengths[sequence] = min(first, begin), begin
+
+    def _remove_middle(self, sequence: int, begin: int, end: int) -> None:
+        """Let go of the tokens, and turn those behind them to their new positions."""
+        assert self._rotation is not None
+        first, length = int(self._firsts[sequence]), int(self._lengths[sequence])
+        distance = end - begin
+        cells = self._table[sequence]
+        moved = cells[max(end, first) : length]
+        self._rotation.move_down(moved, distance)
+        self._cells.release(cells[max(begin, first) : max(end, first)])
+        cells[max(end, first) - distance : length - distance] = moved
+        self._firsts[sequence] = _first_after(first, begin, end)
+        self._lengths[sequence] = length - distance
+
+    def _is_visible(self, position: int, first: int) -> bool:
+        """Whether all that a token at `position` sees before itself is stored, from `first` on."""
+        visible = int(self._reach.first_visible(np.array(position, np.int32)))
+        return first <= visible or visible == position
 
     def _max_history(self) -> int:
         """The longest list of visible cells: shared cells are listed once for each sequence."""
@@ -199,6 +226,19 @@ class CausalCache:
         bounds = zip(ids.tolist(), begins.tolist(), ends.tolist(), strict=True)
         parts = [self._table[sequence, begin:end] for sequence, begin, end in bounds]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _first_after(first: int, begin: int, end: int) -> int:
+    """The lowest stored position, which was `first`, when the positions from begin to end are gone."""
+    return first if first <= begin else max(first, end) - (end - begin)
+
+
+def _rotation(
+    backend: Backend, shapes: Sequence[KVShape], keys: Sequence[KVBuffer], max_cells: int
+) -> Rotation | None:
+    """How keys are moved, if those of every layer can be."""
+    turned = [(buffer, s.rotation) for buffer, s in zip(keys, shapes, strict=True) if s.rotation is not None]
+    return Rotation(backend, turned, max_cells) if len(turned) == len(keys) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,17 @@ import numpy.typing as npt
 
 from chaski.ml.graph import KVBuffer, Mask, Shape, Tensor, Weight
 
-__all__ = ["attention", "embedding", "linear", "rms_norm", "rope", "rope_table", "store", "swiglu"]
+__all__ = [
+    "attention",
+    "embedding",
+    "linear",
+    "rms_norm",
+    "rope",
+    "rope_table",
+    "rotate_cells",
+    "store",
+    "swiglu",
+]
 
 
 def _require(condition: bool, op: str, *shapes: object) -> None:
@@ -68,6 +78,18 @@ def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
     _require(x.shape[1:] == (buffer.heads, buffer.size), "store", x.shape, (buffer.heads, buffer.size))
     shape: Shape = (buffer.cells, buffer.heads, buffer.size)
     return x.graph.record("store", (x, cells, buffer), shape, buffer.dtype)
+
+
+def rotate_cells(cells: Tensor, table: Tensor, buffer: KVBuffer) -> Tensor:
+    """Turn the keys in the rows `cells` (n,) int32 of `buffer` by the angles of `table`, as `rope` does.
+
+    No cell may be listed twice. Returns the buffer's new content (cells, heads, size), as `store` does.
+    """
+    pairs = table.shape[2]
+    _require(isinstance(pairs, int) and 2 * pairs <= buffer.size, "rotate_cells", table.shape, buffer.size)
+    _require(cells.shape == table.shape[:1], "rotate_cells", cells.shape, table.shape)
+    shape: Shape = (buffer.cells, buffer.heads, buffer.size)
+    return cells.graph.record("rotate_cells", (cells, table, buffer), shape, buffer.dtype)
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Mask, scale: float) -> Tensor:

@@ -201,6 +201,15 @@ class PlanBuilder {
             barrier);
     }
 
+    void rotate_cells(int dim, std::size_t cells, std::int64_t pairs, std::size_t table,
+                      const OwnedStorage& target, bool barrier) {
+        require(pairs > 0 && 2 * pairs <= target.storage.size, "rotate_cells: more pairs than the head has");
+        hold(target.memory);
+        add(std::make_unique<RotateCellsStep>(ops_, dim, in<std::int32_t>(cells, dim, 1), pairs,
+                                              in<float>(table, dim, 2 * pairs), target.storage),
+            barrier);
+    }
+
     void attention(int dim, int history, std::int64_t heads, float scale, std::size_t q,
                    const OwnedStorage& keys, const OwnedStorage& values, std::size_t cells, std::size_t spans,
                    int tiles, std::size_t y, bool barrier) {
@@ -346,6 +355,8 @@ void bind_plan(nb::module_& m) {
         .def("rope", &PlanBuilder::rope, "dim"_a, "heads"_a, "size"_a, "pairs"_a, "x"_a, "table"_a, "y"_a,
              "barrier"_a)
         .def("store", &PlanBuilder::store, "dim"_a, "x"_a, "cells"_a, "target"_a, "barrier"_a)
+        .def("rotate_cells", &PlanBuilder::rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "table"_a, "target"_a,
+             "barrier"_a)
         .def("attention", &PlanBuilder::attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "q"_a,
              "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "y"_a, "barrier"_a)
         .def("finish", &PlanBuilder::finish)

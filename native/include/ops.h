@@ -65,6 +65,10 @@ struct Ops {
                  std::int64_t pairs, float* y);
     // Writes one token's heads [head][size] into a cell, rounding to the storage's type.
     void (*store)(const float* x, const KVStorage& storage, std::int64_t cell);
+    // Rotates the pairs of each head stored in a cell, as `rope` does. `head_row` has room for one head, its
+    // size rounded up to a multiple of 16.
+    void (*rotate)(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
+                   std::int64_t pairs, float* head_row);
     // Attention of the tokens of `tile` for the query heads of one key/value head.
     void (*attention)(const Attention& job, Tile tile, std::int64_t kv_head, std::byte* scratch);
 };

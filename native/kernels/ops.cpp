@@ -78,9 +78,25 @@ void store(const float* x, const KVStorage& storage, std::int64_t cell) {
     });
 }
 
+void rotate(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
+            std::int64_t pairs, float* head_row) {
+    with_type(storage.type, [&](auto type) {
+        for (std::int64_t head = 0; head < storage.heads; ++head) {
+            std::byte* row = storage.row(head, cell);
+            for (std::int64_t i = 0; i < storage.size; i += kLanes) {
+                store_f32(head_row + i, load_lanes<type.value>(row, i, storage.size - i));
+            }
+            rope(head_row, cos, sin, 1, storage.size, pairs, head_row);
+            for (std::int64_t i = 0; i < 2 * pairs; i += kLanes) {
+                store_lanes<type.value>(row, i, storage.size - i, load_f32(head_row + i));
+            }
+        }
+    });
+}
+
 }  // namespace
 
 extern const Ops kOps;
-const Ops kOps = {rms_norm, swiglu, add, rope, store, attention};
+const Ops kOps = {rms_norm, swiglu, add, rope, store, rotate, attention};
 
 }  // namespace chaski::CHASKI_ISA

@@ -209,6 +209,30 @@ class StoreStep final : public RowStep {
     const KVStorage storage_;
 };
 
+// Rotates the keys in each of `cells` by the angles in the matching row of a rope table, in place.
+class RotateCellsStep final : public RowStep {
+   public:
+    RotateCellsStep(const Ops& ops, int dim, const std::int32_t* cells, std::int64_t pairs,
+                    const float* table, KVStorage storage)
+        : RowStep(dim), ops_(ops), cells_(cells), pairs_(pairs), table_(table), storage_(storage) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
+        for (std::int64_t i = begin; i < end; ++i) {
+            const float* cos = table_ + i * 2 * pairs_;
+            ops_.rotate(storage_, cells_[i], cos, cos + pairs_, pairs_, reinterpret_cast<float*>(scratch));
+        }
+    }
+    std::size_t scratch_bytes() const override {
+        return align_up(static_cast<std::size_t>(storage_.size) * sizeof(float));
+    }
+
+   private:
+    const Ops& ops_;
+    const std::int32_t* cells_;
+    const std::int64_t pairs_;
+    const float* table_;
+    const KVStorage storage_;
+};
+
 // Computes nothing: refuses a batch that has an index outside [0, limit) in an input buffer.
 class IndexCheckStep final : public Step {
    public:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache import CausalCache, KVShape, Reach
-from chaski.ml.graph import DType
+from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.input import Batch
 
 EVERYTHING = Reach()
 
 
+ROTATION = np.array([0.3], np.float32)
+
+
 def make(
-    sequences: int = 2, capacity: int = 8, max_batch: int = 16, reach: Reach = EVERYTHING
+    sequences: int = 2,
+    capacity: int = 8,
+    max_batch: int = 16,
+    reach: Reach = EVERYTHING,
+    rotation: npt.NDArray[np.float32] | None = ROTATION,
 ) -> CausalCache:
-    backend, shapes = ReferenceBackend(), [KVShape(1, 2, 2)]
+    backend, shapes = ReferenceBackend(), [KVShape(1, 2, 2, rotation)]
     return CausalCache(backend, shapes, sequences, capacity, DType.F32, max_batch=max_batch, reach=reach)
 
 
@@ -77,15 +85,76 @@ def test_a_full_sequence_is_an_error_that_changes_nothing() -> None:
     assert (cache.length(0), cache.length(1)) == (1, 1)
 
 
-def test_a_middle_cannot_be_removed_but_a_tail_can() -> None:
-    cache = make()
-    visible(cache, (0, 0), (0, 1), (0, 2))
-    with pytest.raises(NotSupportedError, match="tokens 0 to 1"):
-        cache.remove(0, 0, 1)
-    cache.remove(0, 1, 3)
-    assert cache.length(0) == 1
-    assert cache.can_resume(0, 1)
-    assert not cache.can_resume(0, 2)
+@pytest.mark.parametrize(
+    ("begin", "end", "left"),
+    [
+        pytest.param(1, None, [0], id="tail"),
+        pytest.param(1, 6, [0], id="tail by its end"),
+        pytest.param(1, 9, [0], id="beyond the end"),
+        pytest.param(0, None, [], id="all"),
+        pytest.param(2, 4, [0, 1, 4, 5], id="middle"),
+        pytest.param(0, 4, [4, 5], id="beginning"),
+        pytest.param(2, 2, [0, 1, 2, 3, 4, 5], id="nothing"),
+        pytest.param(4, 2, [0, 1, 2, 3, 4, 5], id="nothing, backwards"),
+        pytest.param(7, None, [0, 1, 2, 3, 4, 5], id="nothing behind the end"),
+    ],
+)
+def test_what_is_left_after_a_removal(begin: int, end: int | None, left: list[int]) -> None:
+    cache = make(1, 8)
+    visible(cache, *tokens(0, 0, 6))
+    cache.remove(0, begin, end)
+    assert cache.length(0) == len(left)
+    assert cache.num_free == 8 - len(left)
+    assert visible(cache, (0, len(left)))[0][:-1] == left
+
+
+@pytest.mark.parametrize(
+    ("rotation", "reach", "fork", "reason"),
+    [
+        pytest.param(None, Reach(), False, "keys cannot be moved", id="no rotation"),
+        pytest.param(ROTATION, Reach(), True, "shared with other sequences", id="shared"),
+        pytest.param(ROTATION, Reach(window=4), False, "not all there", id="beginning trimmed"),
+    ],
+)
+def test_a_middle_that_cannot_be_removed_stays(
+    rotation: npt.NDArray[np.float32] | None, reach: Reach, fork: bool, reason: str
+) -> None:
+    cache = make(2, 8, 8, reach, rotation)
+    visible(cache, *tokens(0, 0, 7))
+    if fork:
+        cache.copy_prefix(0, 1, 7)
+    visible(cache, (0, 7))
+    free = cache.num_free
+    with pytest.raises(NotSupportedError, match=f"sequence 0: tokens 1 to 6 of 8 .*{reason}"):
+        cache.remove(0, 1, 6)
+    assert (cache.length(0), cache.num_free) == (8, free)
+    cache.remove(0, 0)
+    assert cache.length(0) == 0
+
+
+def test_cells_shared_before_a_removed_middle_do_not_matter() -> None:
+    cache = make(2, 8)
+    visible(cache, *tokens(0, 0, 6))
+    cache.copy_prefix(0, 1, 3)
+    cache.remove(0, 2, 4)
+    assert visible(cache, (0, 4), (1, 3))[0][:4] == [0, 1, 4, 5]
+
+
+def test_keys_turn_to_their_new_positions_in_slices() -> None:
+    cache = make(1, 40, max_batch=4)
+    keys = cache.record(Graph(), Dim("tokens", 4))[0].keys.handle
+    assert isinstance(keys, np.ndarray)
+    for begin in range(0, 40, 4):
+        cells = cache.start_forward(batch(*tokens(0, begin, begin + 4)))["cells"]
+        keys[cells, 0] = turned(np.arange(begin, begin + 4))
+    cache.remove(0, 3, 17)
+    left = visible(cache, (0, 26))[0][:-1]
+    np.testing.assert_allclose(keys[left, 0], turned(np.arange(26)), atol=1e-5)
+
+
+def turned(positions: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+    """A key along the first axis, turned to each position."""
+    return np.stack([np.cos(ROTATION[0] * positions), np.sin(ROTATION[0] * positions)], axis=-1)
 
 
 @pytest.mark.parametrize(

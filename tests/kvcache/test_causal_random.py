@@ -1,4 +1,4 @@
-"""Thousands of random operations on the causal cache against plain lists, and logits against fresh runs."""
+"""Thousands of random operations on the causal cache against plain lists: what tokens see, and the keys."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from chaski.errors import NotSupportedError
 from chaski.kvcache import CausalCache, KVShape, Reach
-from chaski.ml.graph import DType
+from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.input import Batch
 
 SEQUENCES, CAPACITY, MAX_BATCH = 4, 40, 12
+FREQUENCY = 0.3
 
 REACHES = [
     Reach(),
@@ -52,6 +54,23 @@ class Lists:
         del self.written[sequence][begin:]
         self.firsts[sequence] = min(self.firsts[sequence], begin)
 
+    def can_remove(self, sequence: int, begin: int, end: int) -> bool:
+        """Whether what moves belongs to nobody else, and the next token sees all that it should."""
+        moved = self.written[sequence][max(end, self.firsts[sequence]) :]
+        stored = [write for s in range(SEQUENCES) for write in self.written[s][self.firsts[s] :]]
+        rest = Lists(self.reach, self.written[:], self.firsts[:])
+        rest.remove_middle(sequence, begin, end)
+        after = len(rest.written[sequence])
+        return all(stored.count(write) == 1 for write in moved) and rest.can_resume(sequence, after)
+
+    def remove_middle(self, sequence: int, begin: int, end: int) -> None:
+        first, written = self.firsts[sequence], self.written[sequence]
+        is_stored = [position >= first for position in range(len(written))]
+        del is_stored[begin:end]
+        self.written[sequence] = written[:begin] + written[end:]
+        # What is not stored any more is one piece: after it, or where it was, the stored part begins.
+        self.firsts[sequence] = len(is_stored) - is_stored[::-1].index(False) if False in is_stored else 0
+
     def copy(self, source: int, target: int, length: int) -> None:
         self.written[target] = self.written[source][:length]
         self.firsts[target] = min(self.firsts[source], length)
@@ -84,14 +103,23 @@ def random_batch(lists: Lists, random: np.random.Generator) -> Batch:
     return Batch(sequences, positions, sequences, sequences[:0], ends if has_groups else None)
 
 
+def keys_of(writes: list[int], positions: range) -> np.ndarray:
+    """The keys that were written as these numbers, at the positions that they have now."""
+    angles = np.array(writes) + FREQUENCY * np.arange(positions.start, positions.stop)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+
+
 def forward(cache: CausalCache, lists: Lists, content: dict[int, int], batch: Batch) -> None:
+    keys = cache.record(Graph(), Dim("tokens", MAX_BATCH))[0].keys.handle
+    assert isinstance(keys, np.ndarray)
     inputs = cache.start_forward(batch)
     lists.trim()
     tokens = list(zip(batch.sequences.tolist(), batch.positions.tolist(), strict=True))
     assert len(set(inputs["cells"].tolist())) == len(tokens)
-    for (sequence, _), cell in zip(tokens, inputs["cells"].tolist(), strict=True):
+    for (sequence, position), cell in zip(tokens, inputs["cells"].tolist(), strict=True):
         lists.writes += 1
         content[cell] = lists.writes
+        keys[cell] = keys_of([lists.writes], range(position, position + 1))
         lists.written[sequence].append(lists.writes)
     for index, (sequence, position) in enumerate(tokens):
         begin, end, first = inputs["spans"][index].tolist()
@@ -99,18 +127,21 @@ def forward(cache: CausalCache, lists: Lists, content: dict[int, int], batch: Ba
         until = position + 1 if batch.ends is None else int(batch.ends[index])
         assert first == lists.first_visible(position)
         assert seen == lists.written[sequence][first:until]
+        found = keys[inputs["history"][begin:end], 0]
+        np.testing.assert_allclose(found, keys_of(seen, range(first, until)), atol=1e-3)
 
 
 @pytest.mark.parametrize("reach", REACHES, ids=str)
 def test_random_operations_match_plain_lists(reach: Reach) -> None:
     random = np.random.default_rng(11)
-    shapes = [KVShape(1, 2, 2)]
+    shapes = [KVShape(1, 2, 2, np.array([FREQUENCY], np.float32))]
     cache = CausalCache(
         ReferenceBackend(), shapes, SEQUENCES, CAPACITY, DType.F32, max_batch=MAX_BATCH, reach=reach
     )
     lists, content = Lists(reach), {}
+    moves = refusals = 0
     for _ in range(1500):
-        kind = random.integers(5)
+        kind = random.integers(6)
         source, target = (int(sequence) for sequence in random.integers(SEQUENCES, size=2))
         length = int(random.integers(len(lists.written[source]) + 1))
         assert cache.can_resume(source, length) == lists.can_resume(source, length)
@@ -120,7 +151,22 @@ def test_random_operations_match_plain_lists(reach: Reach) -> None:
         elif kind == 1:
             cache.remove(source, length)
             lists.remove(source, length)
-        elif kind > 1 and len((batch := random_batch(lists, random)).tokens) > 0:
+        elif kind == 2 and length:
+            begin = int(random.integers(length))
+            if length == len(lists.written[source]):
+                cache.remove(source, begin, length)
+                lists.remove(source, begin)
+            elif lists.can_remove(source, begin, length):
+                cache.remove(source, begin, length)
+                lists.remove_middle(source, begin, length)
+                moves += 1
+            else:
+                with pytest.raises(NotSupportedError):
+                    cache.remove(source, begin, length)
+                refusals += 1
+        elif kind > 2 and len((batch := random_batch(lists, random)).tokens) > 0:
             forward(cache, lists, content, batch)
         assert [cache.length(s) for s in range(SEQUENCES)] == [len(one) for one in lists.written]
         assert cache.num_cells - cache.num_free == len(lists.stored())
+    assert moves > 20
+    assert refusals > 3

@@ -142,6 +142,68 @@ def test_attention_over_scattered_cells(
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16])
+@pytest.mark.parametrize(("heads", "size", "dims"), [(1, 2, 2), (3, 10, 6), (2, 64, 64)])
+def test_rotate_cells(dtype: DType, heads: int, size: int, dims: int) -> None:
+    stored = uniform(20, heads * size)
+    cells = RNG.permutation(20)[:7].astype(np.int32)
+    angles = RNG.integers(0, 50, 7).astype(np.int32)
+    frequencies = -(np.float32(100.0) ** (-np.arange(0, dims, 2, dtype=np.float32) / dims))
+    expected, before = (
+        _rotated("reference", "auto", DType.F32, stored, heads, cells[:count], angles, frequencies)
+        for count in (7, 0)
+    )
+    np.testing.assert_allclose(before, stored, atol=1e-7)
+    exact = {DType.F32: 1e-6, DType.F16: 2e-3, DType.BF16: 2e-2}[dtype]
+    found = [
+        _rotated("cpu", name, dtype, stored, heads, cells, angles, frequencies)
+        for name in _native.isa_names()
+    ]
+    np.testing.assert_allclose(found[0], expected, rtol=exact, atol=exact)
+    assert all((one == found[0]).all() for one in found)
+    assert np.abs(expected[cells] - stored[cells]).max() > 0.1
+    untouched = _rotated("cpu", "auto", dtype, stored, heads, cells[:0], angles, frequencies)
+    others = np.setdiff1d(np.arange(20), cells)
+    assert (found[0][others] == untouched[others]).all()
+    assert (
+        found[0].reshape(20, heads, size)[..., dims:] == untouched.reshape(20, heads, size)[..., dims:]
+    ).all()
+
+
+def _rotated(
+    name: str,
+    isa: str,
+    dtype: DType,
+    stored: npt.NDArray[np.float32],
+    heads: int,
+    cells: npt.NDArray[np.int32],
+    angles: npt.NDArray[np.int32],
+    frequencies: npt.NDArray[np.float32],
+) -> npt.NDArray[np.float32]:
+    """Fill a buffer, rotate some cells, and read it as the values of tokens that see one cell each."""
+    backend = open_backend(name, BackendOptions(threads=2, isa=isa))
+    count, width = stored.shape
+    buffer = backend.kv_buffer(count, heads, width // heads, dtype)
+    with_file = _FileWeights(backend, {"x": stored})
+    graph = Graph()
+    ids = graph.input("ids", (Dim("tokens", count),), DType.I32)
+    spans = graph.input("spans", (ids.shape[0], 3), DType.I32)
+    turned = graph.input("turned", (Dim("turned", count),), DType.I32)
+    distances = graph.input("distances", turned.shape, DType.I32)
+    x = ops.embedding(ids, with_file["x"]).reshape(heads, width // heads)
+    ops.store(x, ids, buffer)
+    values = ops.rotate_cells(turned, ops.rope_table(distances, frequencies), buffer)
+    y = ops.attention(x, values, values, Mask(ids, spans), 1.0)
+    graph.output("y", y.reshape(width))
+    plan = backend.compile(graph)
+    plan.inputs["ids"][:] = np.arange(count)
+    plan.inputs["spans"][:] = [(i, i + 1, 0) for i in range(count)]
+    plan.inputs["turned"][: len(cells)] = cells
+    plan.inputs["distances"][: len(cells)] = angles[: len(cells)]
+    plan.run({"tokens": count, "turned": len(cells)})
+    return plan.output("y").copy()
+
+
 def _attend(
     name: str,
     isa: str,

@@ -297,6 +297,19 @@ class Lowering:
             target=target.handle,
         )
 
+    def _rotate_cells(self, node: Tensor, cells: Tensor, table: Tensor, target: KVBuffer) -> None:
+        self._check(cells, target.cells)
+        self._call(
+            "rotate_cells",
+            (self.buffer(cells), self.buffer(table), target),
+            (target,),
+            dim=self._dim(cells),
+            cells=self.buffer(cells),
+            pairs=table.shape[2],
+            table=self.buffer(table),
+            target=target.handle,
+        )
+
     def _attention(
         self, node: Tensor, q: Tensor, keys: Tensor, values: Tensor, cells: Tensor, spans: Tensor
     ) -> None:

@@ -68,6 +68,11 @@ def store(x: F32, cells: I32, buffer: F32) -> F32:
     return buffer
 
 
+def rotate_cells(cells: I32, table: F32, buffer: F32) -> F32:
+    buffer[cells] = rope(buffer[cells], table)
+    return buffer
+
+
 def attention(q: F32, keys: F32, values: F32, cells: I32, spans: I32, *, scale: float) -> F32:
     heads, kv_heads = q.shape[1], keys.shape[1]
     y = np.empty((len(q), heads, values.shape[2]), np.float32)
@@ -93,6 +98,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         rope_table,
         rope,
         store,
+        rotate_cells,
         attention,
     )
 }

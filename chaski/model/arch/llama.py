@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
@@ -99,15 +102,16 @@ class Model(Module):
 
     def kv_shapes(self) -> Sequence[KVShape]:
         c = self.config
-        return [KVShape(c.num_kv_heads, c.head_size, c.value_size)] * c.num_layers
+        return [KVShape(c.num_kv_heads, c.head_size, c.value_size, self._frequencies())] * c.num_layers
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
-        c = self.config
-        factors = self.rope_freqs.weight.array
-        frequencies = rope_frequencies(c.rope_dims, c.rope_base, c.rope_scale, factors)
-        rope = ops.rope_table(inputs.positions, frequencies)
+        rope = ops.rope_table(inputs.positions, self._frequencies())
         x = self.token_embd(inputs.tokens)
         for layer, cache in zip(self.blk, caches, strict=True):
             x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
         x = self.output_norm(x)
         return self.output(x) if self.output.weight.is_present else self.token_embd.project(x)
+
+    def _frequencies(self) -> npt.NDArray[np.float32]:
+        c = self.config
+        return rope_frequencies(c.rope_dims, c.rope_base, c.rope_scale, self.rope_freqs.weight.array)

@@ -1,0 +1,50 @@
+"""Moving keys to lower positions: they are turned back by the angles of the distance.
+
+A rotary embedding turns a key by position · frequency, so a key that moves down by d positions turns back by
+d · frequency, whatever its position was. Values know no position. A key in 16 bits is rounded once more with
+each move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.ml import ops
+from chaski.ml.backend import Backend
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Tensor
+
+__all__ = ["Rotation"]
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+
+
+class Rotation:
+    """A plan that turns the keys in up to `max_cells` cells of all layers, compiled with the cache.
+
+    `keys` has the storage of each layer and the frequencies (pairs,) that its keys are turned with.
+    """
+
+    def __init__(self, backend: Backend, keys: Sequence[tuple[KVBuffer, F32]], max_cells: int) -> None:
+        self._max_cells = max_cells
+        graph = Graph()
+        cells = graph.input("cells", (Dim("cells", max_cells),), DType.I32)
+        distances = graph.input("distances", cells.shape, DType.I32)
+        tables: dict[bytes, Tensor] = {}
+        for buffer, frequencies in keys:
+            name = frequencies.tobytes()
+            if name not in tables:
+                tables[name] = ops.rope_table(distances, -frequencies)
+            ops.rotate_cells(cells, tables[name], buffer)
+        self._plan = backend.compile(graph)
+
+    def move_down(self, cells: I32, distance: int) -> None:
+        """Turn the keys in `cells` to positions that are lower by `distance`."""
+        for begin in range(0, len(cells), self._max_cells):
+            part = cells[begin : begin + self._max_cells]
+            self._plan.inputs["cells"][: len(part)] = part
+            self._plan.inputs["distances"][: len(part)] = distance
+            self._plan.run({"cells": len(part)})
