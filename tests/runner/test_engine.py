@@ -205,7 +205,7 @@ def test_a_cancelled_sequence_frees_its_slot() -> None:
     engine, _ = make()
     forgotten = request([5], 500)
     engine.submit(forgotten)
-    with engine._turns():
+    with engine._turn:
         engine._step()
     forgotten.cancel()
     run(engine, request([50]))
@@ -281,7 +281,7 @@ def test_logits_wait_for_a_free_slot() -> None:
     engine, _ = make()
     sequence = request([5])
     engine.submit(sequence)
-    with engine._turns():
+    with engine._turn:
         engine._step()
     assert engine.logits([7]).argmax(1).tolist() == [8]
     assert sequence.tokens == [5, 6, 7, 8]
