@@ -35,7 +35,7 @@ def share_right(guide: LLM, asked: list[tuple[str, str]]) -> float:
 
 
 def test_own_wordings(guide: LLM) -> None:
-    assert share_right(guide, cases("wordings", 200)) >= 0.9
+    assert share_right(guide, cases("wordings", 150)) >= 0.9
 
 
 def test_held_out_wordings(guide: LLM) -> None:

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewording import reword
 from tokenizers import Tokenizer
-from topics import ASSISTANT, BOS, END, SYSTEM, USER, Topic
-from vocabulary import with_dropout
+
+from tools.guide.rewording import reword
+from tools.guide.topics import ASSISTANT, BOS, END, SYSTEM, USER, Topic
+from tools.guide.vocabulary import with_dropout
 
 __all__ = ["Sample", "Sampler"]
 

@@ -1,4 +1,4 @@
-"""The full figures of the bundled guide through chaski itself: `python tools/guide/evaluate.py`.
+"""The full figures of the bundled guide through chaski itself: `python -m tools.guide.evaluate`.
 
 Prints for own, tuning and held-out wordings how many greedy answers are the intended text, and the rest.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from topics import Topic, load_topics
-
 import chaski
+from tools.guide.topics import Topic, load_topics
 
 WORDINGS: dict[str, Callable[[Topic], Iterable[str]]] = {
     "own wordings": lambda topic: topic.wordings,

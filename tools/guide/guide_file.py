@@ -11,8 +11,9 @@ import numpy as np
 from gguf import GGMLQuantizationType, LlamaFileType, TokenType
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from topics import BOS, CHAT_TEMPLATE, END
-from vocabulary import SPECIAL, merges, token_strings
+
+from tools.guide.topics import BOS, CHAT_TEMPLATE, END
+from tools.guide.vocabulary import SPECIAL, merges, token_strings
 
 __all__ = ["Shape", "read_weights", "write_guide"]
 
@@ -71,7 +72,7 @@ def _describe(writer: gguf.GGUFWriter) -> None:
     writer.add_description("Offline help of chaski: short answers to short questions about using it")
     writer.add_languages(["en"])
     writer.add_tags(["text-generation"])
-    writer.add_size_label("4M")
+    writer.add_size_label("2.5M")
     writer.add_file_type(LlamaFileType.MOSTLY_Q8_0)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
 

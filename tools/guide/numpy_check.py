@@ -1,8 +1,8 @@
-"""Does the written file mean what was trained? `python tools/guide/numpy_check.py [FILE]`.
+"""Does the written file mean what was trained? `python -m tools.guide.numpy_check [FILE]`.
 
 An independent reading: metadata and tensors by the gguf package, the tokenizer rebuilt from the metadata, the
-file's own template, and the llama architecture written out in NumPy. Prints greedy answers to the tuning wording
-of every fifth topic and how many are the intended text.
+file's own template, and the llama architecture written out in NumPy. Prints greedy answers to the tuning
+wording of every fifth topic and how many are the intended text.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from pathlib import Path
 import gguf
 import jinja2
 import numpy as np
-from guide_file import read_weights
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import BPE
-from topics import load_topics
-from vocabulary import with_pieces
+
+from tools.guide.guide_file import read_weights
+from tools.guide.topics import load_topics
+from tools.guide.vocabulary import with_pieces
 
 Array = NDArray[np.float32]
 

@@ -1,4 +1,4 @@
-"""Train the guide and write chaski/models/guide.gguf: `python tools/guide/train.py`.
+"""Train the guide and write chaski/models/guide.gguf: `python -m tools.guide.train`.
 
 Needs torch, tokenizers and gguf. Every random choice comes from one seed; on another machine or torch version
 the last bits, and so the figures, can differ a little. At the end it prints how often the quantized weights
@@ -14,13 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from chats import Sample, Sampler
-from guide_file import Shape, read_weights, write_guide
 from tokenizers import Tokenizer
-from topics import END, Topic, Turn, load_topics, render
 from torch import Tensor, nn
 from torch.nn import functional
-from vocabulary import train_tokenizer
+
+from tools.guide.chats import Sample, Sampler
+from tools.guide.guide_file import Shape, read_weights, write_guide
+from tools.guide.topics import END, Topic, Turn, load_topics, render
+from tools.guide.vocabulary import train_tokenizer
 
 TOKENS_PER_BATCH = 3072
 PEAK_RATE, WARM_UP, WEIGHT_DECAY, DROPOUT = 3e-3, 200, 0.1, 0.1
@@ -125,15 +126,20 @@ def batches(sampler: Sampler) -> Iterator[tuple[Tensor, Tensor]]:
         pool = sorted((sampler.chat() for _ in range(1024)), key=lambda sample: len(sample.ids))
         ready = []
         while pool:
-            rows = max(1, TOKENS_PER_BATCH // len(pool[-1].ids))
+            rows = max(1, TOKENS_PER_BATCH // _padded(len(pool[-1].ids)))
             ready.append(_pad(pool[-rows:]))
             del pool[-rows:]
         sampler.rng.shuffle(ready)
         yield from ready
 
 
+def _padded(length: int) -> int:
+    """Few different lengths, because torch compiles and keeps kernels for each shape."""
+    return -(-length // 8) * 8
+
+
 def _pad(samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
-    length = max(len(sample.ids) for sample in samples)
+    length = _padded(max(len(sample.ids) for sample in samples))
     ids = [sample.ids + [0] * (length - len(sample.ids)) for sample in samples]
     counts = [sample.counts + [False] * (length - len(sample.counts)) for sample in samples]
     return torch.tensor(ids), torch.tensor(counts)
@@ -222,7 +228,7 @@ def report(path: Path, shape: Shape, tokenizer: Tokenizer, topics: Sequence[Topi
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=2200)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "chaski/models/guide.gguf")

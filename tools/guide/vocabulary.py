@@ -9,11 +9,12 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 
-from rewording import LEXICON, reword
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
-from topics import ASSISTANT, BOS, END, SYSTEM, USER, Topic
+
+from tools.guide.rewording import LEXICON, reword
+from tools.guide.topics import ASSISTANT, BOS, END, SYSTEM, USER, Topic
 
 __all__ = ["SIZE", "SPECIAL", "merges", "token_strings", "train_tokenizer", "with_dropout", "with_pieces"]
 

@@ -1,0 +1,1 @@
+"""The text and the tools that make the bundled guide."""
