@@ -3,5 +3,6 @@
 from chaski.kvcache.base import Cache, KVShape, LayerCache
 from chaski.kvcache.causal import CausalCache
 from chaski.kvcache.reach import Reach
+from chaski.kvcache.wrapper import WrapperCache
 
-__all__ = ["Cache", "CausalCache", "KVShape", "LayerCache", "Reach"]
+__all__ = ["Cache", "CausalCache", "KVShape", "LayerCache", "Reach", "WrapperCache"]

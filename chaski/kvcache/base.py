@@ -51,6 +51,9 @@ class Cache(Protocol):
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[LayerCache]:
         """Declare the cache's inputs in `graph`, with `prefix` before their names -> one cache a layer."""
 
+    def length(self, sequence: int) -> int:
+        """How many tokens `sequence` has: the position of the next one."""
+
     def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[np.int32]]:
         """Make room for the batch; returns the inputs that `record` declared, without prefix.
 

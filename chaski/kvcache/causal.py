@@ -89,7 +89,6 @@ class CausalCache:
         return [CausalLayer(keys, values, cells, mask) for keys, values in self._layers]
 
     def length(self, sequence: int) -> int:
-        """How many tokens `sequence` has: the position of the next one."""
         return int(self._lengths[sequence])
 
     def start_forward(self, batch: Batch) -> Mapping[str, I32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from chaski.errors import NotSupportedError
 from chaski.formats.gguf import open_gguf
-from chaski.kvcache import CausalCache, Reach
+from chaski.kvcache import Cache, CausalCache, KVShape, Reach, WrapperCache
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.input import Batch
@@ -44,15 +45,29 @@ class Model:
     """The tiny model on a cache of some kind."""
 
     def __init__(
-        self, path: Path, reach: Reach, sequences: int, max_batch: int, dtype: DType, backend: str = "cpu"
+        self,
+        path: Path,
+        reach: Reach | tuple[Reach, Reach],
+        sequences: int,
+        max_batch: int,
+        dtype: DType,
+        backend: str = "cpu",
     ) -> None:
         file = open_gguf(path)
         model = build_model(file)
         opened = open_backend(backend, BackendOptions(threads=2))
         bind_weights(model, file, opened, lambda _: None)
-        self.cache = CausalCache(
-            opened, model.kv_shapes(), sequences, CAPACITY, dtype, max_batch=max_batch, reach=reach
-        )
+
+        def cache(shapes: Sequence[KVShape], reach: Reach) -> CausalCache:
+            return CausalCache(opened, shapes, sequences, CAPACITY, dtype, max_batch=max_batch, reach=reach)
+
+        shapes = model.kv_shapes()
+        self.cache: Cache
+        if isinstance(reach, Reach):
+            self.cache = cache(shapes, reach)
+        else:
+            kinds = [index % 2 for index in range(len(shapes))]
+            self.cache = WrapperCache([cache(shapes[i::2], reach[i]) for i in (0, 1)], kinds)
         self.program = Program(model, self.cache, opened, max_batch, sequences)
 
     def forward(self, sequences: dict[int, Tokens]) -> dict[int, F32]:
@@ -79,12 +94,21 @@ def extended(tokens: Tokens, count: int, random: np.random.Generator) -> None:
 
 @pytest.mark.parametrize(
     "reach",
-    [Reach(), Reach(window=20), Reach(window=70, memory=100), Reach(chunk=24), Reach(chunk=70, memory=80)],
+    [
+        Reach(),
+        Reach(window=20),
+        Reach(window=70, memory=100),
+        Reach(chunk=24),
+        Reach(chunk=70, memory=80),
+        (Reach(window=20, memory=40), Reach()),
+    ],
     ids=str,
 )
-def test_logits_do_not_depend_on_what_the_cache_went_through(tiny_llama: Path, reach: Reach) -> None:
+def test_logits_do_not_depend_on_what_the_cache_went_through(
+    tiny_llama: Path, reach: Reach | tuple[Reach, Reach]
+) -> None:
     random = np.random.default_rng(5)
-    kept = Reach(reach.window, reach.chunk, None if reach.visible is None else CAPACITY)
+    kept = retaining(reach) if isinstance(reach, Reach) else (retaining(reach[0]), retaining(reach[1]))
     model = Model(tiny_llama, reach, SEQUENCES, MAX_BATCH, DType.F16)
     fresh = Model(tiny_llama, kept, 1, CAPACITY, DType.F16)
     cache, sequences = model.cache, [Tokens() for _ in range(SEQUENCES)]
@@ -118,7 +142,12 @@ def test_logits_do_not_depend_on_what_the_cache_went_through(tiny_llama: Path, r
     assert compared > 100
 
 
-def remove_middle(cache: CausalCache, tokens: Tokens, begin: int, end: int) -> None:
+def retaining(reach: Reach) -> Reach:
+    """The same to see, with everything kept."""
+    return Reach(reach.window, reach.chunk, None if reach.visible is None else CAPACITY)
+
+
+def remove_middle(cache: Cache, tokens: Tokens, begin: int, end: int) -> None:
     """From sequence 0, if it can be done."""
     try:
         cache.remove(0, begin, end)

@@ -1,0 +1,83 @@
+"""Several caches as one: a model whose layers are of different kinds has a cache for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.kvcache.base import Cache, LayerCache
+from chaski.ml.graph import Dim, Graph
+
+if TYPE_CHECKING:
+    from chaski.model.input import Batch
+
+__all__ = ["WrapperCache"]
+
+
+class WrapperCache:
+    """`caches` with one entry a kind; `kinds` has for each layer the index of its cache.
+
+    Each cache holds the layers of its kind, in their order. All caches hold the same sequences: what one of
+    them refuses does not happen in any.
+    """
+
+    def __init__(self, caches: Sequence[Cache], kinds: Sequence[int]) -> None:
+        assert set(kinds) <= set(range(len(caches))), f"layers of kinds {set(kinds)}, {len(caches)} caches"
+        self._caches = tuple(caches)
+        self._kinds = tuple(kinds)
+
+    def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[LayerCache]:
+        layers = [
+            iter(cache.record(graph, tokens, f"{prefix}{kind}.")) for kind, cache in enumerate(self._caches)
+        ]
+        return [next(layers[kind]) for kind in self._kinds]
+
+    def length(self, sequence: int) -> int:
+        return self._caches[0].length(sequence)
+
+    def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[np.int32]]:
+        values: dict[str, npt.NDArray[np.int32]] = {}
+        for kind, cache in enumerate(self._caches):
+            try:
+                own = cache.start_forward(batch)
+            except BaseException:
+                self._unwind(batch, kind)
+                raise
+            values |= {f"{kind}.{name}": value for name, value in own.items()}
+        return values
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        for cache in self._caches:
+            cache.copy_prefix(source, target, length)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        return all(cache.can_resume(sequence, position) for cache in self._caches)
+
+    def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+        for cache in self._caches:
+            cache.check_remove(sequence, begin, end)
+
+    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+        self.check_remove(sequence, begin, end)
+        length = self.length(sequence)
+        is_tail = begin < length and (end is None or end >= length)
+        # Where one cache has to drop the rest with the tail, all do.
+        if is_tail and not self.can_resume(sequence, begin):
+            begin, end = 0, None
+        for cache in self._caches:
+            cache.remove(sequence, begin, end)
+
+    def close(self) -> None:
+        for cache in self._caches:
+            cache.close()
+
+    def _unwind(self, batch: Batch, count: int) -> None:
+        """Take the batch out of the first `count` caches again, the last one first."""
+        sequences, first = np.unique(batch.sequences, return_index=True)
+        starts = batch.positions[first]
+        for cache in reversed(self._caches[:count]):
+            for sequence, start in zip(sequences.tolist(), starts.tolist(), strict=True):
+                cache.remove(sequence, start)
