@@ -35,8 +35,8 @@ class Done:
     stop_string      the stop string that ended it, if one did
     prompt_tokens    tokens of the prompt, cached ones included
     cached_tokens    those of them that were not computed again
-    generated_tokens tokens sampled, an end token and dropped ones included
-    dropped_tokens   those of them whose text a stop string removed
+    generated_tokens tokens sampled, an end token and those that a stop string removed included
+    dropped_tokens   tokens that truncation took out of the prompt, not counted in `prompt_tokens`
     """
 
     reason: DoneReason
