@@ -1,4 +1,4 @@
-"""All memory is reserved when a model is loaded; generating takes no more. A resting model takes no processor."""
+"""Memory is reserved when a model is loaded and stays as it is; a resting model takes no processor."""
 
 from __future__ import annotations
 
