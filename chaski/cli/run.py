@@ -59,8 +59,9 @@ def command(
 
 def _whole_prompt(arguments: tuple[str, ...]) -> str | None:
     """Piped text, then the arguments; None when there is neither and a person sits at the terminal."""
-    piped = None if sys.stdin.isatty() else sys.stdin.read().strip()
-    parts = [part for part in (piped, " ".join(arguments)) if part]
-    if not parts and not sys.stdin.isatty():
+    is_piped = not sys.stdin.isatty()
+    piped = sys.stdin.buffer.read().decode(errors="replace").strip() if is_piped else ""
+    text = " ".join(filter(None, (piped, " ".join(arguments))))
+    if is_piped and not text:
         raise click.UsageError("the standard input is empty; give a prompt")
-    return " ".join(parts) or None
+    return text or None

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from chaski.cli.session import report
 from chaski.runner.events import Done
 from tests.tiny_llama import write_tiny_llama
 
+ROOT = Path(__file__).parents[2]
 GREEDY = ("--temperature", "0", "--num-predict", "12")
 
 
@@ -84,13 +88,36 @@ def test_bad_options_are_errors(tiny_llama: Path, options: tuple[str, ...], mess
     assert result.stdout == ""
 
 
-def test_a_model_without_a_template_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path / "plain.gguf", chat_template=None)
     with chaski.load(path) as model:
         answer = model.generate("hello", temperature=0, num_predict=12).text
-    result = run(str(path), "hello", *GREEDY)
-    assert result.stdout == answer + "\n"
-    assert "plain.gguf has no chat template: it gets plain text, without roles" in caplog.text
+    command = [sys.executable, "-m", "chaski", "run", str(path), "hello", *GREEDY]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, cwd=ROOT, check=True)
+    assert done.stdout.decode() == answer + "\n"
+    assert done.stderr == b"Note: plain.gguf has no chat template: it gets plain text, without roles\n"
+
+
+def test_ctrl_c_ends_the_answer_and_what_there_is_of_it_stays(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "long.gguf", llama__context_length=200_000)
+    options = ["--temperature", "0", "--context", "150000"]
+    command = [sys.executable, "-m", "chaski", "run", str(path), "hello", *options]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        begin = process.stdout.read(200)
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert len(begin) == 200
+    assert rest.endswith(b"\n")
+    assert errors == b""
+
+
+def test_piped_bytes_that_are_not_text(tiny_llama: Path) -> None:
+    result = CliRunner().invoke(chaski_command, ["run", str(tiny_llama), *GREEDY], input=b"a\xffb")
+    assert result.stdout == expected(tiny_llama, "a\ufffdb") + "\n"
 
 
 def test_verbose_reports_counts_and_rates_on_stderr(tiny_llama: Path) -> None:
