@@ -83,6 +83,10 @@ class Engine:
         """Compute one batch and give every sequence in it what it gets."""
         self._dismiss()
         self._admit()
+        for sequence in self._running:
+            shift = sequence.full_context
+            if shift is not None:
+                self._shift(sequence, shift.dropped)
         shares = schedule(self._running, self._program.max_tokens)
         if not shares:
             return
@@ -122,7 +126,7 @@ class Engine:
             length = 0
         if length and source is not slot:
             self._cache.copy_prefix(source.index, slot.index, length)
-            slot.tokens = source.tokens[:length]
+            slot.tokens, slot.shifted_at = source.tokens[:length], None
         self._keep(slot, length)
         self._uses += 1
         slot.is_free, slot.last_used = False, self._uses
@@ -139,7 +143,19 @@ class Engine:
         except NotSupportedError:
             length = 0
             self._cache.remove(slot.index, 0)
-        del slot.tokens[length:]
+        slot.cut(length)
+
+    def _shift(self, sequence: Sequence, dropped: range) -> None:
+        """Drop tokens of a full sequence. Where the rest cannot be moved, it is computed again."""
+        slot = sequence.slot
+        try:
+            self._cache.remove(slot.index, dropped.start, dropped.stop)
+        except NotSupportedError:
+            self._keep(slot, dropped.start)
+        else:
+            del slot.tokens[dropped.start : dropped.stop]
+            slot.shifted_at = dropped.start
+        sequence.drop(dropped)
 
     def _batch(self, shares: Items[tuple[Sequence, int]]) -> Batch:
         """The batch as arrays. Lists first: at one token a sequence that is the quickest."""

@@ -37,6 +37,7 @@ class Done:
     cached_tokens    those of them that were not computed again
     generated_tokens tokens sampled, an end token and those that a stop string removed included
     dropped_tokens   tokens that truncation took out of the prompt, not counted in `prompt_tokens`
+    shifted_tokens   tokens of prompt and answer that were forgotten on the way, when the context was full
     """
 
     reason: DoneReason
@@ -45,6 +46,7 @@ class Done:
     cached_tokens: int
     generated_tokens: int
     dropped_tokens: int
+    shifted_tokens: int = 0
     load_seconds: float
     prefill_seconds: float
     decode_seconds: float

@@ -20,7 +20,7 @@ from chaski.ml.backend import Backend, Memory
 from chaski.runner.engine import Engine
 from chaski.runner.events import Done, DoneReason, Event, Text
 from chaski.runner.options import GenerateOptions, Limits, parse_options
-from chaski.runner.sequence import Request, Sequence
+from chaski.runner.sequence import Request, Sequence, Shift
 from chaski.sample import Sampled
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["LLM", "Answer"]
+
+# An answer without limit and end token ends after this many contexts (as in Ollama).
+_ENDLESS_CONTEXTS = 10
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +67,11 @@ class Answer:
     def cached_tokens(self) -> int:
         """Tokens of the prompt that were not computed again."""
         return self.done.cached_tokens
+
+    @property
+    def shifted_tokens(self) -> int:
+        """Tokens of prompt and answer that `shift` forgot when the context was full."""
+        return self.done.shifted_tokens
 
     @property
     def dropped_tokens(self) -> int:
@@ -202,11 +210,12 @@ class LLM:
     def _sequence(self, ids: list[int], options: GenerateOptions) -> Sequence:
         limits, sampling = parse_options(options)
         prompt = self._fitted(self._checked(ids), limits)
-        end = len(prompt) + limits.num_predict if limits.num_predict >= 0 else self.context + 1
+        shift = Shift(self.context, self._num_keep(prompt, limits)) if limits.shift else None
         return Sequence(
             Request(
                 prompt=prompt,
-                limit=min(end, self.context + 1),
+                limit=self._limit(len(prompt), limits),
+                shift=shift,
                 sampling=sampling,
                 end_ids=self.tokenizer.eos_ids,
                 stop=limits.stop,
@@ -232,8 +241,17 @@ class LLM:
             return ids
         if not limits.truncate:
             self._require_fit(len(ids), ", load the model with a larger context or set truncate")
-        keep = min(max(limits.num_keep, ids[0] == self.tokenizer.bos_id), self.context - 1)
+        keep = self._num_keep(ids, limits)
         return ids[:keep] + ids[keep + excess :]
+
+    def _num_keep(self, ids: list[int], limits: Limits) -> int:
+        return min(max(limits.num_keep, ids[0] == self.tokenizer.bos_id), self.context - 1)
+
+    def _limit(self, prompt_tokens: int, limits: Limits) -> int:
+        """Tokens of prompt and answer at which it ends. The last one needs no room in the context."""
+        predict = limits.num_predict if limits.num_predict >= 0 else _ENDLESS_CONTEXTS * self.context
+        end = prompt_tokens + predict
+        return end if limits.shift else min(end, self.context + 1)
 
     def _require_fit(self, length: int, advice: str) -> None:
         if length > self.context:

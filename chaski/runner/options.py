@@ -18,6 +18,7 @@ class GenerateOptions(TypedDict, total=False):
     num_predict: int
     num_keep: int
     truncate: bool
+    shift: bool
     stop: str | Sequence[str]
     temperature: float
     top_k: int
@@ -37,15 +38,17 @@ class GenerateOptions(TypedDict, total=False):
 class Limits:
     """Where an answer ends, and what happens to a prompt that is too long.
 
-    num_predict  tokens to generate at most; below 0 there is no limit but the context
-    num_keep     tokens at the beginning of the prompt that truncation keeps; BOS is always kept
+    num_predict  tokens to generate at most; below 0 as many as the context holds, ten times that with `shift`
+    num_keep     tokens at the beginning that `truncate` and `shift` keep; BOS is always kept
     truncate     drop tokens of a prompt that is longer than the context, instead of refusing it
+    shift        forget half of what is behind num_keep when the context is full, instead of ending
     stop         texts that end the answer and are not part of it
     """
 
     num_predict: int = -1
     num_keep: int = 4
     truncate: bool = False
+    shift: bool = True
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -53,6 +56,7 @@ class Limits:
         is_count = _is_integer(self.num_keep) and self.num_keep >= 0
         _require("num_keep", self.num_keep, is_count, "an integer of at least 0")
         _require("truncate", self.truncate, isinstance(self.truncate, bool), "True or False")
+        _require("shift", self.shift, isinstance(self.shift, bool), "True or False")
         are_texts = isinstance(self.stop, tuple) and all(isinstance(x, str) and x for x in self.stop)
         _require("stop", self.stop, are_texts, "a text or a list of texts, none of them empty")
 

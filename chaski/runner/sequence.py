@@ -17,7 +17,7 @@ from chaski.runner.slots import Slot
 from chaski.runner.stream import Piece, PieceStream
 from chaski.sample import Sampled, Sampler, SamplingOptions
 
-__all__ = ["Decoder", "Request", "Sequence"]
+__all__ = ["Decoder", "Request", "Sequence", "Shift"]
 
 
 class Decoder(Protocol):
@@ -30,11 +30,25 @@ class Decoder(Protocol):
         """What is left of the text at its end."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What happens when a sequence fills its context: `num_keep` tokens stay, half of the rest goes."""
+
+    context: int
+    num_keep: int
+
+    @property
+    def dropped(self) -> range:
+        """The positions that are dropped."""
+        return range(self.num_keep, self.num_keep + max((self.context - self.num_keep) // 2, 1))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What to compute, and when to end.
 
     limit           tokens of the sequence, its prompt included, at which it ends
+    shift           what happens when it fills its context before that; None when it cannot
     end_ids         tokens that end it
     decoder         makes the text; None when nobody reads it
     dropped_tokens  how many tokens the prompt lost to fit into the context
@@ -43,6 +57,7 @@ class Request:
 
     prompt: Items[int]
     limit: int
+    shift: Shift | None = None
     sampling: SamplingOptions
     end_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
@@ -64,6 +79,7 @@ class Sequence:
         "_prefilled",
         "_request",
         "_sampler",
+        "_shifted",
         "_started",
         "events",
         "is_finished",
@@ -82,13 +98,24 @@ class Sequence:
         self._sampler.accept_many(self.tokens)
         self._decoder = request.decoder
         self._pieces = PieceStream(request.stop)
-        self._cached = 0
+        self._cached = self._shifted = 0
         self._started = self._prefilled = 0.0
 
     @property
     def num_pending(self) -> int:
         """Tokens that are known and not computed yet."""
         return len(self.tokens) - len(self.slot.tokens)
+
+    @property
+    def full_context(self) -> Shift | None:
+        """What has to be dropped before the next token can be computed, if anything has to."""
+        shift = self._request.shift
+        return shift if shift is not None and len(self.slot.tokens) >= shift.context else None
+
+    def drop(self, positions: range) -> None:
+        """Go on without the tokens at `positions`, as if they had never been."""
+        del self.tokens[positions.start : positions.stop]
+        self._shifted += len(positions)
 
     def start(self, slot: Slot) -> None:
         """Take a slot, with what it holds of the prompt already."""
@@ -100,7 +127,7 @@ class Sequence:
         """Sample the token after the last one; `logits` (vocab_size,) are those of the last one."""
         if not self._prefilled:
             self._prefilled = perf_counter()
-        if len(self.tokens) >= self._request.limit:
+        if self._length >= self._request.limit:
             self._finish("length")
             return
         try:
@@ -113,13 +140,18 @@ class Sequence:
         """The reader left: the engine drops the sequence when it looks at it next."""
         self.is_finished = True
 
+    @property
+    def _length(self) -> int:
+        """All tokens of the prompt and the answer, those that were dropped on the way included."""
+        return len(self.tokens) + self._shifted
+
     def _accept(self, sampled: Sampled) -> None:
         token_id = sampled.token_id
         self.tokens.append(token_id)
         self._sampler.accept(token_id)
         if token_id in self._request.end_ids or (self._decoder is not None and self._write(sampled)):
             self._finish("stop")
-        elif len(self.tokens) >= self._request.limit:
+        elif self._length >= self._request.limit:
             self._finish("length")
 
     def _write(self, sampled: Sampled) -> bool:
@@ -142,8 +174,9 @@ class Sequence:
                 stop_string=stop_string,
                 prompt_tokens=len(self._request.prompt),
                 cached_tokens=self._cached,
-                generated_tokens=len(self.tokens) - len(self._request.prompt),
+                generated_tokens=self._length - len(self._request.prompt),
                 dropped_tokens=self._request.dropped_tokens,
+                shifted_tokens=self._shifted,
                 load_seconds=self._request.load_seconds,
                 prefill_seconds=self._prefilled - self._started,
                 decode_seconds=perf_counter() - self._prefilled,

@@ -17,13 +17,21 @@ __all__ = ["Placement", "Slot", "common_prefix", "place"]
 class Slot:
     """`index` is the sequence id in the cache; `tokens` are what the cache holds there.
 
-    `last_used` grows with every use; 0 is never.
+    `last_used` grows with every use; 0 is never. From position `shifted_at` on the keys were moved: they are
+    not what computing the same tokens gives, so no other prompt may take them over.
     """
 
     index: int
     tokens: list[int] = field(default_factory=list)
     is_free: bool = True
     last_used: int = 0
+    shifted_at: int | None = None
+
+    def cut(self, length: int) -> None:
+        """Hold the first `length` tokens and no more."""
+        del self.tokens[length:]
+        if self.shifted_at is not None and length <= self.shifted_at:
+            self.shifted_at = None
 
 
 class Placement(NamedTuple):
@@ -44,7 +52,7 @@ def place(slots: Sequence[Slot], prompt: list[int]) -> Placement | None:
     free = [slot for slot in slots if slot.is_free]
     if not free:
         return None
-    lengths = [common_prefix(slot.tokens, prompt) for slot in slots]
+    lengths = [common_prefix(slot.tokens[: slot.shifted_at], prompt) for slot in slots]
     length = max(lengths)
     source = slots[lengths.index(length)]
     if source.is_free and len(source.tokens) - length < length:

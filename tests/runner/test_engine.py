@@ -14,7 +14,7 @@ from chaski.errors import NotSupportedError, SamplingError
 from chaski.model.input import Batch
 from chaski.runner.engine import Engine
 from chaski.runner.events import Done
-from chaski.runner.sequence import Request, Sequence
+from chaski.runner.sequence import Request, Sequence, Shift
 from chaski.sample import SamplingOptions
 
 VOCAB = 1000
@@ -31,6 +31,7 @@ class CountingProgram:
         self.batches: list[Batch] = []
         self.fail: Callable[[], None] = lambda: None
         self.can_trim = True
+        self.can_move = True
 
     def forward(self, batch: Batch) -> NDArray[np.float32]:
         assert 0 < len(batch.tokens) <= self.max_tokens
@@ -54,10 +55,11 @@ class CountingProgram:
         return position <= len(self.stored[sequence])
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
-        assert end is None
-        if 0 < begin < len(self.stored[sequence]) and not self.can_trim:
+        if end is not None and not self.can_move:
+            raise NotSupportedError("keys cannot be moved")
+        if end is None and 0 < begin < len(self.stored[sequence]) and not self.can_trim:
             raise NotSupportedError("the tail cannot be removed")
-        del self.stored[sequence][begin:]
+        del self.stored[sequence][begin:end]
 
 
 def _arrays(batch: Batch) -> tuple[NDArray[np.int32], ...]:
@@ -199,6 +201,36 @@ def test_a_cache_that_cannot_drop_a_tail_starts_again() -> None:
     sequence = request([5, 6, 9])
     assert run(engine, sequence).cached_tokens == 0
     assert sequence.tokens == [5, 6, 9, 10, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("context", "num_keep", "count"), [(2048, 5, 1021), (2048, 2047, 1), (2048, 0, 1024), (10, 2, 4)]
+)
+def test_how_much_a_full_context_drops(context: int, num_keep: int, count: int) -> None:
+    assert Shift(context, num_keep).dropped == range(num_keep, num_keep + count)
+
+
+@pytest.mark.parametrize(("can_move", "computed"), [(True, [1]), (False, [5])])
+def test_a_full_context_drops_half_of_what_it_need_not_keep(can_move: bool, computed: list[int]) -> None:
+    engine, program = make()
+    program.can_move = can_move
+    sequence = request([50, 60, 1, 2, 3, 4, 5, 6], 8, shift=Shift(10, 2))
+    done = run(engine, sequence)
+    # Full with 50 60 1 2 3 4 5 6 7 8, it drops 1 2 3 4; full again with … 8 9 10 11 12, it drops 5 6 7 8.
+    assert sequence.tokens == [50, 60, 9, 10, 11, 12, 13, 14]
+    assert program.stored == [sequence.tokens[:-1]]
+    assert max(int(batch.positions.max()) for batch in program.batches) == 9
+    assert [len(batch.tokens) for batch in program.batches[3:4]] == computed
+    assert (done.reason, done.generated_tokens, done.shifted_tokens) == ("length", 8, 8)
+
+
+def test_moved_keys_are_not_taken_over_by_other_prompts() -> None:
+    engine, program = make(parallel=2)
+    run(engine, request([50, 60, 1, 2, 3, 4, 5, 6], 4, shift=Shift(10, 2)))
+    assert program.stored[0][:4] == [50, 60, 5, 6]
+    assert run(engine, request([50, 60, 5, 6, 7, 8, 40])).cached_tokens == 2
+    # Computed anew, they are as good as any.
+    assert run(engine, request([50, 60, 5, 6, 7, 8, 41])).cached_tokens == 6
 
 
 def test_a_cancelled_sequence_frees_its_slot() -> None:

@@ -137,17 +137,37 @@ def test_num_predict(model: chaski.LLM) -> None:
 
 def test_generation_ends_with_the_context(model: chaski.LLM) -> None:
     ids = model.tokenize(PROMPTS[3])
-    answer = model.generate(ids, seed=4)
+    answer = model.generate(ids, seed=4, shift=False)
     # The last token needs no room: nothing is computed after it.
     assert answer.prompt_tokens + answer.done.generated_tokens <= CONTEXT + 1
-    full = model.generate([1] * CONTEXT, temperature=0)
+    full = model.generate([1] * CONTEXT, temperature=0, shift=False)
     assert full.done.generated_tokens == 1
     assert full.done_reason == "length"
 
 
+def test_an_answer_goes_on_when_the_context_is_full(model: chaski.LLM) -> None:
+    answer = model.generate([1] * (CONTEXT - 10), **GREEDY, num_keep=6)
+    assert answer.done.generated_tokens == 24
+    assert answer.shifted_tokens == (CONTEXT - 6) // 2
+    short = model.generate([1] * (CONTEXT - 10), **GREEDY, shift=False)
+    assert short.token_ids == answer.token_ids[:11]
+    assert (short.done_reason, short.shifted_tokens) == ("length", 0)
+
+
+def test_what_was_shifted_does_not_change_later_answers(model: chaski.LLM) -> None:
+    prompt = list(range(100, 100 + CONTEXT // 4)) * 4
+    model.generate(prompt, **GREEDY)
+    left = prompt[:4] + prompt[4 + (CONTEXT - 4) // 2 :]
+    later = model.generate(left, **GREEDY)
+    assert later.cached_tokens <= 4
+    other = model.generate([5, *left], **GREEDY)
+    assert model.generate(left, **GREEDY).token_ids == later.token_ids
+    assert other.prompt_tokens == len(left) + 1
+
+
 def test_every_end_token_of_the_file_stops(model: chaski.LLM) -> None:
     assert model.tokenizer.eos_ids == {END, EOT}
-    wild: dict[str, Any] = {"temperature": 1.5, "top_k": 0, "top_p": 1.0}
+    wild: dict[str, Any] = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "shift": False}
     answers = [model.generate("ab", seed=seed, **wild) for seed in range(20)]
     stopped = [answer for answer in answers if answer.done_reason == "stop"]
     assert len(stopped) > 5
@@ -196,21 +216,21 @@ def test_counts_and_times(model: chaski.LLM) -> None:
 
 def test_truncation_keeps_the_beginning_and_the_end(model: chaski.LLM) -> None:
     ids = [BOS, *range(200), *range(200)]
-    answer = model.generate(ids, truncate=True, num_keep=3, temperature=0)
+    answer = model.generate(ids, truncate=True, num_keep=3, temperature=0, shift=False)
     assert answer.dropped_tokens == len(ids) - CONTEXT
     assert answer.prompt_tokens == CONTEXT
     kept = [*ids[:3], *ids[3 + len(ids) - CONTEXT :]]
-    assert answer.token_ids == model.generate(kept, temperature=0).token_ids
+    assert answer.token_ids == model.generate(kept, temperature=0, shift=False).token_ids
 
 
 def test_truncation_always_keeps_bos(model: chaski.LLM) -> None:
     ids = [BOS, *[7] * 300]
-    with_bos = model.generate(ids, truncate=True, num_keep=0, temperature=0)
-    assert with_bos.token_ids == model.generate(ids[:CONTEXT], temperature=0).token_ids
+    with_bos = model.generate(ids, truncate=True, num_keep=0, temperature=0, shift=False)
+    assert with_bos.token_ids == model.generate(ids[:CONTEXT], temperature=0, shift=False).token_ids
 
 
 def test_a_prompt_that_fits_is_not_touched(model: chaski.LLM) -> None:
-    assert model.generate([7] * CONTEXT, truncate=True).dropped_tokens == 0
+    assert model.generate([7] * CONTEXT, truncate=True, num_predict=1).dropped_tokens == 0
 
 
 # ---- leaving early ----
