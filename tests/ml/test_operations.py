@@ -125,7 +125,7 @@ def test_rope(tmp_path: Path, isa: str, heads: int, size: int, dims: int) -> Non
 )
 @pytest.mark.parametrize("history", [1, 63, 64, 65, 200])
 def test_attention_over_scattered_cells(
-    isa: str, heads: int, kv_heads: int, size: int, value_size: int, history: int
+    tmp_path: Path, isa: str, heads: int, kv_heads: int, size: int, value_size: int, history: int
 ) -> None:
     cells = RNG.permutation(256)[:history].astype(np.int32)
     tokens = min(history, MAX_TOKENS)
@@ -138,31 +138,33 @@ def test_attention_over_scattered_cells(
         "k": uniform(history, kv_heads * size),
         "v": uniform(history, kv_heads * value_size),
     }
-    found = [_attend(name, isa, values, cells, spans, heads, kv_heads) for name in ("reference", "cpu")]
+    found = [
+        _attend(tmp_path, name, isa, values, cells, spans, heads, kv_heads) for name in ("reference", "cpu")
+    ]
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16])
 @pytest.mark.parametrize(("heads", "size", "dims"), [(1, 2, 2), (3, 10, 6), (2, 64, 64)])
-def test_rotate_cells(dtype: DType, heads: int, size: int, dims: int) -> None:
+def test_rotate_cells(tmp_path: Path, dtype: DType, heads: int, size: int, dims: int) -> None:
     stored = uniform(20, heads * size)
     cells = RNG.permutation(20)[:7].astype(np.int32)
     angles = RNG.integers(0, 50, 7).astype(np.int32)
     frequencies = -(np.float32(100.0) ** (-np.arange(0, dims, 2, dtype=np.float32) / dims))
     expected, before = (
-        _rotated("reference", "auto", DType.F32, stored, heads, cells[:count], angles, frequencies)
+        _rotated(tmp_path, "reference", "auto", DType.F32, stored, heads, cells[:count], angles, frequencies)
         for count in (7, 0)
     )
     np.testing.assert_allclose(before, stored, atol=1e-7)
     exact = {DType.F32: 1e-6, DType.F16: 2e-3, DType.BF16: 2e-2}[dtype]
     found = [
-        _rotated("cpu", name, dtype, stored, heads, cells, angles, frequencies)
+        _rotated(tmp_path, "cpu", name, dtype, stored, heads, cells, angles, frequencies)
         for name in _native.isa_names()
     ]
     np.testing.assert_allclose(found[0], expected, rtol=exact, atol=exact)
     assert all((one == found[0]).all() for one in found)
     assert np.abs(expected[cells] - stored[cells]).max() > 0.1
-    untouched = _rotated("cpu", "auto", dtype, stored, heads, cells[:0], angles, frequencies)
+    untouched = _rotated(tmp_path, "cpu", "auto", dtype, stored, heads, cells[:0], angles, frequencies)
     others = np.setdiff1d(np.arange(20), cells)
     assert (found[0][others] == untouched[others]).all()
     assert (
@@ -171,6 +173,7 @@ def test_rotate_cells(dtype: DType, heads: int, size: int, dims: int) -> None:
 
 
 def _rotated(
+    directory: Path,
     name: str,
     isa: str,
     dtype: DType,
@@ -184,7 +187,7 @@ def _rotated(
     backend = open_backend(name, BackendOptions(threads=2, isa=isa))
     count, width = stored.shape
     buffer = backend.kv_buffer(count, heads, width // heads, dtype)
-    with_file = _FileWeights(backend, {"x": stored})
+    with_file = bound(backend, directory, {"x": stored})
     graph = Graph()
     ids = graph.input("ids", (Dim("tokens", count),), DType.I32)
     spans = graph.input("spans", (ids.shape[0], 3), DType.I32)
@@ -205,6 +208,7 @@ def _rotated(
 
 
 def _attend(
+    directory: Path,
     name: str,
     isa: str,
     values: Arrays,
@@ -218,7 +222,7 @@ def _attend(
     size, value_size = values["k"].shape[1] // kv_heads, values["v"].shape[1] // kv_heads
     keys = backend.kv_buffer(256, kv_heads, size, DType.F32)
     vals = backend.kv_buffer(256, kv_heads, value_size, DType.F32)
-    with_file = _FileWeights(backend, values)
+    with_file = bound(backend, directory, values)
     graph = Graph()
     ids = graph.input("ids", (Dim("stored", len(cells)),), DType.I32)
     where = graph.input("where", ids.shape, DType.I32)
@@ -239,11 +243,3 @@ def _attend(
     plan.inputs["spans"][:] = spans
     plan.run({"stored": len(cells), "tokens": len(spans), "history": len(cells)})
     return plan.output("y").copy()
-
-
-class _FileWeights(dict[str, Weight]):
-    def __init__(self, backend: Backend, arrays: Arrays) -> None:
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as directory:
-            super().__init__(bound(backend, Path(directory), arrays))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml.backend import Plan
 from chaski.ml.cpu.lowering import Buffer, Call
 from chaski.ml.cpu.plan import _phases, _place
 from chaski.ml.graph import Dim, DType, Graph
@@ -55,7 +56,7 @@ def test_buffers_that_live_together_never_overlap() -> None:
                 assert one is other or apart or not together
 
 
-def small_plan(directory: Path):  # type: ignore[no-untyped-def]
+def small_plan(directory: Path) -> Plan:
     backend = open_backend("cpu", BackendOptions(threads=1))
     weights = bound(backend, directory, {"table": uniform(11, 8)})
     graph = Graph()
