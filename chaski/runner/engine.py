@@ -88,8 +88,7 @@ class Engine:
             if shift is not None:
                 self._shift(sequence, shift.dropped)
         shares = schedule(self._running, self._program.max_tokens)
-        if not shares:
-            return
+        assert shares, "somebody waits, and there is nothing to compute"
         try:
             self._commit(shares, self._program.forward(self._batch(shares)))
         except BaseException:
@@ -122,8 +121,6 @@ class Engine:
         source, slot, length = placement
         # The last token of the prompt is always computed: its logits are what the answer begins with.
         length = min(length, len(sequence.tokens) - 1)
-        if not self._cache.can_resume(source.index, length):
-            length = 0
         if length and source is not slot:
             self._cache.copy_prefix(source.index, slot.index, length)
             slot.tokens, slot.shifted_at = source.tokens[:length], None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ class CountingProgram:
         self.batches: list[Batch] = []
         self.fail: Callable[[], None] = lambda: None
         self.can_trim = True
+        self.can_go_back = True
         self.can_move = True
 
     def forward(self, batch: Batch) -> NDArray[np.float32]:
@@ -52,13 +54,16 @@ class CountingProgram:
         self.stored[target] = self.stored[source][:length]
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        return position <= len(self.stored[sequence])
+        held = len(self.stored[sequence])
+        return position <= held if self.can_go_back else position == held
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         if end is not None and not self.can_move:
             raise NotSupportedError("keys cannot be moved")
         if end is None and 0 < begin < len(self.stored[sequence]) and not self.can_trim:
             raise NotSupportedError("the tail cannot be removed")
+        if end is None and not self.can_resume(sequence, begin):
+            begin = 0
         del self.stored[sequence][begin:end]
 
 
@@ -233,6 +238,17 @@ def test_moved_keys_are_not_taken_over_by_other_prompts() -> None:
     assert run(engine, request([50, 60, 5, 6, 7, 8, 41])).cached_tokens == 6
 
 
+def test_a_cache_that_cannot_go_back_starts_again() -> None:
+    engine, program = make()
+    run(engine, request([5, 6, 7]))
+    program.can_go_back = False
+    sequence = request([5, 6, 9])
+    assert run(engine, sequence).cached_tokens == 0
+    assert sequence.tokens == [5, 6, 9, 10, 11, 12]
+    longer = request([*sequence.tokens[:-1], 20])
+    assert run(engine, longer).cached_tokens == 5
+
+
 def test_a_cancelled_sequence_frees_its_slot() -> None:
     engine, _ = make()
     forgotten = request([5], 500)
@@ -317,6 +333,53 @@ def test_logits_wait_for_a_free_slot() -> None:
         engine._step()
     assert engine.logits([7]).argmax(1).tolist() == [8]
     assert sequence.tokens == [5, 6, 7, 8]
+
+
+def test_penalties_see_prompt_and_answer() -> None:
+    engine, _ = make()
+    options = SamplingOptions(temperature=0, presence_penalty=10.0)
+    sequence = Sequence(Request(prompt=[5, 4], limit=8, sampling=options))
+    run(engine, sequence)
+    # 5 would come after 4, and 4 after 3; of the tokens that never came the first is taken.
+    assert sequence.tokens == [5, 4, 0, 1, 2, 3, 6, 7]
+
+
+def test_a_stop_text_that_the_end_completes() -> None:
+    class Held:
+        """Gives out its text at the end only, as bytes of an incomplete character are."""
+
+        def feed(self, token_id: int) -> str:
+            return ""
+
+        def flush(self) -> str:
+            return "END"
+
+    engine, _ = make()
+    sequence = request([5], 2, decoder=Held(), stop=("END",))
+    engine.submit(sequence)
+    engine.wait(sequence)
+    done = sequence.events[-1]
+    assert isinstance(done, Done)
+    assert (done.reason, done.stop_string) == ("stop", "END")
+
+
+def test_a_short_request_does_not_wait_for_the_end_of_a_long_one() -> None:
+    engine, program = make(parallel=2)
+    program.fail = lambda: time.sleep(0.001)
+    long, short = request([100], 400), request([10], 5)
+    engine.submit(long)
+    reader = threading.Thread(target=read_one_by_one, args=(engine, long))
+    reader.start()
+    run(engine, short)
+    assert len(long.tokens) < 200
+    reader.join(timeout=20)
+
+
+def read_one_by_one(engine: Engine, sequence: Sequence) -> None:
+    """Take the next turn as soon as one ended, as the reader of a stream does."""
+    while not sequence.is_finished:
+        with engine._turn:
+            engine._step()
 
 
 def test_threads_share_the_engine() -> None:

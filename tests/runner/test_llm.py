@@ -214,19 +214,14 @@ def test_counts_and_times(model: chaski.LLM) -> None:
 # ---- prompts that are too long ----
 
 
-def test_truncation_keeps_the_beginning_and_the_end(model: chaski.LLM) -> None:
+@pytest.mark.parametrize(("num_keep", "kept"), [(0, 1), (1, 1), (3, 3), (1000, CONTEXT - 1)])
+def test_truncation_keeps_the_beginning_and_the_end(model: chaski.LLM, num_keep: int, kept: int) -> None:
+    """BOS is kept in any case, and the last token too."""
     ids = [BOS, *range(200), *range(200)]
-    answer = model.generate(ids, truncate=True, num_keep=3, temperature=0, shift=False)
-    assert answer.dropped_tokens == len(ids) - CONTEXT
-    assert answer.prompt_tokens == CONTEXT
-    kept = [*ids[:3], *ids[3 + len(ids) - CONTEXT :]]
-    assert answer.token_ids == model.generate(kept, temperature=0, shift=False).token_ids
-
-
-def test_truncation_always_keeps_bos(model: chaski.LLM) -> None:
-    ids = [BOS, *[7] * 300]
-    with_bos = model.generate(ids, truncate=True, num_keep=0, temperature=0, shift=False)
-    assert with_bos.token_ids == model.generate(ids[:CONTEXT], temperature=0, shift=False).token_ids
+    sequence = model._sequence(ids, {"truncate": True, "num_keep": num_keep})
+    assert sequence.tokens == [*ids[:kept], *ids[kept - CONTEXT :]]
+    answer = model.generate(ids, truncate=True, num_keep=num_keep, num_predict=1)
+    assert (answer.dropped_tokens, answer.prompt_tokens) == (len(ids) - CONTEXT, CONTEXT)
 
 
 def test_a_prompt_that_fits_is_not_touched(model: chaski.LLM) -> None:
@@ -236,13 +231,14 @@ def test_a_prompt_that_fits_is_not_touched(model: chaski.LLM) -> None:
 # ---- leaving early ----
 
 
-def test_closing_a_stream_frees_its_place(model: chaski.LLM) -> None:
+def test_closing_a_stream_ends_its_sequence(model: chaski.LLM) -> None:
     stream = model.stream(PROMPTS[0], temperature=0)
     next(stream)
+    (sequence,) = model.engine._running
     stream.close()
-    answer = model.generate(PROMPTS[1], **GREEDY)
-    assert answer.done.generated_tokens > 0
-    assert model.engine._running == [] or all(s.is_finished for s in model.engine._running)
+    length = len(sequence.tokens)
+    assert model.generate(PROMPTS[1], **GREEDY).done.generated_tokens > 0
+    assert len(sequence.tokens) == length
 
 
 def test_a_stream_nobody_reads_does_not_block_others(model: chaski.LLM) -> None:

@@ -67,6 +67,11 @@ def test_a_default_context_is_never_beyond_the_models(
     assert caplog.text == ""
 
 
+def test_no_batch_is_larger_than_all_contexts(tiny_llama: Path) -> None:
+    with chaski.load(tiny_llama, context=20, parallel=2) as model:
+        assert model.engine._program.max_tokens == 40
+
+
 def test_progress_goes_from_0_to_1(tiny_llama: Path) -> None:
     shares: list[float] = []
     chaski.load(tiny_llama, progress=shares.append).close()
