@@ -1,5 +1,10 @@
 #include "cpu_features.h"
 
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <array>
 #include <span>
 #include <string_view>
@@ -7,6 +12,16 @@
 #include "kernels.h"
 
 namespace chaski {
+
+#if defined(__x86_64__) && defined(__linux__)
+// Tile registers need a permission, given once to the process, because they make its saved state much larger.
+static bool tiles_allowed() {
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#else
+[[maybe_unused]] static bool tiles_allowed() { return false; }
+#endif
 
 #if defined(__x86_64__)
 // __builtin_cpu_supports also asks the system (XGETBV) whether it saves the wide registers.
@@ -18,6 +33,8 @@ static CpuFeatures detect() {
     f.avx512 = f.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512vnni");
+    f.amx = f.avx512 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
+            tiles_allowed();
     return f;
 }
 #else
@@ -38,13 +55,14 @@ extern const Kernels kernels;
 }
 namespace avx512 {
 extern const Kernels kernels;
-}
+extern const Kernels kernels_amx;
+}  // namespace avx512
 #endif
 
 // Tables this machine can run, slowest first.
 struct Tables {
-    std::array<const Kernels*, 3> kernels{};
-    std::array<std::string_view, 3> names{};
+    std::array<const Kernels*, 4> kernels{};
+    std::array<std::string_view, 4> names{};
     size_t count = 0;
 
     void add(const Kernels& table) {
@@ -57,6 +75,7 @@ struct Tables {
 #if defined(__x86_64__)
         if (cpu_features().avx2) add(avx2::kernels);
         if (cpu_features().avx512) add(avx512::kernels);
+        if (cpu_features().amx) add(avx512::kernels_amx);
 #endif
     }
 };

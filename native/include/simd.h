@@ -54,7 +54,16 @@ CHASKI_INLINE void unroll(const F& f) {
 
 }  // namespace chaski::CHASKI_ISA
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+// Tile registers are asked for at run time; code for them is made for the set that such processors also have.
+namespace chaski::CHASKI_ISA {
+#if defined(__AVX512VNNI__)
+inline constexpr bool kHasAmx = true;
+#else
+inline constexpr bool kHasAmx = false;
+#endif
+}  // namespace chaski::CHASKI_ISA
+
+#if defined(__AVX512VNNI__)
 #include "simd_avx512.h"
 #elif defined(__AVX2__)
 #include "simd_avx2.h"

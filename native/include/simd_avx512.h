@@ -37,6 +37,7 @@ CHASKI_INLINE I32x16 load_bytes(const void* p) {
 CHASKI_INLINE F32x16 load_bf16(const void* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(load_u16(p).v, 16))};
 }
+CHASKI_INLINE I32x16 load_i32(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 CHASKI_INLINE U8x64 load_u8(const void* p) { return {_mm512_loadu_si512(p)}; }
 CHASKI_INLINE void store_u8(void* p, U8x64 a) { _mm512_storeu_si512(p, a.v); }
 
@@ -83,6 +84,10 @@ CHASKI_INLINE U8x64 field(U8x64 a) {
     return {_mm512_and_si512(moved, _mm512_set1_epi8(static_cast<char>(kMask)))};
 }
 CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) { return {_mm512_or_si512(a.v, b.v)}; }
+
+CHASKI_INLINE U8x64 subtract_bytes(U8x64 a, int b) {
+    return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(static_cast<char>(b)))};
+}
 
 template <int B>
 CHASKI_INLINE I32x16 byte(U8x64 a) {

@@ -7,17 +7,23 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Up to kCount sub-blocks of kSub elements, for N tokens.
-template <int kSub, bool kMins, int kCount, int N>
+// Up to kCount sub-blocks of kSub elements, for N tokens. Members that are not needed are left out.
+template <int kSub, bool kMins, int kCount, int N, bool kStarts = true>
 struct Coefficients {
-    alignas(64) int32_t start[N][kCount];  // -bias * sum of values: where the integer sum starts
+    alignas(
+        64) int32_t start[N][kStarts ? kCount : 1];  // -bias * sum of values: where the integer sum starts
     alignas(64) float scale[N][kCount];
     alignas(64) float sum[N][kMins ? kCount : 1];  // -(scale * sum of values), which multiplies the min
 
     // For `count` sub-blocks from `element` of k on, tokens from `token` on.
     CHASKI_INLINE void fill(const Activations& x, int64_t k, int64_t token, int64_t element, int count,
                             int bias) {
-        for (int n = 0; n < N; ++n) {
+        fill(x, k, token, N, element, count, bias);
+    }
+    // Of the first `tokens` tokens.
+    CHASKI_INLINE void fill(const Activations& x, int64_t k, int64_t token, int tokens, int64_t element,
+                            int count, int bias) {
+        for (int n = 0; n < tokens; ++n) {
             const float* scales = x.scales + (token + n) * (k / 32) + element / 32;
             const int16_t* sums = x.sums + (token + n) * (k / 16) + element / 16;
             if (count == kCount) {  // the usual case, which the compiler turns into vectors
@@ -32,7 +38,7 @@ struct Coefficients {
     CHASKI_INLINE void fill_token(int n, const float* scales, const int16_t* sums, int count, int bias) {
         for (int i = 0; i < count; ++i) {
             const int total = kSub == 16 ? sums[i] : sums[2 * i] + sums[2 * i + 1];
-            start[n][i] = -bias * total;
+            if constexpr (kStarts) start[n][i] = -bias * total;
             scale[n][i] = scales[i * kSub / 32];
             if constexpr (kMins) sum[n][i] = -(scale[n][i] * static_cast<float>(total));
         }

@@ -9,6 +9,10 @@ struct Floats {
     static constexpr int kStep = 128;
     static constexpr int kSub = 16;  // elements between two looks ahead
     static constexpr int P = kFloatPanels, N = kFloatTokens;
+    template <int kTokens>
+    static constexpr int kSmaller = kTokens - 1;
+    static constexpr int kGroup = kGroupPanels;
+    static constexpr bool kCentred = false;
     static constexpr int kSlab = kStep * 64;
 
     template <int kTokens>
@@ -16,7 +20,7 @@ struct Floats {
         const float* values;
         int64_t k;
 
-        Tokens(const Unpacker&, const Activations& x, int64_t width, int64_t token, int64_t at, int)
+        Tokens(const Unpacker&, const Activations& x, int64_t width, int64_t token, int, int64_t at, int)
             : values(x.floats + token * width + at), k(width) {}
 
         template <int kPanels>

@@ -4,6 +4,10 @@
 #include "product.h"
 #include "stream_quantized.h"
 
+#if defined(__AVX512VNNI__)
+#include "amx.h"
+#endif
+
 namespace chaski::CHASKI_ISA {
 
 // A quantized format, as far as the kernels must know it at compile time.
@@ -11,6 +15,10 @@ template <int kSubElements, bool kHasMins, int kLargestCode>
 struct Quantized {
     static constexpr int kStep = 256;
     static constexpr int P = kTilePanels, N = kTileTokens;
+    template <int kTokens>
+    static constexpr int kSmaller = kTokens - 1;
+    static constexpr int kGroup = kGroupPanels;
+    static constexpr bool kCentred = false;
     static constexpr int kSub = kSubElements;
     static constexpr int kSlab = kStep / kSub * kSubBytes<kSub, kHasMins>;  // of one panel
 
@@ -21,7 +29,7 @@ struct Quantized {
         const int8_t* values;
         int64_t k;
 
-        Tokens(const Unpacker& u, const Activations& x, int64_t width, int64_t token, int64_t at,
+        Tokens(const Unpacker& u, const Activations& x, int64_t width, int64_t token, int, int64_t at,
                int elements)
             : values(x.values + token * width + at), k(width) {
             c.fill(x, width, token, at, elements / kSub, u.offset - dot4_bias<kLargestCode>);
@@ -90,5 +98,23 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
 }
 
 int64_t scratch_bytes_quantized(int64_t n) { return product_scratch_bytes<Quantized<16, true, 127>>(n); }
+
+#if defined(__AVX512VNNI__)
+void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
+                          int64_t n, const Output& out, void* scratch) {
+    const Unpacker& u = unpacker_of(w.type);
+    if (n < kAmxTokens || u.sub != 32) return matmul_quantized(w, panel_begin, panel_end, x, n, out, scratch);
+    const auto product = u.mins ? run_product<AmxQuantized<true>> : run_product<AmxQuantized<false>>;
+    const TileShapes shapes(u.sub);
+    asm volatile("ldtilecfg %0" ::"m"(shapes));
+    product(u, w, panel_begin, panel_end, x, n, out, scratch);
+    asm volatile("tilerelease");
+}
+
+int64_t scratch_bytes_quantized_amx(int64_t n) {
+    const int64_t vectors = scratch_bytes_quantized(n), tiles = product_scratch_bytes<AmxQuantized<true>>(n);
+    return vectors > tiles ? vectors : tiles;
+}
+#endif
 
 }  // namespace chaski::CHASKI_ISA

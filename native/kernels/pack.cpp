@@ -11,11 +11,14 @@ using Bytes16 = uint8_t __attribute__((vector_size(16)));
 using Words8 = uint16_t __attribute__((vector_size(16)));
 using Dwords4 = uint32_t __attribute__((vector_size(16)));
 
-// Bits of x: element 4 i + b, bit 4 i + b, moves to bit 8 b + i (a transposition of 8 by 4 bits).
+// Bit 4 i + b of x, which belongs to element 4 i + b, moves to bit 8 b + i (a transposition of 8 by 4 bits).
 CHASKI_INLINE uint32_t spread_bits(uint32_t x) {
     uint32_t spread = 0;
-    for (int i = 0; i < 8; ++i) {
-        for (int b = 0; b < 4; ++b) spread |= (x >> (4 * i + b) & 1) << (8 * b + i);
+    for (int b = 0; b < 4; ++b) {
+        uint32_t every_fourth = x >> b & 0x11111111u;
+        every_fourth = (every_fourth | every_fourth >> 3) & 0x03030303u;
+        every_fourth = (every_fourth | every_fourth >> 6) & 0x000f000fu;
+        spread |= ((every_fourth | every_fourth >> 12) & 0xffu) << 8 * b;
     }
     return spread;
 }
@@ -77,7 +80,9 @@ CHASKI_INLINE void pack_field(const Field& field, const uint8_t* const (&rows)[k
     const uint32_t flip = field.transform == Transform::kFlipSign ? 0x80808080u : 0;
     const Dwords4 flips = {flip, flip, flip, flip};
     if (field.transform == Transform::kSpreadBits) {
-        for (int r = 0; r < kLanes; ++r) write(out + 4 * r, spread_bits(read<uint32_t>(rows[r] + at)));
+        uint32_t words[kLanes];
+        for (int r = 0; r < kLanes; ++r) words[r] = read<uint32_t>(rows[r] + at);
+        for (int r = 0; r < kLanes; ++r) write(out + 4 * r, spread_bits(words[r]));
     } else if (field.unit == 4) {
         interleave<4>(rows, at, bytes, flips, out);
     } else if (field.unit == 2) {

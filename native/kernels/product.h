@@ -50,6 +50,8 @@ struct Product {
     uint8_t* slab;  // [panel][K::kSlab]
     F32x16* sums;   // [tile of tokens][panel][token of the tile]
 
+    void (*const unpack)(const uint8_t* panel, int64_t elements,
+                         uint8_t* slab) = K::kCentred ? u.unpack_centred : u.unpack;
     const int64_t stride = panel_bytes(w.type, w.k);
     const int64_t step_bytes = kLanes * row_bytes(w.type, K::kStep);
     int64_t first_panel = 0, first_token = 0;
@@ -62,9 +64,8 @@ struct Product {
     void run(int64_t begin, int64_t end, int64_t n) {
         for (first_token = 0; first_token < n; first_token += kTokenBlock) {
             tokens = static_cast<int>(n - first_token < kTokenBlock ? n - first_token : kTokenBlock);
-            for (first_panel = begin; first_panel < end; first_panel += kGroupPanels) {
-                panels =
-                    static_cast<int>(end - first_panel < kGroupPanels ? end - first_panel : kGroupPanels);
+            for (first_panel = begin; first_panel < end; first_panel += K::kGroup) {
+                panels = static_cast<int>(end - first_panel < K::kGroup ? end - first_panel : K::kGroup);
                 group();
             }
         }
@@ -76,9 +77,8 @@ struct Product {
         next_share = (step_bytes / num_tiles + 63) / 64 * 64;
         for (at = 0; at < w.k; at += K::kStep, blocks += step_bytes) {
             elements = static_cast<int>(w.k - at < K::kStep ? w.k - at : K::kStep);
-            for (int p = 0; p < panels; ++p) u.unpack(blocks + p * stride, elements, slab + p * K::kSlab);
-            next =
-                at + elements < w.k ? blocks + step_bytes : w.panels + (first_panel + kGroupPanels) * stride;
+            for (int p = 0; p < panels; ++p) unpack(blocks + p * stride, elements, slab + p * K::kSlab);
+            next = at + elements < w.k ? blocks + step_bytes : w.panels + (first_panel + K::kGroup) * stride;
             for (int t = 0; t < num_tiles; ++t) {
                 const int begin = tokens * t / num_tiles;
                 tile_of(tokens * (t + 1) / num_tiles - begin, t, begin);
@@ -86,27 +86,33 @@ struct Product {
         }
     }
 
+    // Tile number t: `size` tokens from `token` on, by the smallest tile that holds them.
     template <int N = K::N>
     void tile_of(int size, int t, int token) {
-        if (size == N) return tile<N>(t, token);
-        if constexpr (N > 1) tile_of<N - 1>(size, t, token);
+        constexpr int kSmaller = K::template kSmaller<N>;
+        if constexpr (kSmaller > 0) {
+            if (size <= kSmaller) return tile_of<kSmaller>(size, t, token);
+        }
+        tile<N>(size, t, token);
     }
 
-    // Tile number t of N tokens, from `token` on, against all panels of the group.
+    // ... against all panels of the group.
     template <int N>
-    __attribute__((noinline)) void tile(int t, int token) {
-        const typename K::template Tokens<N> tile(u, x, w.k, first_token + token, at, elements);
+    __attribute__((noinline)) void tile(int size, int t, int token) {
+        const typename K::template Tokens<N> tile(u, x, w.k, first_token + token, size, at, elements);
         int panel = 0;
-        for (; panel + K::P <= panels; panel += K::P) add<K::P>(tile, panel, t, token);
-        for (; panel < panels; ++panel) add<1>(tile, panel, t, token);
+        for (; panel + K::P <= panels; panel += K::P) add<K::P>(tile, size, panel, t, token);
+        if constexpr (K::P > 1) {
+            for (; panel < panels; ++panel) add<1>(tile, size, panel, t, token);
+        }
     }
 
     template <int P, template <int> class Tokens, int N>
-    CHASKI_INLINE void add(const Tokens<N>& tile, int panel, int t, int token) {
+    CHASKI_INLINE void add(const Tokens<N>& tile, int size, int panel, int t, int token) {
         const int64_t left = step_bytes - t * next_share;
         Ahead ahead{next + panel * stride + t * next_share, stride, left < next_share ? left : next_share,
                     (next_share * K::kSub / K::kStep + 63) / 64 * 64};
-        F32x16* kept = sums + token * kGroupPanels + panel * N;
+        F32x16* kept = sums + (t * K::kGroup + panel) * K::N;
         Sums<P, N> y;
 #pragma GCC unroll 32
         for (int i = 0; i < P * N; ++i) y.v[i / N][i % N] = at == 0 ? splat(0.0f) : kept[i];
@@ -116,9 +122,13 @@ struct Product {
             for (int i = 0; i < P * N; ++i) kept[i] = y.v[i / N][i % N];
             return;
         }
-        for (int i = 0; i < P * N; ++i) {
+#pragma GCC unroll 32
+        for (int i = 0; i < P * N; ++i) {  // the index is constant when unrolled, so y can stay in registers
             const int64_t row = kLanes * (first_panel + panel + i / N);
-            finish(y.v[i / N][i % N], out, first_token + token + i % N, row, rows_in_panel(w, row / kLanes));
+            if (i % N < size) {
+                finish(y.v[i / N][i % N], out, first_token + token + i % N, row,
+                       rows_in_panel(w, row / kLanes));
+            }
         }
     }
 };
@@ -127,13 +137,14 @@ template <class K>
 static void run_product(const Unpacker& u, const Matrix& w, int64_t begin, int64_t end, const Activations& x,
                         int64_t n, const Output& out, void* scratch) {
     auto* slab = static_cast<uint8_t*>(scratch);
-    auto* sums = reinterpret_cast<F32x16*>(slab + kGroupPanels * K::kSlab);
+    auto* sums = reinterpret_cast<F32x16*>(slab + K::kGroup * K::kSlab);
     Product<K>{.u = u, .w = w, .x = x, .out = out, .slab = slab, .sums = sums}.run(begin, end, n);
 }
 
 template <class K>
 CHASKI_INLINE int64_t product_scratch_bytes(int64_t n) {
-    return kGroupPanels * (K::kSlab + 64 * (n < kTokenBlock ? n : kTokenBlock));
+    const int64_t tiles = ((n < kTokenBlock ? n : kTokenBlock) + K::N - 1) / K::N;
+    return K::kGroup * (K::kSlab + tiles * K::N * static_cast<int64_t>(sizeof(F32x16)));
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -12,7 +12,7 @@ inline constexpr int kTilePanels = 2, kTileTokens = 6;
 inline constexpr int kFloatPanels = 4, kFloatTokens = 6;
 inline constexpr int kStreamTokens = 2;
 #elif defined(__AVX2__)  // 16 registers, two per vector
-inline constexpr int kTilePanels = 1, kTileTokens = 4;
+inline constexpr int kTilePanels = 1, kTileTokens = 3;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 6;
 inline constexpr int kStreamTokens = 1;
 #else                    // small code, quick to compile
@@ -21,13 +21,7 @@ inline constexpr int kFloatPanels = 1, kFloatTokens = 2;
 inline constexpr int kStreamTokens = 0;
 #endif
 
-#ifndef GP
-#define GP 4
-#endif
-#ifndef TB
-#define TB 256
-#endif
-inline constexpr int kGroupPanels = GP;  // panels that are unpacked together
-inline constexpr int kTokenBlock = TB;   // tokens that pass before the next panels are unpacked
+inline constexpr int kGroupPanels = 4;   // panels that are unpacked together
+inline constexpr int kTokenBlock = 256;  // tokens that pass before the next panels are unpacked
 
 }  // namespace chaski::CHASKI_ISA

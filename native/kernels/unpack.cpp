@@ -6,7 +6,8 @@
 
 namespace chaski::CHASKI_ISA {
 
-template <class Format>
+// kCentred: codes less the offset, as signed bytes.
+template <class Format, bool kCentred>
 static void unpack(const uint8_t* panel, int64_t elements, uint8_t* slab) {
     constexpr int kSubs = Format::kElements / Format::kSub;
     constexpr int kBytes = kSubBytes<Format::kSub, Format::kMins>;
@@ -16,7 +17,12 @@ static void unpack(const uint8_t* panel, int64_t elements, uint8_t* slab) {
         unroll<kSubs>([&](auto s) __attribute__((always_inline)) {
             uint8_t* sub = slab + s * kBytes;
             unroll<Format::kSub / 4>([&](auto i) __attribute__((always_inline)) {
-                store_u8(sub + 64 * i, block.template codes<s.value, i.value>());
+                const U8x64 codes = block.template codes<s.value, i.value>();
+                if constexpr (kCentred && Format::kOffset != 0) {
+                    store_u8(sub + 64 * i, subtract_bytes(codes, Format::kOffset));
+                } else {
+                    store_u8(sub + 64 * i, codes);
+                }
             });
             auto* scales = reinterpret_cast<float*>(sub + kLanes * Format::kSub);
             store_f32(scales, block.template scale<s.value>());
@@ -33,28 +39,32 @@ static void widen(const uint8_t* panel, int64_t elements, uint8_t* slab) {
 }
 
 template <class Format>
-constexpr Unpacker kQuantized = {Format::kType,    Format::kSub,      Format::kMins, Format::kOffset,
-                                 Format::kMaxCode, Format::kElements, unpack<Format>};
+constexpr Unpacker quantized() {
+    Unpacker u = {Format::kType,    Format::kSub,      Format::kMins,         Format::kOffset,
+                  Format::kMaxCode, Format::kElements, unpack<Format, false>, nullptr};
+    if constexpr (kHasAmx) u.unpack_centred = unpack<Format, true>;
+    return u;
+}
 template <DType kType, class Weights>
-constexpr Unpacker kFloat = {kType, 1, false, 0, 0, 1, widen<Weights>};
+constexpr Unpacker kFloat = {kType, 1, false, 0, 0, 1, widen<Weights>, nullptr};
 
 constexpr Unpacker kUnpackers[] = {
     kFloat<DType::F32, F32Weights>,
     kFloat<DType::F16, F16Weights>,
     kFloat<DType::BF16, BF16Weights>,
-    kQuantized<Q4_0>,
-    kQuantized<Q4_1>,
-    kQuantized<Q5_0>,
-    kQuantized<Q5_1>,
-    kQuantized<Q8_0>,
-    kQuantized<Q2_K>,
-    kQuantized<Q3_K>,
-    kQuantized<Q4_K>,
-    kQuantized<Q5_K>,
-    kQuantized<Q6_K>,
-    kQuantized<IQ4_NL>,
-    kQuantized<IQ4_XS>,
-    kQuantized<MXFP4>,
+    quantized<Q4_0>(),
+    quantized<Q4_1>(),
+    quantized<Q5_0>(),
+    quantized<Q5_1>(),
+    quantized<Q8_0>(),
+    quantized<Q2_K>(),
+    quantized<Q3_K>(),
+    quantized<Q4_K>(),
+    quantized<Q5_K>(),
+    quantized<Q6_K>(),
+    quantized<IQ4_NL>(),
+    quantized<IQ4_XS>(),
+    quantized<MXFP4>(),
 };
 
 const Unpacker& unpacker_of(DType type) {

@@ -23,6 +23,8 @@ struct Unpacker {
     int block_elements;
     // Unpacks `elements` of k, whole blocks, from the address of the first block of 16 rows.
     void (*unpack)(const uint8_t* panel, int64_t elements, uint8_t* slab);
+    // The same with codes less the offset, as signed bytes; null where no kernel wants it.
+    void (*unpack_centred)(const uint8_t* panel, int64_t elements, uint8_t* slab);
 };
 
 const Unpacker& unpacker_of(DType type);
