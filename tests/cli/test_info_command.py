@@ -14,7 +14,8 @@ def info() -> str:
     return result.output
 
 
-def test_what_chaski_computes_with() -> None:
+def test_what_chaski_computes_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHASKI_THREADS")
     lines = dict(line.strip().split("    ", 1) for line in info().splitlines() if line.startswith("    "))
     fields = {name: text.strip() for name, text in lines.items()}
     assert fields["version"] == chaski.__version__

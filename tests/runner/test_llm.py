@@ -20,7 +20,7 @@ PROMPTS = ["hello there", "in the other end", "x", "an answer, and another one: 
 
 @pytest.fixture(params=["reference", "cpu"])
 def model(request: pytest.FixtureRequest, tiny_llama: Path) -> Iterator[chaski.LLM]:
-    with chaski.load(tiny_llama, backend=request.param) as loaded:
+    with chaski.load(tiny_llama, backend=request.param, threads=1) as loaded:
         yield loaded
 
 
