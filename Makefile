@@ -7,7 +7,7 @@ NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
 .PHONY: run test test-slow lint format types native bench docs clean
 
 run: .venv/installed
-	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose
+	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
 
 test: .venv/developing
 	$(BIN)/python -m pytest -m "not slow and not oracle"

@@ -44,7 +44,7 @@ void ThreadPool::dispatch(Function function, const void* context) {
     epoch_.notify_all();
     function(context, 0);
     for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins) {
-        if (spins < 20000)
+        if (spins < kSpins)
             relax();
         else
             std::this_thread::yield();

@@ -17,6 +17,10 @@ inline void relax() {
 #endif
 }
 
+// Some 50 microseconds of waiting: much longer than threads that run are ever apart in decode, much shorter
+// than the time slice for which another process may hold the core of one that does not run.
+inline constexpr int kSpins = 1000;
+
 // Where all threads of a team wait for each other. Spins: waits are far shorter than a sleep would be.
 class Barrier {
    public:
@@ -31,7 +35,7 @@ class Barrier {
         }
         for (int spins = 0; generation_.load(std::memory_order_acquire) == generation; ++spins) {
             // The other thread may have lost its core to another process: let it have this one.
-            if (spins < 20000)
+            if (spins < kSpins)
                 relax();
             else
                 std::this_thread::yield();
