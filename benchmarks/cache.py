@@ -11,7 +11,7 @@ from time import perf_counter
 
 import numpy as np
 
-from chaski.kvcache import CausalCache, KVShape, Reach
+from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach
 from chaski.ml.graph import DType
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.input import Batch
@@ -55,7 +55,7 @@ def measure(case: Case) -> tuple[int, list[float]]:
         [KVShape(1, 1, 1)],
         case.sequences,
         case.history + STEPS,
-        DType.F32,
+        KVTypes(DType.F32, DType.F32),
         max_batch=512,
         reach=case.reach,
     )

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from chaski.ml.graph import Dim, Graph, Mask, Tensor
+from chaski.errors import UnsupportedError
+from chaski.ml.graph import Dim, DType, Graph, Mask, Tensor
 
 if TYPE_CHECKING:
     from chaski.model.input import Batch
 
-__all__ = ["Cache", "KVShape", "LayerCache"]
+__all__ = ["Cache", "KVShape", "KVTypes", "LayerCache"]
+
+_STORED = tuple(d.value for d in (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,25 @@ class KVShape:
     key_size: int
     value_size: int
     rotation: npt.NDArray[np.float32] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KVTypes:
+    """The element types that keys and values are stored in; they may differ."""
+
+    keys: DType
+    values: DType
+
+    @classmethod
+    def parse(cls, name: str) -> KVTypes:
+        """`name` is one type for both, or `keys:values`. Raises UnsupportedError for others."""
+        keys, colon, values = name.partition(":")
+        if not {keys, values if colon else keys} <= set(_STORED):
+            raise UnsupportedError(
+                f"keys and values of type {name!r} are not supported; supported: {', '.join(_STORED)}, "
+                "or two of them as keys:values"
+            )
+        return cls(DType(keys), DType(values or keys))
 
 
 class LayerCache(Protocol):

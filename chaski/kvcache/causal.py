@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import CacheFullError, NotSupportedError
-from chaski.kvcache.base import KVShape
+from chaski.kvcache.base import KVShape, KVTypes
 from chaski.kvcache.cells import Cells
 from chaski.kvcache.reach import Reach
 from chaski.kvcache.rotation import Rotation
@@ -47,7 +47,7 @@ class CausalCache:
         shapes: Sequence[KVShape],
         sequences: int,
         capacity: int,
-        dtype: DType,
+        types: KVTypes,
         *,
         max_batch: int,
         reach: Reach = _EVERYTHING,
@@ -59,8 +59,8 @@ class CausalCache:
         num_cells = sequences * capacity if self._kept is None else sequences * self._kept + max_batch
         self._layers = [
             (
-                backend.kv_buffer(num_cells, shape.heads, shape.key_size, dtype),
-                backend.kv_buffer(num_cells, shape.heads, shape.value_size, dtype),
+                backend.kv_buffer(num_cells, shape.heads, shape.key_size, types.keys),
+                backend.kv_buffer(num_cells, shape.heads, shape.value_size, types.values),
             )
             for shape in shapes
         ]

@@ -22,11 +22,16 @@ __all__ = ["DType", "Dim", "Graph", "KVBuffer", "Mask", "Operand", "Shape", "Ten
 
 
 class DType(Enum):
-    """Element types of activations and of key/value storage (weights keep their file's type)."""
+    """Element types of activations and of key/value storage (weights keep their file's type).
+
+    Q8_0 and Q4_0 are for storage only: ggml's blocks of 32 elements, along each head.
+    """
 
     F32 = "f32"
     F16 = "f16"
     BF16 = "bf16"
+    Q8_0 = "q8_0"
+    Q4_0 = "q4_0"
     I32 = "i32"
 
 

@@ -7,10 +7,10 @@ import os
 from time import perf_counter
 
 from chaski.env import Environment
-from chaski.errors import OptionError, UnsupportedError
+from chaski.errors import OptionError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.formats.quant import QuantType
-from chaski.kvcache import CausalCache
+from chaski.kvcache import CausalCache, KVTypes
 from chaski.ml import Backend, BackendOptions, open_backend
 from chaski.ml.backend import Progress
 from chaski.ml.graph import DType
@@ -28,7 +28,6 @@ _log = logging.getLogger(__name__)
 _DEFAULT_CONTEXT = 4096
 # Rows of logits in one batch: more make `logits` faster and cost vocab_size floats each.
 _MIN_OUTPUTS = 16
-_KV_TYPES = {dtype.value: dtype for dtype in (DType.F32, DType.F16, DType.BF16)}
 
 
 def load(
@@ -49,7 +48,8 @@ def load(
     context       tokens that a sequence may hold; the model's own, at most 4096, by default
     parallel      sequences that are computed at the same time, each with its own context
     num_batch     tokens that are computed at once; prompts are computed in chunks of this size
-    kv_type       element type of keys and values: f32, f16 or bf16; f16 by default, f32 for an f32 model
+    kv_type       element type of keys and values: f32, f16, bf16, q8_0 or q4_0, or two as keys:values; f16 by
+                  default, f32 for an f32 model
     prompt_cache  whether a prompt takes over what was computed for an earlier one that begins like it
     backend       cpu, or reference: the definition of every operation in NumPy
     progress      called with the loaded share, from 0 to 1
@@ -68,8 +68,8 @@ def load(
     opened = open_backend(backend, BackendOptions(threads, environment.isa))
     try:
         bind_weights(network, file, opened, progress)
-        dtype = _kv_dtype(environment.kv_type if kv_type is None else kv_type, opened, file)
-        cache = CausalCache(opened, network.kv_shapes(), parallel, context, dtype, max_batch=num_batch)
+        types = _kv_types(environment.kv_type if kv_type is None else kv_type, opened, file)
+        cache = CausalCache(opened, network.kv_shapes(), parallel, context, types, max_batch=num_batch)
         program = Program(network, cache, opened, num_batch, max(parallel, _MIN_OUTPUTS))
     except BaseException:
         opened.close()
@@ -92,16 +92,14 @@ def _context(model: Model, file: GGUFFile, context: int | None, environment: Env
     return _at_least("context", context, 1)
 
 
-def _kv_dtype(name: str | None, backend: Backend, file: GGUFFile) -> DType:
+def _kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:
     """What was asked for; else float32 for a model of float32 matrices, whose users want exact numbers."""
-    if name is None:
-        matrices = [info for info in file.tensors.values() if len(info.shape) > 1]
-        is_exact = all(info.type is QuantType.F32 for info in matrices)
-        return DType.F32 if is_exact else backend.default_kv_dtype
-    if name not in _KV_TYPES:
-        known = ", ".join(_KV_TYPES)
-        raise UnsupportedError(f"keys and values of type {name!r} are not supported; supported: {known}")
-    return _KV_TYPES[name]
+    if name is not None:
+        return KVTypes.parse(name)
+    matrices = [info for info in file.tensors.values() if len(info.shape) > 1]
+    is_exact = all(info.type is QuantType.F32 for info in matrices)
+    dtype = DType.F32 if is_exact else backend.default_kv_dtype
+    return KVTypes(dtype, dtype)
 
 
 def _at_least(name: str, value: int, smallest: int) -> int:

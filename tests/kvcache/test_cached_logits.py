@@ -12,7 +12,7 @@ import pytest
 
 from chaski.errors import NotSupportedError
 from chaski.formats.gguf import open_gguf
-from chaski.kvcache import Cache, CausalCache, KVShape, Reach, WrapperCache
+from chaski.kvcache import Cache, CausalCache, KVShape, KVTypes, Reach, WrapperCache
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.input import Batch
@@ -59,7 +59,9 @@ class Model:
         bind_weights(model, file, opened, lambda _: None)
 
         def cache(shapes: Sequence[KVShape], reach: Reach) -> CausalCache:
-            return CausalCache(opened, shapes, sequences, CAPACITY, dtype, max_batch=max_batch, reach=reach)
+            return CausalCache(
+                opened, shapes, sequences, CAPACITY, KVTypes(dtype, dtype), max_batch=max_batch, reach=reach
+            )
 
         shapes = model.kv_shapes()
         self.cache: Cache

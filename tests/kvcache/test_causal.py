@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from chaski.errors import CacheFullError, NotSupportedError
-from chaski.kvcache import CausalCache, KVShape, Reach
+from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.input import Batch
@@ -26,7 +26,9 @@ def make(
     rotation: npt.NDArray[np.float32] | None = ROTATION,
 ) -> CausalCache:
     backend, shapes = ReferenceBackend(), [KVShape(1, 2, 2, rotation)]
-    return CausalCache(backend, shapes, sequences, capacity, DType.F32, max_batch=max_batch, reach=reach)
+    return CausalCache(
+        backend, shapes, sequences, capacity, KVTypes(DType.F32, DType.F32), max_batch=max_batch, reach=reach
+    )
 
 
 def batch(*tokens: tuple[int, int], ends: list[int] | None = None) -> Batch:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chaski.errors import NotSupportedError
-from chaski.kvcache import CausalCache, KVShape, Reach
+from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.input import Batch
@@ -136,7 +136,13 @@ def test_random_operations_match_plain_lists(reach: Reach) -> None:
     random = np.random.default_rng(11)
     shapes = [KVShape(1, 2, 2, np.array([FREQUENCY], np.float32))]
     cache = CausalCache(
-        ReferenceBackend(), shapes, SEQUENCES, CAPACITY, DType.F32, max_batch=MAX_BATCH, reach=reach
+        ReferenceBackend(),
+        shapes,
+        SEQUENCES,
+        CAPACITY,
+        KVTypes(DType.F32, DType.F32),
+        max_batch=MAX_BATCH,
+        reach=reach,
     )
     lists, content = Lists(reach), {}
     moves = refusals = 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chaski.errors import CacheFullError, NotSupportedError
-from chaski.kvcache import CausalCache, KVShape, Reach, WrapperCache
+from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach, WrapperCache
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.input import Batch
@@ -19,7 +19,9 @@ def causal(
 ) -> CausalCache:
     shapes = [KVShape(count, 2, 2, ROTATION if can_move else None) for count in heads]
     reach = Reach(window=window)
-    return CausalCache(ReferenceBackend(), shapes, 2, capacity, DType.F32, max_batch=16, reach=reach)
+    return CausalCache(
+        ReferenceBackend(), shapes, 2, capacity, KVTypes(DType.F32, DType.F32), max_batch=16, reach=reach
+    )
 
 
 def forward(cache: WrapperCache, sequence: int, begin: int, end: int) -> dict[str, list[int]]:

@@ -18,7 +18,13 @@ from tests.tiny_llama import CONTEXT, write_tiny_llama
         ({"parallel": 0}, OptionError, "parallel = 0 must be"),
         ({"threads": 0}, OptionError, "threads = 0 must be"),
         ({"parallel": 4, "num_batch": 3}, OptionError, "num_batch = 3 must be a whole number of at least 4"),
-        ({"kv_type": "q8_0"}, UnsupportedError, "type 'q8_0' are not supported; supported: f32, f16, bf16"),
+        (
+            {"kv_type": "q3"},
+            UnsupportedError,
+            "type 'q3' are not supported; supported: f32, f16, bf16, q8_0, q4_0",
+        ),
+        ({"kv_type": "f16:q3"}, UnsupportedError, "type 'f16:q3' are not supported"),
+        ({"kv_type": "f16:"}, UnsupportedError, "type 'f16:' are not supported"),
         ({"backend": "abacus"}, OptionError, "backend 'abacus' is unknown"),
     ],
 )
@@ -81,9 +87,10 @@ def test_progress_goes_from_0_to_1(tiny_llama: Path) -> None:
 
 def test_keys_and_values_in_other_types(tiny_llama: Path) -> None:
     sizes = {}
-    for kv_type in ("f32", "f16", "bf16"):
+    for kv_type in ("f32", "f16", "bf16", "f32:f16"):
         with chaski.load(tiny_llama, kv_type=kv_type) as model:
             sizes[kv_type] = model.memory().cache
+    assert sizes["f32:f16"] == (sizes["f32"] + sizes["f16"]) // 2
     assert sizes["f32"] == 2 * sizes["f16"] == 2 * sizes["bf16"]
 
 
