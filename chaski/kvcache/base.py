@@ -83,18 +83,28 @@ class Cache(Protocol):
         """
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Make `target` exactly the first `length` tokens of `source`. Shares storage, copies nothing."""
+        """Make `target` exactly the first `length` tokens of `source`. Shares storage, copies nothing.
+
+        Of a prefix that cannot be resumed `target` gets no more than `resumable(source, length)`.
+        """
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether the next token of `sequence` may be written at `position`: all that it sees is there."""
+
+    def resumable(self, sequence: int, position: int) -> int:
+        """How many tokens of `sequence`, `position` at most, can stay for others to follow them.
+
+        It is the highest position up to `position` that `can_resume` allows.
+        """
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         """Drop the tokens at positions begin to end (None: to the end of the sequence).
 
         What is behind a middle moves down to its place, keys and all.
 
-        A tail is dropped together with all the rest if the rest cannot be resumed. Raises NotSupportedError,
-        and changes nothing, where it cannot; `remove(sequence, 0)` always works.
+        A tail is dropped together with what cannot be resumed of the rest, so that
+        `resumable(sequence, begin)` tokens stay. Raises NotSupportedError, and changes nothing, where it
+        cannot; `remove(sequence, 0)` always works.
         """
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:

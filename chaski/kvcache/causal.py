@@ -112,6 +112,7 @@ class CausalCache:
             self.remove(target, length)
             return
         self.remove(target, 0)
+        length = self.resumable(source, length)
         first = min(self._firsts[source], length)
         shared = self._table[source, first:length]
         self._cells.share(shared)
@@ -120,6 +121,10 @@ class CausalCache:
 
     def can_resume(self, sequence: int, position: int) -> bool:
         return position <= self.length(sequence) and self._is_visible(position, int(self._firsts[sequence]))
+
+    def resumable(self, sequence: int, position: int) -> int:
+        position = min(position, self.length(sequence))
+        return position if self.can_resume(sequence, position) else self._reach.last_start(position)
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         first, length = int(self._firsts[sequence]), int(self._lengths[sequence])
@@ -149,8 +154,7 @@ class CausalCache:
         first, length = int(self._firsts[sequence]), int(self._lengths[sequence])
         if begin >= length:
             return
-        if not self.can_resume(sequence, begin):
-            begin = 0
+        begin = self.resumable(sequence, begin)
         self._cells.release(self._table[sequence, max(begin, first) : length])
         self._firsts[sequence], self._lengths[sequence] = min(first, begin), begin
 

@@ -52,3 +52,9 @@ class Reach:
         if self.chunk is not None:
             first = np.maximum(first, positions - positions % self.chunk)
         return first
+
+    def last_start(self, position: int) -> int:
+        """The highest position up to `position` whose token sees nothing before itself."""
+        if self.visible == 1:
+            return position
+        return 0 if self.chunk is None else position - position % self.chunk

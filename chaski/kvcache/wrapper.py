@@ -50,11 +50,17 @@ class WrapperCache:
         return values
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
+        length = self.resumable(source, length)
         for cache in self._caches:
             cache.copy_prefix(source, target, length)
 
     def can_resume(self, sequence: int, position: int) -> bool:
         return all(cache.can_resume(sequence, position) for cache in self._caches)
+
+    def resumable(self, sequence: int, position: int) -> int:
+        while not self.can_resume(sequence, position):
+            position = min(cache.resumable(sequence, position) for cache in self._caches)
+        return position
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         for cache in self._caches:
@@ -64,9 +70,8 @@ class WrapperCache:
         self.check_remove(sequence, begin, end)
         length = self.length(sequence)
         is_tail = begin < length and (end is None or end >= length)
-        # Where one cache has to drop the rest with the tail, all do.
-        if is_tail and not self.can_resume(sequence, begin):
-            begin, end = 0, None
+        if is_tail:
+            begin, end = self.resumable(sequence, begin), None
         for cache in self._caches:
             cache.remove(sequence, begin, end)
 

@@ -254,6 +254,12 @@ def test_where_a_sequence_can_be_resumed(reach: Reach, resumable: list[int]) -> 
     visible(cache, (1, 0))  # trims the idle sequence
     assert [position for position in range(10) if cache.can_resume(0, position)] == resumable
     assert cache.can_resume(1, 0)
+    longest = [max(there for there in resumable if there <= position) for position in range(10)]
+    assert [cache.resumable(0, position) for position in range(10)] == longest
+    cache.copy_prefix(0, 1, 5)
+    assert cache.length(1) == longest[5]
+    cache.remove(0, 5)
+    assert cache.length(0) == longest[5]
 
 
 def test_idle_sequences_give_back_what_a_batch_left_them() -> None:

@@ -47,10 +47,13 @@ class Lists:
             seen in stored for seen in range(self.first_visible(position), position)
         )
 
+    def resumable(self, sequence: int, position: int) -> int:
+        return next(length for length in range(position, -1, -1) if self.can_resume(sequence, length))
+
     def remove(self, sequence: int, begin: int) -> None:
         if begin >= len(self.written[sequence]):
             return
-        begin = begin if self.can_resume(sequence, begin) else 0
+        begin = self.resumable(sequence, begin)
         del self.written[sequence][begin:]
         self.firsts[sequence] = min(self.firsts[sequence], begin)
 
@@ -72,6 +75,7 @@ class Lists:
         self.firsts[sequence] = len(is_stored) - is_stored[::-1].index(False) if False in is_stored else 0
 
     def copy(self, source: int, target: int, length: int) -> None:
+        length = self.resumable(source, length)
         self.written[target] = self.written[source][:length]
         self.firsts[target] = min(self.firsts[source], length)
 
@@ -151,7 +155,8 @@ def test_random_operations_match_plain_lists(reach: Reach) -> None:
         source, target = (int(sequence) for sequence in random.integers(SEQUENCES, size=2))
         length = int(random.integers(len(lists.written[source]) + 1))
         assert cache.can_resume(source, length) == lists.can_resume(source, length)
-        if kind == 0 and source != target and lists.can_resume(source, length):
+        assert cache.resumable(source, length) == lists.resumable(source, length)
+        if kind == 0 and source != target:
             cache.copy_prefix(source, target, length)
             lists.copy(source, target, length)
         elif kind == 1:

@@ -15,13 +15,16 @@ ROTATION = np.array([0.3], np.float32)
 
 
 def causal(
-    window: int | None = None, capacity: int = 16, heads: tuple[int, ...] = (1,), can_move: bool = True
+    window: int | None = None,
+    capacity: int = 16,
+    heads: tuple[int, ...] = (1,),
+    can_move: bool = True,
+    chunk: int | None = None,
 ) -> CausalCache:
     shapes = [KVShape(count, 2, 2, ROTATION if can_move else None) for count in heads]
-    reach = Reach(window=window)
-    return CausalCache(
-        ReferenceBackend(), shapes, 2, capacity, KVTypes(DType.F32, DType.F32), max_batch=16, reach=reach
-    )
+    reach = Reach(window, chunk, memory=chunk)
+    types = KVTypes(DType.F32, DType.F32)
+    return CausalCache(ReferenceBackend(), shapes, 2, capacity, types, max_batch=16, reach=reach)
 
 
 def forward(cache: WrapperCache, sequence: int, begin: int, end: int) -> dict[str, list[int]]:
@@ -91,6 +94,16 @@ def test_a_sequence_goes_from_all_when_one_cannot_resume_it(begin: int, end: int
     assert not wrapper.can_resume(0, 2)
     wrapper.remove(0, begin, end)
     assert [cache.length(0) for cache in caches] == [left, left]
+
+
+def test_what_stays_can_be_resumed_in_all() -> None:
+    wrapper = WrapperCache([causal(chunk=3), causal(chunk=4), causal(window=3)], [0, 1, 2])
+    forward(wrapper, 0, 0, 11)
+    forward(wrapper, 0, 11, 12)  # keeps positions 8 to 11 of the window
+    assert [wrapper.resumable(0, position) for position in (12, 11, 10)] == [12, 11, 10]
+    assert wrapper.resumable(0, 9) == 0
+    wrapper.copy_prefix(0, 1, 9)
+    assert wrapper.length(1) == 0
 
 
 def test_a_prefix_is_copied_in_all() -> None:
