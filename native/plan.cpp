@@ -26,9 +26,10 @@ std::byte* Plan::checked(std::size_t offset, std::size_t bytes) const {
 void Plan::add(std::unique_ptr<Step> step, bool after_barrier) {
     if (scratch_ != nullptr) throw std::logic_error("plan: already finished");
     scratch_bytes_ = std::max(scratch_bytes_, align_up(step->scratch_bytes(), 4096));
+    if (phases_.empty() || after_barrier) phases_.push_back(std::make_unique<Phase>());
     auto entry = std::make_unique<Entry>();
     entry->step = std::move(step);
-    entry->after_barrier = after_barrier;
+    entry->phase = phases_.size() - 1;
     entries_.push_back(std::move(entry));
 }
 
@@ -37,7 +38,9 @@ void Plan::finish() {
     scratch_->touch();
 }
 
-void Plan::run(const Sizes& sizes) {
+Plan::~Plan() { wait(); }
+
+void Plan::launch(const Sizes& sizes) {
     if (scratch_ == nullptr) throw std::logic_error("plan: not finished");
     if (sizes.size() != maxima_.size()) throw std::invalid_argument("plan: one size per dimension");
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -46,24 +49,40 @@ void Plan::run(const Sizes& sizes) {
                                         " is not between 0 and " + std::to_string(maxima_[i]));
         }
     }
+    pool_->wait();
+    sizes_ = sizes;
+    for (auto& phase : phases_) phase->items_left.store(0, std::memory_order_relaxed);
     for (auto& entry : entries_) {
-        entry->step->prepare(sizes);
-        entry->items = entry->step->items(sizes);
-        entry->grain = std::max<std::int64_t>(1, entry->step->grain(sizes, pool_->threads()));
+        entry->step->prepare(sizes_);
+        entry->items = entry->step->items(sizes_);
+        entry->grain = std::max<std::int64_t>(1, entry->step->grain(sizes_, pool_->threads()));
         entry->next.store(0, std::memory_order_relaxed);
+        phases_[entry->phase]->items_left.fetch_add(entry->items, std::memory_order_relaxed);
     }
-    pool_->run([&](int thread) { work(sizes, thread); });
+    pool_->launch(
+        [](const void* plan, int thread) { static_cast<Plan*>(const_cast<void*>(plan))->work(thread); },
+        this);
 }
 
-void Plan::work(const Sizes& sizes, int thread) {
+void Plan::wait() { pool_->wait(); }
+
+void Plan::work(int thread) {
     std::byte* scratch = scratch_->data() + scratch_bytes_ * thread;
+    std::size_t current = 0;
     for (auto& entry : entries_) {
-        if (entry->after_barrier) pool_->barrier().wait();
+        for (; current < entry->phase; ++current) {
+            Phase& phase = *phases_[current];
+            spin_until([&phase] { return phase.items_left.load(std::memory_order_acquire) == 0; });
+        }
+        std::int64_t done = 0;
         for (;;) {
             std::int64_t begin = entry->next.fetch_add(entry->grain, std::memory_order_relaxed);
             if (begin >= entry->items) break;
-            entry->step->run(sizes, begin, std::min(begin + entry->grain, entry->items), scratch);
+            std::int64_t end = std::min(begin + entry->grain, entry->items);
+            entry->step->run(sizes_, begin, end, scratch);
+            done += end - begin;
         }
+        if (done > 0) phases_[entry->phase]->items_left.fetch_sub(done, std::memory_order_release);
     }
 }
 

@@ -23,7 +23,7 @@ void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32_t old)
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads), barrier_(threads_) {
+ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads) {
     for (int thread = 1; thread < threads_; ++thread) {
         workers_.emplace_back([this, thread] { work(thread); });
     }
@@ -36,19 +36,21 @@ ThreadPool::~ThreadPool() {
     for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::dispatch(Function function, const void* context) {
+void ThreadPool::launch(Function function, const void* context) {
+    wait();
     function_ = function;
     context_ = context;
+    is_launched_ = true;
     running_.store(threads_ - 1, std::memory_order_relaxed);
     epoch_.fetch_add(1, std::memory_order_release);
     epoch_.notify_all();
-    function(context, 0);
-    for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins) {
-        if (spins < kSpins)
-            relax();
-        else
-            std::this_thread::yield();
-    }
+}
+
+void ThreadPool::wait() {
+    if (!is_launched_) return;
+    is_launched_ = false;
+    function_(context_, 0);
+    spin_until([this] { return running_.load(std::memory_order_acquire) == 0; });
 }
 
 void ThreadPool::work(int thread) {

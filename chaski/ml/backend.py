@@ -55,14 +55,23 @@ class Memory:
 
 
 class Plan(Protocol):
-    """A compiled graph. Not thread-safe: one run at a time."""
+    """A compiled graph. Not thread-safe: one run at a time, of all the plans of a backend."""
 
     @property
     def inputs(self) -> Mapping[str, npt.NDArray[np.int32]]:
-        """Writable views of the input buffers, at their maximum size. Write before `run`."""
+        """Writable views of the input buffers, at their maximum size. Write before `launch`."""
+
+    def launch(self, sizes: Mapping[str, int]) -> None:
+        """Begin to compute; `sizes` gives every `Dim` of the graph by name.
+
+        What the backend was computing before is finished first.
+        """
+
+    def wait(self) -> None:
+        """Compute to the end of what `launch` began; without that, nothing."""
 
     def run(self, sizes: Mapping[str, int]) -> None:
-        """Compute once; `sizes` gives every `Dim` of the graph by name."""
+        """`launch` and `wait`."""
 
     def output(self, name: str) -> npt.NDArray[np.float32]:
         """A view of a result of the last run, trimmed to its sizes; valid until the next run."""

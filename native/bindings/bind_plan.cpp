@@ -227,9 +227,13 @@ class PlanBuilder {
 
     void finish() { plan_->finish(); }
 
-    void run(const std::vector<std::int64_t>& sizes) {
+    void launch(const std::vector<std::int64_t>& sizes) {
         nb::gil_scoped_release release;
-        plan_->run(sizes);
+        plan_->launch(sizes);
+    }
+    void wait() {
+        nb::gil_scoped_release release;
+        plan_->wait();
     }
 
     std::size_t bytes() const { return plan_->bytes(); }
@@ -360,7 +364,8 @@ void bind_plan(nb::module_& m) {
         .def("attention", &PlanBuilder::attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "q"_a,
              "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "y"_a, "barrier"_a)
         .def("finish", &PlanBuilder::finish)
-        .def("run", &PlanBuilder::run, "sizes"_a)
+        .def("launch", &PlanBuilder::launch, "sizes"_a)
+        .def("wait", &PlanBuilder::wait)
         .def_prop_ro("bytes", &PlanBuilder::bytes);
 }
 

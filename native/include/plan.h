@@ -43,6 +43,7 @@ class Plan {
    public:
     Plan(std::shared_ptr<ThreadPool> pool, std::size_t arena_bytes, std::vector<std::string> dim_names,
          Sizes maxima);
+    ~Plan();
 
     // The arena at a byte offset; throws std::out_of_range unless `bytes` fit there.
     template <class T>
@@ -55,28 +56,39 @@ class Plan {
     // Reserves the scratch memory; nothing can be added afterwards.
     void finish();
 
-    // Throws std::invalid_argument when a size is out of range or an input value is.
-    void run(const Sizes& sizes);
+    // Starts to compute, on the other threads of the team. Buffers must be left alone until `wait` has
+    // returned. Throws std::invalid_argument when a size is out of range or an input value is.
+    void launch(const Sizes& sizes);
+    // Computes what is left, together with them.
+    void wait();
 
     const Sizes& maxima() const { return maxima_; }
     std::size_t bytes() const { return arena_.size() + scratch_bytes_ * pool_->threads(); }
 
    private:
+    // Steps that may run at the same time. A thread goes on to the next phase when all items of this one are
+    // done, whoever did them: so a thread that comes late, or loses its core, holds up nobody for longer than
+    // the items that it has taken.
+    struct alignas(64) Phase {
+        std::atomic<std::int64_t> items_left{0};
+    };
     struct alignas(64) Entry {
         std::unique_ptr<Step> step;
-        bool after_barrier;
+        std::size_t phase;
         std::int64_t items = 0;
         std::int64_t grain = 1;
         alignas(64) std::atomic<std::int64_t> next{0};
     };
 
     std::byte* checked(std::size_t offset, std::size_t bytes) const;
-    void work(const Sizes& sizes, int thread);
+    void work(int thread);
 
     std::shared_ptr<ThreadPool> pool_;
     Region arena_;
     std::vector<std::string> dim_names_;
     Sizes maxima_;
+    Sizes sizes_;  // of this run
+    std::vector<std::unique_ptr<Phase>> phases_;
     std::vector<std::unique_ptr<Entry>> entries_;
     std::size_t scratch_bytes_ = 0;
     std::unique_ptr<Region> scratch_;

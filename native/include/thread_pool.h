@@ -1,4 +1,4 @@
-// A fixed team of threads that runs one job at a time together with the caller.
+// A fixed team of threads that runs one job at a time; the caller is one of them, and may come late.
 #pragma once
 
 #include <atomic>
@@ -17,37 +17,21 @@ inline void relax() {
 #endif
 }
 
-// Some 50 microseconds of waiting: much longer than threads that run are ever apart in decode, much shorter
-// than the time slice for which another process may hold the core of one that does not run.
-inline constexpr int kSpins = 1000;
-
-// Where all threads of a team wait for each other. Spins: waits are far shorter than a sleep would be.
-class Barrier {
-   public:
-    explicit Barrier(int threads) : threads_(threads) {}
-
-    void wait() {
-        std::uint32_t generation = generation_.load(std::memory_order_relaxed);
-        if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
-            arrived_.store(0, std::memory_order_relaxed);
-            generation_.fetch_add(1, std::memory_order_release);
-            return;
-        }
-        for (int spins = 0; generation_.load(std::memory_order_acquire) == generation; ++spins) {
-            // The other thread may have lost its core to another process: let it have this one.
-            if (spins < kSpins)
-                relax();
-            else
-                std::this_thread::yield();
-        }
+// Waits until `is_done()`. Spins for some 50 microseconds: much longer than threads that run are ever apart
+// in decode, much shorter than the time slice for which another process may hold the core of one that does
+// not run. After that it gives its core away, so that the one that it waits for can have it.
+template <class Condition>
+void spin_until(const Condition& is_done) {
+    constexpr int kSpins = 1000;
+    for (int spins = 0; !is_done(); ++spins) {
+        if (spins < kSpins)
+            relax();
+        else
+            std::this_thread::yield();
     }
+}
 
-   private:
-    const int threads_;
-    alignas(64) std::atomic<int> arrived_{0};
-    alignas(64) std::atomic<std::uint32_t> generation_{0};
-};
-
+// A job is called once on every thread of the team, as function(context, thread), and must not throw.
 class ThreadPool {
    public:
     explicit ThreadPool(int threads);
@@ -55,26 +39,30 @@ class ThreadPool {
     ThreadPool(const ThreadPool&) = delete;
     ThreadPool& operator=(const ThreadPool&) = delete;
 
-    int threads() const { return threads_; }
-    Barrier& barrier() { return barrier_; }
+    using Function = void (*)(const void* context, int thread);
 
-    // Calls job(thread) once on every thread, the caller being thread 0; returns when all are done.
-    // One caller at a time. Jobs must not throw.
+    int threads() const { return threads_; }
+
+    // Starts a job on all threads but one, which is whoever calls `wait`; waits for the job before it first.
+    // One caller at a time. The context must live until `wait` has returned.
+    void launch(Function function, const void* context);
+    // Does this thread's share of the job that was launched, if one was; returns when all are done.
+    void wait();
+
+    // Both, for anything that can be called with a thread's number.
     template <class Job>
     void run(const Job& job) {
-        dispatch([](const void* context, int thread) { (*static_cast<const Job*>(context))(thread); }, &job);
+        launch([](const void* context, int thread) { (*static_cast<const Job*>(context))(thread); }, &job);
+        wait();
     }
 
    private:
-    using Function = void (*)(const void* context, int thread);
-
-    void dispatch(Function function, const void* context);
     void work(int thread);
 
     const int threads_;
-    Barrier barrier_;
     Function function_ = nullptr;
     const void* context_ = nullptr;
+    bool is_launched_ = false;
     alignas(64) std::atomic<std::uint32_t> epoch_{0};
     alignas(64) std::atomic<int> running_{0};
     std::atomic<bool> stopping_{false};

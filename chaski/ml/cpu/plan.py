@@ -57,9 +57,16 @@ class CPUPlan:
             self._outputs[name] = (view, rows)
         self._sizes = maxima
 
-    def run(self, sizes: Mapping[str, int]) -> None:
+    def launch(self, sizes: Mapping[str, int]) -> None:
         self._sizes = [sizes[name] for name in self._dims]
-        self._plan.run(self._sizes)
+        self._plan.launch(self._sizes)
+
+    def wait(self) -> None:
+        self._plan.wait()
+
+    def run(self, sizes: Mapping[str, int]) -> None:
+        self.launch(sizes)
+        self.wait()
 
     def output(self, name: str) -> npt.NDArray[np.float32]:
         view, rows = self._outputs[name]

@@ -65,6 +65,12 @@ class ReferencePlan:
         }
         self._outputs: dict[str, npt.NDArray[np.float32]] = {}
 
+    def launch(self, sizes: Mapping[str, int]) -> None:
+        self.run(sizes)
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
     def run(self, sizes: Mapping[str, int]) -> None:
         values: dict[Tensor, Any] = {}
         for node in self._graph.nodes:
