@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from chaski.errors import OptionError
@@ -39,6 +40,21 @@ def _positive(text: str) -> int:
 
 def _word(text: str) -> str:
     return text.lower()
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _switch(text: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False}
+    if text.lower() not in words:
+        raise ValueError("1 or 0, true or false")
+    return words[text.lower()]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip().lower() for word in text.split(",") if word.strip())
 
 
 def _variable(
@@ -79,6 +95,30 @@ class Environment:
         _word,
         default="auto",
         unset="the fastest",
+    )
+
+    models: Path | None = _variable(
+        "OLLAMA_MODELS",
+        "folder",
+        "the model store: manifests and blobs, as Ollama lays them out",
+        _folder,
+        unset="~/.ollama/models",
+    )
+    keeps_unused: bool = _variable(
+        "OLLAMA_NOPRUNE",
+        "switch",
+        "keep blobs that a pull, a create or a removal leaves unused",
+        _switch,
+        default=False,
+        unset="off",
+    )
+    private_registries: tuple[str, ...] = _variable(
+        "CHASKI_PRIVATE_REGISTRIES",
+        "hosts",
+        "registry hosts, with commas between them, that may have private or loopback addresses",
+        _words,
+        default=(),
+        unset="none",
     )
 
     @classmethod

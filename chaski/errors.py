@@ -3,11 +3,16 @@
 ChaskiError
 ├── FormatError               a file is not what it says it is
 │   ├── GGUFError
+│   ├── ModelfileError        a recipe for `create` that cannot be read
 │   ├── TemplateError         a chat template fails, or exceeds its limits
 │   └── TokenizerError        a vocabulary that cannot be used
 ├── UnsupportedError          a valid file or request that this version cannot serve
 ├── ModelError                weights or metadata do not fit the architecture
 ├── ModelNotFoundError        no model of that name or path
+├── StoreError                the model store is damaged, or cannot be written
+├── RegistryError             a registry cannot be reached, refuses, or says what is not so
+│   ├── AccessDeniedError     it wants other credentials
+│   └── DigestError           its bytes are not those that were asked for
 ├── OutOfMemoryError          the plan does not fit; says what was needed
 ├── CacheError
 │   ├── CacheFullError        no free cells for the batch
@@ -19,17 +24,22 @@ ChaskiError
 from __future__ import annotations
 
 __all__ = [
+    "AccessDeniedError",
     "CacheError",
     "CacheFullError",
     "ChaskiError",
+    "DigestError",
     "FormatError",
     "GGUFError",
     "ModelError",
     "ModelNotFoundError",
+    "ModelfileError",
     "NotSupportedError",
     "OptionError",
     "OutOfMemoryError",
+    "RegistryError",
     "SamplingError",
+    "StoreError",
     "TemplateError",
     "TokenizerError",
     "UnsupportedError",
@@ -46,6 +56,10 @@ class FormatError(ChaskiError):
 
 class GGUFError(FormatError):
     """A GGUF file is malformed; the message says what and where."""
+
+
+class ModelfileError(FormatError):
+    """A Modelfile cannot be read; the message says which line."""
 
 
 class TemplateError(FormatError):
@@ -66,6 +80,22 @@ class ModelError(ChaskiError):
 
 class ModelNotFoundError(ChaskiError):
     """There is no model of that name and no file at that path."""
+
+
+class StoreError(ChaskiError):
+    """The model store is damaged, or cannot be read or written."""
+
+
+class RegistryError(ChaskiError):
+    """A registry cannot be reached, refuses a request, or answers what is not so."""
+
+
+class AccessDeniedError(RegistryError):
+    """A registry wants credentials that it was not given."""
+
+
+class DigestError(RegistryError):
+    """The bytes that a registry gave do not have the digest that they were asked for by."""
 
 
 class OutOfMemoryError(ChaskiError):

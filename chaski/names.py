@@ -1,40 +1,116 @@
-"""What a model argument means: a file, or the name of a model that comes with chaski."""
+"""What names a model, and what names its parts: `ModelName`, `Digest`. Values only; no file is looked at.
+
+The grammar is Ollama's, so that names, references and folders mean the same to both.
+"""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+import re
+from dataclasses import dataclass, field, replace
 
-from chaski.errors import ModelNotFoundError
+from chaski.errors import OptionError
 
-__all__ = ["bundled_models", "resolve"]
+__all__ = ["DEFAULT_HOST", "DEFAULT_NAMESPACE", "DEFAULT_TAG", "Digest", "ModelName"]
 
-_BUNDLED = Path(__file__).parent / "models"
+DEFAULT_HOST = "registry.ollama.ai"
+DEFAULT_NAMESPACE = "library"
+DEFAULT_TAG = "latest"
+
+# None of these begins with a dot or holds a slash, so they can be folders of a path as they are.
+_PARTS = {
+    "host": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}"),
+    "namespace": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}"),
+    "model": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"),
+    "tag": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"),
+}
+_DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
+_SCHEMES = ("https", "http")
 
 
-def bundled_models() -> list[str]:
-    """The names of the models inside the package."""
-    return sorted(path.stem for path in _BUNDLED.glob("*.gguf"))
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """The full name of a model: `host/namespace/model:tag`. Only valid names exist.
 
-
-def resolve(model: str | os.PathLike[str]) -> Path:
-    """The file that `model` means.
-
-    A name is a bundled model; anything with a folder or an extension in it, and any `Path`, is a file.
-    A file that is called like a bundled model is reached by `./name`.
-    Raises ModelNotFoundError that says what there is.
+    Names that differ in case mean the same model; the store keeps the case in which one was first written.
+    scheme: how its registry is asked; no part of the name itself.
     """
-    if isinstance(model, str) and model in bundled_models():
-        return _BUNDLED / f"{model}.gguf"
-    path = Path(model)
-    if path.is_file():
-        return path
-    if path.is_dir():
-        raise ModelNotFoundError(f"{model} is a folder, not a model file{_files_in(path)}")
-    names = ", ".join(bundled_models()) or "none"
-    raise ModelNotFoundError(f"no file {str(model)!r} and no model of that name; models here: {names}")
+
+    host: str
+    namespace: str
+    model: str
+    tag: str
+    scheme: str = field(default="https", compare=False)
+
+    def __post_init__(self) -> None:
+        for part, pattern in _PARTS.items():
+            if not pattern.fullmatch(getattr(self, part)):
+                raise OptionError(f"invalid model name: {part} {getattr(self, part)!r:.100} is not allowed")
+        if self.scheme not in _SCHEMES:
+            raise OptionError(f"invalid model name: {self.scheme!r:.20} is neither https nor http")
+
+    @classmethod
+    def parse(cls, text: str) -> ModelName:
+        """Read `[scheme://][host/][namespace/]model[:tag]`; what is absent is Ollama's default.
+
+        Raises OptionError for anything that is not such a name.
+        """
+        scheme, mark, rest = text.rpartition("://")
+        *folders, last = rest.split("/")
+        if len(folders) > 2:
+            raise OptionError(f"invalid model name: {text!r:.200} has more parts than host/namespace/model")
+        model, colon, tag = last.partition(":")
+        namespace = folders.pop() if folders else DEFAULT_NAMESPACE
+        host = folders.pop() if folders else DEFAULT_HOST
+        return cls(host, namespace, model, tag if colon else DEFAULT_TAG, scheme if mark else "https")
+
+    @property
+    def short(self) -> str:
+        """As people write it: without the default host and namespace, always with the tag."""
+        folders = [self.host, self.namespace]
+        if self.host == DEFAULT_HOST:
+            folders = [] if self.namespace == DEFAULT_NAMESPACE else [self.namespace]
+        return "/".join([*folders, f"{self.model}:{self.tag}"])
+
+    @property
+    def parts(self) -> tuple[str, str, str, str]:
+        """Host, namespace, model and tag: the folders of its manifest, and the manifest's file name."""
+        return self.host, self.namespace, self.model, self.tag
+
+    def with_parts(self, parts: tuple[str, ...]) -> ModelName:
+        """The same name in other letters, those of `parts`."""
+        host, namespace, model, tag = parts
+        return replace(self, host=host, namespace=namespace, model=model, tag=tag)
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.namespace}/{self.model}:{self.tag}"
 
 
-def _files_in(folder: Path) -> str:
-    files = sorted(path.name for path in folder.glob("*.gguf"))
-    return f"; it holds {', '.join(files[:5])}" if files else ""
+@dataclass(frozen=True, slots=True, order=True)
+class Digest:
+    """The SHA-256 of some bytes, 64 small hexadecimal digits. Only valid ones exist."""
+
+    hex: str
+
+    def __post_init__(self) -> None:
+        if not _DIGEST.fullmatch(f"sha256:{self.hex}"):
+            raise OptionError(f"invalid digest format: {self.hex!r:.100}")
+
+    @classmethod
+    def parse(cls, text: str) -> Digest:
+        """Read `sha256:HEX`, or `sha256-HEX` as file names have it."""
+        match = _DIGEST.fullmatch(text)
+        if match is None:
+            raise OptionError(f"invalid digest format: {text!r:.100}")
+        return cls(match[1])
+
+    @property
+    def file_name(self) -> str:
+        return f"sha256-{self.hex}"
+
+    @property
+    def short(self) -> str:
+        """The 12 digits that people are shown."""
+        return self.hex[:12]
+
+    def __str__(self) -> str:
+        return f"sha256:{self.hex}"

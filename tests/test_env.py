@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +20,24 @@ def test_values_are_parsed() -> None:
         "OLLAMA_KV_CACHE_TYPE": '"F16"',
         "CHASKI_THREADS": "'2'",
         "CHASKI_ISA": "AVX2",
+        "OLLAMA_MODELS": "/models",
+        "OLLAMA_NOPRUNE": "1",
+        "CHASKI_PRIVATE_REGISTRIES": "Models.lan:5000, ,localhost",
         "OLLAMA_SOMETHING_ELSE": "ignored",
     }
-    assert Environment.read(values) == Environment(8192, 4, "f16", 2, "avx2")
+    expected = Environment(8192, 4, "f16", 2, "avx2", Path("/models"), True, ("models.lan:5000", "localhost"))
+    assert Environment.read(values) == expected
+
+
+def test_a_folder_may_be_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert Environment.read({"OLLAMA_MODELS": "~/models"}).models == Path("/home/somebody/models")
+
+
+def test_a_switch_is_on_or_off() -> None:
+    assert not Environment.read({"OLLAMA_NOPRUNE": "false"}).keeps_unused
+    with pytest.raises(OptionError, match="OLLAMA_NOPRUNE = 'maybe' must be 1 or 0, true or false"):
+        Environment.read({"OLLAMA_NOPRUNE": "maybe"})
 
 
 @pytest.mark.parametrize("empty", ["", "  ", '""'])

@@ -1,55 +1,84 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from chaski import names
-from chaski.errors import ModelNotFoundError
+from chaski.errors import OptionError
+from chaski.names import Digest, ModelName
 
-
-@pytest.fixture(autouse=True)
-def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with the models `one` and `two`, and an empty folder to be in."""
-    folder = tmp_path / "package"
-    folder.mkdir()
-    (folder / "one.gguf").touch()
-    (folder / "two.gguf").touch()
-    monkeypatch.setattr(names, "_BUNDLED", folder)
-    monkeypatch.chdir(tmp_path)
-    return folder
-
-
-def test_bundled_models_by_name(bundled: Path) -> None:
-    assert names.bundled_models() == ["one", "two"]
-    assert names.resolve("two") == bundled / "two.gguf"
-
-
-def test_files_by_path(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").touch()
-    (tmp_path / "sha256-0f").touch()
-    for path in ("model.gguf", "./model.gguf", "sha256-0f"):
-        assert names.resolve(path) == Path(path)
-    assert names.resolve(tmp_path / "model.gguf") == tmp_path / "model.gguf"
-
-
-def test_a_file_called_like_a_bundled_model(tmp_path: Path, bundled: Path) -> None:
-    (tmp_path / "one").touch()
-    assert names.resolve("one") == bundled / "one.gguf"
-    assert names.resolve("./one") == Path("one")
-    assert names.resolve(Path("one")) == Path("one")
+HEX = "0123456789abcdef" * 4
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("text", "full", "short"),
     [
-        ("three", "no file 'three' and no model of that name; models here: one, two"),
-        ("one.gguf", "no file 'one.gguf' and no model of that name; models here: one, two"),
-        ("package", "package is a folder, not a model file; it holds one.gguf, two.gguf"),
-        ("/", "/ is a folder, not a model file"),
+        ("llama3.2", "registry.ollama.ai/library/llama3.2:latest", "llama3.2:latest"),
+        ("llama3.2:1b", "registry.ollama.ai/library/llama3.2:1b", "llama3.2:1b"),
+        ("me/model", "registry.ollama.ai/me/model:latest", "me/model:latest"),
+        ("hf.co/User_1/My-Model-GGUF:Q4_K_M", "hf.co/User_1/My-Model-GGUF:Q4_K_M", "hf.co/User_1/My-Model-GGUF:Q4_K_M"),
+        ("localhost:5000/a/b", "localhost:5000/a/b:latest", "localhost:5000/a/b:latest"),
+        ("localhost:5000/library/b:c", "localhost:5000/library/b:c", "localhost:5000/library/b:c"),
+        ("http://[x", None, None),
+        ("_a/_b/_c:_d", "_a/_b/_c:_d", "_a/_b/_c:_d"),
     ],
-)
-def test_what_is_not_there(model: str, message: str) -> None:
-    with pytest.raises(ModelNotFoundError, match=re.escape(message) + "$"):
-        names.resolve(model)
+)  # fmt: skip
+def test_names(text: str, full: str | None, short: str | None) -> None:
+    if full is None or short is None:
+        with pytest.raises(OptionError, match="invalid model name"):
+            ModelName.parse(text)
+        return
+    name = ModelName.parse(text)
+    assert (str(name), name.short) == (full, short)
+    assert ModelName.parse(full) == ModelName.parse(short) == name
+
+
+def test_the_scheme_is_no_part_of_the_name() -> None:
+    plain, web = ModelName.parse("host/a/b"), ModelName.parse("http://host/a/b")
+    assert plain == web
+    assert (plain.scheme, web.scheme) == ("https", "http")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", ":", "a:", ":b", "/", "a/", "/a", "a//b", "a/b/c/d", "..", "../a", "a/../b", "../../etc/passwd", ".a",
+        "a:.b", "a:..", "a/.b/c", "a:b:c", "a b", "a\n", "a\x00", "a@sha256:" + HEX, "-a", "a/b.c/d", "ftp://a/b/c",
+        "://a", "a\\b", "é", "%2e%2e/a", "a:b/c", "x" * 81, "x:" + "y" * 81, "h" * 351 + "/a/b", "~/a", "a/~",
+    ],
+)  # fmt: skip
+def test_what_is_no_name(text: str) -> None:
+    with pytest.raises(OptionError, match="^invalid model name"):
+        ModelName.parse(text)
+
+
+@given(st.text(alphabet="aZ0_.-:/ \\%~@\x00é", max_size=20))
+def test_a_name_is_four_plain_folders(text: str) -> None:
+    try:
+        name = ModelName.parse(text)
+    except OptionError:
+        return
+    assert all(part and part not in (".", "..") and not set(part) & set("/\\\x00 ") for part in name.parts)
+    assert ModelName.parse(str(name)) == name
+
+
+def test_digests() -> None:
+    digest = Digest.parse("sha256:" + HEX)
+    assert digest == Digest.parse("sha256-" + HEX) == Digest(HEX)
+    assert str(digest) == "sha256:" + HEX
+    assert digest.file_name == "sha256-" + HEX
+    assert digest.short == "0123456789ab"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", HEX, "sha256:", "sha256:" + HEX[1:], "sha256:" + HEX + "0", "sha256:" + HEX.upper(), "sha512:" + HEX,
+     "sha256:../" + HEX[3:], "sha256:" + HEX + "\n", "sha256-" + HEX + "/..", " sha256:" + HEX],
+)  # fmt: skip
+def test_what_is_no_digest(text: str) -> None:
+    with pytest.raises(OptionError, match=re.escape("invalid digest format")):
+        Digest.parse(text)
+    with pytest.raises(OptionError, match=re.escape("invalid digest format")):
+        Digest(text)

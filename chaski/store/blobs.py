@@ -1,0 +1,120 @@
+"""`Blobs`: files named by the SHA-256 of what they hold."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from chaski.errors import DigestError, OptionError, StoreError
+from chaski.names import Digest
+from chaski.store.clone import clone_file
+from chaski.store.durable import make_folder, publish, scratch, store_errors
+
+__all__ = ["Blobs", "hash_file"]
+
+_SMALL = 32 << 20  # bytes of the largest blob that is read whole: texts and settings, never weights
+
+
+class Blobs:
+    """The blobs of a store. Safe to use from several threads and processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, digest: Digest) -> Path:
+        """Where a blob is, or would be. No other way leads from a digest to a path."""
+        return self.folder / digest.file_name
+
+    def size(self, digest: Digest) -> int | None:
+        """Bytes of a blob; None without it."""
+        path = self.path(digest)
+        return path.stat().st_size if path.is_file() else None
+
+    def __iter__(self) -> Iterator[Digest]:
+        """All blobs, in order of digest."""
+        names = sorted(os.listdir(self.folder)) if self.folder.is_dir() else []
+        for name in names:
+            try:
+                yield Digest.parse(name)
+            except OptionError:
+                continue
+
+    def read(self, digest: Digest) -> bytes:
+        """A small blob, checked. Raises StoreError when it is missing, damaged or not small."""
+        with store_errors(f"blob {digest.short} cannot be read"):
+            with self.path(digest).open("rb") as file:
+                data = file.read(_SMALL + 1)
+        if len(data) > _SMALL:
+            raise StoreError(f"blob {digest.short} has more than {_SMALL} bytes; no text has")
+        if hashlib.sha256(data).hexdigest() != digest.hex:
+            raise StoreError(f"blob {digest.short} is damaged; pull or create its model again")
+        return data
+
+    def add(self, data: bytes) -> Digest:
+        """Store a small blob."""
+        return self.add_stream([data])
+
+    def add_stream(self, pieces: Iterable[bytes], expected: Digest | None = None) -> Digest:
+        """Store what `pieces` gives, if it has the expected digest. Raises DigestError if it has not."""
+        hasher = hashlib.sha256()
+        with store_errors("a blob cannot be written"):
+            make_folder(self.folder)
+            with scratch(self.folder) as path:
+                with path.open("xb") as file:
+                    for piece in pieces:
+                        hasher.update(piece)
+                        file.write(piece)
+                return self._adopt(path, Digest(hasher.hexdigest()), expected)
+
+    def add_file(self, source: Path) -> Digest:
+        """Store a file without a copy where the file system can: it shares blocks, else it is linked.
+
+        A linked blob is the same file as `source`: who later writes into that one damages the blob.
+        """
+        with store_errors(f"{source.name} cannot be added"):
+            make_folder(self.folder)
+            with scratch(self.folder) as path:
+                original = source.resolve()
+                if not clone_file(original, path):
+                    _link_or_copy(original, path)
+                return self._adopt(path, hash_file(path), None)
+
+    def adopt(self, path: Path, expected: Digest) -> None:
+        """Make the file `path`, which is in the folder of the blobs, a blob if it has the expected digest."""
+        with store_errors("a blob cannot be written"):
+            self._adopt(path, hash_file(path), expected)
+
+    def remove(self, digest: Digest) -> int:
+        """Delete a blob; how many bytes it had."""
+        size = self.size(digest) or 0
+        with store_errors(f"blob {digest.short} cannot be deleted"):
+            self.path(digest).unlink(missing_ok=True)
+        return size
+
+    def is_intact(self, digest: Digest) -> bool:
+        """Whether a blob still has the content that it is named by. Reads all of it."""
+        with store_errors(f"blob {digest.short} cannot be read"):
+            return hash_file(self.path(digest)) == digest
+
+    def _adopt(self, path: Path, found: Digest, expected: Digest | None) -> Digest:
+        if expected not in (None, found):
+            raise DigestError(f'digest mismatch, expected "{expected}", got "{found}"')
+        publish(path, self.path(found))
+        return found
+
+
+def hash_file(path: Path) -> Digest:
+    """The digest of a file's content."""
+    with path.open("rb") as file:
+        return Digest(hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _link_or_copy(source: Path, path: Path) -> None:
+    try:
+        os.link(source, path)
+    except OSError:
+        # Another file system, or one without links.
+        shutil.copyfile(source, path)

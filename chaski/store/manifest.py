@@ -1,0 +1,122 @@
+"""`Manifest`: which blobs a model is made of, and what each of them is. Text in, text out.
+
+Format: https://github.com/opencontainers/image-spec/blob/main/manifest.md with Ollama's media types.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chaski.errors import FormatError, OptionError
+from chaski.names import Digest
+
+__all__ = ["CONFIG", "MANIFEST", "MAX_MANIFEST_BYTES", "Layer", "Manifest", "go_json", "media_type"]
+
+MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+CONFIG = "application/vnd.docker.container.image.v1+json"
+MAX_MANIFEST_BYTES = 4 << 20
+_MAX_LAYERS = 10_000
+_KIND = "application/vnd.ollama.image."
+_LARGEST = 1 << 50  # bytes of a layer; far beyond any disk
+
+
+def media_type(kind: str) -> str:
+    """The media type of a layer of that kind: model, projector, template, system, params, license ..."""
+    return _KIND + kind
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A blob and what it is. `source` is the model that it came from, `name` that of a tensor."""
+
+    media_type: str
+    digest: Digest
+    size: int
+    source: str | None = None
+    name: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """The last word of Ollama's media types; for any other the whole of it."""
+        return self.media_type.removeprefix(_KIND)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The layers of a model, in order, and the blob that describes them."""
+
+    config: Layer
+    layers: tuple[Layer, ...]
+
+    @classmethod
+    def parse(cls, data: bytes) -> Manifest:
+        """Read a manifest; every field that is used is checked. Raises FormatError."""
+        try:
+            return _manifest(json.loads(data))
+        except (ValueError, RecursionError, OptionError) as error:
+            raise FormatError(f"not a manifest of a model: {error}") from None
+
+    def encode(self) -> bytes:
+        """The bytes that Ollama writes for it."""
+        layers = [_fields(layer) for layer in self.layers]
+        head = {"schemaVersion": 2, "mediaType": MANIFEST}
+        return go_json({**head, "config": _fields(self.config), "layers": layers})
+
+    @property
+    def blobs(self) -> tuple[Layer, ...]:
+        """All that it refers to: the layers, then the description."""
+        return (*self.layers, self.config)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all blobs."""
+        return sum(layer.size for layer in self.blobs)
+
+    def of_kind(self, kind: str) -> list[Layer]:
+        """The layers of a kind, in order."""
+        return [layer for layer in self.layers if layer.kind == kind]
+
+
+def go_json(value: object) -> bytes:
+    """JSON as Go's encoder writes it, so that equal content has equal digests in both worlds."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return f"{text}\n".encode()
+
+
+def _manifest(found: Any) -> Manifest:
+    _require(isinstance(found, dict), "it is no object")
+    _require(found.get("schemaVersion") == 2, "schemaVersion is not 2")
+    layers = found.get("layers")
+    _require(isinstance(layers, list) and len(layers) <= _MAX_LAYERS, "layers is no list, or a huge one")
+    return Manifest(_layer(found.get("config")), tuple(_layer(layer) for layer in layers))
+
+
+def _layer(found: Any) -> Layer:
+    _require(isinstance(found, dict), "a layer is no object")
+    size = found.get("size")
+    _require(type(size) is int and 0 <= size <= _LARGEST, f"the size of a layer is {size!r:.40}")
+    source, name = _text(found, "from"), _text(found, "name")
+    return Layer(
+        _text(found, "mediaType") or "", Digest.parse(_text(found, "digest") or ""), size, source, name
+    )
+
+
+def _text(found: Mapping[str, Any], key: str) -> str | None:
+    value = found.get(key)
+    _require(value is None or isinstance(value, str), f"{key} of a layer is {value!r:.40}")
+    return value or None
+
+
+def _require(condition: object, problem: str) -> None:
+    if not condition:
+        raise ValueError(problem)
+
+
+def _fields(layer: Layer) -> dict[str, object]:
+    fields = {"mediaType": layer.media_type, "digest": str(layer.digest), "size": layer.size}
+    return fields | {key: text for key, text in (("from", layer.source), ("name", layer.name)) if text}

@@ -1,0 +1,218 @@
+"""`Store`: the models of a folder by name. It lists, copies and deletes them; it knows nothing of weights."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaski.env import Environment
+from chaski.errors import ChaskiError, FormatError, ModelNotFoundError, OptionError, StoreError
+from chaski.names import Digest, ModelName
+from chaski.store.blobs import Blobs
+from chaski.store.durable import make_folder, publish, scratch, store_errors
+from chaski.store.lock import hold_adding, hold_deleting
+from chaski.store.manifest import MAX_MANIFEST_BYTES, Manifest
+
+__all__ = ["Entry", "Store"]
+
+_log = logging.getLogger(__name__)
+
+_DEFAULT_FOLDER = "~/.ollama/models"
+# Younger files may belong to a process that takes no locks, such as Ollama's server.
+_YOUNG_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model of the store. digest: of the manifest's bytes. modified: seconds since 1970."""
+
+    name: ModelName
+    manifest: Manifest
+    digest: Digest
+    modified: float
+
+    @property
+    def size(self) -> int:
+        return self.manifest.size
+
+
+class Store:
+    """A folder of models. Looking at it makes and changes no file; the folder may be absent."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.blobs = Blobs(root / "blobs")
+        self._manifests = root / "manifests"
+
+    @classmethod
+    def default(cls) -> Store:
+        """The store that the environment names, else the one in the home folder."""
+        return cls(Environment.read().models or Path(_DEFAULT_FOLDER).expanduser())
+
+    def entries(self) -> list[Entry]:
+        """All models, the newest first. One whose manifest cannot be read is left out with a warning."""
+        found = []
+        for name in self.names():
+            try:
+                found.append(self.entry(name))
+            except ChaskiError as error:
+                _log.warning("%s is left out: %s", name.short, error)
+        return sorted(found, key=lambda entry: entry.modified, reverse=True)
+
+    def names(self) -> Iterator[ModelName]:
+        """The names of all manifests, sorted; files that are not called like one are passed over."""
+        for path in sorted(self._manifests.glob("*/*/*/*")):
+            try:
+                name = ModelName(*path.relative_to(self._manifests).parts)
+            except OptionError:
+                continue
+            if path.is_file():
+                yield name
+
+    def locate(self, name: ModelName) -> ModelName | None:
+        """The model of that name in its own letters: upper and lower case are the same."""
+        found = self._own_letters(name)
+        return found if self._path(found).is_file() else None
+
+    def entry(self, name: ModelName) -> Entry:
+        """A model. Raises ModelNotFoundError, or StoreError when its manifest is damaged."""
+        found = self.locate(name)
+        if found is None:
+            raise ModelNotFoundError(f"model '{name.short}' not found")
+        with store_errors(f"the manifest of {found.short} cannot be read"):
+            with self._path(found).open("rb") as file:
+                data = file.read(MAX_MANIFEST_BYTES + 1)
+                modified = os.fstat(file.fileno()).st_mtime
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise StoreError(f"the manifest of {found.short} is longer than {MAX_MANIFEST_BYTES} bytes")
+        try:
+            manifest = Manifest.parse(data)
+        except FormatError as error:
+            raise StoreError(f"the manifest of {found.short} is damaged: {error}") from None
+        return Entry(found, manifest, Digest(hashlib.sha256(data).hexdigest()), modified)
+
+    def adding(self) -> AbstractContextManager[None]:
+        """Hold this from the first blob of a model until its manifest is in: no blob is deleted meanwhile."""
+        with store_errors("cannot be written"):
+            make_folder(self.blobs.folder)
+        return hold_adding(self.root)
+
+    def put(self, name: ModelName, manifest: bytes) -> None:
+        """Make the name mean a manifest, whose blobs are all here. Call it within `adding`."""
+        missing = [layer for layer in Manifest.parse(manifest).blobs if self.blobs.size(layer.digest) is None]
+        if missing:
+            raise StoreError(f"blob {missing[0].digest.short} of {name.short} is missing")
+        path = self._path(self._own_letters(name))
+        with store_errors(f"the manifest of {name.short} cannot be written"):
+            make_folder(path.parent)
+            # Aside in the folder of the blobs: among manifests, Ollama would take a leftover for a broken one.
+            with scratch(self.blobs.folder) as aside:
+                aside.write_bytes(manifest)
+                publish(aside, path)
+
+    def copy(self, source: ModelName, target: ModelName) -> None:
+        """Give a model a second name; what has that name is replaced."""
+        with self.adding():
+            found = self.entry(source).name
+            self.put(target, self._path(found).read_bytes())
+
+    def remove(self, name: ModelName) -> None:
+        """Delete a model, and the blobs that only it used."""
+        found = self.locate(name)
+        if found is None:
+            raise ModelNotFoundError(f"model '{name.short}' not found")
+        try:
+            blobs = self.entry(found).manifest.blobs
+        except StoreError:
+            blobs = ()  # a damaged manifest does not say; `prune` will find them
+        with store_errors(f"{found.short} cannot be deleted"):
+            self._path(found).unlink(missing_ok=True)
+        self.remove_unused(layer.digest for layer in blobs)
+
+    def remove_unused(self, digests: Iterable[Digest]) -> None:
+        """Delete those blobs that no model uses, unless the environment says to keep them.
+
+        When somebody is just adding to the store they stay, for `prune` to find.
+        """
+        if Environment.read().keeps_unused:
+            return
+        with hold_deleting(self.root) as is_alone:
+            if is_alone and (used := self._used()) is not None:
+                for digest in set(digests) - used:
+                    self.blobs.remove(digest)
+                self._remove_empty_folders()
+
+    def prune(self) -> tuple[int, int]:
+        """Delete all that belongs to no model: blobs, unfinished downloads, leftovers -> (files, bytes).
+
+        What is younger than an hour stays. Raises StoreError when a manifest is damaged, because its blobs
+        are unknown then, and while somebody adds to the store.
+        """
+        if not self.blobs.folder.is_dir():
+            return 0, 0
+        with hold_deleting(self.root) as is_alone:
+            if not is_alone:
+                raise StoreError("another process is adding models; prune when it is done")
+            used = self._used()
+            if used is None:
+                raise StoreError("a manifest is damaged, so it is not known what is unused; see `chaski verify`")
+            sizes = [_remove(path) for path in self._unused_files({digest.file_name for digest in used})]
+            self._remove_empty_folders()
+        return len(sizes), sum(sizes)
+
+    def _unused_files(self, used: set[str]) -> Iterator[Path]:
+        for path in sorted(self.blobs.folder.iterdir()):
+            status = path.lstat()
+            is_young = time.time() - status.st_mtime < _YOUNG_SECONDS
+            if path.name not in used and not is_young and not path.is_dir():
+                yield path
+
+    def _used(self) -> set[Digest] | None:
+        """The blobs of all models; None when that is not known."""
+        used: set[Digest] = set()
+        for name in self.names():
+            try:
+                used.update(layer.digest for layer in self.entry(name).manifest.blobs)
+            except ModelNotFoundError:
+                continue  # deleted just now
+            except StoreError as error:
+                _log.warning("no blob is deleted: %s", error)
+                return None
+        return used
+
+    def _remove_empty_folders(self) -> None:
+        for pattern in ("*/*/*", "*/*", "*"):
+            for folder in self._manifests.glob(pattern):
+                if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+                    folder.rmdir()
+
+    def _own_letters(self, name: ModelName) -> ModelName:
+        """The name with each part in the letters that it has on the disk, if it is there."""
+        folder, parts = self._manifests, []
+        for part in name.parts:
+            part = _in_own_letters(folder, part)
+            folder /= part
+            parts.append(part)
+        return name.with_parts(tuple(parts))
+
+    def _path(self, name: ModelName) -> Path:
+        return self._manifests.joinpath(*name.parts)
+
+
+def _in_own_letters(folder: Path, part: str) -> str:
+    if not folder.is_dir() or (folder / part).exists():
+        return part
+    return next((other for other in sorted(os.listdir(folder)) if other.lower() == part.lower()), part)
+
+
+def _remove(path: Path) -> int:
+    size = path.lstat().st_size
+    with store_errors(f"{path.name} cannot be deleted"):
+        path.unlink(missing_ok=True)
+    return size

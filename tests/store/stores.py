@@ -1,0 +1,49 @@
+"""Small stores for tests, made by hand in Ollama's format, and what must hold for any store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from chaski.store.store import Store
+
+_KIND = "application/vnd.ollama.image."
+CONFIG = b'{"model_format":"gguf","model_family":"llama","model_type":"95.7K","file_type":"F32"}'
+
+
+def put_by_hand(root: Path, name: str, layers: dict[str, bytes], config: bytes = CONFIG) -> Path:
+    """Write a model of those layers, by kind, under `host/namespace/model/tag` -> its manifest."""
+    (root / "blobs").mkdir(parents=True, exist_ok=True)
+    described = [_layer(root, _KIND + kind.split("#")[0], data) for kind, data in layers.items()]
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+        "config": _layer(root, "application/vnd.docker.container.image.v1+json", config),
+        "layers": described,
+    }
+    path = root / "manifests" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(manifest))
+    return path
+
+
+def _layer(root: Path, media_type: str, data: bytes) -> dict[str, object]:
+    digest = hashlib.sha256(data).hexdigest()
+    (root / "blobs" / f"sha256-{digest}").write_bytes(data)
+    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
+
+
+def assert_valid(store: Store) -> None:
+    """Every model is whole, and every blob is what its name says."""
+    for entry in store.entries():
+        for layer in entry.manifest.blobs:
+            assert store.blobs.size(layer.digest) == layer.size
+    for digest in store.blobs:
+        assert hashlib.sha256(store.blobs.path(digest).read_bytes()).hexdigest() == digest.hex
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
+    """All files below a folder, with their time of change and content."""
+    files = [path for path in sorted(root.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(root)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
