@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from chaski.errors import OptionError
@@ -40,10 +39,6 @@ def _positive(text: str) -> int:
 
 def _word(text: str) -> str:
     return text.lower()
-
-
-def _folder(text: str) -> Path:
-    return Path(text).expanduser()
 
 
 def _switch(text: str) -> bool:
@@ -97,11 +92,11 @@ class Environment:
         unset="the fastest",
     )
 
-    models: Path | None = _variable(
+    models: str | None = _variable(
         "OLLAMA_MODELS",
         "folder",
         "the model store: manifests and blobs, as Ollama lays them out",
-        _folder,
+        str,
         unset="~/.ollama/models",
     )
     keeps_unused: bool = _variable(

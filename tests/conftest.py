@@ -18,7 +18,7 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No setting and no model of the user's reaches a test; only the kernels stay those that were asked for."""
+    """No setting and no model of the user's reaches a test; the kernels stay those that were asked for."""
     for variable in variables():
         if variable.name != "CHASKI_ISA":
             monkeypatch.delenv(variable.name, raising=False)

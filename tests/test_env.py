@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -25,13 +24,8 @@ def test_values_are_parsed() -> None:
         "CHASKI_PRIVATE_REGISTRIES": "Models.lan:5000, ,localhost",
         "OLLAMA_SOMETHING_ELSE": "ignored",
     }
-    expected = Environment(8192, 4, "f16", 2, "avx2", Path("/models"), True, ("models.lan:5000", "localhost"))
+    expected = Environment(8192, 4, "f16", 2, "avx2", "/models", True, ("models.lan:5000", "localhost"))
     assert Environment.read(values) == expected
-
-
-def test_a_folder_may_be_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert Environment.read({"OLLAMA_MODELS": "~/models"}).models == Path("/home/somebody/models")
 
 
 def test_a_switch_is_on_or_off() -> None:

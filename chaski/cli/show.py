@@ -53,9 +53,9 @@ _SHOWN_CHARACTERS = 80
 def command(model: str, template: bool, tensors: bool, verbose: bool) -> None:
     """Show the architecture, sizes and types of MODEL, a name or a path to a GGUF file."""
     from chaski.formats.gguf import open_gguf
-    from chaski.names import resolve
+    from chaski.store.model import find_model
 
-    file = open_gguf(resolve(model))
+    file = open_gguf(find_model(model).path)
     if template:
         click.echo(_template(file))
         return

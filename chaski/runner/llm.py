@@ -21,6 +21,7 @@ from chaski.runner.engine import Engine
 from chaski.runner.events import Done, DoneReason, Event, Text
 from chaski.runner.options import GenerateOptions, Limits, parse_options
 from chaski.runner.sequence import Request, Sequence, Shift
+from chaski.runner.stored import Defaults
 from chaski.sample import Sampled
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ class LLM:
         context: int,
         vocab_size: int,
         load_seconds: float,
+        defaults: Defaults | None = None,
     ) -> None:
+        self.defaults = defaults or Defaults()
         self.context = context
         self.vocab_size = vocab_size
         self.load_seconds = load_seconds
@@ -163,7 +166,10 @@ class LLM:
         tools: Items[Mapping[str, Any]] | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Answer:
-        """Answer a conversation, written with the file's own template."""
+        """Answer a conversation, written with the file's own template.
+
+        What the model's `defaults` say goes before it.
+        """
         return _collect(self.stream_chat(messages, tools, **options))
 
     def stream_chat(
@@ -173,7 +179,7 @@ class LLM:
         **options: Unpack[GenerateOptions],
     ) -> EventStream:
         """`chat` in pieces, as they are made."""
-        text = self.template.render(messages, tools=tools)
+        text = self.template.render(self.defaults.conversation(messages), tools=tools)
         return self._events(self._sequence(self._with_bos(text), options))
 
     def memory(self) -> Memory:
@@ -208,7 +214,7 @@ class LLM:
             sequence.cancel()
 
     def _sequence(self, ids: list[int], options: GenerateOptions) -> Sequence:
-        limits, sampling = parse_options(options)
+        limits, sampling = parse_options({**self.defaults.options, **options})
         prompt = self._fitted(self._checked(ids), limits)
         shift = Shift(self.context, self._num_keep(prompt, limits)) if limits.shift else None
         return Sequence(

@@ -17,9 +17,10 @@ from chaski.ml.graph import DType
 from chaski.model.program import Program
 from chaski.model.registry import Model, build_model
 from chaski.model.weights import bind_weights
-from chaski.names import resolve
 from chaski.runner.engine import Engine
 from chaski.runner.llm import LLM
+from chaski.runner.stored import Defaults
+from chaski.store.model import find_model
 
 __all__ = ["load"]
 
@@ -42,7 +43,7 @@ def load(
     backend: str = "cpu",
     progress: Progress = lambda share: None,
 ) -> LLM:
-    """Load a model: a GGUF file, or a bundled model by name.
+    """Load a model: one of the store or a bundled one by name, or a GGUF file.
 
     threads       cores to compute on; all physical ones by default
     context       tokens that a sequence may hold; the model's own, at most 4096, by default
@@ -54,17 +55,21 @@ def load(
     backend       cpu, or reference: the definition of every operation in NumPy
     progress      called with the loaded share, from 0 to 1
 
-    What is not given comes from the environment, see `chaski.env`. All memory is reserved here.
-    Raises ModelNotFoundError, GGUFError, UnsupportedError, ModelError, OutOfMemoryError or OptionError.
+    What is not given comes from the model's own parameters, then from the environment, see `chaski.env`.
+    All memory is reserved here. Raises ModelNotFoundError, StoreError, GGUFError, UnsupportedError,
+    ModelError, OutOfMemoryError or OptionError.
     """
     started = perf_counter()
     environment = Environment.read()
-    file = open_gguf(resolve(model))
+    found = find_model(model)
+    defaults = Defaults.of(found)
+    file = open_gguf(found.path)
     network = build_model(file)
-    context = _context(network, file, context, environment)
+    context = _context(network, file, context, defaults.loading.get("num_ctx", environment.context))
     parallel = environment.parallel if parallel is None else _at_least("parallel", parallel, 1)
     num_batch = min(_at_least("num_batch", num_batch, parallel), parallel * context)
-    threads = environment.threads if threads is None else _at_least("threads", threads, 1)
+    own_threads = defaults.loading.get("num_thread") or environment.threads
+    threads = own_threads if threads is None else _at_least("threads", threads, 1)
     opened = open_backend(backend, BackendOptions(threads, environment.isa))
     try:
         bind_weights(network, file, opened, progress)
@@ -75,13 +80,13 @@ def load(
         opened.close()
         raise
     engine = Engine(program, cache, parallel, prompt_cache)
-    return LLM(file, opened, engine, context, network.config.vocab_size, perf_counter() - started)
+    return LLM(file, opened, engine, context, network.config.vocab_size, perf_counter() - started, defaults)
 
 
-def _context(model: Model, file: GGUFFile, context: int | None, environment: Environment) -> int:
+def _context(model: Model, file: GGUFFile, context: int | None, default: int | None) -> int:
     trained = model.config.context_length
     if context is None:
-        return min(trained, environment.context or _DEFAULT_CONTEXT)
+        return min(trained, _at_least("num_ctx", default or _DEFAULT_CONTEXT, 1))
     if context > trained:
         _log.warning(
             "%s was made for %d tokens: beyond them a context of %d gives poor text",

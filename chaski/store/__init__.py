@@ -6,7 +6,8 @@
 Pure file work and HTTP; what the blobs mean to an engine is decided above. Reading never writes.
 
 Promises: a name is seen whole or not at all, whenever a process dies. A blob has its name only after its
-bytes are on disk and were hashed. Processes of chaski may share a store; Ollama may use it in turns with them.
+bytes are on disk and were hashed. Processes of chaski may share a store, and Ollama may use it in turns
+with them.
 """
 
 from __future__ import annotations

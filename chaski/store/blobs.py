@@ -44,9 +44,9 @@ class Blobs:
 
     def read(self, digest: Digest) -> bytes:
         """A small blob, checked. Raises StoreError when it is missing, damaged or not small."""
-        with store_errors(f"blob {digest.short} cannot be read"):
-            with self.path(digest).open("rb") as file:
-                data = file.read(_SMALL + 1)
+        why = f"blob {digest.short} cannot be read"
+        with store_errors(why), self.path(digest).open("rb") as file:
+            data = file.read(_SMALL + 1)
         if len(data) > _SMALL:
             raise StoreError(f"blob {digest.short} has more than {_SMALL} bytes; no text has")
         if hashlib.sha256(data).hexdigest() != digest.hex:

@@ -53,7 +53,7 @@ class Store:
     @classmethod
     def default(cls) -> Store:
         """The store that the environment names, else the one in the home folder."""
-        return cls(Environment.read().models or Path(_DEFAULT_FOLDER).expanduser())
+        return cls(Path(Environment.read().models or _DEFAULT_FOLDER).expanduser())
 
     def entries(self) -> list[Entry]:
         """All models, the newest first. One whose manifest cannot be read is left out with a warning."""
@@ -85,10 +85,10 @@ class Store:
         found = self.locate(name)
         if found is None:
             raise ModelNotFoundError(f"model '{name.short}' not found")
-        with store_errors(f"the manifest of {found.short} cannot be read"):
-            with self._path(found).open("rb") as file:
-                data = file.read(MAX_MANIFEST_BYTES + 1)
-                modified = os.fstat(file.fileno()).st_mtime
+        why = f"the manifest of {found.short} cannot be read"
+        with store_errors(why), self._path(found).open("rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+            modified = os.fstat(file.fileno()).st_mtime
         if len(data) > MAX_MANIFEST_BYTES:
             raise StoreError(f"the manifest of {found.short} is longer than {MAX_MANIFEST_BYTES} bytes")
         try:
@@ -111,7 +111,7 @@ class Store:
         path = self._path(self._own_letters(name))
         with store_errors(f"the manifest of {name.short} cannot be written"):
             make_folder(path.parent)
-            # Aside in the folder of the blobs: among manifests, Ollama would take a leftover for a broken one.
+            # Aside among the blobs: among manifests, Ollama would take a leftover for a broken one.
             with scratch(self.blobs.folder) as aside:
                 aside.write_bytes(manifest)
                 publish(aside, path)
@@ -161,7 +161,9 @@ class Store:
                 raise StoreError("another process is adding models; prune when it is done")
             used = self._used()
             if used is None:
-                raise StoreError("a manifest is damaged, so it is not known what is unused; see `chaski verify`")
+                raise StoreError(
+                    "a manifest is damaged, so it is not known what is unused; see `chaski verify`"
+                )
             sizes = [_remove(path) for path in self._unused_files({digest.file_name for digest in used})]
             self._remove_empty_folders()
         return len(sizes), sum(sizes)

@@ -71,7 +71,7 @@ def test_other_exceptions_stay_tracebacks(monkeypatch: pytest.MonkeyPatch) -> No
     def fail(model: str) -> Path:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("chaski.names.resolve", fail)
+    monkeypatch.setattr("chaski.store.model.find_model", fail)
     assert isinstance(CliRunner().invoke(chaski_command, ["show", "guide"]).exception, ZeroDivisionError)
 
 

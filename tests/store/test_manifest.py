@@ -54,9 +54,12 @@ def changed(**changes: Any) -> bytes:
     ],
 )  # fmt: skip
 def test_what_is_no_manifest(data: bytes) -> None:
-    with pytest.raises(FormatError, match="^not a manifest of a model: "):
+    with pytest.raises(FormatError, match=r"^not a manifest of a model: "):
         Manifest.parse(data)
 
 
 def test_json_is_that_of_go() -> None:
-    assert go_json({"a": "<é>&\u2028", "b": [1, 0.5]}) == b'{"a":"\\u003c\xc3\xa9\\u003e\\u0026\\u2028","b":[1,0.5]}\n'
+    assert (
+        go_json({"a": "<é>&\u2028", "b": [1, 0.5]})
+        == b'{"a":"\\u003c\xc3\xa9\\u003e\\u0026\\u2028","b":[1,0.5]}\n'
+    )

@@ -48,6 +48,14 @@ def test_models_are_listed_newest_first(store: Store) -> None:
     assert oldest.size == 7 + 13 + len(store.blobs.read(oldest.manifest.config.digest))
 
 
+def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("OLLAMA_MODELS", "~/models")
+    assert Store.default().root == Path("/home/somebody/models")
+    monkeypatch.delenv("OLLAMA_MODELS")
+    assert Store.default().root == Path("/home/somebody/.ollama/models")
+
+
 def test_looking_changes_nothing(store: Store) -> None:
     before = snapshot(store.root)
     store.entries()
@@ -63,7 +71,7 @@ def test_no_store_is_an_empty_store(tmp_path: Path) -> None:
     store = Store(tmp_path / "none")
     assert store.entries() == []
     assert store.prune() == (0, 0)
-    with pytest.raises(ModelNotFoundError, match="^model 'one:latest' not found$"):
+    with pytest.raises(ModelNotFoundError, match=r"^model 'one:latest' not found$"):
         store.remove(ModelName.parse("one"))
     assert not store.root.exists()
 
@@ -73,7 +81,10 @@ def test_letters_do_not_matter_and_those_on_the_disk_win(store: Store) -> None:
     assert str(store.locate(asked)) == "hf.co/User/Two-GGUF:Q4_0"
     assert str(store.entry(asked).name) == "hf.co/User/Two-GGUF:Q4_0"
     store.copy(ModelName.parse("ONE"), ModelName.parse("HF.CO/USER/two-gguf:New"))
-    assert [str(name) for name in store.names()][:2] == ["hf.co/User/Two-GGUF:New", "hf.co/User/Two-GGUF:Q4_0"]
+    assert [str(name) for name in store.names()][:2] == [
+        "hf.co/User/Two-GGUF:New",
+        "hf.co/User/Two-GGUF:Q4_0",
+    ]
     store.remove(asked)
     assert store.locate(asked) is None
 
@@ -167,6 +178,6 @@ def test_a_manifest_needs_its_blobs(store: Store) -> None:
 def test_a_store_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_text("a file")
     store = Store(tmp_path)
-    with pytest.raises(StoreError, match="^the model store: cannot be written: ") as error, store.adding():
+    with pytest.raises(StoreError, match=r"^the model store: cannot be written: ") as error, store.adding():
         pass
     assert str(tmp_path) not in str(error.value)

@@ -1,0 +1,77 @@
+"""What the layers of a stored model mean to the engine: default options, and how its conversations begin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaski.errors import OptionError, UnsupportedError
+from chaski.runner.options import GenerateOptions, parse_options
+from chaski.store.model import StoredModel
+from chaski.store.parameters import DEPRECATED, Parameter
+
+__all__ = ["Defaults"]
+
+_log = logging.getLogger(__name__)
+
+_OPTIONS = GenerateOptions.__annotations__.keys()
+# Where and how a model is loaded. The first three are asked for by name, the others mean nothing here.
+_LOADING = {"num_ctx", "num_batch", "num_thread", "num_gpu", "main_gpu", "use_mmap", "draft_num_predict"}
+# What Ollama writes as a number below 0: a fresh seed, and all tokens.
+_NONE_BELOW_ZERO = {"seed", "repeat_last_n"}
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What goes without saying for a model. Options of a request, and its own system message, win.
+
+    options   keyword options of `LLM.generate`
+    loading   settings of the file's loading, such as num_ctx
+    opening   the turns that every conversation begins with, a system message left out
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    loading: Mapping[str, int] = field(default_factory=dict)
+    system: str | None = None
+    opening: Sequence[Mapping[str, str]] = ()
+
+    @classmethod
+    def of(cls, model: StoredModel) -> Defaults:
+        """Read them off a model. Raises UnsupportedError, OptionError or SamplingError."""
+        name = model.name.short if model.name else model.path.name
+        if model.adapters:
+            raise UnsupportedError(f"{name} has an adapter (LoRA), which this version cannot apply")
+        if model.template is not None:
+            _log.warning(
+                "%s has a Go template, which is not used yet; the chat template of its file is", name
+            )
+        unknown = model.parameters.keys() - _OPTIONS - _LOADING - DEPRECATED
+        if unknown:
+            _log.warning("%s sets %s, which this version does not know", name, ", ".join(sorted(unknown)))
+        options = {key: _value(key, value) for key, value in model.parameters.items() if key in _OPTIONS}
+        parse_options(options)
+        loading = {
+            key: _whole(key, value)
+            for key, value in model.parameters.items()
+            if key in _LOADING - {"use_mmap"}
+        }
+        return cls(options, loading, model.system, model.messages)
+
+    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The messages behind the model's own; its system message only where theirs is not the first."""
+        has_system = bool(messages) and messages[0].get("role") == "system"
+        system = [{"role": "system", "content": self.system}] if self.system and not has_system else []
+        return [*system, *self.opening, *messages]
+
+
+def _value(name: str, value: Parameter) -> Parameter | None:
+    is_below_zero = isinstance(value, int | float) and value < 0
+    return None if name in _NONE_BELOW_ZERO and is_below_zero else value
+
+
+def _whole(name: str, value: Parameter) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise OptionError(f"the model sets {name} to {value!r}; it must be a whole number")
+    return value

@@ -1,0 +1,183 @@
+"""`StoredModel`: a model with all that its layers say, as typed values; and finding it by what users type."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from chaski.errors import ModelNotFoundError, OptionError, StoreError, UnsupportedError
+from chaski.names import ModelName
+from chaski.store.parameters import Parameter
+from chaski.store.store import Entry, Store
+
+__all__ = ["ModelConfig", "StoredModel", "bundled_models", "find_model", "read_model"]
+
+_BUNDLED = Path(__file__).parents[1] / "models"
+_SHOWN_NAMES = 8
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """What a manifest's config blob says of a model; empty where it says nothing."""
+
+    model_format: str = ""
+    model_family: str = ""
+    model_families: tuple[str, ...] = ()
+    model_type: str = ""
+    file_type: str = ""
+    renderer: str = ""
+    parser: str = ""
+    requires: str = ""
+    remote_host: str = ""
+    remote_model: str = ""
+
+    @classmethod
+    def parse(cls, data: bytes) -> ModelConfig:
+        """Read the blob; unknown keys are passed over. Raises StoreError."""
+        found = _read_json(data, dict, "config")
+        families = found.get("model_families") or []
+        texts = {key: found.get(key) or "" for key in cls.__slots__ if key != "model_families"}
+        if not isinstance(families, list) or not all(
+            isinstance(x, str) for x in [*families, *texts.values()]
+        ):
+            raise StoreError("the config of the model holds something else than texts")
+        return cls(model_families=tuple(families), **texts)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A model ready to be opened: its file, and what its layers set. A plain file sets nothing.
+
+    name        its name in the store; None for a plain file or a bundled model
+    path        the GGUF file of its weights
+    projectors  GGUF files of its image or audio encoders
+    adapters    GGUF files of low-rank changes to its weights
+    draft       the GGUF file of a small model that guesses ahead
+    template    how a conversation is written, in Go's template language
+    system      the system message of conversations without one
+    parameters  options under Ollama's names
+    messages    the turns that every conversation begins with: role and content
+    licenses    the texts of its licenses
+    """
+
+    name: ModelName | None
+    path: Path
+    projectors: tuple[Path, ...] = ()
+    adapters: tuple[Path, ...] = ()
+    draft: Path | None = None
+    config: ModelConfig = field(default_factory=ModelConfig)
+    template: str | None = None
+    system: str | None = None
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    messages: tuple[Mapping[str, str], ...] = ()
+    licenses: tuple[str, ...] = ()
+
+
+def find_model(model: str | os.PathLike[str], store: Store | None = None) -> StoredModel:
+    """The model that `model` means: a bundled one, one of the store, or a file, in this order.
+
+    A `Path` is always a file; a file that is called like a model is reached by `./name`.
+    Raises ModelNotFoundError that says what there is, UnsupportedError or StoreError.
+    """
+    store = store or Store.default()
+    if isinstance(model, str):
+        if model in bundled_models():
+            return StoredModel(None, _BUNDLED / f"{model}.gguf")
+        if (entry := _stored(model, store)) is not None:
+            return read_model(store, entry)
+    path = Path(model)
+    if path.is_file():
+        return StoredModel(None, path)
+    if path.is_dir():
+        raise ModelNotFoundError(f"{model} is a folder, not a model file{_files_in(path)}")
+    names = [*bundled_models(), *(name.short for name in store.names())]
+    shown = ", ".join(names[:_SHOWN_NAMES] + ["..."] * (len(names) > _SHOWN_NAMES)) or "none"
+    raise ModelNotFoundError(f"no file {str(model)!r} and no model of that name; models here: {shown}")
+
+
+def bundled_models() -> list[str]:
+    """The names of the models inside the package."""
+    return sorted(path.stem for path in _BUNDLED.glob("*.gguf"))
+
+
+def read_model(store: Store, entry: Entry) -> StoredModel:
+    """What the layers of a stored model say. Raises StoreError for damaged ones, UnsupportedError."""
+    manifest, blobs = entry.manifest, store.blobs
+    config = ModelConfig.parse(blobs.read(manifest.config.digest))
+
+    def files(kind: str) -> tuple[Path, ...]:
+        return tuple(blobs.path(layer.digest) for layer in manifest.of_kind(kind))
+
+    def texts(kind: str) -> tuple[str, ...]:
+        return tuple(blobs.read(layer.digest).decode(errors="replace") for layer in manifest.of_kind(kind))
+
+    return StoredModel(
+        name=entry.name,
+        path=_weights(entry, config, files("model")),
+        projectors=files("projector"),
+        adapters=files("adapter"),
+        draft=_last(files("draft")),
+        config=config,
+        template=_last(texts("template") or texts("prompt")),
+        system=_last(texts("system")),
+        parameters=_parameters(_last(texts("params"))),
+        messages=_messages(_last(texts("messages"))),
+        licenses=texts("license"),
+    )
+
+
+def _stored(model: str, store: Store) -> Entry | None:
+    try:
+        name = ModelName.parse(model)
+    except OptionError:
+        return None
+    return store.entry(name) if store.locate(name) else None
+
+
+def _weights(entry: Entry, config: ModelConfig, models: tuple[Path, ...]) -> Path:
+    if config.remote_host:
+        raise UnsupportedError(
+            f"{entry.name.short} runs on {config.remote_host}; chaski runs models here only"
+        )
+    if len(models) != 1:
+        what = "is no GGUF model" if not models else f"has {len(models)} files of weights"
+        raise UnsupportedError(f"{entry.name.short} {what}; this version runs models of one GGUF file")
+    return models[0]
+
+
+def _parameters(text: str | None) -> Mapping[str, Parameter]:
+    found = _read_json(text or "{}", dict, "params")
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _messages(text: str | None) -> tuple[Mapping[str, str], ...]:
+    found = _read_json(text or "[]", list, "messages")
+    try:
+        return tuple({"role": turn["role"], "content": turn.get("content") or ""} for turn in found)
+    except (TypeError, KeyError, AttributeError):
+        raise StoreError("the messages of the model are no list of roles and contents") from None
+
+
+def _read_json(data: str | bytes, kind: type[T], what: str) -> T:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"the {what} of the model is no JSON: {error}") from None
+    if not isinstance(found, kind):
+        raise StoreError(f"the {what} of the model is a {type(found).__name__}")
+    return found
+
+
+def _last(items: tuple[T, ...]) -> T | None:
+    return items[-1] if items else None
+
+
+def _files_in(folder: Path) -> str:
+    files = sorted(path.name for path in folder.glob("*.gguf"))
+    return f"; it holds {', '.join(files[:5])}" if files else ""

@@ -1,0 +1,81 @@
+"""The parameters that a model may bring along: which there are, and reading them from text.
+
+They are settings under Ollama's names. What an engine makes of them is decided above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from chaski.errors import ModelfileError
+
+__all__ = ["DEPRECATED", "LISTS", "Parameter", "parse_parameter"]
+
+Parameter: TypeAlias = "int | float | bool | str | list[str]"
+
+# Ollama takes these words for the truth values, and no others.
+_TRUTH = {
+    **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
+}
+_KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(
+        (
+            "num_ctx",
+            "num_batch",
+            "num_gpu",
+            "main_gpu",
+            "num_thread",
+            "num_keep",
+            "num_predict",
+            "draft_num_predict",
+            "repeat_last_n",
+            "seed",
+            "top_k",
+        ),
+        ("int", int),
+    ),
+    **dict.fromkeys(
+        (
+            "temperature",
+            "top_p",
+            "min_p",
+            "typical_p",
+            "repeat_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+        ),
+        ("float", float),
+    ),
+    "use_mmap": ("bool", _TRUTH.__getitem__),
+    "stop": ("string", str),
+}
+LISTS = frozenset({"stop"})
+DEPRECATED = frozenset(
+    {
+        "penalize_newline",
+        "low_vram",
+        "f16_kv",
+        "logits_all",
+        "vocab_only",
+        "use_mlock",
+        "mirostat",
+        "mirostat_tau",
+        "mirostat_eta",
+        "tfs_z",
+        "numa",
+    }
+)
+
+
+def parse_parameter(name: str, text: str) -> Parameter:
+    """The value of a parameter from its text. Raises ModelfileError for an unknown name or a bad value."""
+    if name not in _KINDS:
+        raise ModelfileError(f"unknown parameter '{name}'")
+    kind, read = _KINDS[name]
+    try:
+        value: Parameter = read(text)
+    except (ValueError, KeyError):
+        raise ModelfileError(f"parameter {name}: invalid {kind} value [{text}]") from None
+    return value

@@ -1,0 +1,87 @@
+"""What a stored model's layers do to its answers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+import chaski
+from chaski.errors import OptionError, SamplingError, UnsupportedError
+from chaski.runner.stored import Defaults
+from chaski.store.model import StoredModel
+from tests.store.stores import put_by_hand, snapshot
+
+SHORT = {"temperature": 0, "num_predict": 5}
+HELLO = {"role": "user", "content": "hello"}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    monkeypatch.setenv("CHASKI_THREADS", "1")
+    return tmp_path
+
+
+def put(root: Path, weights: Path, **layers: object) -> None:
+    texts = {kind: x.encode() if isinstance(x, str) else json.dumps(x).encode() for kind, x in layers.items()}
+    put_by_hand(root, "registry.ollama.ai/library/mine/latest", {"model": weights.read_bytes(), **texts})
+
+
+def test_parameters_and_messages_take_effect(root: Path, tiny_llama: Path) -> None:
+    opening = [{"role": "user", "content": "in"}, {"role": "assistant", "content": "the"}]
+    parameters = {**SHORT, "num_ctx": 64, "seed": -1, "repeat_last_n": -1, "num_gpu": 1}
+    put(root, tiny_llama, params=parameters, system="be brief", messages=opening)
+    before = snapshot(root)
+    system = {"role": "system", "content": "be brief"}
+    with chaski.load(tiny_llama) as plain, chaski.load("mine") as mine:
+        assert (plain.context, mine.context) == (256, 64)
+        options = {**SHORT, "repeat_last_n": None}
+        expected = plain.chat([system, *opening, HELLO], **options)
+        assert mine.chat([HELLO]).token_ids == expected.token_ids
+        assert len(expected.token_ids) == 5
+        # What a request says wins.
+        other = {"role": "system", "content": "be long"}
+        longer = {**options, "num_predict": 7}
+        expected = plain.chat([*opening, other, HELLO], **longer)
+        assert mine.chat([other, HELLO], num_predict=7).token_ids == expected.token_ids
+    assert snapshot(root) == before
+
+
+def test_arguments_win_over_the_model_and_the_model_over_the_environment(
+    root: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_CONTEXT_LENGTH", "32")
+    put(root, tiny_llama, params={"num_ctx": 1000})
+    with chaski.load("mine") as model:
+        assert model.context == 256  # what it was made for
+    with chaski.load("mine", context=48) as model:
+        assert model.context == 48
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"top_p": "much"}, SamplingError, "option top_p is 'much'"),
+        ({"stop": [1]}, OptionError, "option stop"),
+        ({"num_ctx": "8k"}, OptionError, "the model sets num_ctx to '8k'"),
+        ({"num_ctx": True}, OptionError, "the model sets num_ctx to True"),
+    ],
+)
+def test_bad_parameters_are_errors(
+    parameters: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Defaults.of(StoredModel(None, Path("x.gguf"), parameters=parameters))  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_done_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    path = Path("x.gguf")
+    with pytest.raises(UnsupportedError, match="has an adapter"):
+        Defaults.of(StoredModel(None, path, adapters=(path,)))
+    with caplog.at_level(logging.WARNING):
+        Defaults.of(StoredModel(None, path, template="{{ .Prompt }}", parameters={"dry": 1, "numa": True}))
+    assert "x.gguf has a Go template, which is not used yet" in caplog.text
+    assert "x.gguf sets dry, which this version does not know" in caplog.text

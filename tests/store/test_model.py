@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from chaski.errors import ModelNotFoundError, StoreError, UnsupportedError
+from chaski.store import model as module
+from chaski.store.model import ModelConfig, StoredModel, bundled_models, find_model
+from chaski.store.store import Store
+from tests.store.stores import put_by_hand, snapshot
+
+LIBRARY = "registry.ollama.ai/library/"
+
+
+@pytest.fixture(autouse=True)
+def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with the models `one` and `two`, and an empty folder to be in."""
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "one.gguf").touch()
+    (folder / "two.gguf").touch()
+    monkeypatch.setattr(module, "_BUNDLED", folder)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    root = tmp_path / "store"
+    monkeypatch.setenv("OLLAMA_MODELS", str(root))
+    return Store(root)
+
+
+def test_bundled_models_by_name(bundled: Path) -> None:
+    assert bundled_models() == ["one", "two"]
+    assert find_model("two") == StoredModel(None, bundled / "two.gguf")
+
+
+def test_files_by_path(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
+    (tmp_path / "sha256-0f").touch()
+    for path in ("model.gguf", "./model.gguf", "sha256-0f"):
+        assert find_model(path) == StoredModel(None, Path(path))
+    assert find_model(tmp_path / "model.gguf").path == tmp_path / "model.gguf"
+
+
+def test_a_file_called_like_a_model(tmp_path: Path, bundled: Path, store: Store) -> None:
+    put_by_hand(store.root, LIBRARY + "three/latest", {"model": b"weights"})
+    for name in ("one", "three"):
+        (tmp_path / name).touch()
+        assert find_model(name).path not in (Path(name), tmp_path / name)
+        assert find_model(f"./{name}").path == Path(name)
+        assert find_model(Path(name)).path == Path(name)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("three", "no file 'three' and no model of that name; models here: one, two, me/mine:latest"),
+        ("one.gguf", "no file 'one.gguf' and no model of that name; models here: one, two, me/mine:latest"),
+        ("package", "package is a folder, not a model file; it holds one.gguf, two.gguf"),
+        ("/", "/ is a folder, not a model file"),
+    ],
+)
+def test_what_is_not_there(model: str, message: str, store: Store) -> None:
+    put_by_hand(store.root, "registry.ollama.ai/me/mine/latest", {"model": b"weights"})
+    with pytest.raises(ModelNotFoundError, match=re.escape(message) + "$"):
+        find_model(model)
+
+
+def test_all_that_layers_say(store: Store) -> None:
+    layers = {
+        "license#1": b"First",
+        "model": b"weights",
+        "projector": b"eyes",
+        "adapter": b"change",
+        "draft": b"small",
+        "license#2": b"Second",
+        "template": b"{{ .Prompt }}",
+        "system": b"be brief",
+        "params": b'{"stop":["<|end|>"],"temperature":0.5,"num_ctx":null}',
+        "messages": b'[{"role":"user","content":"hi"},{"role":"assistant","content":""}]',
+    }
+    put_by_hand(store.root, LIBRARY + "three/latest", layers)
+    before = snapshot(store.root)
+    found = find_model("Three")
+    assert str(found.name) == LIBRARY + "three:latest"
+    assert found.path.read_bytes() == b"weights"
+    assert found.draft is not None
+    files = [found.projectors[0], found.adapters[0], found.draft]
+    assert [path.read_bytes() for path in files] == [b"eyes", b"change", b"small"]
+    assert (found.template, found.system) == ("{{ .Prompt }}", "be brief")
+    assert found.parameters == {"stop": ["<|end|>"], "temperature": 0.5}
+    assert found.messages == ({"role": "user", "content": "hi"}, {"role": "assistant", "content": ""})
+    assert found.licenses == ("First", "Second")
+    assert found.config == ModelConfig("gguf", "llama", (), "95.7K", "F32")
+    assert snapshot(store.root) == before
+
+
+def test_the_old_kind_of_template(store: Store) -> None:
+    put_by_hand(store.root, LIBRARY + "three/latest", {"model": b"weights", "prompt": b"{{ .Prompt }}"})
+    assert find_model("three").template == "{{ .Prompt }}"
+
+
+@pytest.mark.parametrize(
+    ("layers", "config", "error", "message"),
+    [
+        ({"model": b"", "params": b"{"}, b"{}", StoreError, "the params of the model is no JSON"),
+        ({"model": b"", "params": b"[]"}, b"{}", StoreError, "the params of the model is a list"),
+        ({"model": b"", "messages": b"[5]"}, b"{}", StoreError, "no list of roles and contents"),
+        ({"model": b""}, b"?", StoreError, "the config of the model is no JSON"),
+        ({"model": b""}, b'{"model_family":5}', StoreError, "something else than texts"),
+        ({"model#1": b"1", "model#2": b"2"}, b"{}", UnsupportedError, "three:latest has 2 files of weights"),
+        ({"tensor": b"1"}, b"{}", UnsupportedError, "three:latest is no GGUF model"),
+        ({}, b'{"remote_host":"https://far.example"}', UnsupportedError, "runs on https://far.example"),
+    ],
+)
+def test_layers_that_cannot_be_used(
+    store: Store, layers: dict[str, bytes], config: bytes, error: type[Exception], message: str
+) -> None:
+    put_by_hand(store.root, LIBRARY + "three/latest", layers, config)
+    with pytest.raises(error, match=message):
+        find_model("three")
+
+
+def test_a_damaged_text_is_an_error(store: Store) -> None:
+    put_by_hand(store.root, LIBRARY + "three/latest", {"model": b"weights", "system": b"be brief"})
+    system = next(d for d in store.blobs if store.blobs.path(d).read_bytes() == b"be brief")
+    store.blobs.path(system).write_bytes(b"be grim!")
+    with pytest.raises(StoreError, match=f"blob {system.short} is damaged"):
+        find_model("three")
