@@ -107,15 +107,14 @@ def _measure(model: LLM, workload: _Workload, seed: int) -> tuple[float, float]:
 
 def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int) -> float:
     """Run all prompts together, greedily and to the last token -> seconds."""
-    from chaski.runner import sequence
+    from chaski.runner.generation import Generation, Request
     from chaski.sample import SamplingOptions
 
     greedy = SamplingOptions(temperature=0)
     requests = [
-        sequence.Request(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy)
-        for prompt in prompts
+        Request(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy) for prompt in prompts
     ]
-    running = [sequence.Sequence(request) for request in requests]
+    running = [Generation(request) for request in requests]
     started = time.perf_counter()
     for one in running:
         model.engine.submit(one)

@@ -82,6 +82,9 @@ class Cache(Protocol):
         Raises CacheFullError, and changes nothing, when there are not enough free cells.
         """
 
+    def undo_forward(self, batch: Batch) -> None:
+        """Take back `start_forward` of this batch: the last call so far, and none of it was computed."""
+
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Make `target` exactly the first `length` tokens of `source`. Shares storage, copies nothing.
 

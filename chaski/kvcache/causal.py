@@ -107,6 +107,10 @@ class CausalCache:
         spans = self._spans(batch, offsets[batch.sequences])
         return {"cells": cells, "history": self._listed(ids, begins, ends), "spans": spans}
 
+    def undo_forward(self, batch: Batch) -> None:
+        self._cells.release(self._table[batch.sequences, batch.positions])
+        self._lengths -= np.bincount(batch.sequences, minlength=len(self._lengths)).astype(np.int32)
+
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         if source == target:
             self.remove(target, length)

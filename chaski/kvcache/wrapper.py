@@ -44,10 +44,15 @@ class WrapperCache:
             try:
                 own = cache.start_forward(batch)
             except BaseException:
-                self._unwind(batch, kind)
+                for started in reversed(self._caches[:kind]):
+                    started.undo_forward(batch)
                 raise
             values |= {f"{kind}.{name}": value for name, value in own.items()}
         return values
+
+    def undo_forward(self, batch: Batch) -> None:
+        for cache in reversed(self._caches):
+            cache.undo_forward(batch)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         length = self.resumable(source, length)
@@ -78,11 +83,3 @@ class WrapperCache:
     def close(self) -> None:
         for cache in self._caches:
             cache.close()
-
-    def _unwind(self, batch: Batch, count: int) -> None:
-        """Take the batch out of the first `count` caches again, the last one first."""
-        sequences, first = np.unique(batch.sequences, return_index=True)
-        starts = batch.positions[first]
-        for cache in reversed(self._caches[:count]):
-            for sequence, start in zip(sequences.tolist(), starts.tolist(), strict=True):
-                cache.remove(sequence, start)

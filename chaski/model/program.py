@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +17,7 @@ __all__ = ["Program"]
 
 
 class Program:
-    """One plan of `model` for up to `max_tokens` tokens, of which `max_outputs` get logits."""
+    """One plan of `model` for up to `max_tokens` tokens, of which `max_outputs` have outputs."""
 
     def __init__(
         self, model: Model, cache: Cache, backend: Backend, max_tokens: int, max_outputs: int
@@ -30,21 +32,39 @@ class Program:
             positions=graph.input("positions", (tokens,), DType.I32),
             outputs=graph.input("outputs", (outputs,), DType.I32),
         )
-        graph.output("logits", model(inputs, cache.record(graph, tokens)))
+        graph.output("outputs", model(inputs, cache.record(graph, tokens)))
         self._plan = backend.compile(graph)
         leading = {name: tensor.shape[0] for name, tensor in graph.inputs.items()}
         self._dims = {name: dim.name for name, dim in leading.items() if isinstance(dim, Dim)}
 
-    def forward(self, batch: Batch) -> npt.NDArray[np.float32]:
-        """Compute a batch and update the cache -> logits (len(batch.outputs), vocab_size).
+    def prepare(self, batch: Batch) -> Mapping[str, npt.NDArray[np.int32]]:
+        """Make room for a batch in the cache -> what `launch` needs. The plan may compute another one.
 
-        The result is a view that the next call overwrites. Raises CacheFullError before anything is computed.
+        Until then the tokens of the batch may be written. Raises CacheFullError, and changes nothing.
         """
         assert 0 < len(batch.tokens) <= self.max_tokens, len(batch.tokens)
         assert len(batch.outputs) <= self.max_outputs, len(batch.outputs)
         values = dict(self._cache.start_forward(batch))
         values |= {"tokens": batch.tokens, "positions": batch.positions, "outputs": batch.outputs}
+        return values
+
+    def launch(self, values: Mapping[str, npt.NDArray[np.int32]]) -> None:
+        """Begin to compute the batch that was prepared last."""
+        self._plan.wait()
         for name, value in values.items():
             self._plan.inputs[name][: len(value)] = value
-        self._plan.run({dim: len(values[name]) for name, dim in self._dims.items()})
-        return self._plan.output("logits")
+        self._plan.launch({dim: len(values[name]) for name, dim in self._dims.items()})
+
+    def wait(self) -> None:
+        """Compute the batch that was launched to its end."""
+        self._plan.wait()
+
+    def outputs(self) -> npt.NDArray[np.float32]:
+        """Those of that batch (len(batch.outputs), size): a view that the next launch overwrites."""
+        return self._plan.output("outputs")
+
+    def forward(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Compute a batch and update the cache: all of the above."""
+        self.launch(self.prepare(batch))
+        self.wait()
+        return self.outputs()

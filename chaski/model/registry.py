@@ -11,6 +11,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml.graph import Tensor, Weight
 from chaski.model.input import Inputs
+from chaski.model.pooling import Pooling
 
 __all__ = ["ARCHITECTURES", "Model", "build_model"]
 
@@ -28,9 +29,13 @@ class ModelConfig(Protocol):
     @property
     def context_length(self) -> int: ...
 
+    @property
+    def pooling(self) -> Pooling | None:
+        """How outputs become one vector, for a model that makes embeddings; None for one of text."""
+
 
 class Model(Protocol):
-    """Tokens in, logits out. A model never samples, tokenizes or formats."""
+    """Tokens in, outputs out: logits, or what embeddings are made of. A model never samples or tokenizes."""
 
     @property
     def config(self) -> ModelConfig: ...
@@ -42,7 +47,7 @@ class Model(Protocol):
         """The key/value heads of each layer that attends."""
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
-        """Record one forward pass -> logits (outputs, vocab_size)."""
+        """Record one forward pass -> logits (outputs, vocab_size); for embeddings (outputs, size)."""
 
 
 def build_model(file: GGUFFile) -> Model:

@@ -1,23 +1,29 @@
 """The engine: owns a compiled model, its cache and its slots, and moves all sequences forward together.
 
-There is no thread of its own. Whoever waits for a sequence computes the next batch, for all of them; others
-wait for that batch and look again. It knows tokens and logits, and nothing about text.
+There is no thread of its own. Whoever waits for a sequence moves all of them on by one batch; others wait for
+that and look again. It knows tokens and outputs, and nothing about text.
+
+While the machine computes one batch, the next one is prepared, as if nothing ended with this one; its tokens
+are filled in when they are known. When something did end, or came, it is taken back and prepared again.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from chaski.errors import NotSupportedError
+from chaski.errors import NotSupportedError, OptionError
 from chaski.kvcache import Cache
 from chaski.model.input import Batch
 from chaski.model.program import Program
-from chaski.runner.scheduler import schedule
+from chaski.runner.groups import Groups, not_inside
+from chaski.runner.scheduler import Scheduler
 from chaski.runner.sequence import Sequence
 from chaski.runner.slots import Slot, place
 
@@ -43,6 +49,16 @@ class _Turn:
         self._lock.release()
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A batch: how many tokens of which sequences, how many outputs each gets, and what the plan reads."""
+
+    shares: Items[tuple[Sequence, int]]
+    num_outputs: Items[int]
+    batch: Batch
+    inputs: Mapping[str, npt.NDArray[np.int32]]
+
+
 class Engine:
     """Runs up to `parallel` sequences at a time; more wait for a slot. Safe to use from several threads."""
 
@@ -50,14 +66,25 @@ class Engine:
         self._program = program
         self._cache = cache
         self._prompt_cache = prompt_cache
+        self._scheduler: Scheduler[Sequence] = Scheduler(program.max_tokens, program.max_outputs)
         self._slots = [Slot(index) for index in range(parallel)]
         self._running: list[Sequence] = []
         self._waiting: deque[Sequence] = deque()
+        self._computing: _Step | None = None
         self._uses = 0
         self._turn = _Turn()
 
     def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence. It runs while `wait` is called, for it or for any other one."""
+        """Queue a sequence. It runs while `wait` is called, for it or for any other one.
+
+        Raises OptionError for a group that is larger than a batch.
+        """
+        largest = max(map(len, sequence.groups), default=0)
+        if largest > self._program.max_tokens:
+            raise OptionError(
+                f"{largest} tokens must be computed at once, but num_batch is {self._program.max_tokens}; "
+                "load the model with a larger num_batch"
+            )
         self._waiting.append(sequence)
 
     def wait(self, sequence: Sequence) -> None:
@@ -67,138 +94,168 @@ class Engine:
                 if not sequence.events:
                     self._step()
 
-    def logits(self, ids: Items[int]) -> npt.NDArray[np.float32]:
-        """The logits of every position of a sequence of its own -> (len(ids), vocab_size), a copy."""
+    def close(self) -> None:
+        """Let the machine finish what it computes. Nothing may be submitted any more."""
         with self._turn:
-            slot = self._empty_slot()
-            try:
-                step = min(self._program.max_outputs, self._program.max_tokens)
-                starts = range(0, len(ids), step)
-                chunks = [self._evaluate(slot, ids[begin : begin + step], begin) for begin in starts]
-            finally:
-                self._cache.remove(slot.index, 0)
-            return np.concatenate(chunks)
+            self._program.wait()
 
     def _step(self) -> None:
-        """Compute one batch and give every sequence in it what it gets."""
+        """Give every sequence what it gets from the batch that is computed, and go on with the next one."""
+        try:
+            step = self._computing or self._launch(self._prepare())
+            assert step, "somebody waits, and there is nothing to compute"
+            upcoming = None if any(sequence.full_context for sequence in self._running) else self._prepare()
+            self._program.wait()
+            self._take(step, self._program.outputs())
+            self._computing = None
+            if upcoming is not None and self._is_outdated(upcoming):
+                self._cache.undo_forward(upcoming.batch)
+                upcoming = None
+            self._launch(upcoming or self._prepare())
+        except BaseException:
+            self._recover()
+            raise
+        for sequence, _ in step.shares:
+            sequence.write()
+
+    def _prepare(self) -> _Step | None:
+        """The next batch, or None if there is nothing to compute."""
         self._dismiss()
         self._admit()
         for sequence in self._running:
-            shift = sequence.full_context
-            if shift is not None:
-                self._shift(sequence, shift.dropped)
-        shares = schedule(self._running, self._program.max_tokens)
-        assert shares, "somebody waits, and there is nothing to compute"
-        try:
-            self._commit(shares, self._program.forward(self._batch(shares)))
-        except BaseException:
-            self._undo(shares)
-            raise
+            dropped = sequence.full_context
+            if dropped:
+                self._shift(sequence, dropped)
+        shares = self._scheduler.next(self._running)
+        return self._batch(shares) if shares else None
+
+    def _launch(self, step: _Step | None) -> _Step | None:
+        """Fill in the tokens, and begin to compute."""
+        if step is None:
+            return None
+        row = 0
+        for sequence, count in step.shares:
+            begin = len(sequence.slot.tokens)
+            step.batch.tokens[row : row + count] = sequence.tokens[begin : begin + count]
+            row += count
+        self._program.launch(step.inputs)
+        self._computing = step
+        for sequence, count in step.shares:
+            held = sequence.slot.tokens
+            held += sequence.tokens[len(held) : len(held) + count]
+        return step
+
+    def _take(self, step: _Step, outputs: npt.NDArray[np.float32]) -> None:
+        """Hand out the outputs; those of sequences that ended meanwhile are dropped."""
+        row = 0
+        for (sequence, _), count in zip(step.shares, step.num_outputs, strict=True):
+            if sequence.is_running and count:
+                sequence.take(outputs[row : row + count])
+            row += count
+
+    def _is_outdated(self, step: _Step) -> bool:
+        """Whether a batch was prepared with a sequence that has ended, or without one that could start."""
+        has_ended = not all(sequence.is_running for sequence in self._running)
+        return has_ended or bool(self._waiting and any(slot.is_free for slot in self._slots))
 
     def _dismiss(self) -> None:
         """Free the slots of sequences that ended or lost their reader; the tokens stay for the next one."""
         running = []
         for sequence in self._running:
-            if sequence.is_finished:
-                sequence.slot.is_free = True
-            else:
+            if sequence.is_running:
                 running.append(sequence)
+            else:
+                sequence.slot.is_free = True
         self._running = running
 
     def _admit(self) -> None:
         """Give waiting sequences the slots that are free, in the order in which they came."""
         while self._waiting:
             sequence = self._waiting[0]
-            if not sequence.is_finished and not self._start(sequence):
+            if sequence.is_running and not self._start(sequence):
                 return
             self._waiting.popleft()
 
     def _start(self, sequence: Sequence) -> bool:
         """Place a sequence on what the slots hold of its prompt; False while no slot is free."""
-        placement = place(self._slots, sequence.tokens if self._prompt_cache else [])
+        takes_over = self._prompt_cache and sequence.can_take_over
+        placement = place(self._slots, sequence.tokens if takes_over else [], sequence.groups)
         if placement is None:
             return False
         source, slot, length = placement
-        # The last token of the prompt is always computed: its logits are what the answer begins with.
-        length = min(length, len(sequence.tokens) - 1)
+        # The last token of the prompt is always computed: its outputs are what the answer begins with.
+        length = not_inside(min(length, len(sequence.tokens) - 1), sequence.groups)
         if length and source is not slot:
             self._cache.copy_prefix(source.index, slot.index, length)
             slot.tokens, slot.shifted_at = source.tokens[:length], None
-        self._keep(slot, length)
+        self._keep(slot, length, sequence.groups)
         self._uses += 1
         slot.is_free, slot.last_used = False, self._uses
         sequence.start(slot)
         self._running.append(sequence)
         return True
 
-    def _keep(self, slot: Slot, length: int) -> None:
-        """Make the cache hold the first `length` tokens of a slot, or none where it cannot."""
-        if not self._cache.can_resume(slot.index, length):
-            length = 0
+    def _keep(self, slot: Slot, length: int, groups: Groups) -> None:
+        """Make slot and cache hold the first `length` tokens, or as many of them as others can follow."""
+        length = self._cache.resumable(slot.index, length)
+        while not_inside(length, groups) != length:
+            length = self._cache.resumable(slot.index, not_inside(length, groups))
         try:
             self._cache.remove(slot.index, length)
         except NotSupportedError:
             length = 0
             self._cache.remove(slot.index, 0)
         slot.cut(length)
+        slot.groups = groups
 
     def _shift(self, sequence: Sequence, dropped: range) -> None:
         """Drop tokens of a full sequence. Where the rest cannot be moved, it is computed again."""
         slot = sequence.slot
+        before = sequence.groups
+        sequence.drop(dropped)
         try:
             self._cache.remove(slot.index, dropped.start, dropped.stop)
         except NotSupportedError:
-            self._keep(slot, dropped.start)
+            self._keep(slot, dropped.start, before)
         else:
             del slot.tokens[dropped.start : dropped.stop]
             slot.shifted_at = dropped.start
-        sequence.drop(dropped)
+        slot.groups = sequence.groups
 
-    def _batch(self, shares: Items[tuple[Sequence, int]]) -> Batch:
-        """The batch as arrays. Lists first: at one token a sequence that is the quickest."""
-        tokens: list[int] = []
+    def _batch(self, shares: Items[tuple[Sequence, int]]) -> _Step:
+        """The batch as arrays, but for its tokens. Lists first: with few tokens that is the quickest."""
         positions: list[int] = []
         sequences: list[int] = []
         outputs: list[int] = []
+        ends: list[int] = []
+        num_outputs = []
         for sequence, count in shares:
-            slot = sequence.slot
-            begin = len(slot.tokens)
-            tokens += sequence.tokens[begin : begin + count]
+            begin = len(sequence.slot.tokens)
+            wanted = sequence.outputs(begin, count)
+            outputs += range(len(positions) + wanted.start - begin, len(positions) + wanted.stop - begin)
+            num_outputs.append(len(wanted))
             positions += range(begin, begin + count)
-            sequences += [slot.index] * count
-            if begin + count == len(sequence.tokens):
-                outputs.append(len(tokens) - 1)
-        return Batch(*(np.array(values, np.int32) for values in (tokens, positions, sequences, outputs)))
+            sequences += [sequence.slot.index] * count
+            ends += range(begin + 1, begin + count + 1)
+            for group in sequence.groups:
+                if begin <= group.start < begin + count:
+                    first = len(ends) - count - begin + group.start
+                    ends[first : first + len(group)] = [group.stop] * len(group)
+        has_groups = any(sequence.groups for sequence, _ in shares)
+        batch = Batch(
+            np.zeros(len(positions), np.int32),
+            np.array(positions, np.int32),
+            np.array(sequences, np.int32),
+            np.array(outputs, np.int32),
+            np.array(ends, np.int32) if has_groups else None,
+        )
+        return _Step(shares, num_outputs, batch, self._program.prepare(batch))
 
-    def _commit(self, shares: Items[tuple[Sequence, int]], logits: npt.NDArray[np.float32]) -> None:
-        """Record what the cache holds now; sequences with nothing left to compute get their next token."""
-        for sequence, count in shares:
-            held = sequence.slot.tokens
-            held += sequence.tokens[len(held) : len(held) + count]
-        ready = [sequence for sequence, _ in shares if sequence.num_pending == 0]
-        for sequence, row in zip(ready, logits, strict=True):
-            sequence.advance(row)
-
-    def _undo(self, shares: Items[tuple[Sequence, int]]) -> None:
+    def _recover(self) -> None:
         """After a failure, or Ctrl-C: cache and slots agree again, and each sequence has something to do."""
-        for sequence, _ in shares:
+        self._program.wait()
+        self._computing = None
+        for sequence in self._running:
             slot = sequence.slot
-            self._keep(slot, min(len(slot.tokens), len(sequence.tokens) - 1))
-
-    def _empty_slot(self) -> Slot:
-        """A free slot, emptied; computes until there is one."""
-        while True:
-            self._dismiss()
-            free = [slot for slot in self._slots if slot.is_free]
-            if free:
-                slot = min(free, key=lambda slot: slot.last_used)
-                self._keep(slot, 0)
-                return slot
-            self._step()
-
-    def _evaluate(self, slot: Slot, ids: Items[int], begin: int) -> npt.NDArray[np.float32]:
-        """The logits of some tokens of a slot's sequence, from position `begin` on."""
-        positions = np.arange(begin, begin + len(ids), dtype=np.int32)
-        sequences = np.full_like(positions, slot.index)
-        batch = Batch(np.array(ids, np.int32), positions, sequences, positions - begin)
-        return self._program.forward(batch).copy()
+            self._keep(slot, min(len(slot.tokens), len(sequence.tokens) - 1), sequence.groups)
+            sequence.write()

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from chaski.sample import Sampled
 
-__all__ = ["Done", "DoneReason", "Event", "Text"]
+__all__ = ["Done", "DoneReason", "Event", "Outputs", "Text"]
 
 DoneReason = Literal["stop", "length", "cancelled"]
 
@@ -34,7 +37,7 @@ class Done:
                      reader left
     stop_string      the stop string that ended it, if one did
     prompt_tokens    tokens of the prompt, cached ones included
-    cached_tokens    those of them that were not computed again
+    cached_tokens    those of them that were not computed again; `evaluated_tokens` are the others
     generated_tokens tokens sampled, an end token and those that a stop string removed included
     dropped_tokens   tokens that truncation took out of the prompt, not counted in `prompt_tokens`
     shifted_tokens   tokens of prompt and answer that were forgotten on the way, when the context was full
@@ -50,6 +53,18 @@ class Done:
     load_seconds: float
     prefill_seconds: float
     decode_seconds: float
+
+    @property
+    def evaluated_tokens(self) -> int:
+        """Tokens of the prompt that were computed for this request."""
+        return self.prompt_tokens - self.cached_tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outputs:
+    """What the model computed, where no text is wanted: float32 rows (n, size)."""
+
+    rows: npt.NDArray[np.float32]
 
 
 Event = Text | Done

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from chaski.errors import ChaskiError, OptionError
+from chaski.errors import ChaskiError, OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, Memory
+from chaski.model.registry import ModelConfig
 from chaski.runner.engine import Engine
-from chaski.runner.events import Done, DoneReason, Event, Text
+from chaski.runner.events import Done, DoneReason, Event, Outputs, Text
+from chaski.runner.generation import Generation, Request, Shift
 from chaski.runner.options import GenerateOptions, Limits, parse_options
-from chaski.runner.sequence import Request, Sequence, Shift
+from chaski.runner.readout import EveryOutput, PooledOutput
+from chaski.runner.sequence import Sequence
 from chaski.runner.stored import Defaults
 from chaski.sample import Sampled
 
@@ -70,6 +73,11 @@ class Answer:
         return self.done.cached_tokens
 
     @property
+    def evaluated_tokens(self) -> int:
+        """Tokens of the prompt that were computed for this answer."""
+        return self.done.evaluated_tokens
+
+    @property
     def shifted_tokens(self) -> int:
         """Tokens of prompt and answer that `shift` forgot when the context was full."""
         return self.done.shifted_tokens
@@ -92,13 +100,14 @@ class LLM:
         backend: Backend,
         engine: Engine,
         context: int,
-        vocab_size: int,
+        config: ModelConfig,
         load_seconds: float,
         defaults: Defaults | None = None,
     ) -> None:
         self.defaults = defaults or Defaults()
         self.context = context
-        self.vocab_size = vocab_size
+        self.vocab_size = config.vocab_size
+        self.pooling = config.pooling
         self.load_seconds = load_seconds
         self.engine = engine
         self._file = file
@@ -133,9 +142,12 @@ class LLM:
 
     def logits(self, token_ids: Items[int]) -> npt.NDArray[np.float32]:
         """The logits after each token of a fresh sequence -> (len(token_ids), vocab_size), a copy."""
+        self._require_text()
         ids = self._checked(token_ids)
         self._require_fit(len(ids), "; load the model with a larger context")
-        return self.engine.logits(ids)
+        sequence = EveryOutput(ids)
+        self.engine.submit(sequence)
+        return self._outputs(sequence)
 
     def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The ids of a text, with BOS if the file asks for it.
@@ -182,12 +194,34 @@ class LLM:
         text = self.template.render(self.defaults.conversation(messages), tools=tools)
         return self._events(self._sequence(self._with_bos(text), options))
 
+    def embed(
+        self, texts: str | Items[str | Items[int]], *, truncate: bool = False, normalize: bool = True
+    ) -> npt.NDArray[np.float32]:
+        """One vector a text (or list of ids) -> (len(texts), size), of length 1 each with `normalize`.
+
+        Texts are computed together, `parallel` at a time. `truncate` cuts off the end of a text that does not
+        fit into the context. Raises UnsupportedError for a model that makes text.
+        """
+        if self.pooling is None:
+            raise UnsupportedError(f"{self.path.name}: this model does not support embeddings")
+        every = [texts] if isinstance(texts, str) else texts
+        sequences = [PooledOutput(self._embeddable(text, truncate), self.pooling) for text in every]
+        for sequence in sequences:
+            self.engine.submit(sequence)
+        try:
+            vectors = np.concatenate([self._outputs(sequence) for sequence in sequences])
+        finally:
+            for sequence in sequences:
+                sequence.cancel()
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if normalize else vectors
+
     def memory(self) -> Memory:
         """The bytes that the model holds."""
         return self._backend.memory()
 
     def close(self) -> None:
         """Release memory and threads. The model must not be used any more."""
+        self.engine.close()
         self._backend.close()
         self._file.close()
 
@@ -207,17 +241,37 @@ class LLM:
                 event = sequence.events.popleft()
                 if isinstance(event, ChaskiError):
                     raise event
+                assert not isinstance(event, Outputs)
                 yield event
                 if isinstance(event, Done):
                     return
         finally:
             sequence.cancel()
 
-    def _sequence(self, ids: list[int], options: GenerateOptions) -> Sequence:
+    def _outputs(self, sequence: Sequence) -> npt.NDArray[np.float32]:
+        """The result of a sequence that makes no text."""
+        self.engine.wait(sequence)
+        event = sequence.events.popleft()
+        assert isinstance(event, Outputs)
+        return event.rows
+
+    def _embeddable(self, text: str | Items[int], truncate: bool) -> list[int]:
+        ids = self._checked(self.tokenize(text) if isinstance(text, str) else text)
+        if truncate:
+            return ids[: self.context]
+        self._require_fit(len(ids), ", load the model with a larger context or set truncate")
+        return ids
+
+    def _require_text(self) -> None:
+        if self.pooling is not None:
+            raise UnsupportedError(f"{self.path.name}: this model makes embeddings, not text; use embed")
+
+    def _sequence(self, ids: list[int], options: GenerateOptions) -> Generation:
+        self._require_text()
         limits, sampling = parse_options({**self.defaults.options, **options})
         prompt = self._fitted(self._checked(ids), limits)
         shift = Shift(self.context, self._num_keep(prompt, limits)) if limits.shift else None
-        return Sequence(
+        return Generation(
             Request(
                 prompt=prompt,
                 limit=self._limit(len(prompt), limits),

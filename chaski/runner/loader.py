@@ -75,12 +75,13 @@ def load(
         bind_weights(network, file, opened, progress)
         types = _kv_types(environment.kv_type if kv_type is None else kv_type, opened, file)
         cache = CausalCache(opened, network.kv_shapes(), parallel, context, types, max_batch=num_batch)
-        program = Program(network, cache, opened, num_batch, max(parallel, _MIN_OUTPUTS))
+        max_outputs = max(parallel, _MIN_OUTPUTS) if network.config.pooling is None else num_batch
+        program = Program(network, cache, opened, num_batch, max_outputs)
     except BaseException:
         opened.close()
         raise
     engine = Engine(program, cache, parallel, prompt_cache)
-    return LLM(file, opened, engine, context, network.config.vocab_size, perf_counter() - started, defaults)
+    return LLM(file, opened, engine, context, network.config, perf_counter() - started, defaults)
 
 
 def _context(model: Model, file: GGUFFile, context: int | None, default: int | None) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Pending", "schedule"]
+__all__ = ["Pending", "Scheduler"]
 
 
 class Pending(Protocol):
@@ -13,30 +13,58 @@ class Pending(Protocol):
 
     @property
     def num_pending(self) -> int:
-        """Tokens that are known and not computed yet; at least 1."""
+        """Tokens that can be computed next; may be 0."""
+
+    def share(self, max_tokens: int, max_outputs: int) -> int:
+        """How many of them it computes where there is room for so many; may be 0."""
+
+    def num_outputs(self, count: int) -> int:
+        """How many outputs `count` tokens of it have."""
 
 
 P = TypeVar("P", bound=Pending)
 
 
-def schedule(sequences: Iterable[P], max_tokens: int) -> list[tuple[P, int]]:
-    """The next batch: (sequence, tokens of it), at most `max_tokens` in all.
+class Scheduler(Generic[P]):
+    """Fills batches of up to `max_tokens` tokens and `max_outputs` outputs, over all sequences.
 
     Sequences with one token left, which are those that decode, come first: a long prompt never makes the
-    others wait for more than its share of a batch. What remains goes to prompts in the order given, so that
-    the first one to come is the first one to be answered. Nobody starves while `max_tokens` is at least the
-    number of sequences.
+    others wait for more than its share of a batch. What remains goes to prompts, short ones before long ones,
+    and before them those that got nothing last time. So nobody waits for the end of a long prompt, and the
+    long one moves on as well. A prompt that finds no room although it is the first in line, because it needs
+    much at once, comes before everybody next time.
     """
-    decoding: list[P] = []
-    prompts: list[P] = []
-    for sequence in sequences:
-        (decoding if sequence.num_pending == 1 else prompts).append(sequence)
-    batch = [(sequence, 1) for sequence in decoding[:max_tokens]]
-    room = max_tokens - len(batch)
-    for sequence in prompts:
-        count = min(sequence.num_pending, room)
-        if count == 0:
-            break
-        batch.append((sequence, count))
-        room -= count
-    return batch
+
+    def __init__(self, max_tokens: int, max_outputs: int) -> None:
+        self.max_tokens = max_tokens
+        self.max_outputs = max_outputs
+        self._passed_over: list[P] = []
+        self._urgent: P | None = None
+
+    def next(self, sequences: Iterable[P]) -> list[tuple[P, int]]:
+        """The next batch: sequences and how many tokens of them, all above 0; empty if there is nothing."""
+        decoding: list[P] = []
+        prompts: list[P] = []
+        for sequence in sequences:
+            if sequence.num_pending:
+                (decoding if sequence.num_pending == 1 else prompts).append(sequence)
+        prompts.sort(key=lambda prompt: (prompt not in self._passed_over, prompt.num_pending))
+        urgent = [prompt for prompt in prompts if prompt is self._urgent]
+        line = urgent + decoding + [prompt for prompt in prompts if prompt is not self._urgent]
+        batch = self._fill(line)
+        served = [sequence for sequence, _ in batch]
+        self._passed_over = [prompt for prompt in prompts if prompt not in served]
+        self._urgent = prompts[0] if prompts and prompts[0] not in served else None
+        return batch
+
+    def _fill(self, line: Iterable[P]) -> list[tuple[P, int]]:
+        """As many tokens as there is room for, in the order of the line."""
+        batch = []
+        tokens, outputs = self.max_tokens, self.max_outputs
+        for sequence in line:
+            count = sequence.share(tokens, outputs)
+            if count:
+                batch.append((sequence, count))
+                tokens -= count
+                outputs -= sequence.num_outputs(count)
+        return batch

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from chaski.runner.groups import Groups, not_inside
+
 __all__ = ["Placement", "Slot", "common_prefix", "place"]
 
 
@@ -17,12 +19,14 @@ __all__ = ["Placement", "Slot", "common_prefix", "place"]
 class Slot:
     """`index` is the sequence id in the cache; `tokens` are what the cache holds there.
 
-    `last_used` grows with every use; 0 is never. From position `shifted_at` on the keys were moved: they are
-    not what computing the same tokens gives, so no other prompt may take them over.
+    `groups` are those of the sequence that runs in it, or ran last. `last_used` grows with every use; 0 is
+    never. From position `shifted_at` on the keys were moved: they are not what computing the same tokens
+    gives, so no other prompt may take them over.
     """
 
     index: int
     tokens: list[int] = field(default_factory=list)
+    groups: Groups = ()
     is_free: bool = True
     last_used: int = 0
     shifted_at: int | None = None
@@ -42,8 +46,8 @@ class Placement(NamedTuple):
     length: int
 
 
-def place(slots: Sequence[Slot], prompt: list[int]) -> Placement | None:
-    """Where a prompt runs, and what it can take over; None when no slot is free.
+def place(slots: Sequence[Slot], prompt: list[int], groups: Groups = ()) -> Placement | None:
+    """Where a prompt with `groups` runs, and what it can take over; None when no slot is free.
 
     The source is the slot with the longest common prefix, running ones included, because a prefix can be
     shared. The target is the source itself if it is free and loses less than it keeps, else the free slot
@@ -52,12 +56,20 @@ def place(slots: Sequence[Slot], prompt: list[int]) -> Placement | None:
     free = [slot for slot in slots if slot.is_free]
     if not free:
         return None
-    lengths = [common_prefix(slot.tokens[: slot.shifted_at], prompt) for slot in slots]
+    lengths = [_usable(slot, prompt, groups) for slot in slots]
     length = max(lengths)
     source = slots[lengths.index(length)]
     if source.is_free and len(source.tokens) - length < length:
         return Placement(source, source, length)
     return Placement(source, min(free, key=lambda slot: slot.last_used), length)
+
+
+def _usable(slot: Slot, prompt: list[int], groups: Groups) -> int:
+    """How much of a prompt a slot holds: the same tokens, in the same groups, and no group in part."""
+    length = common_prefix(slot.tokens[: slot.shifted_at], prompt)
+    different = set(slot.groups) ^ set(groups)
+    length = min((group.start for group in different if group.start < length), default=length)
+    return not_inside(length, groups)
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -17,6 +18,8 @@ from chaski.sample.transforms import Logits
 
 __all__ = ["Sampled", "Sampler", "TokenLogprob"]
 
+# Extreme options may overflow float32; the largest logit is then not finite and refused.
+_ignoring_overflow = np.errstate(over="ignore")
 # Up to this top_k, sorting the candidates is faster than avoiding it.
 _MAX_SORTED = 1024
 
@@ -74,28 +77,28 @@ class Sampler:
         if not 0 < logits.size <= transforms.MAX_VOCABULARY:
             limit = transforms.MAX_VOCABULARY
             raise SamplingError(f"there are {logits.size} logits to sample from; it must be 1 to {limit}")
-        # Extreme options may overflow float32; the largest logit is then not finite and refused.
-        with np.errstate(over="ignore"):
-            token_id = self._choose(self._penalized(logits))
+        token_id = self._choose(self._penalize(logits) if self._counts else logits)
         if not self.options.logprobs:
             return Sampled(token_id)
         return _with_logprobs(logits, token_id, self.options.top_logprobs)
 
-    def _penalized(self, logits: Logits) -> Logits:
-        if not self._counts:
-            return logits
+    @_ignoring_overflow
+    def _penalize(self, logits: Logits) -> Logits:
         ids = np.fromiter(self._counts.keys(), np.int64, len(self._counts))
         counts = np.fromiter(self._counts.values(), np.float64, len(self._counts))
         return transforms.penalize(logits, ids, counts, self.options)
 
     def _choose(self, logits: Logits) -> int:
         best = int(logits.argmax())  # the first of the largest, or the first NaN
-        if not np.isfinite(logits[best]):
+        if not math.isfinite(logits[best]):
             raise SamplingError(f"logit {best} is {logits[best]}: no token can be chosen; check the model")
-        options = self.options
-        if options.temperature <= 0:
+        if self.options.temperature <= 0:
             return best
-        random = self._random.next_24()
+        return self._draw(logits, self._random.next_24())
+
+    @_ignoring_overflow
+    def _draw(self, logits: Logits, random: int) -> int:
+        options = self.options
         if 0 < options.top_k <= _MAX_SORTED:
             ids = select.candidates(logits, options.top_k)
             return transforms.choose(ids, logits[ids], options, random)

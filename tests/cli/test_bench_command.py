@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +54,27 @@ def test_a_table_for_people(tiny_llama: Path) -> None:
     ]
 
 
+Inputs = Mapping[str, np.ndarray]
+
+
 @pytest.mark.parametrize(("depth", "batch"), [(0, 1), (9, 1), (0, 3), (9, 3)])
 def test_what_is_computed(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, depth: int, batch: int) -> None:
     """The history, then the prompts, then one token for each sequence at a time; nothing twice, no more."""
     batches: list[tuple[int, list[int]]] = []
-    forward = Program.forward
+    prepared: list[Batch] = []
+    prepare, launch = Program.prepare, Program.launch
 
-    def recorded(program: Program, computed: Batch) -> np.ndarray:
+    def recorded(program: Program, batch: Batch) -> Inputs:
+        prepared.append(batch)
+        return prepare(program, batch)
+
+    def launched(program: Program, inputs: Inputs) -> None:
+        computed = prepared[-1]
         batches.append((len(computed.tokens), sorted(set(computed.sequences.tolist()))))
-        return forward(program, computed)
+        launch(program, inputs)
 
-    monkeypatch.setattr(Program, "forward", recorded)
+    monkeypatch.setattr(Program, "prepare", recorded)
+    monkeypatch.setattr(Program, "launch", launched)
     bench(tiny_llama, "--depth", str(depth), "--batch", str(batch), "--repeat", "2")
     everybody = list(range(batch))
     repeat = [(depth * batch, everybody)] if depth else []

@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from chaski.errors import NotSupportedError, SamplingError
 from chaski.model.input import Batch
 from chaski.runner.engine import Engine
-from chaski.runner.events import Done
-from chaski.runner.sequence import Request, Sequence, Shift
+from chaski.runner.events import Done, Outputs
+from chaski.runner.generation import Generation, Request, Shift
+from chaski.runner.readout import EveryOutput
+from chaski.runner.sequence import Sequence
 from chaski.sample import SamplingOptions
 
 VOCAB = 1000
 NAN_TOKEN = 666
+UNKNOWN = -1
 
 
 class CountingProgram:
@@ -35,14 +38,31 @@ class CountingProgram:
         self.can_go_back = True
         self.can_move = True
 
-    def forward(self, batch: Batch) -> NDArray[np.float32]:
+    def prepare(self, batch: Batch) -> Batch:
         assert 0 < len(batch.tokens) <= self.max_tokens
         assert len(batch.outputs) <= self.max_outputs
+        assert not batch.tokens.any(), "tokens are filled in later"
+        for position, sequence in zip(batch.positions, batch.sequences, strict=True):
+            assert position == len(self.stored[sequence])
+            self.stored[sequence].append(UNKNOWN)
+        return batch
+
+    def undo_forward(self, batch: Batch) -> None:
+        for sequence in batch.sequences:
+            assert self.stored[sequence].pop() == UNKNOWN
+
+    def launch(self, batch: Batch) -> None:
+        self.fail()
         self.batches.append(Batch(*(array.copy() for array in _arrays(batch))))
         for token, position, sequence in zip(*_arrays(batch)[:3], strict=True):
-            assert position == len(self.stored[sequence])
-            self.stored[sequence].append(int(token))
-        self.fail()
+            assert self.stored[sequence][position] == UNKNOWN
+            self.stored[sequence][position] = int(token)
+
+    def wait(self) -> None:
+        """Everything is computed at its launch."""
+
+    def outputs(self) -> NDArray[np.float32]:
+        batch = self.batches[-1]
         logits = np.zeros((len(batch.outputs), VOCAB), np.float32)
         after = (batch.tokens[batch.outputs] + 1) % VOCAB
         logits[np.arange(len(after)), after] = 1
@@ -56,6 +76,9 @@ class CountingProgram:
     def can_resume(self, sequence: int, position: int) -> bool:
         held = len(self.stored[sequence])
         return position <= held if self.can_go_back else position == held
+
+    def resumable(self, sequence: int, position: int) -> int:
+        return position if self.can_resume(sequence, position) else 0
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         if end is not None and not self.can_move:
@@ -76,9 +99,9 @@ def make(parallel: int = 1, prompt_cache: bool = True) -> tuple[Engine, Counting
     return Engine(program, program, parallel, prompt_cache), program
 
 
-def request(prompt: list[int], num_predict: int = 3, **options: Any) -> Sequence:
+def request(prompt: list[int], num_predict: int = 3, **options: Any) -> Generation:
     greedy = SamplingOptions(temperature=0)
-    return Sequence(Request(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy, **options))
+    return Generation(Request(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy, **options))
 
 
 def run(engine: Engine, sequence: Sequence) -> Done:
@@ -153,7 +176,7 @@ def test_sequences_wait_for_a_slot_and_then_run() -> None:
     for sequence in sequences:
         engine.submit(sequence)
     finish(engine, sequences[2])
-    assert [sequence.is_finished for sequence in sequences] == [True, True, True]
+    assert [sequence.is_running for sequence in sequences] == [False, False, False]
 
 
 def test_the_next_prompt_takes_over_what_was_computed() -> None:
@@ -212,7 +235,7 @@ def test_a_cache_that_cannot_drop_a_tail_starts_again() -> None:
     ("context", "num_keep", "count"), [(2048, 5, 1021), (2048, 2047, 1), (2048, 0, 1024), (10, 2, 4)]
 )
 def test_how_much_a_full_context_drops(context: int, num_keep: int, count: int) -> None:
-    assert Shift(context, num_keep).dropped == range(num_keep, num_keep + count)
+    assert Shift(context, num_keep).dropped() == range(num_keep, num_keep + count)
 
 
 @pytest.mark.parametrize(("can_move", "computed"), [(True, [1]), (False, [5])])
@@ -294,7 +317,7 @@ def test_an_interrupt_while_tokens_are_chosen_is_survived(monkeypatch: pytest.Mo
     for sequence in sequences:
         engine.submit(sequence)
     with monkeypatch.context() as patched:
-        patched.setattr(Sequence, "advance", interrupted)
+        patched.setattr(Generation, "take", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.wait(sequences[0])
     for sequence in sequences:
@@ -302,7 +325,7 @@ def test_an_interrupt_while_tokens_are_chosen_is_survived(monkeypatch: pytest.Mo
     assert [sequence.tokens for sequence in sequences] == [[10, 11, 12, 13], [20, 21, 22, 23]]
 
 
-def interrupted(sequence: Sequence, logits: NDArray[np.float32]) -> None:
+def interrupted(sequence: Generation, rows: NDArray[np.float32]) -> None:
     raise KeyboardInterrupt
 
 
@@ -319,10 +342,19 @@ def test_a_sampling_error_ends_its_own_sequence_only() -> None:
 
 def test_logits_of_every_position() -> None:
     engine, program = make()
-    logits = engine.logits([3, 5, 7, 9, 11, 13])
+    logits = every_output(engine, [3, 5, 7, 9, 11, 13])
     assert logits.argmax(1).tolist() == [4, 6, 8, 10, 12, 14]
     assert [len(batch.tokens) for batch in program.batches] == [4, 2]
-    assert program.stored == [[]]
+    assert program.stored == [[3, 5, 7, 9, 11, 13]]
+
+
+def every_output(engine: Engine, ids: list[int]) -> NDArray[np.float32]:
+    sequence = EveryOutput(ids)
+    engine.submit(sequence)
+    engine.wait(sequence)
+    event = sequence.events.popleft()
+    assert isinstance(event, Outputs)
+    return event.rows
 
 
 def test_logits_wait_for_a_free_slot() -> None:
@@ -331,14 +363,14 @@ def test_logits_wait_for_a_free_slot() -> None:
     engine.submit(sequence)
     with engine._turn:
         engine._step()
-    assert engine.logits([7]).argmax(1).tolist() == [8]
+    assert every_output(engine, [7]).argmax(1).tolist() == [8]
     assert sequence.tokens == [5, 6, 7, 8]
 
 
 def test_penalties_see_prompt_and_answer() -> None:
     engine, _ = make()
     options = SamplingOptions(temperature=0, presence_penalty=10.0)
-    sequence = Sequence(Request(prompt=[5, 4], limit=8, sampling=options))
+    sequence = Generation(Request(prompt=[5, 4], limit=8, sampling=options))
     run(engine, sequence)
     # 5 would come after 4, and 4 after 3; of the tokens that never came the first is taken.
     assert sequence.tokens == [5, 4, 0, 1, 2, 3, 6, 7]
@@ -381,7 +413,7 @@ def test_a_short_request_does_not_wait_for_the_end_of_a_long_one() -> None:
 
 def read_one_by_one(engine: Engine, sequence: Sequence) -> None:
     """Take the next turn as soon as one ended, as the reader of a stream does."""
-    while not sequence.is_finished:
+    while sequence.is_running:
         with engine._turn:
             engine._step()
 

@@ -21,7 +21,7 @@ def test_common_prefix(a: list[int], b: list[int], length: int) -> None:
 
 
 def slot(index: int, tokens: list[int], last_used: int = 1, is_free: bool = True) -> Slot:
-    return Slot(index, tokens, is_free, last_used)
+    return Slot(index, tokens, (), is_free, last_used)
 
 
 @pytest.mark.parametrize(

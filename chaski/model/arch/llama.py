@@ -15,6 +15,7 @@ from chaski.ml.graph import Tensor
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, RopeFactors, SwiGLU, rope_frequencies
 from chaski.model.config import refuse, rope_scale, vocab_size
 from chaski.model.input import Inputs
+from chaski.model.pooling import Pooling, read_pooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Config:
     rope_base: float
     rope_scale: float
     eps: float
+    pooling: Pooling | None
 
     @classmethod
     def read(cls, file: GGUFFile) -> Config:
@@ -53,6 +55,7 @@ class Config:
             rope_base=file.get("llama.rope.freq_base", float, 10000.0),
             rope_scale=rope_scale(file),
             eps=file.get("llama.attention.layer_norm_rms_epsilon", float),
+            pooling=read_pooling(file),
         )
 
 
@@ -110,6 +113,8 @@ class Model(Module):
         for layer, cache in zip(self.blk, caches, strict=True):
             x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
         x = self.output_norm(x)
+        if self.config.pooling is not None:
+            return x
         return self.output(x) if self.output.weight.is_present else self.token_embd.project(x)
 
     def _frequencies(self) -> npt.NDArray[np.float32]:

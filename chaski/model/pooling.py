@@ -1,0 +1,41 @@
+"""How the outputs of a text's tokens become one vector, for models that make embeddings."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile
+
+__all__ = ["Pooling", "read_pooling"]
+
+
+class Pooling(IntEnum):
+    """The numbers are those of `pooling_type` in a GGUF file."""
+
+    MEAN = 1
+    FIRST = 2
+    LAST = 3
+
+    def positions(self, length: int) -> range:
+        """The positions of a text of `length` tokens whose outputs are averaged."""
+        if self is Pooling.FIRST:
+            return range(1)
+        return range(length - 1 if self is Pooling.LAST else 0, length)
+
+
+def read_pooling(file: GGUFFile) -> Pooling | None:
+    """What the file's metadata asks for; None for a model that makes text.
+
+    Raises UnsupportedError for the kinds that are not here, which includes ranking (4).
+    """
+    key = f"{file.architecture}.pooling_type"
+    number = file.get(key, int, 0)
+    if number == 0:
+        return None
+    if number not in set(Pooling):
+        known = ", ".join(f"{kind.value} ({kind.name.lower()})" for kind in Pooling)
+        raise UnsupportedError(
+            f"{file.path}: {key} = {number} is not supported; supported: 0 (none), {known}"
+        )
+    return Pooling(number)

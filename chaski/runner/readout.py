@@ -1,0 +1,80 @@
+"""Sequences that end with their prompt: what is wanted are the model's outputs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.model.pooling import Pooling
+from chaski.runner.events import Outputs
+from chaski.runner.groups import Groups
+from chaski.runner.sequence import Sequence
+
+__all__ = ["EveryOutput", "PooledOutput"]
+
+F32 = npt.NDArray[np.float32]
+
+
+class EveryOutput(Sequence):
+    """The outputs of every position, in order."""
+
+    __slots__ = ("_rows",)
+
+    can_take_over = False
+
+    def __init__(self, tokens: Iterable[int], groups: Groups = ()) -> None:
+        super().__init__(tokens, groups)
+        self._rows: list[F32] = []
+
+    def share(self, max_tokens: int, max_outputs: int) -> int:
+        return super().share(min(max_tokens, max_outputs), max_outputs)
+
+    def outputs(self, begin: int, count: int) -> range:
+        return range(begin, begin + count)
+
+    def take(self, rows: F32) -> None:
+        self._rows.append(rows.copy())
+        self.is_running = self.num_pending > 0
+
+    def write(self) -> None:
+        if not self.is_running and not self.events:
+            self.events.append(Outputs(np.concatenate(self._rows)))
+
+
+class PooledOutput(Sequence):
+    """One vector for a text, made of the outputs of its positions.
+
+    Outputs are added up one after the other, so a mean does not depend on how a text was cut into batches.
+    """
+
+    __slots__ = ("_left", "_pooling", "_sum")
+
+    can_take_over = False
+
+    def __init__(self, tokens: Iterable[int], pooling: Pooling, groups: Groups = ()) -> None:
+        super().__init__(tokens, groups)
+        self._pooling = pooling
+        self._left = len(pooling.positions(len(self.tokens)))
+        self._sum: F32 | None = None
+
+    def share(self, max_tokens: int, max_outputs: int) -> int:
+        limit = min(max_tokens, max_outputs) if self._pooling is Pooling.MEAN else max_tokens
+        return super().share(limit, max_outputs)
+
+    def outputs(self, begin: int, count: int) -> range:
+        wanted = self._pooling.positions(len(self.tokens))
+        return range(max(begin, wanted.start), max(begin, min(begin + count, wanted.stop)))
+
+    def take(self, rows: F32) -> None:
+        for row in rows:
+            self._sum = row.copy() if self._sum is None else self._sum + row
+        self._left -= len(rows)
+        self.is_running = self._left > 0
+
+    def write(self) -> None:
+        if not self.is_running and not self.events:
+            assert self._sum is not None
+            count = len(self._pooling.positions(len(self.tokens)))
+            self.events.append(Outputs(self._sum[None] / np.float32(count)))
