@@ -67,7 +67,7 @@ class Blobs:
                     for piece in pieces:
                         hasher.update(piece)
                         file.write(piece)
-                return self._adopt(path, Digest(hasher.hexdigest()), expected)
+                return self._publish(path, Digest(hasher.hexdigest()), expected)
 
     def add_file(self, source: Path) -> Digest:
         """Store a file without a copy where the file system can: it shares blocks, else it is linked.
@@ -80,12 +80,15 @@ class Blobs:
                 original = source.resolve()
                 if not clone_file(original, path):
                     _link_or_copy(original, path)
-                return self._adopt(path, hash_file(path), None)
+                return self._publish(path, hash_file(path), None)
 
-    def adopt(self, path: Path, expected: Digest) -> None:
-        """Make the file `path`, which is in the folder of the blobs, a blob if it has the expected digest."""
+    def adopt(self, path: Path, expected: Digest) -> Digest:
+        """Make a file in the folder of the blobs a blob if it has the expected digest -> the one it has."""
         with store_errors("a blob cannot be written"):
-            self._adopt(path, hash_file(path), expected)
+            found = hash_file(path)
+            if found == expected:
+                publish(path, self.path(found))
+            return found
 
     def remove(self, digest: Digest) -> int:
         """Delete a blob; how many bytes it had."""
@@ -99,7 +102,7 @@ class Blobs:
         with store_errors(f"blob {digest.short} cannot be read"):
             return hash_file(self.path(digest)) == digest
 
-    def _adopt(self, path: Path, found: Digest, expected: Digest | None) -> Digest:
+    def _publish(self, path: Path, found: Digest, expected: Digest | None) -> Digest:
         if expected not in (None, found):
             raise DigestError(f'digest mismatch, expected "{expected}", got "{found}"')
         publish(path, self.path(found))

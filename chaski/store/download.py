@@ -1,0 +1,197 @@
+"""`download`: one blob from a registry, in parallel parts that each go on where they were cut."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+
+from chaski.errors import DigestError, RegistryError, StoreError
+from chaski.store.blobs import Blobs
+from chaski.store.durable import store_errors
+from chaski.store.http import TemporaryError
+from chaski.store.manifest import Layer
+from chaski.store.parts import Part, PartialFile
+from chaski.store.registry import Registry
+
+__all__ = ["Pace", "download"]
+
+_GRACE_SECONDS = 0.1
+_SAVE_BYTES = 16 << 20  # how much a killed process may have to fetch again, of each part
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How blobs are fetched and sent.
+
+    connections       parts that travel at the same time
+    min_part_bytes, max_part_bytes   a blob is cut into `connections` parts within these sizes
+    tries             how often a request may fail in a row before the transfer does
+    pause_seconds     how long to wait after the first failure; twice as long after each further one
+    report_seconds    how often progress is told
+    """
+
+    connections: int = 16
+    min_part_bytes: int = 100_000_000
+    max_part_bytes: int = 1_000_000_000
+    tries: int = 6
+    pause_seconds: float = 1.0
+    report_seconds: float = 0.06
+
+    def part_bytes(self, size: int) -> int:
+        return min(max(-(-size // self.connections), self.min_part_bytes), self.max_part_bytes)
+
+
+def download(registry: Registry, blobs: Blobs, layer: Layer, pace: Pace) -> Iterator[int]:
+    """Fetch a blob that is not there; gives the number of bytes that there are, again and again.
+
+    What is begun stays for the next time when this fails, is closed, or dies. The blob gets its name only
+    after its digest was checked. Raises RegistryError, DigestError or StoreError.
+    """
+    while blobs.size(layer.digest) != layer.size:
+        with store_errors("a download cannot be written"):
+            partial = PartialFile(blobs.path(layer.digest), layer.size)
+        with closing(partial):
+            if partial.lock():
+                yield from _Transfer(registry, blobs, layer, pace, partial).run()
+                return
+        # Somebody else is fetching the very blob.
+        time.sleep(pace.report_seconds)
+        yield 0
+
+
+class _NoRangesError(RegistryError):
+    """The server gives whole blobs only."""
+
+
+class _Transfer:
+    """The threads that fetch the parts of a blob."""
+
+    def __init__(
+        self, registry: Registry, blobs: Blobs, layer: Layer, pace: Pace, partial: PartialFile
+    ) -> None:
+        self._registry, self._blobs, self._layer = registry, blobs, layer
+        self._pace, self._partial = pace, partial
+        self._stop = Event()
+
+    def run(self) -> Iterator[int]:
+        """Fetch, check and publish. Bytes of an earlier try that turn out wrong are fetched once more."""
+        with store_errors("a download cannot be written"):
+            self._require_space()
+            parts = self._partial.load(self._pace.part_bytes(self._layer.size))
+            was_begun = any(part.completed for part in parts)
+            try:
+                yield from self._fetch_all(parts)
+            except _NoRangesError:
+                was_begun = False
+                yield from self._fetch_all(self._partial.reset(max(self._layer.size, 1)))
+            if not self._adopt(is_last=not was_begun):
+                yield from self._fetch_all(self._partial.reset(self._pace.part_bytes(self._layer.size)))
+                self._adopt(is_last=True)
+
+    def _require_space(self) -> None:
+        needed = self._layer.size - self._partial.allocated
+        free = shutil.disk_usage(self._blobs.folder).free
+        if needed > free:
+            raise StoreError(f"a blob of the model needs {needed} more bytes; the disk has {free} free")
+
+    def _adopt(self, is_last: bool) -> bool:
+        """Make the file a blob; False when it is not the right one and there may be another try."""
+        wanted = self._layer.digest
+        found = self._blobs.adopt(self._partial.path, wanted)
+        if found == wanted:
+            self._partial.forget()
+            return True
+        if is_last:
+            self._partial.discard()
+            raise DigestError(f"digest mismatch, file must be downloaded again: want {wanted}, got {found}")
+        return False
+
+    def _fetch_all(self, parts: list[Part]) -> Iterator[int]:
+        """Run the threads; progress, until all parts are complete or one failed."""
+        waiting: SimpleQueue[Part] = SimpleQueue()
+        unfinished = [part for part in parts if not part.is_complete]
+        for part in unfinished:
+            waiting.put(part)
+        failures: SimpleQueue[Exception] = SimpleQueue()
+        self._stop.clear()
+        threads = [
+            Thread(target=self._work, args=(waiting, failures, len(parts) == 1), daemon=True)
+            for _ in range(min(len(unfinished), self._pace.connections))
+        ]
+        try:
+            for thread in threads:
+                self._partial.retain()
+                thread.start()
+            while alive := [thread for thread in threads if thread.is_alive()]:
+                yield sum(part.completed for part in parts)
+                alive[0].join(self._pace.report_seconds)
+        finally:
+            # Who ends this early does not wait for a silent server; such a thread ends by itself.
+            self._stop.set()
+            for thread in threads:
+                thread.join(_GRACE_SECONDS)
+        if not failures.empty():
+            raise failures.get()
+        yield self._layer.size
+
+    def _work(self, waiting: SimpleQueue[Part], failures: SimpleQueue[Exception], is_only: bool) -> None:
+        """What a thread does: one part after another. The first failure stops all, and `run` raises it."""
+        try:
+            while not self._stop.is_set():
+                self._fetch(waiting.get_nowait(), is_only)
+        except Empty:
+            pass
+        except Exception as error:
+            if not self._stop.is_set():
+                failures.put(error)
+            self._stop.set()
+        finally:
+            self._partial.close()
+
+    def _fetch(self, part: Part, is_only: bool) -> None:
+        """Fetch a part, however often it is cut. Only failures without any progress between them count."""
+        tries = 0
+        while not part.is_complete and not self._stop.is_set():
+            before = part.completed
+            try:
+                self._fetch_some(part, is_only)
+            except TemporaryError as error:
+                tries = 1 if part.completed > before else tries + 1
+                if tries >= self._pace.tries:
+                    raise RegistryError(f"max retries exceeded: {error}") from None
+                self._stop.wait(self._pace.pause_seconds * 2 ** (tries - 1))
+            finally:
+                self._partial.save(part)
+
+    def _fetch_some(self, part: Part, is_only: bool) -> None:
+        """One request; write what comes of it."""
+        position = part.offset + part.completed
+        saved = part.completed
+        with self._registry.blob(self._layer.digest, position, part.end, self._layer.size) as (begin, pieces):
+            if begin != position:
+                if not is_only:
+                    raise _NoRangesError("the registry does not serve parts of blobs")
+                part.completed = saved = 0
+            for piece in pieces:
+                if self._stop.is_set():
+                    return
+                self._write(part, piece, is_only)
+                if part.completed - saved >= _SAVE_BYTES:
+                    self._partial.save(part)
+                    saved = part.completed
+                if part.is_complete and not is_only:
+                    return
+        if not part.is_complete:
+            raise TemporaryError(f"the registry sent {part.completed} of {part.size} bytes")
+
+    def _write(self, part: Part, piece: bytes, is_only: bool) -> None:
+        room = part.size - part.completed
+        if len(piece) > room and is_only:
+            raise RegistryError("the registry sent more bytes than the manifest says")
+        self._partial.write(part.offset + part.completed, piece[:room])
+        part.completed += min(len(piece), room)

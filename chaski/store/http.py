@@ -1,0 +1,178 @@
+"""Requests as a registry client needs them: raw bodies, own rules for redirects, errors that can be retried.
+
+Nothing is decompressed, no cookie is kept, and credentials go to the host that they are meant for only.
+"""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+import httpcore2
+
+from chaski import __version__
+from chaski.errors import RegistryError
+from chaski.store.network import GuardedNetwork
+
+__all__ = ["Access", "Http", "Reply", "TemporaryError", "host_of"]
+
+_MAX_REDIRECTS = 10
+_REDIRECTS = (301, 302, 303, 307, 308)
+# Trying again may help: timeouts, too many requests, and what servers say when they are overloaded.
+_TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+_PORTS = {"https": 443, "http": 80}
+_PIECE_BYTES = 1 << 16
+
+
+class TemporaryError(RegistryError):
+    """A request failed in a way that may pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How registries may be reached.
+
+    insecure        http without TLS is allowed, where a name or a redirect asks for it
+    private_hosts   hosts that may have private addresses, `host` or `host:port` in small letters
+    username, password   for registries that want them
+    stall_seconds   how long a server may stay silent before a request counts as failed
+    """
+
+    insecure: bool = False
+    private_hosts: frozenset[str] = frozenset()
+    username: str | None = None
+    password: str | None = None
+    stall_seconds: float = 30.0
+
+
+class Reply:
+    """The answer to a request; its body is read piece by piece, once."""
+
+    def __init__(self, response: httpcore2.Response, url: str) -> None:
+        self.status = response.status
+        self.url = url
+        self.headers = {
+            key.decode("latin-1").lower(): value.decode("latin-1") for key, value in response.headers
+        }
+        self._response = response
+
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes of the body as they come. Raises TemporaryError when they stop coming."""
+        with _translated(self.url):
+            for piece in self._response.iter_stream():
+                for begin in range(0, len(piece), _PIECE_BYTES):
+                    yield piece[begin : begin + _PIECE_BYTES]
+
+    def read(self, limit: int) -> bytes:
+        """The whole body, of at most `limit` bytes. Raises RegistryError for a longer one."""
+        body = bytearray()
+        for piece in self.pieces():
+            body += piece
+            if len(body) > limit:
+                raise RegistryError(
+                    f"{host_of(self.url)} sent more than {limit} bytes where a short text belongs"
+                )
+        return bytes(body)
+
+
+class Http:
+    """Requests to any host that `access` allows. Safe to use from several threads; close it at the end."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._network = GuardedNetwork(access.private_hosts)
+        self._ssl = httpcore2.default_ssl_context()
+        self._direct = httpcore2.ConnectionPool(
+            self._ssl, max_connections=64, network_backend=self._network, keepalive_expiry=10
+        )
+        self._proxied: dict[str, httpcore2.ConnectionPool] = {}
+
+    def close(self) -> None:
+        self._direct.close()
+        for pool in self._proxied.values():
+            pool.close()
+
+    @contextmanager
+    def request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | Iterator[bytes] | None = None,
+    ) -> Iterator[Reply]:
+        """One request and its reply, whatever the status but a temporary one; redirects are not followed."""
+        parts = self._checked(url)
+        timeout = dict.fromkeys(("connect", "read", "write"), self._access.stall_seconds)
+        sent = {"User-Agent": f"chaski/{__version__}", "Accept-Encoding": "identity", **(headers or {})}
+        pool = self._pool(parts)
+        with _translated(url):
+            stream = pool.stream(
+                method, url, headers=list(sent.items()), content=content, extensions={"timeout": timeout}
+            )
+            with stream as response:
+                reply = Reply(response, url)
+                if reply.status in _TEMPORARY:
+                    raise TemporaryError(f"{host_of(url)} answered {reply.status}")
+                if reply.headers.get("content-encoding", "identity") != "identity":
+                    raise RegistryError(f"{host_of(url)} compressed its answer, although it was asked not to")
+                yield reply
+
+    @contextmanager
+    def follow(self, url: str, headers: Mapping[str, str], authorization: str | None) -> Iterator[Reply]:
+        """GET `url` and go where it leads. The authorization ends where the first host is left."""
+        for _ in range(_MAX_REDIRECTS):
+            own = {"Authorization": authorization} if authorization else {}
+            with self.request("GET", url, {**headers, **own}) as reply:
+                if reply.status not in _REDIRECTS:
+                    yield reply
+                    return
+                target = urljoin(url, reply.headers.get("location", ""))
+            if _origin(urlsplit(target)) != _origin(urlsplit(url)):
+                authorization = None
+            url = target
+        raise RegistryError(f"{host_of(url)} redirects without end")
+
+    def _checked(self, url: str) -> SplitResult:
+        parts = urlsplit(url)
+        if parts.scheme not in _PORTS or not parts.hostname or parts.username is not None:
+            raise RegistryError(f"the address {url!r:.200} cannot be used")
+        if parts.scheme == "http" and not self._access.insecure:
+            raise RegistryError("insecure protocol http")
+        return parts
+
+    def _pool(self, parts: SplitResult) -> httpcore2.ConnectionPool:
+        """The connections for a host: straight to it, or to the proxy that the environment names for it."""
+        host = parts.hostname or ""
+        proxy = urllib.request.getproxies().get(parts.scheme)
+        if not proxy or urllib.request.proxy_bypass(parts.netloc):
+            return self._direct
+        self._network.require_allowed(host, parts.port or _PORTS[parts.scheme])
+        if proxy not in self._proxied:
+            self._proxied[proxy] = httpcore2.ConnectionPool(self._ssl, proxy=httpcore2.Proxy(proxy))
+        return self._proxied[proxy]
+
+
+def host_of(url: str) -> str:
+    """The host of an address, with its port if that is written: what errors may tell."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
+
+
+@contextmanager
+def _translated(url: str) -> Iterator[None]:
+    """Name the host in what goes wrong on the way to it."""
+    host = host_of(url)
+    try:
+        yield
+    except httpcore2.TimeoutException:
+        raise TemporaryError(f"{host} does not answer") from None
+    except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError) as error:
+        raise TemporaryError(f"{host}: {error or type(error).__name__}") from None
+    except httpcore2.UnsupportedProtocol:
+        raise RegistryError(f"the address {url!r:.200} cannot be used") from None

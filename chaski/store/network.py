@@ -1,0 +1,94 @@
+"""Where a registry client may connect to: public addresses, and hosts that were named as exceptions.
+
+A name in a pull request can come from a stranger, and so can a redirect. Each connection goes to an address
+that was checked right before, so a name that changes its meaning between check and use gains nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+import httpcore2
+
+from chaski.errors import RegistryError
+
+__all__ = ["GuardedNetwork", "is_public"]
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+# Addresses of the fourth version behind a translator (RFC 6052).
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+def is_public(address: str) -> bool:
+    """Whether an address belongs to the public internet, whatever disguise it is written in."""
+    bare = _unwrapped(ipaddress.ip_address(address.partition("%")[0]))
+    return bare.is_global and not bare.is_multicast
+
+
+class GuardedNetwork(httpcore2.SyncBackend):
+    """TCP connections to public addresses, and to any address of `private_hosts`.
+
+    private_hosts: names or addresses, in small letters; with `:port` only that port is meant.
+    """
+
+    def __init__(self, private_hosts: Iterable[str] = ()) -> None:
+        self._private_hosts = frozenset(private_hosts)
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.NetworkStream:
+        """Connect to the first allowed address that answers. Raises RegistryError when none is allowed."""
+        failure = httpcore2.ConnectError(f"{host} has no address")
+        for address in self._allowed(host, port):
+            try:
+                return super().connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = httpcore2.ConnectError(str(error))
+        raise failure
+
+    def require_allowed(self, host: str, port: int) -> None:
+        """Refuse a private address that is written out, where a proxy is going to resolve names."""
+        try:
+            is_forbidden = not is_public(host)
+        except ValueError:
+            is_forbidden = host == "localhost" or host.endswith(".localhost")
+        if is_forbidden and not self._is_exempt(host, port):
+            raise _refusal(host)
+
+    def _allowed(self, host: str, port: int) -> list[str]:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise httpcore2.ConnectError(f"{host} cannot be resolved: {error.strerror}") from error
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        if self._is_exempt(host, port):
+            return addresses
+        public = [address for address in addresses if is_public(address)]
+        if addresses and not public:
+            raise _refusal(host)
+        return public
+
+    def _is_exempt(self, host: str, port: int) -> bool:
+        return not self._private_hosts.isdisjoint({host.lower(), f"{host.lower()}:{port}"})
+
+
+def _refusal(host: str) -> RegistryError:
+    return RegistryError(
+        f"{host} has a private address; name it in CHASKI_PRIVATE_REGISTRIES if it is a registry of yours"
+    )
+
+
+def _unwrapped(address: _Address) -> _Address:
+    """The address of the fourth version inside one of the sixth, if there is one."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address

@@ -1,0 +1,149 @@
+"""Unfinished downloads on the disk: a sparse file `<blob>-partial`, and what is done of each part of it.
+
+The files are Ollama's, so each of both goes on with what the other has begun.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from chaski.store.durable import scratch
+
+__all__ = ["Part", "PartialFile", "plan_parts"]
+
+_MAX_PARTS = 100_000
+
+
+@dataclass(slots=True)
+class Part:
+    """A range of a blob and how many bytes of it, from its beginning on, are on the disk."""
+
+    number: int
+    offset: int
+    size: int
+    completed: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+    @property
+    def is_complete(self) -> bool:
+        return self.completed == self.size
+
+
+def plan_parts(size: int, part_bytes: int) -> list[Part]:
+    """Cut a blob into parts of at most that size."""
+    begins = range(0, size, part_bytes)
+    return [Part(number, begin, min(part_bytes, size - begin)) for number, begin in enumerate(begins)]
+
+
+class PartialFile:
+    """The file that a blob grows in. One download at a time holds it, see `lock`; parts are written at once.
+
+    It stays open until everyone who uses it has closed it: a thread must never write to a file that is not
+    this one any more.
+    """
+
+    def __init__(self, final: Path, size: int) -> None:
+        self.path = final.with_name(f"{final.name}-partial")
+        self.size = size
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(self.path, flags, 0o644)
+        self._users = 1
+        self._guard = Lock()
+
+    def lock(self) -> bool:
+        """Whether the file is ours now. It is not while another process holds it, or has just finished it."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.path.samestat(os.fstat(self._descriptor), self.path.lstat())
+        except (BlockingIOError, FileNotFoundError):
+            return False
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of the disk that the file has taken so far."""
+        return os.fstat(self._descriptor).st_blocks * 512
+
+    def load(self, part_bytes: int) -> list[Part]:
+        """What was begun, if it makes sense for a blob of this size; else a new plan, and an empty file."""
+        found = self._found()
+        if found and os.fstat(self._descriptor).st_size == self.size:
+            return found
+        return self.reset(part_bytes)
+
+    def reset(self, part_bytes: int) -> list[Part]:
+        """Forget what there is."""
+        for path in self._descriptions():
+            path.unlink(missing_ok=True)
+        os.ftruncate(self._descriptor, 0)
+        os.ftruncate(self._descriptor, self.size)
+        return plan_parts(self.size, part_bytes)
+
+    def write(self, offset: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            done = os.pwrite(self._descriptor, view, offset)
+            view, offset = view[done:], offset + done
+
+    def save(self, part: Part) -> None:
+        """Note durably how far a part is: first its bytes are on the disk, then the note."""
+        os.fdatasync(self._descriptor)
+        fields = {"N": part.number, "Offset": part.offset, "Size": part.size, "Completed": part.completed}
+        with scratch(self.path.parent) as aside:
+            aside.write_text(json.dumps(fields))
+            os.replace(aside, self._description(part.number))
+
+    def forget(self) -> None:
+        """Delete the notes, when the file has become a blob."""
+        for path in self._descriptions():
+            path.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Delete all of it."""
+        self.forget()
+        self.path.unlink(missing_ok=True)
+
+    def retain(self) -> None:
+        """Let one more thread use the file; it calls `close` in the end."""
+        with self._guard:
+            self._users += 1
+
+    def close(self) -> None:
+        with self._guard:
+            self._users -= 1
+            if not self._users:
+                os.close(self._descriptor)
+
+    def _found(self) -> list[Part] | None:
+        """The parts that are described, if they cover the file without gaps."""
+        try:
+            parts = sorted((_read(path) for path in self._descriptions()), key=lambda part: part.number)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        position = 0
+        for number, part in enumerate(parts):
+            if (part.number, part.offset) != (number, position) or not 0 <= part.completed <= part.size:
+                return None
+            position = part.end
+        return parts if position == self.size and len(parts) < _MAX_PARTS else None
+
+    def _descriptions(self) -> list[Path]:
+        return list(self.path.parent.glob(f"{self.path.name}-*"))
+
+    def _description(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}-{number}")
+
+
+def _read(path: Path) -> Part:
+    found = json.loads(path.read_text())
+    numbers = [found[key] for key in ("N", "Offset", "Size", "Completed")]
+    if not all(type(number) is int for number in numbers):
+        raise ValueError("a part is described by whole numbers")
+    return Part(*numbers)

@@ -1,0 +1,29 @@
+"""`Progress`: what a long operation on the store tells while it runs, in words that Ollama's clients know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaski.names import Digest
+
+__all__ = ["Progress"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A step, or how far a blob is: bytes in all and bytes done."""
+
+    status: str
+    digest: Digest | None = None
+    total: int | None = None
+    completed: int | None = None
+
+    def fields(self) -> dict[str, str | int]:
+        """As a line of a progress stream: JSON without what is absent or zero."""
+        values = {
+            "status": self.status,
+            "digest": str(self.digest) if self.digest else None,
+            "total": self.total,
+            "completed": self.completed,
+        }
+        return {key: value for key, value in values.items() if value}

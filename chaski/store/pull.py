@@ -1,0 +1,66 @@
+"""`pull`: a model from its registry into the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chaski.errors import ChaskiError, FormatError, RegistryError
+from chaski.names import ModelName
+from chaski.store.download import Pace, download
+from chaski.store.http import Access
+from chaski.store.manifest import Layer, Manifest
+from chaski.store.progress import Progress
+from chaski.store.registry import Registry
+from chaski.store.store import Store
+
+__all__ = ["pull"]
+
+
+def pull(
+    store: Store, name: ModelName, access: Access | None = None, pace: Pace | None = None
+) -> Iterator[Progress]:
+    """Fetch a model and all of its blobs that are not here; closing the iterator stops it.
+
+    The manifest is kept byte for byte. The name means the new model only when all of it is here and every
+    blob that came was hashed; until then it means what it meant. Blobs of the old model that no other uses
+    are deleted. Raises ModelNotFoundError, RegistryError, DigestError or StoreError.
+    """
+    yield Progress("pulling manifest")
+    with Registry(name, access or Access()) as registry:
+        data = registry.manifest()
+        manifest = _parsed(data)
+        with store.adding():
+            replaced = _layers(store, name)
+            for layer in dict.fromkeys(manifest.blobs):
+                yield from _pull_layer(registry, store, layer, pace or Pace())
+            yield Progress("verifying sha256 digest")
+            yield Progress("writing manifest")
+            store.put(name, data)
+    if replaced:
+        yield Progress("removing unused layers")
+        store.remove_unused(layer.digest for layer in replaced)
+    yield Progress("success")
+
+
+def _pull_layer(registry: Registry, store: Store, layer: Layer, pace: Pace) -> Iterator[Progress]:
+    status = f"pulling {layer.digest.short}"
+    if store.blobs.size(layer.digest) != layer.size:
+        yield Progress(status, layer.digest, layer.size)
+        for completed in download(registry, store.blobs, layer, pace):
+            yield Progress(status, layer.digest, layer.size, completed)
+    yield Progress(status, layer.digest, layer.size, layer.size)
+
+
+def _parsed(data: bytes) -> Manifest:
+    try:
+        return Manifest.parse(data)
+    except FormatError as error:
+        raise RegistryError(f"pull model manifest: {error}") from None
+
+
+def _layers(store: Store, name: ModelName) -> tuple[Layer, ...]:
+    """What the name means so far."""
+    try:
+        return store.entry(name).manifest.blobs
+    except ChaskiError:
+        return ()

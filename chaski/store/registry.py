@@ -1,0 +1,238 @@
+"""`Registry`: what a registry says and holds of one model, in the part of Docker's protocol that models need.
+
+Protocol: https://distribution.github.io/distribution/spec/api/
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from urllib.parse import urlencode, urljoin, urlsplit
+
+from chaski.errors import AccessDeniedError, ModelNotFoundError, RegistryError
+from chaski.names import Digest, ModelName
+from chaski.store.http import Access, Http, Reply, TemporaryError, host_of
+from chaski.store.manifest import MANIFEST, MAX_MANIFEST_BYTES
+
+__all__ = ["Registry"]
+
+_MAX_REPLY_BYTES = 1 << 20
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+
+
+class Registry:
+    """The registry of a model. Use it as a context manager; its methods may be called from several threads.
+
+    Raises AccessDeniedError where credentials are missing, TemporaryError where trying again may help, and
+    RegistryError for all else that goes wrong.
+    """
+
+    def __init__(self, name: ModelName, access: Access) -> None:
+        self.name = name
+        self._access = access
+        self._http = Http(access)
+        self._base = f"{name.scheme}://{name.host}/v2/{name.namespace}/{name.model}"
+        self._authorization: str | None = None
+        self._lock = Lock()
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._http.close()
+
+    def manifest(self) -> bytes:
+        """The bytes of the model's manifest. Raises ModelNotFoundError when the registry has none."""
+        url = f"{self._base}/manifests/{self.name.tag}"
+        with self._get(url, {"Accept": MANIFEST}) as reply:
+            if reply.status == 404:
+                raise ModelNotFoundError("pull model manifest: file does not exist")
+            _require(reply, 200)
+            return reply.read(MAX_MANIFEST_BYTES)
+
+    @contextmanager
+    def blob(self, digest: Digest, begin: int, end: int, size: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """The bytes of a blob from `begin` on, at best to `end` -> where they really begin, and the bytes.
+
+        A server without ranges gives the whole blob: then they begin at 0.
+        """
+        is_whole = (begin, end) == (0, size)
+        headers = {} if is_whole else {"Range": f"bytes={begin}-{end - 1}"}
+        with self._get(f"{self._base}/blobs/{digest}", headers) as reply:
+            if reply.status == 206:
+                _require_range(reply, begin, end, size)
+            else:
+                _require(reply, 200)
+            yield (begin if reply.status == 206 else 0), reply.pieces()
+
+    def has_blob(self, digest: Digest) -> bool:
+        """Whether the registry has a blob already."""
+        with self._send("HEAD", f"{self._base}/blobs/{digest}") as reply:
+            if reply.status not in (200, 404, 307):
+                _require(reply, 200)
+            return reply.status != 404
+
+    def begin_upload(self, digest: Digest, source: str | None) -> str | None:
+        """The address to upload a blob to; None when it could be taken over from the repository `source`."""
+        query = f"?{urlencode({'mount': str(digest), 'from': source})}" if source else ""
+        with self._send("POST", f"{self._base}/blobs/uploads/{query}") as reply:
+            if reply.status == 201:
+                return None
+            _require(reply, 202)
+            return _location(reply)
+
+    def upload(self, url: str, begin: int, end: int, pieces: Iterator[bytes]) -> str:
+        """Send the bytes from `begin` to `end` -> the address for the next ones."""
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(end - begin),
+            "Content-Range": f"{begin}-{end - 1}",
+        }
+        with self._send("PATCH", url, headers, pieces) as reply:
+            _require(reply, 202)
+            return _location(reply)
+
+    def uploaded(self, url: str) -> tuple[int, str]:
+        """How many bytes of an upload have arrived, and the address for the next ones."""
+        with self._send("GET", url) as reply:
+            _require(reply, 204)
+            match = re.fullmatch(r"(?:bytes=)?0-(\d{1,18})", reply.headers.get("range", ""))
+            return (int(match[1]) + 1 if match and match[1] != "0" else 0), _location(reply, default=url)
+
+    def finish_upload(self, url: str, digest: Digest) -> None:
+        """Let the registry check what was uploaded and keep it."""
+        joint = "&" if urlsplit(url).query else "?"
+        with self._send(
+            "PUT", f"{url}{joint}{urlencode({'digest': str(digest)})}", {"Content-Length": "0"}
+        ) as reply:
+            _require(reply, 201)
+
+    def put_manifest(self, manifest: bytes) -> None:
+        """Make the model's name mean a manifest, whose blobs the registry has."""
+        url = f"{self._base}/manifests/{self.name.tag}"
+        with self._send("PUT", url, {"Content-Type": MANIFEST}, manifest) as reply:
+            _require(reply, 201)
+
+    @contextmanager
+    def _get(self, url: str, headers: Mapping[str, str]) -> Iterator[Reply]:
+        """GET with redirects; when credentials are asked for, once more with them."""
+        before = self._authorization
+        with self._http.follow(url, headers, before) as reply:
+            if not self._is_challenge(reply):
+                yield reply
+                return
+            challenge = reply.headers.get("www-authenticate", "")
+        self._authorize(challenge, before)
+        with self._http.follow(url, headers, self._authorization) as reply:
+            yield reply
+
+    @contextmanager
+    def _send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | Iterator[bytes] | None = None,
+    ) -> Iterator[Reply]:
+        """A request without redirects. Requests with a body come after others, so they have credentials."""
+        before = self._authorization
+        with self._http.request(method, url, self._own(url) | dict(headers or {}), content) as reply:
+            if not self._is_challenge(reply):
+                yield reply
+                return
+            challenge = reply.headers.get("www-authenticate", "")
+        self._authorize(challenge, before)
+        if isinstance(content, Iterator):
+            raise TemporaryError(f"{host_of(url)} asked for credentials in the middle of an upload")
+        with self._http.request(method, url, self._own(url) | dict(headers or {}), content) as reply:
+            yield reply
+
+    def _own(self, url: str) -> dict[str, str]:
+        """The credentials, for the registry itself only."""
+        is_home = url.startswith(f"{self.name.scheme}://{self.name.host}/")
+        return {"Authorization": self._authorization} if self._authorization and is_home else {}
+
+    def _is_challenge(self, reply: Reply) -> bool:
+        return reply.status == 401 and host_of(reply.url) == self.name.host
+
+    def _authorize(self, challenge: str, before: str | None) -> None:
+        """Get what a 401 asks for, unless another thread has got it meanwhile."""
+        with self._lock:
+            if self._authorization == before:
+                self._authorization = self._credentials(challenge)
+
+    def _credentials(self, challenge: str) -> str:
+        kind, _, rest = challenge.partition(" ")
+        if kind.lower() == "basic" and self._access.username is not None:
+            return self._basic()
+        fields = dict(_CHALLENGE.findall(rest))
+        if kind.lower() != "bearer" or "realm" not in fields:
+            raise AccessDeniedError("unauthorized: access denied")
+        return f"Bearer {self._token(fields)}"
+
+    def _token(self, fields: Mapping[str, str]) -> str:
+        """Ask the realm for a token. It must be the registry's own host: what is sent there is secret."""
+        realm = urlsplit(fields["realm"])
+        if realm.netloc != self.name.host:
+            raise RegistryError(
+                f'realm host "{realm.netloc}" does not match original host "{self.name.host}"'
+            )
+        wanted = {key: fields[key] for key in ("service", "scope") if key in fields}
+        url = realm._replace(
+            query="&".join(filter(None, (realm.query, urlencode(wanted)))), fragment=""
+        ).geturl()
+        headers = {"Authorization": self._basic()} if self._access.username is not None else {}
+        with self._http.request("GET", url, headers) as reply:
+            _require(reply, 200)
+            body = reply.read(_MAX_REPLY_BYTES)
+        try:
+            found = json.loads(body)
+            token = found.get("token") or found.get("access_token")
+        except (ValueError, AttributeError, RecursionError):
+            token = None
+        if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
+            raise AccessDeniedError("unauthorized: access denied")
+        return token
+
+    def _basic(self) -> str:
+        pair = f"{self._access.username or ''}:{self._access.password or ''}"
+        return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def _require(reply: Reply, status: int) -> None:
+    if reply.status == status:
+        return
+    if reply.status in (401, 403):
+        raise AccessDeniedError("unauthorized: access denied")
+    raise RegistryError(f"{host_of(reply.url)} answered {reply.status}{_reason(reply)}")
+
+
+def _reason(reply: Reply) -> str:
+    """What a registry says of an error, in its own form; nothing of any other body."""
+    try:
+        text = json.loads(reply.read(_MAX_REPLY_BYTES))["errors"][0]["message"]
+    except (ValueError, LookupError, TypeError, RecursionError, RegistryError):
+        return ""
+    return f": {text:.200}" if isinstance(text, str) else ""
+
+
+def _require_range(reply: Reply, begin: int, end: int, size: int) -> None:
+    found = reply.headers.get("content-range", "")
+    match = _CONTENT_RANGE.fullmatch(found)
+    is_asked = match and int(match[1]) == begin and int(match[2]) < end and match[3] in ("*", str(size))
+    if not is_asked:
+        raise TemporaryError(
+            f"{host_of(reply.url)} sent the range {found!r:.60} for {begin}-{end - 1}/{size}"
+        )
+
+
+def _location(reply: Reply, default: str | None = None) -> str:
+    found = reply.headers.get("location", default)
+    if not found:
+        raise RegistryError(f"{host_of(reply.url)} did not say where to upload to")
+    return urljoin(reply.url, found)
