@@ -21,8 +21,16 @@ _MERGES = ["t h", "th e", "i n", "Ġ the", "a n", "e r"]
 _SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"]
 
 
-def write_tiny_llama(path: Path, chat_template: str | None = TEMPLATE, **metadata: object) -> Path:
-    """Write the model to `path`. `metadata`, with `__` for `.` in its keys, is added or replaces an entry."""
+def write_tiny_llama(
+    path: Path,
+    chat_template: str | None = TEMPLATE,
+    matrices: QuantType = QuantType.F32,
+    **metadata: object,
+) -> Path:
+    """Write the model to `path`, its matrices in one type.
+
+    `metadata`, with `__` for `.` in its keys, is added or replaces an entry.
+    """
     tokens = [*_byte_symbols(), *(merge.replace(" ", "") for merge in _MERGES), *_SPECIAL]
     entries: dict[str, object] = {
         "general.architecture": "llama",
@@ -48,7 +56,9 @@ def write_tiny_llama(path: Path, chat_template: str | None = TEMPLATE, **metadat
     if chat_template is not None:
         entries["tokenizer.chat_template"] = chat_template
     entries |= {key.replace("__", "."): value for key, value in metadata.items()}
-    write_gguf(path, entries, {name: (array, QuantType.F32) for name, array in _tensors(len(tokens)).items()})
+    arrays = _tensors(len(tokens))
+    types = {name: matrices if array.ndim == 2 else QuantType.F32 for name, array in arrays.items()}
+    write_gguf(path, entries, {name: (array, types[name]) for name, array in arrays.items()})
     return path
 
 
