@@ -1,8 +1,8 @@
 """The causal cache: every token sees its own sequence up to itself, or a window or chunk of it.
 
 A cell is one row of every layer's key and value storage. A sequence is the table of its cells by position;
-several sequences may list the same cell (a shared prefix). What is done for a batch is done with arrays, so
-that the time it takes hardly depends on how many tokens, sequences and cells there are.
+several sequences may list the same cell (a shared prefix). What is done for a batch is done with numbers for
+each run of tokens of one sequence, and with arrays for what there is one of for each token or cell.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache.base import KVShape, KVTypes
-from chaski.kvcache.cells import Cells
 from chaski.kvcache.reach import Reach
 from chaski.kvcache.rotation import Rotation
+from chaski.kvcache.table import Table
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Mask, Tensor
@@ -37,8 +37,8 @@ class CausalCache:
     """Keys and values of `sequences` sequences of up to `capacity` tokens, for every layer in `shapes`.
 
     A batch has up to `max_batch` tokens. Where `reach` bounds what is kept, there are cells for that of every
-    sequence, and for one batch. Before each batch all sequences are trimmed to it, the idle ones too, so that
-    there is a free cell for every token while each sequence stays within its capacity.
+    sequence, and for one batch. When a batch finds no room all sequences are trimmed to it, the idle ones
+    too, so that there is a free cell for every token while each sequence stays within its capacity.
     """
 
     def __init__(
@@ -65,21 +65,17 @@ class CausalCache:
             for shape in shapes
         ]
         self._rotation = _rotation(backend, shapes, [keys for keys, _ in self._layers], max_batch)
-        self._cells = Cells(num_cells)
-        # The cell of each position. Of a sequence the positions from `firsts` up to `lengths` are stored.
-        self._table = np.zeros((sequences, capacity), np.int32)
-        self._firsts, self._lengths = np.zeros((2, sequences), np.int32)
-        self._homes = np.arange(sequences, dtype=np.int32) * (num_cells // sequences)
+        self._table = Table(sequences, capacity, num_cells)
 
     @property
     def num_cells(self) -> int:
         """Rows of every layer's storage."""
-        return self._cells.count
+        return self._table.cells.count
 
     @property
     def num_free(self) -> int:
         """How many of them hold nothing."""
-        return self._cells.num_free
+        return self._table.cells.num_free
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[CausalLayer]:
         cells = graph.input(f"{prefix}cells", (tokens,), DType.I32)
@@ -89,23 +85,32 @@ class CausalCache:
         return [CausalLayer(keys, values, cells, mask) for keys, values in self._layers]
 
     def length(self, sequence: int) -> int:
-        return int(self._lengths[sequence])
+        return self._table.lengths[sequence]
 
     def start_forward(self, batch: Batch) -> Mapping[str, I32]:
-        counts = np.bincount(batch.sequences, minlength=len(self._lengths)).astype(np.int32)
-        ids = np.flatnonzero(counts)
-        self._check_batch(batch, ids, counts)
-        self._trim()
-        cells = self._cells.take(self._wanted(batch), batch.sequences)
-        self._table[batch.sequences, batch.positions] = cells
-        begins = self._reach.first_visible(self._lengths[ids])
-        self._lengths += counts
-        ends = self._lengths[ids]
-        # Position p of a sequence stands in the history at offset + p.
-        offsets = np.zeros_like(counts)
-        offsets[ids] = np.cumsum(ends - begins) - ends
-        spans = self._spans(batch, offsets[batch.sequences])
-        return {"cells": cells, "history": self._listed(ids, begins, ends), "spans": spans}
+        sequences: list[int] = batch.sequences.tolist()
+        positions: list[int] = batch.positions.tolist()
+        counts: dict[int, int] = {}
+        for sequence in sequences:
+            counts[sequence] = counts.get(sequence, 0) + 1
+        ends = [position + 1 for position in positions] if batch.ends is None else batch.ends.tolist()
+        self._check_batch(batch, dict(zip(sequences, positions, strict=True)), counts)
+        if self._kept is not None and self.num_free < len(sequences):
+            self._table.trim(self._kept)
+        begins = self._reach.first_visible([self._table.lengths[sequence] for sequence in counts])
+        self._table.append(counts)
+        history, offsets = self._table.listed(zip(counts, begins, strict=True))
+        cells = self._table.cells_of(sequences, positions)
+        first = self._reach.first_visible(positions)
+        spans: list[int] = []
+        for sequence, low, end in zip(sequences, first, ends, strict=True):
+            offset = offsets[sequence]
+            spans += (offset + low, offset + end, low)
+        return {
+            "cells": np.array(cells, np.int32),
+            "history": history,
+            "spans": np.array(spans, np.int32).reshape(-1, 3),
+        }
 
     def undo_forward(self, batch: Batch) -> None:
         self._cells.release(self._table[batch.sequences, batch.positions])
@@ -116,128 +121,68 @@ class CausalCache:
             self.remove(target, length)
             return
         self.remove(target, 0)
-        length = self.resumable(source, length)
-        first = min(self._firsts[source], length)
-        shared = self._table[source, first:length]
-        self._cells.share(shared)
-        self._table[target, first:length] = shared
-        self._firsts[target], self._lengths[target] = first, length
+        self._table.share(source, target, self.resumable(source, length))
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        return position <= self.length(sequence) and self._is_visible(position, int(self._firsts[sequence]))
+        return position <= self.length(sequence) and self._is_visible(position, self._table.firsts[sequence])
 
     def resumable(self, sequence: int, position: int) -> int:
         position = min(position, self.length(sequence))
         return position if self.can_resume(sequence, position) else self._reach.last_start(position)
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
-        first, length = int(self._firsts[sequence]), int(self._lengths[sequence])
+        length = self.length(sequence)
         if end is None or end >= length or begin >= end:
             return
         what = f"sequence {sequence}: tokens {begin} to {end} of {length} cannot be removed"
         if self._rotation is None:
             raise NotSupportedError(f"{what}: the model's keys cannot be moved to other positions")
-        if self._cells.are_shared(self._table[sequence, max(end, first) : length]):
+        if self._table.cells.are_shared(self._table.stored(sequence, end)):
             raise NotSupportedError(f"{what}: tokens behind them are shared with other sequences")
-        if not self._is_visible(length - (end - begin), _first_after(first, begin, end)):
+        if not self._is_visible(length - (end - begin), self._table.first_without(sequence, begin, end)):
             raise NotSupportedError(f"{what}: what the next token would see is not all there any more")
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         self.check_remove(sequence, begin, end)
-        length = int(self._lengths[sequence])
+        length = self.length(sequence)
         if end is None or end >= length:
-            self._remove_tail(sequence, begin)
+            if begin < length:
+                self._table.drop_tail(sequence, self.resumable(sequence, begin))
         elif begin < end:
-            self._remove_middle(sequence, begin, end)
+            assert self._rotation is not None
+            self._rotation.move_down(self._table.stored(sequence, end), end - begin)
+            self._table.drop_middle(sequence, begin, end)
 
     def close(self) -> None:
         self._layers = []
         self._rotation = None
 
-    def _remove_tail(self, sequence: int, begin: int) -> None:
-        first, length = int(self._firsts[sequence]), int(self._lengths[sequence])
-        if begin >= length:
-            return
-        begin = self.resumable(sequence, begin)
-        self._cells.release(self._table[sequence, max(begin, first) : length])
-        self._firsts[sequence], self._lengths[sequence] = min(first, begin), begin
-
-    def _remove_middle(self, sequence: int, begin: int, end: int) -> None:
-        """Let go of the tokens, and turn those behind them to their new positions."""
-        assert self._rotation is not None
-        first, length = int(self._firsts[sequence]), int(self._lengths[sequence])
-        distance = end - begin
-        cells = self._table[sequence]
-        moved = cells[max(end, first) : length]
-        self._rotation.move_down(moved, distance)
-        self._cells.release(cells[max(begin, first) : max(end, first)])
-        cells[max(end, first) - distance : length - distance] = moved
-        self._firsts[sequence] = _first_after(first, begin, end)
-        self._lengths[sequence] = length - distance
-
     def _is_visible(self, position: int, first: int) -> bool:
         """Whether all that a token at `position` sees before itself is stored, from `first` on."""
-        visible = int(self._reach.first_visible(np.array(position, np.int32)))
+        (visible,) = self._reach.first_visible([position])
         return first <= visible or visible == position
 
     def _max_history(self) -> int:
         """The longest list of visible cells: shared cells are listed once for each sequence."""
-        sequences, capacity = self._table.shape
+        sequences = len(self._table.lengths)
         visible = self._reach.visible
-        everything = sequences * capacity
+        everything = sequences * self.capacity
         return everything if visible is None else min(everything, sequences * (visible - 1) + self._max_batch)
 
-    def _check_batch(self, batch: Batch, ids: npt.NDArray[np.intp], counts: I32) -> None:
+    def _check_batch(self, batch: Batch, last: Mapping[int, int], counts: Mapping[int, int]) -> None:
+        """Raise CacheFullError for a sequence that gets too long; the rest is the runner's own promise."""
         assert len(batch.tokens) <= self._max_batch, f"{len(batch.tokens)} tokens in a batch"
-        ends = np.zeros_like(counts)
-        ends[batch.sequences] = batch.positions + 1  # the last one of a sequence stays
-        after = self._lengths[ids] + counts[ids]
-        assert (ends[ids] == after).all(), f"sequences {ids} end at {ends[ids]}, not at {after}"
-        assert batch.ends is None or (batch.ends <= ends[batch.sequences]).all(), (
-            "a group is not in one batch"
-        )
-        if (after > self.capacity).any():
-            sequence = ids[after > self.capacity][0]
-            raise CacheFullError(
-                f"sequence {sequence} holds {self._lengths[sequence]} tokens and {counts[sequence]} more do "
-                f"not fit into its {self.capacity}"
-            )
-
-    def _trim(self) -> None:
-        """Let go of what nobody may resume from any more."""
-        if self._kept is None:
-            return
-        ends = self._lengths - np.int32(self._kept)
-        ids = np.flatnonzero(ends > self._firsts)
-        if len(ids):
-            self._cells.release(self._listed(ids, self._firsts[ids], ends[ids]))
-            self._firsts[ids] = ends[ids]
-
-    def _wanted(self, batch: Batch) -> I32:
-        """The cells behind the last one of each sequence, or at its home when it has none."""
-        last = self._table[np.arange(len(self._lengths)), np.maximum(self._lengths - 1, 0)]
-        tails = np.where(self._lengths > self._firsts, last + 1, self._homes)
-        wanted: I32 = (tails - self._lengths)[batch.sequences] + batch.positions
-        return wanted % np.int32(self._cells.count)
-
-    def _spans(self, batch: Batch, offsets: I32) -> I32:
-        first = self._reach.first_visible(batch.positions)
-        spans = np.empty((len(batch.positions), 3), np.int32)
-        spans[:, 0] = offsets + first
-        spans[:, 1] = offsets + (batch.positions + 1 if batch.ends is None else batch.ends)
-        spans[:, 2] = first
-        return spans
-
-    def _listed(self, ids: npt.NDArray[np.intp], begins: I32, ends: I32) -> I32:
-        """The cells of some sequences, each between two positions, one sequence after the other."""
-        bounds = zip(ids.tolist(), begins.tolist(), ends.tolist(), strict=True)
-        parts = [self._table[sequence, begin:end] for sequence, begin, end in bounds]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _first_after(first: int, begin: int, end: int) -> int:
-    """The lowest stored position, which was `first`, when the positions from begin to end are gone."""
-    return first if first <= begin else max(first, end) - (end - begin)
+        for sequence, count in counts.items():
+            length = self._table.lengths[sequence]
+            if length + count > self.capacity:
+                raise CacheFullError(
+                    f"sequence {sequence} holds {length} tokens and {count} more do not fit into "
+                    f"its {self.capacity}"
+                )
+            assert last[sequence] + 1 == length + count, f"{count} tokens to {last[sequence]} follow {length}"
+        if batch.ends is not None:
+            limits = [last[sequence] + 1 for sequence in batch.sequences.tolist()]
+            assert (batch.ends <= limits).all(), "a group is not in one batch"
 
 
 def _rotation(

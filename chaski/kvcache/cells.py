@@ -6,6 +6,8 @@ Where tokens are stored never changes a result.
 
 from __future__ import annotations
 
+from itertools import compress, count
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,53 +20,45 @@ class Cells:
     """`count` cells, each owned by any number of sequences; one that nobody owns is free."""
 
     def __init__(self, count: int) -> None:
-        self.count = count
+        self.count = self.num_free = count
         self._owners = np.zeros(count, np.int32)
-        self._claims = np.zeros(count, np.int32)
-
-    @property
-    def num_free(self) -> int:
-        """How many cells nobody owns."""
-        return self.count - int(np.count_nonzero(self._owners))
+        # The same numbers, quicker to reach for a few of them.
+        self._view = self._owners.data
+        self._ones = np.ones(count, np.int32).data
 
     def share(self, cells: I32) -> None:
         """Count one more owner of each; no cell may be listed twice."""
         self._owners[cells] += 1
 
     def release(self, cells: I32) -> None:
-        """Count one owner less of each, as often as it is listed."""
-        np.subtract.at(self._owners, cells, 1)
+        """Count one owner less of each; no cell may be listed twice."""
+        owners = self._owners[cells] - np.int32(1)
+        self._owners[cells] = owners
+        self.num_free += len(cells) - int(np.count_nonzero(owners))
 
     def are_shared(self, cells: I32) -> bool:
         """Whether any of them has more than one owner."""
         return bool((self._owners[cells] > 1).any())
 
-    def take(self, wanted: I32, sequences: I32) -> I32:
-        """A free cell for each token: the one that it wants (n,), unless that is taken or wanted twice.
+    def take(self, cell: int, num_cells: int) -> int:
+        """Take `cell` and those behind it, `num_cells` or as many as are free in a row; returns how many."""
+        owners = self._view[cell : cell + num_cells]
+        taken = next(compress(count(), owners), len(owners))
+        owners[:taken] = self._ones[:taken]
+        self.num_free -= taken
+        return taken
 
-        Tokens of one sequence (n,) that cannot have theirs get neighbours somewhere else.
+    def room(self, cell: int, num_cells: int) -> int:
+        """Where to go on for `num_cells` more when `cell` is not free: in the longest free run.
+
+        Who writes before it keeps half of what is left there. But behind the last cell comes the first one,
+        so that a window goes round its storage.
         """
-        order = np.arange(len(wanted), dtype=np.int32)
-        self._claims[wanted] = order
-        is_lost = (self._owners[wanted] > 0) | (self._claims[wanted] != order)
-        if not is_lost.any():
-            self._owners[wanted] = 1
-            return wanted
-        self._owners[wanted[~is_lost]] = 1
-        cells = wanted.copy()
-        for sequence in np.unique(sequences[is_lost]).tolist():
-            rows = is_lost & (sequences == sequence)
-            cells[rows] = self._take_from_longest_run(int(np.count_nonzero(rows)))
-        return cells
-
-    def _take_from_longest_run(self, count: int) -> I32:
-        """Cells from the middle of the longest free run, so that who writes before it has room to go on."""
+        if cell == self.count and not self._view[0]:
+            return 0
         free = np.flatnonzero(self._owners == 0)
-        assert len(free) >= count, f"{count} cells are needed and {len(free)} are free"
+        assert len(free), f"{num_cells} more cells are needed and none is free"
         starts = np.flatnonzero(np.diff(free, prepend=-2) != 1)
         lengths = np.diff(starts, append=len(free))
         longest = lengths.argmax()
-        begin = starts[longest] + max(0, lengths[longest] - count) // 2
-        cells = free.take(np.arange(begin, begin + count), mode="wrap").astype(np.int32)
-        self._owners[cells] = 1
-        return cells
+        return int(free[starts[longest]] + max(0, lengths[longest] - num_cells) // 2)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 __all__ = ["Reach"]
-
-I32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +40,15 @@ class Reach:
         memory = self.window if self.memory is None else self.memory
         return None if memory is None or memory >= capacity else memory
 
-    def first_visible(self, positions: I32) -> I32:
+    def first_visible(self, positions: Sequence[int]) -> list[int]:
         """The lowest position that each of `positions` sees; never falls where positions grow."""
-        first = np.zeros_like(positions)
+        first = [0] * len(positions)
         if self.window is not None:
-            first = np.maximum(first, positions - (self.window - 1))
+            before = self.window - 1
+            first = [max(0, position - before) for position in positions]
         if self.chunk is not None:
-            first = np.maximum(first, positions - positions % self.chunk)
+            chunk = self.chunk
+            first = [max(low, p - p % chunk) for low, p in zip(first, positions, strict=True)]
         return first
 
     def last_start(self, position: int) -> int:

@@ -79,8 +79,13 @@ class Lists:
         self.written[target] = self.written[source][:length]
         self.firsts[target] = min(self.firsts[source], length)
 
-    def trim(self) -> None:
+    def make_room(self, count: int) -> None:
         kept = self.reach.memory or self.reach.window or CAPACITY
+        num_cells = SEQUENCES * CAPACITY if kept >= CAPACITY else SEQUENCES * kept + MAX_BATCH
+        if count > num_cells - len(self.stored()):
+            self.trim(kept)
+
+    def trim(self, kept: int) -> None:
         for sequence, written in enumerate(self.written):
             self.firsts[sequence] = max(self.firsts[sequence], len(written) - kept)
 
@@ -117,7 +122,7 @@ def forward(cache: CausalCache, lists: Lists, content: dict[int, int], batch: Ba
     keys = cache.record(Graph(), Dim("tokens", MAX_BATCH))[0].keys.handle
     assert isinstance(keys, np.ndarray)
     inputs = cache.start_forward(batch)
-    lists.trim()
+    lists.make_room(len(batch.tokens))
     tokens = list(zip(batch.sequences.tolist(), batch.positions.tolist(), strict=True))
     assert len(set(inputs["cells"].tolist())) == len(tokens)
     for (sequence, position), cell in zip(tokens, inputs["cells"].tolist(), strict=True):

@@ -1,0 +1,112 @@
+"""The cells of every sequence by position: how sequences grow, share, and shrink at either end.
+
+Plain numbers for what is looked at one by one, arrays for what is moved: a decode step looks at one cell a
+sequence, and runs when none of this is in the processor's caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.kvcache.cells import Cells
+
+__all__ = ["Table"]
+
+I32 = npt.NDArray[np.int32]
+
+
+class Table:
+    """Sequences of up to `capacity` tokens over `num_cells` cells.
+
+    Of a sequence the positions from `firsts` up to `lengths` are stored, and those before are not any more.
+    """
+
+    def __init__(self, sequences: int, capacity: int, num_cells: int) -> None:
+        self.cells = Cells(num_cells)
+        self.firsts = [0] * sequences
+        self.lengths = [0] * sequences
+        self._rows = np.zeros((sequences, capacity), np.int32)
+        # The same numbers, and lists of them: quicker to reach for a few of them than arrays.
+        self._views = [row.data for row in self._rows]
+        self._numbers = np.arange(num_cells, dtype=np.int32).data
+        self._listed = np.zeros(sequences * capacity, np.int32)
+        self._listed_view = self._listed.data
+        self._spacing = num_cells // sequences
+
+    def stored(self, sequence: int, begin: int = 0, end: int | None = None) -> I32:
+        """The cells of the stored tokens at positions begin to end (None: to the end of the sequence)."""
+        length = self.lengths[sequence]
+        stop = length if end is None else min(end, length)
+        return self._rows[sequence, max(begin, self.firsts[sequence]) : stop]
+
+    def append(self, counts: Mapping[int, int]) -> None:
+        """Take cells for more tokens of sequences: behind the last one, or at the home of an empty one."""
+        cells, numbers = self.cells, self._numbers
+        for sequence, count in counts.items():
+            row, begin = self._views[sequence], self.lengths[sequence]
+            is_empty = begin == self.firsts[sequence]
+            cell = self._spacing * sequence if is_empty else row[begin - 1] + 1
+            self.lengths[sequence] = end = begin + count
+            while begin < end:
+                taken = cells.take(cell, end - begin)
+                row[begin : begin + taken] = numbers[cell : cell + taken]
+                begin += taken
+                if begin < end:
+                    cell = cells.room(cell + taken, end - begin)
+
+    def cells_of(self, sequences: Sequence[int], positions: Sequence[int]) -> list[int]:
+        """The cell of each token."""
+        views = self._views
+        return [views[sequence][position] for sequence, position in zip(sequences, positions, strict=True)]
+
+    def listed(self, begins: Iterable[tuple[int, int]]) -> tuple[I32, dict[int, int]]:
+        """The cells of (sequence, begin) pairs, each from that position on, one sequence after the other.
+
+        Also the offset of each sequence: its position p is entry offset + p. The list is overwritten by the
+        next one.
+        """
+        offsets, size = {}, 0
+        for sequence, begin in begins:
+            end = self.lengths[sequence]
+            self._listed_view[size : size + end - begin] = self._views[sequence][begin:end]
+            offsets[sequence] = size - begin
+            size += end - begin
+        return self._listed[:size], offsets
+
+    def share(self, source: int, target: int, length: int) -> None:
+        """Give the empty sequence `target` the first `length` tokens of `source` too."""
+        first = min(self.firsts[source], length)
+        shared = self.stored(source, 0, length)
+        self.cells.share(shared)
+        self._rows[target, first:length] = shared
+        self.firsts[target], self.lengths[target] = first, length
+
+    def drop_tail(self, sequence: int, begin: int) -> None:
+        """Let go of the tokens from position `begin` on."""
+        self.cells.release(self.stored(sequence, begin))
+        self.firsts[sequence] = min(self.firsts[sequence], begin)
+        self.lengths[sequence] = begin
+
+    def drop_middle(self, sequence: int, begin: int, end: int) -> None:
+        """Let go of the tokens from position `begin` to `end`; those behind them move down."""
+        self.cells.release(self.stored(sequence, begin, end))
+        moved = self.stored(sequence, end)
+        length = self.lengths[sequence] - (end - begin)
+        self._rows[sequence, length - len(moved) : length] = moved.copy()
+        self.firsts[sequence] = self.first_without(sequence, begin, end)
+        self.lengths[sequence] = length
+
+    def first_without(self, sequence: int, begin: int, end: int) -> int:
+        """The lowest stored position, were the positions from `begin` to `end` gone."""
+        first = self.firsts[sequence]
+        return first if first <= begin else max(first, end) - (end - begin)
+
+    def trim(self, kept: int) -> None:
+        """Let go of all but the last `kept` tokens of every sequence."""
+        for sequence, length in enumerate(self.lengths):
+            if length - kept > self.firsts[sequence]:
+                self.cells.release(self.stored(sequence, 0, length - kept))
+                self.firsts[sequence] = length - kept
