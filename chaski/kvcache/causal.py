@@ -113,8 +113,9 @@ class CausalCache:
         }
 
     def undo_forward(self, batch: Batch) -> None:
-        self._cells.release(self._table[batch.sequences, batch.positions])
-        self._lengths -= np.bincount(batch.sequences, minlength=len(self._lengths)).astype(np.int32)
+        starts = dict(zip(batch.sequences[::-1].tolist(), batch.positions[::-1].tolist(), strict=True))
+        for sequence, start in starts.items():
+            self._table.drop_tail(sequence, start)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         if source == target:
