@@ -21,7 +21,7 @@ from chaski.kvcache.rotation import Rotation
 from chaski.kvcache.table import Table
 from chaski.ml import ops
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Mask, Tensor
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Mask, Tensor
 
 if TYPE_CHECKING:
     from chaski.model.input import Batch
@@ -59,8 +59,8 @@ class CausalCache:
         num_cells = sequences * capacity if self._kept is None else sequences * self._kept + max_batch
         self._layers = [
             (
-                backend.kv_buffer(num_cells, shape.heads, shape.key_size, types.keys),
-                backend.kv_buffer(num_cells, shape.heads, shape.value_size, types.values),
+                backend.kv_buffer(KVRole.KEYS, num_cells, shape.heads, shape.key_size, types.keys),
+                backend.kv_buffer(KVRole.VALUES, num_cells, shape.heads, shape.value_size, types.values),
             )
             for shape in shapes
         ]

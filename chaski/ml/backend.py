@@ -13,10 +13,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from chaski.errors import UnsupportedError
 from chaski.formats.gguf import TensorInfo
-from chaski.ml.graph import DType, Graph, KVBuffer, Weight
+from chaski.formats.quant import QuantType
+from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
 
-__all__ = ["Backend", "BackendOptions", "Device", "Memory", "Plan", "Progress"]
+__all__ = ["Backend", "BackendOptions", "Device", "Memory", "Plan", "Progress", "stored_type"]
 
 Progress = Callable[[float], None]
 """Called with the done share of the work, from 0 to 1."""
@@ -27,10 +29,13 @@ class BackendOptions:
     """`threads`: how many cores a plan may use; None is every physical core that this process may use.
 
     `isa`: the instruction set of the kernels, for tests and comparisons; `auto` is the fastest here.
+    `flash_attention`: whether attention goes through its history chunk by chunk (the fused form) or computes
+    all scores of a row first (the plain form, the definition). Both are exact up to rounding.
     """
 
     threads: int | None = None
     isa: str = "auto"
+    flash_attention: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,11 @@ class Backend(Protocol):
     def bind(self, weights: Sequence[tuple[Weight, TensorInfo]], progress: Progress) -> None:
         """Read the tensors and set every weight's `handle`."""
 
-    def kv_buffer(self, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
-        """Zeroed key or value storage. Raises OutOfMemoryError, or UnsupportedError for a dtype it lacks."""
+    def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
+        """Zeroed key or value storage.
+
+        Raises OutOfMemoryError, or UnsupportedError where heads of that size cannot have that type.
+        """
 
     def compile(self, graph: Graph) -> Plan:
         """Turn a graph into a plan with all its memory. Raises OutOfMemoryError."""
@@ -105,3 +113,14 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release threads and memory. Plans and buffers must not be used any more."""
+
+
+def stored_type(role: KVRole, size: int, dtype: DType) -> QuantType:
+    """The format that rows of `size` elements are stored in. Raises UnsupportedError for parts of a block."""
+    type = QuantType[dtype.name]
+    if size % type.block_size:
+        raise UnsupportedError(
+            f"{role.value} of type {dtype.value} come in blocks of {type.block_size}, and the model's heads "
+            f"have {size} elements; use f16, bf16 or f32"
+        )
+    return type

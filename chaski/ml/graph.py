@@ -18,7 +18,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DType", "Dim", "Graph", "KVBuffer", "Mask", "Operand", "Shape", "Tensor", "Weight"]
+__all__ = [
+    "DType",
+    "Dim",
+    "Graph",
+    "KVBuffer",
+    "KVRole",
+    "Mask",
+    "Operand",
+    "Shape",
+    "Tensor",
+    "Weight",
+]
 
 
 class DType(Enum):
@@ -95,10 +106,18 @@ class Weight:
         return self.handle is not None or self.array is not None
 
 
+class KVRole(Enum):
+    """What a buffer holds: a backend may lay keys and values out differently."""
+
+    KEYS = "keys"
+    VALUES = "values"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KVBuffer:
     """Storage of one layer's keys or values: `cells` rows of (`heads`, `size`), owned by a backend."""
 
+    role: KVRole
     cells: int
     heads: int
     size: int

@@ -92,11 +92,20 @@ def rotate_cells(cells: Tensor, table: Tensor, buffer: KVBuffer) -> Tensor:
     return cells.graph.record("rotate_cells", (cells, table, buffer), shape, buffer.dtype)
 
 
-def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Mask, scale: float) -> Tensor:
+def attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Mask,
+    scale: float,
+    sinks: Weight | None = None,
+    softcap: float = 0.0,
+) -> Tensor:
     """softmax(scale · q kᵀ) v of each token over the cells that it sees -> (n, heads, value size).
 
     q (n, heads, size); keys and values (cells, kv_heads, …) as `store` returns them. Consecutive groups of
-    heads/kv_heads query heads share a key/value head (Ainslie et al. 2023).
+    heads/kv_heads query heads share a key/value head (Ainslie et al. 2023). `sinks` (heads,) and `softcap`
+    (0 for none): see `chaski.ml.nn.attention`.
     """
     _require(len(q.shape) == 3 and q.shape[2] == keys.shape[2], "attention", q.shape, keys.shape)
     _require(keys.shape[:2] == values.shape[:2], "attention", keys.shape, values.shape)
@@ -104,4 +113,6 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Mask, scale: float)
     fits = isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads == 0
     _require(fits, "attention", q.shape, keys.shape)
     shape: Shape = (q.shape[0], heads, values.shape[2])
-    return q.graph.record("attention", (q, keys, values, mask.cells, mask.spans), shape, scale=scale)
+    _require(sinks is None or sinks.shape == (heads,), "attention", q.shape, sinks and sinks.shape)
+    operands = (q, keys, values, mask.cells, mask.spans, *(() if sinks is None else (sinks,)))
+    return q.graph.record("attention", operands, shape, scale=scale, softcap=softcap)

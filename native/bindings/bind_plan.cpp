@@ -1,4 +1,4 @@
-// Thread pools, weights, key/value storage and plans for Python. Every offset and size is checked here, once.
+// Thread pools, weights and plans for Python. Every offset and size is checked here, once.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -12,6 +12,7 @@
 #include "../steps/elementwise.h"
 #include "../steps/matmul.h"
 #include "isa.h"
+#include "storage.h"
 #include "weights.h"
 
 namespace nb = nanobind;
@@ -57,29 +58,6 @@ class Weights {
     std::shared_ptr<Region> memory_;
 };
 
-KVType kv_type(const std::string& name) {
-    if (name == "f32") return KVType::F32;
-    if (name == "f16") return KVType::F16;
-    if (name == "bf16") return KVType::BF16;
-    throw std::invalid_argument("key/value type " + name + " is unknown");
-}
-
-struct OwnedStorage {
-    KVStorage storage;
-    std::shared_ptr<Region> memory;
-};
-
-OwnedStorage make_storage(std::int64_t cells, std::int64_t heads, std::int64_t size,
-                          const std::string& type) {
-    require(cells > 0 && heads > 0 && size > 0 && cells < (std::int64_t{1} << 31),
-            "key/value storage: sizes must be positive");
-    KVType kind = kv_type(type);
-    std::size_t bytes = static_cast<std::size_t>(cells * heads * size) * kv_bytes(kind);
-    auto memory = std::make_shared<Region>(bytes);
-    memory->touch();
-    return {{memory->data(), cells, heads, size, kind}, memory};
-}
-
 // Builds a plan: arena offsets in, typed pointers and steps out. Activations are float32 rows [row][width].
 class PlanBuilder {
    public:
@@ -105,11 +83,11 @@ class PlanBuilder {
             false);
     }
 
-    int tiles(int tokens, int history, std::size_t spans, std::int64_t group) {
+    int tiles(int tokens, int history, std::size_t spans, std::int64_t group, bool is_plain) {
         require(group > 0 && history >= 0 && history < dims(), "tiles: bad dimension or group");
         tiles_.push_back(std::make_shared<Tiles>());
         add(std::make_unique<TileStep>(tokens, history, in<Span>(spans, tokens, 1), maximum(tokens),
-                                       tokens_per_tile(group), tiles_.back()),
+                                       tokens_per_tile(group, is_plain), tiles_.back()),
             false);
         return static_cast<int>(tiles_.size()) - 1;
     }
@@ -166,13 +144,7 @@ class PlanBuilder {
         Activations activations = is_quantized(m.type)
                                       ? quantizer(dim, m.k, quantized)->out
                                       : Activations{nullptr, nullptr, nullptr, in<float>(x, dim, m.k)};
-        const float* bias_values = nullptr;
-        if (bias >= 0) {
-            require(weights != nullptr, "matmul: a bias without weights");
-            bias_values = reinterpret_cast<const float*>(weights->place(bias, m.rows * sizeof(float)));
-            hold(weights->memory());
-        }
-        Output out{in<float>(y, dim, m.rows), m.rows, bias_values,
+        Output out{in<float>(y, dim, m.rows), m.rows, vector(weights, bias, m.rows),
                    residual < 0 ? nullptr : in<float>(residual, dim, m.rows)};
         add(std::make_unique<MatmulStep>(kernels_, dim, maximum(dim), weight, activations, out), barrier);
     }
@@ -210,19 +182,40 @@ class PlanBuilder {
             barrier);
     }
 
-    void attention(int dim, int history, std::int64_t heads, float scale, std::size_t q,
-                   const OwnedStorage& keys, const OwnedStorage& values, std::size_t cells, std::size_t spans,
-                   int tiles, std::size_t y, bool barrier) {
+    // `parts` is -1 where a batch is never split; `sinks` is the place of a vector of the weights, or -1.
+    void attention(int dim, int history, std::int64_t heads, float scale, float cap, bool is_plain,
+                   std::size_t q, const OwnedStorage& keys, const OwnedStorage& values, std::size_t cells,
+                   std::size_t spans, int tiles, const Weights* weights, std::int64_t sinks,
+                   std::int64_t parts, std::size_t y, bool barrier) {
         const KVStorage& k = keys.storage;
         const KVStorage& v = values.storage;
         require(heads > 0 && heads % k.heads == 0 && k.heads == v.heads && k.cells == v.cells,
                 "attention: heads or cells of queries, keys and values do not fit");
+        require(k.in_panels && !v.in_panels, "attention: keys lie in panels, and values in rows");
+        require(!is_plain || !(is_quantized(k.type) || is_quantized(v.type)),
+                "attention: the plain form reads plain numbers only");
         require(tiles >= 0 && tiles < static_cast<int>(tiles_.size()), "attention: no such tiles");
         hold(keys.memory);
         hold(values.memory);
-        Attention job{in<float>(q, dim, heads * k.size),   in<float>(y, dim, heads * v.size), k,     v,
-                      in<std::int32_t>(cells, history, 1), in<Span>(spans, dim, 1),           heads, scale};
-        add(std::make_unique<AttentionStep>(ops_, job, tiles_[tiles]), barrier);
+        std::int64_t length = is_plain ? plain_attention_length(maximum(history)) : kAttentionChunk;
+        Attention job{in<float>(q, dim, heads * k.size),
+                      in<float>(y, dim, heads * v.size),
+                      k,
+                      v,
+                      in<std::int32_t>(cells, history, 1),
+                      in<Span>(spans, dim, 1),
+                      vector(weights, sinks, heads),
+                      heads,
+                      scale,
+                      cap,
+                      is_plain,
+                      length};
+        std::int64_t size =
+            parts < 0 ? 0 : attention_parts(heads, k.heads, v.size, maximum(history), plan_->threads());
+        float* space = parts < 0 ? nullptr : plan_->buffer<float>(parts, size);
+        add(std::make_unique<AttentionStep>(ops_, job, tiles_[tiles], tokens_per_tile(job.group(), is_plain),
+                                            space, size, plan_->threads()),
+            barrier);
     }
 
     void finish() { plan_->finish(); }
@@ -251,6 +244,14 @@ class PlanBuilder {
     T* in(std::size_t offset, int dim, std::int64_t width) {
         require(width > 0, "plan: a row must have elements");
         return plan_->buffer<T>(offset, static_cast<std::size_t>(maximum(dim) * width));
+    }
+
+    // A vector of the weights, or null where the place is -1.
+    const float* vector(const Weights* weights, std::int64_t place, std::int64_t size) {
+        if (place < 0) return nullptr;
+        require(weights != nullptr, "plan: a vector without weights");
+        hold(weights->memory());
+        return reinterpret_cast<const float*>(weights->place(place, size * sizeof(float)));
     }
 
     // Quantized rows lie as [int8 values][float scales][int16 sums], each part 64-byte aligned.
@@ -310,10 +311,6 @@ void bind_plan(nb::module_& m) {
             },
             "offset"_a, "size"_a);
 
-    nb::class_<OwnedStorage>(m, "KVStorage").def_prop_ro("bytes", [](const OwnedStorage& s) {
-        return s.memory->size();
-    });
-    m.def("kv_storage", &make_storage, "cells"_a, "heads"_a, "size"_a, "type"_a);
     m.def(
         "matrix_bytes",
         [](int type, std::int64_t rows, std::int64_t k) {
@@ -322,6 +319,13 @@ void bind_plan(nb::module_& m) {
             return matrix_bytes(static_cast<DType>(type), rows, k);
         },
         "type"_a, "rows"_a, "columns"_a);
+    m.def(
+        "attention_parts_bytes",
+        [](std::int64_t heads, std::int64_t kv_heads, std::int64_t value_size, std::int64_t history,
+           int threads) {
+            return attention_parts(heads, kv_heads, value_size, history, threads) * sizeof(float);
+        },
+        "heads"_a, "kv_heads"_a, "value_size"_a, "history"_a, "threads"_a);
     m.def("is_quantized", [](int type) { return is_quantized(static_cast<DType>(type)); }, "type"_a);
     m.def("matrix_types", [] {
         std::vector<int> types;
@@ -342,7 +346,7 @@ void bind_plan(nb::module_& m) {
              })
         .def("check_indices", &PlanBuilder::check_indices, "name"_a, "dim"_a, "indices"_a, "limit"_a,
              "limit_dim"_a)
-        .def("tiles", &PlanBuilder::tiles, "tokens"_a, "history"_a, "spans"_a, "group"_a)
+        .def("tiles", &PlanBuilder::tiles, "tokens"_a, "history"_a, "spans"_a, "group"_a, "is_plain"_a)
         .def("embedding", &PlanBuilder::embedding, "dim"_a, "table"_a, "ids"_a, "y"_a, "barrier"_a)
         .def("rows", &PlanBuilder::rows, "dim"_a, "source_dim"_a, "width"_a, "x"_a, "indices"_a, "y"_a,
              "barrier"_a)
@@ -361,8 +365,9 @@ void bind_plan(nb::module_& m) {
         .def("store", &PlanBuilder::store, "dim"_a, "x"_a, "cells"_a, "target"_a, "barrier"_a)
         .def("rotate_cells", &PlanBuilder::rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "table"_a, "target"_a,
              "barrier"_a)
-        .def("attention", &PlanBuilder::attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "q"_a,
-             "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "y"_a, "barrier"_a)
+        .def("attention", &PlanBuilder::attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "cap"_a,
+             "is_plain"_a, "q"_a, "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "weights"_a.none(),
+             "sinks"_a, "parts"_a, "y"_a, "barrier"_a)
         .def("finish", &PlanBuilder::finish)
         .def("launch", &PlanBuilder::launch, "sizes"_a)
         .def("wait", &PlanBuilder::wait)

@@ -5,23 +5,35 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "panel.h"
+
 namespace chaski {
 
-// Element types of key/value storage.
-enum class KVType : std::uint8_t { F32, F16, BF16 };
+// Vectors are read from the middle of a panel's lines, so there are so many readable bytes behind the end.
+constexpr std::int64_t kStorageSlack = 64;
 
-constexpr std::size_t kv_bytes(KVType type) { return type == KVType::F32 ? 4 : 2; }
-
-// One layer's keys or values: [head][cell][size], so that a head's history is one stream.
+// One layer's keys or values, head by head, so that a head's history is one stream. A row is one head of one
+// cell: `size` elements as a file has them, plain numbers or blocks of 32 (see kFormats).
+//
+//   values  [head][cell]: rows; attention adds up rows, with lanes along the head's size
+//   keys    [head][16 cells]: the rows of 16 cells as a panel (see panel.h), so that lanes are tokens and a
+//           score is one serial sum
 struct KVStorage {
     std::byte* data;
     std::int64_t cells;
     std::int64_t heads;
     std::int64_t size;
-    KVType type;
+    DType type;
+    bool in_panels;
 
-    std::byte* row(std::int64_t head, std::int64_t cell) const {
-        return data + (head * cells + cell) * size * static_cast<std::int64_t>(kv_bytes(type));
+    [[gnu::always_inline]] std::int64_t head_bytes() const {
+        return in_panels ? num_panels(cells) * panel_bytes(type, size) : cells * row_bytes(type, size);
+    }
+    [[gnu::always_inline]] std::byte* row(std::int64_t head, std::int64_t cell) const {
+        return data + head * head_bytes() + cell * row_bytes(type, size);
+    }
+    [[gnu::always_inline]] std::byte* panel(std::int64_t head, std::int64_t cell) const {
+        return data + head * head_bytes() + cell / kLanes * panel_bytes(type, size);
     }
 };
 
@@ -38,20 +50,35 @@ struct Tile {
     std::int32_t count;
 };
 
-// History is cut where a position is a multiple of this: the same cuts for every batch and thread count.
-constexpr std::int64_t kAttentionChunk = 64;
+// The fused form cuts history where a position is a multiple of this: the same cuts for every batch and
+// thread count.
+constexpr std::int64_t kAttentionChunk = 256;
 // Query rows (tokens times heads that share keys) of a tile, at most, unless one token has more.
 constexpr std::int64_t kAttentionRows = 64;
+constexpr std::int64_t kPlainAttentionRows = 8;
 
+// What attention computes, for each query row:
+//
+//   scores = scale · q k, bounded to cap · tanh(scores / cap) where there is a cap
+//   y = sum of exp(score - maximum) v / (sum of exp(score - maximum) + exp(sink - maximum))
+//
+// The plain form does just that. The fused form does it chunk by chunk, each with its own maximum, and joins
+// the chunks in order; so chunks may be computed by several threads, and no row of scores is longer than one.
 struct Attention {
     const float* q;  // [token][head][size]
     float* y;        // [token][head][value size]
     KVStorage keys;
     KVStorage values;
     const std::int32_t* cells;
-    const Span* spans;  // [token]
+    const Span* spans;   // [token]
+    const float* sinks;  // [head], or null
     std::int64_t heads;
     float scale;
+    float cap;  // 0 for none
+    bool is_plain;
+    std::int64_t length;  // of a chunk: kAttentionChunk, in the plain form plain_attention_length
+
+    [[gnu::always_inline]] std::int64_t group() const { return heads / keys.heads; }
 };
 
 struct Ops {
@@ -63,17 +90,34 @@ struct Ops {
     // Rotates the pairs (2j, 2j+1), j < pairs, of each head of one token; copies the rest.
     void (*rope)(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
                  std::int64_t pairs, float* y);
-    // Writes one token's heads [head][size] into a cell, rounding to the storage's type.
-    void (*store)(const float* x, const KVStorage& storage, std::int64_t cell);
-    // Rotates the pairs of each head stored in a cell, as `rope` does. `head_row` has room for one head, its
-    // size rounded up to a multiple of 16.
+    // Writes one token's heads [head][size] into a cell, rounding to the storage's type. `scratch` of this
+    // and the next two has room for one head as floats, its size rounded up to a multiple of 16, and once
+    // more.
+    void (*store)(const float* x, const KVStorage& storage, std::int64_t cell, float* scratch);
+    // Reads a cell: [head][size].
+    void (*load)(const KVStorage& storage, std::int64_t cell, float* y, float* scratch);
+    // Rotates the pairs of each head stored in a cell, as `rope` does.
     void (*rotate)(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
-                   std::int64_t pairs, float* head_row);
+                   std::int64_t pairs, float* scratch);
+    // Scratch bytes of attention for tiles of `rows` query rows.
+    std::size_t (*attention_scratch)(const Attention& job, std::int64_t rows);
     // Attention of the tokens of `tile` for the query heads of one key/value head.
     void (*attention)(const Attention& job, Tile tile, std::int64_t kv_head, std::byte* scratch);
+    // The same in two steps: one chunk of the tile's history, into part_floats(...) floats, and all in order.
+    void (*attention_chunk)(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunk,
+                            float* part, std::byte* scratch);
+    void (*attention_join)(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
+                           const float* parts, std::byte* scratch);
 };
 
-// Scratch bytes of `attention` for tiles of `rows` query rows.
-std::size_t attention_scratch(std::int64_t rows, std::int64_t key_size, std::int64_t value_size);
+// Where one chunk is to hold all of a history; it starts at a multiple of 64.
+[[maybe_unused]] static constexpr std::int64_t plain_attention_length(std::int64_t history) {
+    return (history + 63) / 64 * 64 + 64;
+}
+
+// Floats of what attention knows about one chunk for `rows` query rows: sums of values, maxima, totals.
+[[maybe_unused]] static constexpr std::int64_t part_floats(std::int64_t rows, std::int64_t value_size) {
+    return rows * ((value_size + 15) / 16 * 16) + 2 * ((rows + 15) / 16 * 16);
+}
 
 }  // namespace chaski

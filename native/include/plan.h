@@ -63,6 +63,7 @@ class Plan {
     void wait();
 
     const Sizes& maxima() const { return maxima_; }
+    int threads() const { return pool_->threads(); }
     std::size_t bytes() const { return arena_.size() + scratch_bytes_ * pool_->threads(); }
 
    private:

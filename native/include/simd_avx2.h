@@ -49,6 +49,15 @@ CHASKI_INLINE I32x16 load_bytes(const void* p) {
     const __m128i a = load_128(p);
     return {_mm256_cvtepu8_epi32(a), _mm256_cvtepu8_epi32(_mm_srli_si128(a, 8))};
 }
+CHASKI_INLINE I32x16 load_i8(const void* p) {
+    const __m128i a = load_128(p);
+    return {_mm256_cvtepi8_epi32(a), _mm256_cvtepi8_epi32(_mm_srli_si128(a, 8))};
+}
+// The half-precision number at p in all lanes.
+CHASKI_INLINE F32x16 splat_f16(const void* p) {
+    const __m256 all = _mm256_cvtph_ps(_mm_set1_epi16(read<int16_t>(p)));
+    return {all, all};
+}
 CHASKI_INLINE F32x16 load_bf16(const void* p) {
     const I32x16 a = load_u16(p);
     return {_mm256_castsi256_ps(_mm256_slli_epi32(a.lo, 16)),

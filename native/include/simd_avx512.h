@@ -34,6 +34,13 @@ CHASKI_INLINE I32x16 load_u16(const void* p) {
 CHASKI_INLINE I32x16 load_bytes(const void* p) {
     return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
 }
+CHASKI_INLINE I32x16 load_i8(const void* p) {
+    return {_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
+// The half-precision number at p in all lanes.
+CHASKI_INLINE F32x16 splat_f16(const void* p) {
+    return {_mm512_cvtph_ps(_mm256_set1_epi16(read<int16_t>(p)))};
+}
 CHASKI_INLINE F32x16 load_bf16(const void* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(load_u16(p).v, 16))};
 }

@@ -45,6 +45,15 @@ CHASKI_INLINE F32x16 load_f16(const void* p) {
     return {
         __builtin_bit_cast(Float16, (is_special & special) | (~is_special & finite) | (h & 0x8000) << 16)};
 }
+CHASKI_INLINE I32x16 load_i8(const void* p) {
+    return {__builtin_convertvector(read<int8_t __attribute__((vector_size(16)))>(p), Int16)};
+}
+// The half-precision number at p in all lanes.
+CHASKI_INLINE F32x16 splat_f16(const void* p) {
+    uint16_t lanes[16];
+    for (uint16_t& lane : lanes) lane = read<uint16_t>(p);
+    return load_f16(lanes);
+}
 CHASKI_INLINE F32x16 load_bf16(const void* p) { return {__builtin_bit_cast(Float16, load_u16(p).v << 16)}; }
 CHASKI_INLINE U8x64 load_u8(const void* p) { return {read<Uint16>(p)}; }
 CHASKI_INLINE void store_u8(void* p, U8x64 a) { write(p, a.v); }

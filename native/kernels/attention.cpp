@@ -1,232 +1,302 @@
-// Attention over scattered cells. Compiled once per instruction set.
+// Attention over scattered cells; what it computes is said in ops.h. Compiled once per instruction set.
 //
-// A tile is up to 64 query rows (tokens × the heads of a group) of one sequence. Its history is taken in
-// chunks of 64 positions: keys are brought into [size][64], so that lanes are tokens, and then both products,
-// scores = q k and y += p v, are small matrix products in which every element is one serial sum.
+// A tile is up to 64 query rows (tokens × the heads of a group) of one sequence. A chunk of its history gives
+// scores, weights and weighted values, and chunks are joined in order; the plain form has one chunk.
 
-#include <cstring>
+#include <cmath>
 #include <limits>
 
 #include "attention_kernel.h"
-#include "storage.h"
+#include "attention_products.h"
+#include "entry_points.h"
 
 namespace chaski::CHASKI_ISA {
 namespace {
 
-constexpr std::int64_t kChunk = kAttentionChunk;
+constexpr std::size_t kLine = 64;
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
-// C[rows][columns] = (add ? C : 0) + A[rows][depth] B[depth][columns], with ROWS rows and VECS·16 columns.
-template <int ROWS, int VECS>
-void multiply_block(const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float* c,
-                    std::int64_t ldc, std::int64_t depth, bool add) {
-    F32x16 sums[ROWS][VECS];
-    for (int r = 0; r < ROWS; ++r) {
-        for (int v = 0; v < VECS; ++v) {
-            sums[r][v] = add ? load_f32(c + r * ldc + v * kLanes) : splat(0.0f);
-        }
-    }
-    for (std::int64_t k = 0; k < depth; ++k) {
-        F32x16 right[VECS];
-        for (int v = 0; v < VECS; ++v) right[v] = load_f32(b + k * ldb + v * kLanes);
-        for (int r = 0; r < ROWS; ++r) {
-            F32x16 left = splat(a[r * lda + k]);
-            for (int v = 0; v < VECS; ++v) sums[r][v] = fma(left, right[v], sums[r][v]);
-        }
-    }
-    for (int r = 0; r < ROWS; ++r) {
-        for (int v = 0; v < VECS; ++v) store_f32(c + r * ldc + v * kLanes, sums[r][v]);
-    }
-}
+std::int64_t padded(std::int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
-template <int VECS>
-void multiply_columns(const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float* c,
-                      std::int64_t ldc, std::int64_t rows, std::int64_t depth, bool add) {
-    constexpr int kRows = kRegisters >= 32 ? 6 : 2;
-    std::int64_t r = 0;
-    auto block = [&](auto count) {
-        multiply_block<count.value, VECS>(a + r * lda, lda, b, ldb, c + r * ldc, ldc, depth, add);
-        r += count.value;
-    };
-    while (r + kRows <= rows) block(Index<kRows>{});
-    if (kRows > 4 && r + 4 <= rows) block(Index<4>{});
-    while (r + 2 <= rows) block(Index<2>{});
-    if (r < rows) block(Index<1>{});
-}
-
-// `columns` is a multiple of 16.
-void multiply(const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float* c, std::int64_t ldc,
-              std::int64_t rows, std::int64_t columns, std::int64_t depth, bool add) {
-    constexpr int kVecs = kRegisters >= 32 ? 4 : 2;
-    std::int64_t n = 0;
-    for (; n + kVecs * kLanes <= columns; n += kVecs * kLanes) {
-        multiply_columns<kVecs>(a, lda, b + n, ldb, c + n, ldc, rows, depth, add);
-    }
-    for (; n < columns; n += kLanes) multiply_columns<1>(a, lda, b + n, ldb, c + n, ldc, rows, depth, add);
-}
-
-// Where the pieces of the scratch memory lie; all row lengths are multiples of 16.
-struct Workspace {
-    std::int64_t key_size;    // padded
+// What is known of each row after some of its history: the highest score, the sum of the weights relative to
+// it, and the sum of the values with these weights. Its floats lie one after the other: part_floats.
+struct Part {
     std::int64_t value_size;  // padded
-    float* q;                 // [row][key size], scaled
-    float* keys;              // [key size][chunk]
-    float* values;            // [chunk][value size]
-    float* weights;           // [row][chunk]: scores, then exp(score - maximum)
-    float* sums;              // [row][value size]: the weighted values so far
+    float* sums;              // [row][value size]
     float* maxima;            // [row]
-    float* totals;            // [row]: sum of weights so far
+    float* totals;            // [row]
 
-    Workspace(std::byte* scratch, std::int64_t rows, std::int64_t key, std::int64_t value)
-        : key_size((key + kLanes - 1) / kLanes * kLanes), value_size((value + kLanes - 1) / kLanes * kLanes) {
-        float* next = reinterpret_cast<float*>(scratch);
-        auto take = [&next](std::int64_t count) {
-            float* taken = next;
-            next += (count + kLanes - 1) / kLanes * kLanes;
-            return taken;
-        };
-        q = take(rows * key_size);
-        keys = take(key_size * kChunk);
-        values = take(kChunk * value_size);
-        weights = take(rows * kChunk);
-        sums = take(rows * value_size);
-        maxima = take(rows);
-        totals = take(rows);
+    Part(float* floats, std::int64_t rows, std::int64_t size)
+        : value_size(padded(size)),
+          sums(floats),
+          maxima(sums + rows * value_size),
+          totals(maxima + padded(rows)) {}
+
+    void clear(std::int64_t rows) {
+        for (std::int64_t r = 0; r < rows; ++r) {
+            maxima[r] = kHidden;
+            totals[r] = 0.0f;
+        }
+        std::memset(sums, 0, rows * value_size * sizeof(float));
     }
 };
 
-// Keys of 16 tokens as 16 columns from `column` on: rows of storage become lanes.
-template <KVType T>
-void load_keys(const KVStorage& storage, const std::byte* const (&rows)[kLanes], std::int64_t key_size,
-               float* column) {
-    for (std::int64_t d = 0; d < key_size; d += kLanes) {
-        F32x16 block[kLanes];
-        for (int i = 0; i < kLanes; ++i) {
-            block[i] = rows[i] == nullptr ? splat(0.0f) : load_lanes<T>(rows[i], d, storage.size - d);
+// The pieces of a thread's scratch memory for a tile of `rows`, each of a multiple of 64 bytes.
+struct Workspace {
+    Activations queries;  // scaled; quantized too where keys are
+    float* widened;       // [64][the larger padded size]
+    std::byte* panels;    // of a block, where cells are scattered
+    float* weights;       // [row][length]
+    float* part;          // of the chunk
+    float* all;           // of all chunks so far
+    std::size_t bytes;
+
+    Workspace(const Attention& job, std::int64_t rows, std::byte* scratch) : bytes(0) {
+        auto take = [&](std::int64_t count, std::size_t size) {
+            std::byte* taken = scratch + bytes;
+            bytes += (count * size + kLine - 1) / kLine * kLine;
+            return taken;
+        };
+        auto floats = [&](std::int64_t count) {
+            return reinterpret_cast<float*>(take(count, sizeof(float)));
+        };
+        const std::int64_t size = job.keys.size;
+        const std::int64_t wider = size > padded(job.values.size) ? size : padded(job.values.size);
+        queries.floats = floats(rows * size);
+        queries.scales = floats(rows * (size / 32));
+        queries.values = reinterpret_cast<std::int8_t*>(take(rows * size, 1));
+        queries.sums = reinterpret_cast<std::int16_t*>(take(rows * (size / 16), sizeof(std::int16_t)));
+        widened = floats(kBlock * wider);
+        panels = take(kBlockPanels * (panel_bytes(job.keys.type, size) + kStorageSlack), 1);
+        weights = floats(rows * job.length);
+        part = floats(part_floats(rows, job.values.size));
+        all = floats(part_floats(rows, job.values.size));
+    }
+};
+
+// The tokens of a tile and what they see, as entries of the history; `origin` is where position 0 would be.
+struct View {
+    const Attention& job;
+    Tile tile;
+    std::int64_t kv_head;
+    const Span* spans;
+    std::int64_t rows;
+    std::int64_t origin;
+    std::int64_t begin;
+    std::int64_t end;
+
+    View(const Attention& job, Tile tile, std::int64_t kv_head)
+        : job(job),
+          tile(tile),
+          kv_head(kv_head),
+          spans(job.spans + tile.begin),
+          rows(tile.count * job.group()),
+          origin(spans[0].begin - spans[0].first),
+          begin(spans[0].begin),
+          end(spans[0].end) {
+        for (std::int64_t token = 1; token < tile.count; ++token) {
+            if (spans[token].begin < begin) begin = spans[token].begin;
+            if (spans[token].end > end) end = spans[token].end;
         }
-        transpose(block);
-        for (int i = 0; i < kLanes; ++i) store_f32(column + (d + i) * kChunk, block[i]);
     }
+
+    const Span& span(std::int64_t row) const { return spans[row / job.group()]; }
+    std::int64_t head(std::int64_t row) const { return kv_head * job.group() + row % job.group(); }
+    // Chunks start at the origin plus multiples of their length; that of the plain form, at a block.
+    std::int64_t first_start() const {
+        const std::int64_t step = job.is_plain ? kBlock : job.length;
+        return origin + (begin - origin) / step * step;
+    }
+};
+
+void load_queries(const View& view, const Workspace& w) {
+    const Attention& job = view.job;
+    const std::int64_t size = job.keys.size;
+    auto* to = const_cast<float*>(w.queries.floats);
+    for (std::int64_t r = 0; r < view.rows; ++r, to += size) {
+        const std::int64_t token = view.tile.begin + r / job.group();
+        const float* q = job.q + (token * job.heads + view.head(r)) * size;
+        for (std::int64_t d = 0; d < size; ++d) to[d] = q[d] * job.scale;
+    }
+    if (is_quantized(job.keys.type)) quantize_rows(w.queries.floats, view.rows, size, w.queries);
 }
 
-// One token's value, completed with zeros.
-template <KVType T>
-void load_value(const KVStorage& storage, const std::byte* row, std::int64_t value_size, float* y) {
-    for (std::int64_t d = 0; d < value_size; d += kLanes) {
-        store_f32(y + d, row == nullptr ? splat(0.0f) : load_lanes<T>(row, d, storage.size - d));
-    }
+// cap · tanh(x / cap), with tanh(t) = 1 - 2 / (e^2t + 1).
+CHASKI_INLINE F32x16 bounded(F32x16 x, float cap) {
+    const F32x16 power = exp(x * splat(2.0f / cap));
+    return splat(cap) - splat(2.0f * cap) / (power + splat(1.0f));
 }
 
-// Fills keys and values of a chunk: entry i is history cell begin + i for i in [from, to), else zero.
-void load_chunk(const Attention& job, std::int64_t kv_head, std::int64_t begin, std::int64_t from,
-                std::int64_t to, const Workspace& w) {
-    for (std::int64_t first = 0; first < kChunk; first += kLanes) {
-        const std::byte* keys[kLanes];
-        const std::byte* values[kLanes];
-        for (std::int64_t i = 0; i < kLanes; ++i) {
-            bool is_there = first + i >= from && first + i < to;
-            std::int64_t cell = is_there ? job.cells[begin + first + i] : 0;
-            keys[i] = is_there ? job.keys.row(kv_head, cell) : nullptr;
-            values[i] = is_there ? job.values.row(kv_head, cell) : nullptr;
+// Turns scores[from, to) into weights relative to their maximum, and the others, up to `length`, into zeros.
+void soften(float* scores, std::int64_t from, std::int64_t to, std::int64_t length, float cap, float* maximum,
+            float* total) {
+    const std::int64_t first = from / kLanes * kLanes;
+    const std::int64_t last = padded(to);
+    if (cap > 0.0f) {
+        for (std::int64_t i = first; i < last; i += kLanes) {
+            store_f32(scores + i, bounded(load_f32(scores + i), cap));
         }
-        with_type(job.keys.type,
-                  [&](auto type) { load_keys<type.value>(job.keys, keys, w.key_size, w.keys + first); });
-        with_type(job.values.type, [&](auto type) {
-            for (std::int64_t i = 0; i < kLanes; ++i) {
-                load_value<type.value>(job.values, values[i], w.value_size,
-                                       w.values + (first + i) * w.value_size);
-            }
-        });
     }
-}
-
-// Turns a row of scores into weights relative to the maximum so far; entries outside [from, to) count
-// nothing.
-void soften(float* scores, std::int64_t from, std::int64_t to, float* maximum, float* total, float* sums,
-            std::int64_t value_size) {
-    const float hidden = -std::numeric_limits<float>::infinity();
-    for (std::int64_t i = 0; i < from; ++i) scores[i] = hidden;
-    for (std::int64_t i = to; i < kChunk; ++i) scores[i] = hidden;
-    F32x16 highest = load_f32(scores);
-    for (std::int64_t i = kLanes; i < kChunk; i += kLanes) highest = max(highest, load_f32(scores + i));
-    float now = max_lanes(highest);
-    if (now < *maximum) now = *maximum;
-    F32x16 level = splat(now);
+    for (std::int64_t i = first; i < from; ++i) scores[i] = kHidden;
+    for (std::int64_t i = to; i < last; ++i) scores[i] = kHidden;
+    F32x16 highest = splat(kHidden);
+    for (std::int64_t i = first; i < last; i += kLanes) highest = max(highest, load_f32(scores + i));
+    *maximum = max_lanes(highest);
+    const F32x16 level = splat(*maximum);
     F32x16 sum = splat(0.0f);
-    for (std::int64_t i = 0; i < kChunk; i += kLanes) {
-        F32x16 weight = exp(load_f32(scores + i) - level);
+    for (std::int64_t i = first; i < last; i += kLanes) {
+        const F32x16 weight = exp(load_f32(scores + i) - level);
         store_f32(scores + i, weight);
         sum = sum + weight;
     }
-    // The first chunk of a row has nothing to rescale: exp(-inf - now) is 0 and so are the sums.
-    F32x16 before = exp(splat(*maximum) - level);
-    float rescale[kLanes];
-    store_f32(rescale, before);
-    *total = *total * rescale[0] + sum_lanes(sum);
-    for (std::int64_t d = 0; d < value_size; d += kLanes) store_f32(sums + d, load_f32(sums + d) * before);
-    *maximum = now;
+    *total = sum_lanes(sum);
+    std::memset(scores, 0, first * sizeof(float));
+    std::memset(scores + last, 0, (length - last) * sizeof(float));
+}
+
+// The entries [from, to) of the chunk that starts at `start`, as far as any row sees them.
+struct Range {
+    std::int64_t start;
+    std::int64_t from;
+    std::int64_t to;
+
+    Range(std::int64_t start, std::int64_t begin, std::int64_t end, std::int64_t length)
+        : start(start),
+          from(begin > start ? begin - start : 0),
+          to(end - start < length ? end - start : length) {}
+
+    // f(first entry, from, to) for each block, from and to counted from that entry.
+    template <class F>
+    CHASKI_INLINE void for_blocks(const F& f) const {
+        for (std::int64_t at = from / kBlock * kBlock; at < to; at += kBlock) {
+            f(at, from > at ? from - at : 0, to - at < kBlock ? to - at : kBlock);
+        }
+    }
+};
+
+template <DType T>
+void score(const View& view, const Range& range, const Workspace& w) {
+    const Attention& job = view.job;
+    range.for_blocks([&](std::int64_t at, std::int64_t from, std::int64_t to) {
+        KeyBlock keys;
+        keys.find<T>(job.keys, view.kv_head, job.cells + range.start + at, from, to, w.panels);
+        score_block<T>(w.queries, view.rows, keys, job.keys.size, w.weights + at, job.length, w.widened);
+    });
+}
+
+template <DType T>
+void add_up(const View& view, const Range& range, const Workspace& w, const Part& part) {
+    const Attention& job = view.job;
+    range.for_blocks([&](std::int64_t at, std::int64_t from, std::int64_t to) {
+        const std::byte* rows[kBlock];
+        for (std::int64_t i = from; i < to; ++i) {
+            rows[i - from] = job.values.row(view.kv_head, job.cells[range.start + at + i]);
+        }
+        add_values<T>(w.weights + at + from, job.length, view.rows, rows, to - from, job.values.size,
+                      part.sums, w.widened);
+    });
+}
+
+// One chunk of the history of all rows of a tile.
+void attend(const View& view, std::int64_t start, const Workspace& w, Part part) {
+    const Attention& job = view.job;
+    const Range range(start, view.begin, view.end, job.length);
+    with_type(job.keys.type, [&](auto type) { score<type.value>(view, range, w); });
+    part.clear(view.rows);
+    const std::int64_t used = padded(range.to);
+    for (std::int64_t r = 0; r < view.rows; ++r) {
+        const Range seen(start, view.span(r).begin, view.span(r).end, job.length);
+        float* scores = w.weights + r * job.length;
+        if (seen.from < seen.to) {
+            soften(scores, seen.from, seen.to, used, job.cap, &part.maxima[r], &part.totals[r]);
+        } else {
+            std::memset(scores, 0, used * sizeof(float));
+        }
+    }
+    with_type(job.values.type, [&](auto type) { add_up<type.value>(view, range, w, part); });
+}
+
+float exp_of(float x) {
+    float lanes[kLanes];
+    store_f32(lanes, exp(splat(x)));
+    return lanes[0];
+}
+
+// Takes the next chunk into what is known.
+void join(const Part& next, std::int64_t rows, const Part& all) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+        if (next.maxima[r] == kHidden) continue;
+        const float level = all.maxima[r] > next.maxima[r] ? all.maxima[r] : next.maxima[r];
+        const float before = exp_of(all.maxima[r] - level);
+        const float added = exp_of(next.maxima[r] - level);
+        all.totals[r] = all.totals[r] * before + next.totals[r] * added;
+        all.maxima[r] = level;
+        float* sums = all.sums + r * all.value_size;
+        const float* more = next.sums + r * all.value_size;
+        for (std::int64_t d = 0; d < all.value_size; d += kLanes) {
+            store_f32(sums + d, fma(load_f32(more + d), splat(added), load_f32(sums + d) * splat(before)));
+        }
+    }
+}
+
+// Adds the sinks to the totals, divides by them, and writes the result.
+void finish(const View& view, const Part& all) {
+    const Attention& job = view.job;
+    for (std::int64_t r = 0; r < view.rows; ++r) {
+        float total = all.totals[r];
+        float factor = 1.0f;
+        if (job.sinks != nullptr) {
+            const float sink = job.sinks[view.head(r)];
+            const float level = sink > all.maxima[r] ? sink : all.maxima[r];
+            factor = exp_of(all.maxima[r] - level);
+            total = total * factor + exp_of(sink - level);
+        }
+        factor /= total;
+        const std::int64_t token = view.tile.begin + r / job.group();
+        float* y = job.y + (token * job.heads + view.head(r)) * job.values.size;
+        const float* sums = all.sums + r * all.value_size;
+        for (std::int64_t d = 0; d < job.values.size; ++d) y[d] = sums[d] * factor;
+    }
 }
 
 }  // namespace
 
+std::size_t attention_scratch(const Attention& job, std::int64_t rows) {
+    return Workspace(job, rows, nullptr).bytes;
+}
+
 void attention(const Attention& job, Tile tile, std::int64_t kv_head, std::byte* scratch) {
-    std::int64_t group = job.heads / job.keys.heads;
-    std::int64_t rows = tile.count * group;
-    Workspace w(scratch, rows, job.keys.size, job.values.size);
-    const Span* spans = job.spans + tile.begin;
+    const View view(job, tile, kv_head);
+    const Workspace w(job, view.rows, scratch);
+    const Part part(w.part, view.rows, job.values.size);
+    Part all(w.all, view.rows, job.values.size);
+    load_queries(view, w);
+    all.clear(view.rows);
+    for (std::int64_t start = view.first_start(); start < view.end; start += job.length) {
+        attend(view, start, w, part);
+        join(part, view.rows, all);
+    }
+    finish(view, all);
+}
 
-    std::int64_t begin = spans[0].begin;
-    std::int64_t end = spans[0].end;
-    for (std::int64_t token = 0; token < tile.count; ++token) {
-        if (spans[token].begin < begin) begin = spans[token].begin;
-        if (spans[token].end > end) end = spans[token].end;
-        for (std::int64_t head = 0; head < group; ++head) {
-            const float* q =
-                job.q + ((tile.begin + token) * job.heads + kv_head * group + head) * job.keys.size;
-            float* to = w.q + (token * group + head) * w.key_size;
-            for (std::int64_t d = 0; d < job.keys.size; ++d) to[d] = q[d] * job.scale;
-            for (std::int64_t d = job.keys.size; d < w.key_size; ++d) to[d] = 0.0f;
-        }
-    }
-    for (std::int64_t r = 0; r < rows; ++r) {
-        w.maxima[r] = -std::numeric_limits<float>::infinity();
-        w.totals[r] = 0.0f;
-    }
-    std::memset(w.sums, 0, rows * w.value_size * sizeof(float));
+void attention_chunk(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunk, float* part,
+                     std::byte* scratch) {
+    const View view(job, tile, kv_head);
+    const Workspace w(job, view.rows, scratch);
+    load_queries(view, w);
+    attend(view, view.first_start() + chunk * job.length, w, Part(part, view.rows, job.values.size));
+}
 
-    // `list` is where the history would hold position 0, so chunks start at list + multiples of the length.
-    std::int64_t list = spans[0].begin - spans[0].first;
-    for (std::int64_t start = list + (begin - list) / kChunk * kChunk; start < end; start += kChunk) {
-        std::int64_t to = end - start < kChunk ? end - start : kChunk;
-        load_chunk(job, kv_head, start, start < begin ? begin - start : 0, to, w);
-        multiply(w.q, w.key_size, w.keys, kChunk, w.weights, kChunk, rows, kChunk, job.keys.size, false);
-        std::int64_t first_row = rows;
-        std::int64_t last_row = 0;
-        for (std::int64_t r = 0; r < rows; ++r) {
-            const Span& span = spans[r / group];
-            std::int64_t row_from = span.begin > start ? span.begin - start : 0;
-            std::int64_t row_to = span.end - start < to ? span.end - start : to;
-            if (row_from >= row_to) {
-                std::memset(w.weights + r * kChunk, 0, kChunk * sizeof(float));
-                continue;
-            }
-            if (first_row == rows) first_row = r;
-            last_row = r + 1;
-            soften(w.weights + r * kChunk, row_from, row_to, &w.maxima[r], &w.totals[r],
-                   w.sums + r * w.value_size, w.value_size);
-        }
-        if (first_row < last_row) {
-            multiply(w.weights + first_row * kChunk, kChunk, w.values, w.value_size,
-                     w.sums + first_row * w.value_size, w.value_size, last_row - first_row, w.value_size, to,
-                     true);
-        }
+void attention_join(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
+                    const float* parts, std::byte* scratch) {
+    const View view(job, tile, kv_head);
+    Part all(reinterpret_cast<float*>(scratch), view.rows, job.values.size);
+    all.clear(view.rows);
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+        auto* part = const_cast<float*>(parts + chunk * part_floats(view.rows, job.values.size));
+        join(Part(part, view.rows, job.values.size), view.rows, all);
     }
-
-    for (std::int64_t r = 0; r < rows; ++r) {
-        std::int64_t token = tile.begin + r / group;
-        float* y = job.y + (token * job.heads + kv_head * group + r % group) * job.values.size;
-        float inverse = 1.0f / w.totals[r];
-        for (std::int64_t d = 0; d < job.values.size; ++d) y[d] = w.sums[r * w.value_size + d] * inverse;
-    }
+    finish(view, all);
 }
 
 }  // namespace chaski::CHASKI_ISA

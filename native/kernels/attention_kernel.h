@@ -1,10 +1,23 @@
-// The attention kernel of one instruction set; what it computes is said in ops.h.
+// The attention and storage kernels of one instruction set; what they compute is said in ops.h.
 #pragma once
 
 #include "ops.h"
 
 namespace chaski::CHASKI_ISA {
 
+void rope(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
+          std::int64_t pairs, float* y);
+
+void store_cell(const float* x, const KVStorage& storage, std::int64_t cell, float* scratch);
+void load_cell(const KVStorage& storage, std::int64_t cell, float* y, float* scratch);
+void rotate_cell(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
+                 std::int64_t pairs, float* scratch);
+
+std::size_t attention_scratch(const Attention& job, std::int64_t rows);
 void attention(const Attention& job, Tile tile, std::int64_t kv_head, std::byte* scratch);
+void attention_chunk(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunk, float* part,
+                     std::byte* scratch);
+void attention_join(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
+                    const float* parts, std::byte* scratch);
 
 }  // namespace chaski::CHASKI_ISA

@@ -1,4 +1,4 @@
-// Norm, activation, rotation and storage. Compiled once per instruction set.
+// Norm, activation, sum and rotation. Compiled once per instruction set.
 //
 // All loops go over 16 lanes, whatever the width of a register, and sums are taken per lane and then over a
 // fixed tree. So a row has the same bits in every batch, and nearly always for every instruction set.
@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "attention_kernel.h"
-#include "storage.h"
+#include "vector_math.h"
 
 namespace chaski::CHASKI_ISA {
 namespace {
@@ -53,6 +53,8 @@ void add(const float* a, const float* b, std::int64_t count, float* y) {
     map2(a, b, count, y, [](F32x16 u, F32x16 v) { return u + v; });
 }
 
+}  // namespace
+
 void rope(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
           std::int64_t pairs, float* y) {
     for (std::int64_t head = 0; head < heads; ++head, x += size, y += size) {
@@ -66,37 +68,19 @@ void rope(const float* x, const float* cos, const float* sin, std::int64_t heads
     }
 }
 
-void store(const float* x, const KVStorage& storage, std::int64_t cell) {
-    with_type(storage.type, [&](auto type) {
-        for (std::int64_t head = 0; head < storage.heads; ++head, x += storage.size) {
-            std::byte* row = storage.row(head, cell);
-            for (std::int64_t i = 0; i < storage.size; i += kLanes) {
-                std::int64_t count = storage.size - i < kLanes ? storage.size - i : kLanes;
-                store_lanes<type.value>(row, i, count, load_f32(x + i, static_cast<int>(count)));
-            }
-        }
-    });
-}
-
-void rotate(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
-            std::int64_t pairs, float* head_row) {
-    with_type(storage.type, [&](auto type) {
-        for (std::int64_t head = 0; head < storage.heads; ++head) {
-            std::byte* row = storage.row(head, cell);
-            for (std::int64_t i = 0; i < storage.size; i += kLanes) {
-                store_f32(head_row + i, load_lanes<type.value>(row, i, storage.size - i));
-            }
-            rope(head_row, cos, sin, 1, storage.size, pairs, head_row);
-            for (std::int64_t i = 0; i < 2 * pairs; i += kLanes) {
-                store_lanes<type.value>(row, i, storage.size - i, load_f32(head_row + i));
-            }
-        }
-    });
-}
-
-}  // namespace
-
 extern const Ops kOps;
-const Ops kOps = {rms_norm, swiglu, add, rope, store, rotate, attention};
+const Ops kOps = {
+    .rms_norm = rms_norm,
+    .swiglu = swiglu,
+    .add = add,
+    .rope = rope,
+    .store = store_cell,
+    .load = load_cell,
+    .rotate = rotate_cell,
+    .attention_scratch = attention_scratch,
+    .attention = attention,
+    .attention_chunk = attention_chunk,
+    .attention_join = attention_join,
+};
 
 }  // namespace chaski::CHASKI_ISA

@@ -5,7 +5,29 @@
 
 namespace chaski {
 
-std::int64_t tokens_per_tile(std::int64_t group) { return std::max<std::int64_t>(1, kAttentionRows / group); }
+namespace {
+
+// With fewer items than that for each thread, threads wait for the one that has the last.
+constexpr std::int64_t kItemsPerThread = 4;
+
+// How many tokens, each a tile of its own, leave threads without work.
+std::int64_t split_tokens(std::int64_t kv_heads, int threads) {
+    return threads == 1 ? 0 : (kItemsPerThread * threads - 1) / kv_heads;
+}
+
+}  // namespace
+
+std::int64_t tokens_per_tile(std::int64_t group, bool is_plain) {
+    return std::max<std::int64_t>(1, (is_plain ? kPlainAttentionRows : kAttentionRows) / group);
+}
+
+std::int64_t attention_parts(std::int64_t heads, std::int64_t kv_heads, std::int64_t value_size,
+                             std::int64_t history, int threads) {
+    std::int64_t tokens = split_tokens(kv_heads, threads);
+    if (tokens == 0) return 0;
+    std::int64_t chunks = history / kAttentionChunk + 2 * tokens;
+    return chunks * kv_heads * part_floats(heads / kv_heads, value_size);
+}
 
 TileStep::TileStep(int tokens_dim, int history_dim, const Span* spans, std::int64_t max_tokens,
                    std::int64_t tokens_per_tile, std::shared_ptr<Tiles> tiles)
@@ -15,6 +37,7 @@ TileStep::TileStep(int tokens_dim, int history_dim, const Span* spans, std::int6
       tokens_per_tile_(tokens_per_tile),
       tiles_(std::move(tiles)) {
     tiles_->list.reserve(max_tokens);
+    tiles_->chunks.reserve(max_tokens + 1);
 }
 
 void TileStep::prepare(const Sizes& sizes) {
@@ -37,18 +60,84 @@ void TileStep::prepare(const Sizes& sizes) {
             base = span.begin - span.first;
         }
     }
+    count_chunks();
+}
+
+void TileStep::count_chunks() {
+    tiles_->chunks.assign(1, 0);
+    tiles_->most_tokens = 0;
+    for (const Tile& tile : tiles_->list) {
+        const Span* spans = spans_ + tile.begin;
+        std::int64_t first = spans[0].first;
+        std::int64_t end = 0;  // positions
+        for (std::int64_t i = 0; i < tile.count; ++i) {
+            first = std::min<std::int64_t>(first, spans[i].first);
+            end = std::max<std::int64_t>(end, std::int64_t{spans[i].first} + spans[i].end - spans[i].begin);
+        }
+        std::int64_t count = (end + kAttentionChunk - 1) / kAttentionChunk - first / kAttentionChunk;
+        tiles_->chunks.push_back(tiles_->chunks.back() + count);
+        tiles_->most_tokens = std::max<std::int64_t>(tiles_->most_tokens, tile.count);
+    }
+}
+
+AttentionStep::AttentionStep(const Ops& ops, const Attention& job, std::shared_ptr<const Tiles> tiles,
+                             std::int64_t tokens_per_tile, float* parts, std::int64_t parts_size, int threads)
+    : ops_(ops),
+      job_(job),
+      tiles_(std::move(tiles)),
+      tokens_per_tile_(tokens_per_tile),
+      parts_(parts),
+      parts_size_(parts_size),
+      threads_(threads),
+      missing_(static_cast<std::size_t>(kItemsPerThread * threads)) {}
+
+void AttentionStep::prepare(const Sizes&) {
+    auto tiles = static_cast<std::int64_t>(tiles_->list.size());
+    std::int64_t heads = job_.keys.heads;
+    std::int64_t chunks = tiles_->chunks.back();
+    part_size_ = part_floats(tiles_->most_tokens * job_.group(), job_.values.size);
+    is_split_ = !job_.is_plain && tiles * heads < kItemsPerThread * threads_ && tiles < chunks &&
+                chunks * heads * part_size_ <= parts_size_;
+    if (!is_split_) return;
+    for (std::int64_t i = 0; i < tiles * heads; ++i) {
+        missing_[i].store(tiles_->chunks[i % tiles + 1] - tiles_->chunks[i % tiles],
+                          std::memory_order_relaxed);
+    }
+}
+
+std::int64_t AttentionStep::items(const Sizes&) const {
+    return job_.keys.heads *
+           (is_split_ ? tiles_->chunks.back() : static_cast<std::int64_t>(tiles_->list.size()));
 }
 
 void AttentionStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
     auto tiles = static_cast<std::int64_t>(tiles_->list.size());
     for (std::int64_t i = begin; i < end; ++i) {
-        ops_.attention(job_, tiles_->list[i % tiles], i / tiles, scratch);
+        if (is_split_)
+            run_chunk(i, scratch);
+        else
+            ops_.attention(job_, tiles_->list[i % tiles], i / tiles, scratch);
+    }
+}
+
+void AttentionStep::run_chunk(std::int64_t item, std::byte* scratch) const {
+    const std::vector<std::int64_t>& starts = tiles_->chunks;
+    std::int64_t head = item / starts.back();
+    std::int64_t index = item % starts.back();
+    auto tile = std::upper_bound(starts.begin(), starts.end(), index) - starts.begin() - 1;
+    float* parts = parts_ + (head * starts.back() + starts[tile]) * part_size_;
+    std::int64_t chunk = index - starts[tile];
+    const Tile& tokens = tiles_->list[tile];
+    std::int64_t size = part_floats(tokens.count * job_.group(), job_.values.size);
+    ops_.attention_chunk(job_, tokens, head, chunk, parts + chunk * size, scratch);
+    auto& missing = missing_[head * static_cast<std::int64_t>(tiles_->list.size()) + tile];
+    if (missing.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        ops_.attention_join(job_, tokens, head, starts[tile + 1] - starts[tile], parts, scratch);
     }
 }
 
 std::size_t AttentionStep::scratch_bytes() const {
-    std::int64_t group = job_.heads / job_.keys.heads;
-    return attention_scratch(group * tokens_per_tile(group), job_.keys.size, job_.values.size);
+    return ops_.attention_scratch(job_, job_.group() * tokens_per_tile_);
 }
 
 }  // namespace chaski

@@ -1,6 +1,7 @@
 // Attention as steps: tokens are grouped into tiles once a batch, then every layer works through the tiles.
 #pragma once
 
+#include <atomic>
 #include <string>
 
 #include "ops.h"
@@ -11,6 +12,9 @@ namespace chaski {
 // The tiles of a batch, made on the caller before the threads start.
 struct Tiles {
     std::vector<Tile> list;
+    // How many chunks the history of the tiles before each has, and of all: one number more than tiles.
+    std::vector<std::int64_t> chunks;
+    std::int64_t most_tokens = 0;  // of a tile
 };
 
 // Checks the spans of a batch and groups its tokens. Computes nothing else.
@@ -24,6 +28,8 @@ class TileStep final : public Step {
     void prepare(const Sizes& sizes) override;
 
    private:
+    void count_chunks();
+
     const int tokens_dim_;
     const int history_dim_;
     const Span* spans_;
@@ -31,24 +37,38 @@ class TileStep final : public Step {
     std::shared_ptr<Tiles> tiles_;
 };
 
+// An item is a tile and a key/value head. Where these are too few for the threads, an item is a chunk of one
+// of them, whose result goes to `parts`; who finishes the last chunk joins them. The bits are the same.
 class AttentionStep final : public Step {
    public:
-    AttentionStep(const Ops& ops, const Attention& job, std::shared_ptr<const Tiles> tiles)
-        : ops_(ops), job_(job), tiles_(std::move(tiles)) {}
-    std::int64_t items(const Sizes&) const override {
-        return static_cast<std::int64_t>(tiles_->list.size()) * job_.keys.heads;
-    }
+    AttentionStep(const Ops& ops, const Attention& job, std::shared_ptr<const Tiles> tiles,
+                  std::int64_t tokens_per_tile, float* parts, std::int64_t parts_size, int threads);
+    std::int64_t items(const Sizes&) const override;
     std::int64_t grain(const Sizes&, int) const override { return 1; }
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
     std::size_t scratch_bytes() const override;
+    void prepare(const Sizes& sizes) override;
 
    private:
+    void run_chunk(std::int64_t item, std::byte* scratch) const;
+
     const Ops& ops_;
     const Attention job_;
     std::shared_ptr<const Tiles> tiles_;
+    const std::int64_t tokens_per_tile_;
+    float* parts_;
+    const std::int64_t parts_size_;
+    const int threads_;
+    bool is_split_ = false;
+    std::int64_t part_size_ = 0;
+    mutable std::vector<std::atomic<std::int64_t>> missing_;  // chunks of each tile and head
 };
 
 // How many tokens a tile holds when `group` query heads share a key/value head.
-std::int64_t tokens_per_tile(std::int64_t group);
+std::int64_t tokens_per_tile(std::int64_t group, bool is_plain);
+
+// Floats for the parts of a batch that is split: one token each of as many sequences as leave threads idle.
+std::int64_t attention_parts(std::int64_t heads, std::int64_t kv_heads, std::int64_t value_size,
+                             std::int64_t history, int threads);
 
 }  // namespace chaski

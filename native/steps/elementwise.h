@@ -191,16 +191,23 @@ class RopeStep final : public RowStep {
     float* y_;
 };
 
+// What storing and rotating one head need.
+inline std::size_t head_scratch_bytes(const KVStorage& storage) {
+    return 2 * align_up(static_cast<std::size_t>(storage.size) * sizeof(float));
+}
+
 // Writes each row to the cell of key/value storage that `cells` names.
 class StoreStep final : public RowStep {
    public:
     StoreStep(const Ops& ops, int dim, const float* x, const std::int32_t* cells, KVStorage storage)
         : RowStep(dim), ops_(ops), x_(x), cells_(cells), storage_(storage) {}
-    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override {
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
         for (std::int64_t i = begin; i < end; ++i) {
-            ops_.store(x_ + i * storage_.heads * storage_.size, storage_, cells_[i]);
+            ops_.store(x_ + i * storage_.heads * storage_.size, storage_, cells_[i],
+                       reinterpret_cast<float*>(scratch));
         }
     }
+    std::size_t scratch_bytes() const override { return head_scratch_bytes(storage_); }
 
    private:
     const Ops& ops_;
@@ -221,9 +228,7 @@ class RotateCellsStep final : public RowStep {
             ops_.rotate(storage_, cells_[i], cos, cos + pairs_, pairs_, reinterpret_cast<float*>(scratch));
         }
     }
-    std::size_t scratch_bytes() const override {
-        return align_up(static_cast<std::size_t>(storage_.size) * sizeof(float));
-    }
+    std::size_t scratch_bytes() const override { return head_scratch_bytes(storage_); }
 
    private:
     const Ops& ops_;

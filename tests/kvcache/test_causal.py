@@ -10,6 +10,7 @@ from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.reference import ReferenceBackend
+from chaski.ml.reference.ops import Storage
 from chaski.model.input import Batch
 
 EVERYTHING = Reach()
@@ -153,8 +154,9 @@ def test_cells_shared_before_a_removed_middle_do_not_matter() -> None:
 
 def test_keys_turn_to_their_new_positions_in_slices() -> None:
     cache = make(1, 40, max_batch=4)
-    keys = cache.record(Graph(), Dim("tokens", 4))[0].keys.handle
-    assert isinstance(keys, np.ndarray)
+    storage = cache.record(Graph(), Dim("tokens", 4))[0].keys.handle
+    assert isinstance(storage, Storage)
+    keys = storage.rows
     for begin in range(0, 40, 4):
         cells = cache.start_forward(batch(*tokens(0, begin, begin + 4)))["cells"]
         keys[cells, 0] = turned(np.arange(begin, begin + 4))

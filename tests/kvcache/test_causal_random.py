@@ -11,6 +11,7 @@ from chaski.errors import NotSupportedError
 from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.reference import ReferenceBackend
+from chaski.ml.reference.ops import Storage
 from chaski.model.input import Batch
 
 SEQUENCES, CAPACITY, MAX_BATCH = 4, 40, 12
@@ -119,8 +120,9 @@ def keys_of(writes: list[int], positions: range) -> np.ndarray:
 
 
 def forward(cache: CausalCache, lists: Lists, content: dict[int, int], batch: Batch) -> None:
-    keys = cache.record(Graph(), Dim("tokens", MAX_BATCH))[0].keys.handle
-    assert isinstance(keys, np.ndarray)
+    storage = cache.record(Graph(), Dim("tokens", MAX_BATCH))[0].keys.handle
+    assert isinstance(storage, Storage)
+    keys = storage.rows
     inputs = cache.start_forward(batch)
     lists.make_room(len(batch.tokens))
     tokens = list(zip(batch.sequences.tolist(), batch.positions.tolist(), strict=True))

@@ -9,7 +9,7 @@ import pytest
 import chaski
 from chaski.formats.gguf import open_gguf
 from chaski.ml import BackendOptions, open_backend
-from chaski.ml.graph import DType
+from chaski.ml.graph import DType, KVRole
 from chaski.model.registry import build_model
 from chaski.model.weights import bind_weights
 
@@ -19,7 +19,7 @@ FILE = Path(__file__).parent.parent / "data" / "llama" / "llama31.f32.gguf"
 def test_storage_that_cannot_fit_is_refused_with_sizes() -> None:
     backend = open_backend("cpu", BackendOptions())
     with pytest.raises(chaski.OutOfMemoryError, match=r"key/value storage need 1000\.00 GB, but .* GB"):
-        backend.kv_buffer(10**9, 5, 100, DType.F16)
+        backend.kv_buffer(KVRole.KEYS, 10**9, 5, 100, DType.F16)
 
 
 def test_a_context_that_cannot_fit_is_refused_when_loading() -> None:

@@ -85,13 +85,22 @@ def test_progress_goes_from_0_to_1(tiny_llama: Path) -> None:
     assert shares[-1] == 1
 
 
-def test_keys_and_values_in_other_types(tiny_llama: Path) -> None:
-    sizes = {}
-    for kv_type in ("f32", "f16", "bf16", "f32:f16"):
-        with chaski.load(tiny_llama, kv_type=kv_type) as model:
-            sizes[kv_type] = model.memory().cache
-    assert sizes["f32:f16"] == (sizes["f32"] + sizes["f16"]) // 2
-    assert sizes["f32"] == 2 * sizes["f16"] == 2 * sizes["bf16"]
+def test_keys_and_values_in_other_types(tmp_path: Path) -> None:
+    heads_of_32 = {"llama__attention__head_count": 2, "llama__attention__head_count_kv": 1}
+    path = write_tiny_llama(tmp_path / "wide.gguf", **heads_of_32)
+    bits = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
+    for kv_type in (*bits, "f32:f16", "q8_0:q4_0"):
+        with chaski.load(path, kv_type=kv_type) as model:
+            keys, _, values = kv_type.partition(":")
+            rows = model.memory().cache / (2 * CONTEXT * 32 / 8)  # two layers of one head of 32
+            assert rows == pytest.approx(bits[keys] + bits[values or keys], rel=0.05)
+            assert model.generate("hello", temperature=0, num_predict=8).text
+
+
+def test_heads_that_are_not_whole_blocks(tiny_llama: Path) -> None:
+    for backend in ("cpu", "reference"):
+        with pytest.raises(UnsupportedError, match=r"values of type q8_0 come in blocks of 32, .* use f16"):
+            chaski.load(tiny_llama, kv_type="f16:q8_0", backend=backend)
 
 
 def test_memory_is_reserved_at_load(tiny_llama: Path) -> None:

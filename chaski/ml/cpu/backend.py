@@ -12,10 +12,10 @@ from chaski import _native
 from chaski.errors import ModelError, OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
-from chaski.ml.backend import BackendOptions, Device, Memory, Progress
+from chaski.ml.backend import BackendOptions, Device, Memory, Progress, stored_type
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import CPUPlan
-from chaski.ml.graph import DType, Graph, KVBuffer, Weight
+from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
 
 __all__ = ["CPUBackend"]
@@ -45,6 +45,7 @@ class CPUBackend:
             raise OptionError(f"threads = {threads} must be at least 1")
         self.isa = _choose_isa(options.isa)
         self.threads = threads
+        self._is_plain = not options.flash_attention
         self._pool = _native.ThreadPool(threads)
         self._weights: _native.Weights | None = None
         self._weight_bytes = self._cache_bytes = self._plan_bytes = 0
@@ -78,20 +79,17 @@ class CPUBackend:
         self._weights = memory
         self._weight_bytes = size
 
-    def kv_buffer(self, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
-        if dtype not in (DType.F32, DType.F16, DType.BF16):
-            raise UnsupportedError(
-                f"keys and values of type {dtype.value} are not supported; use f16, bf16 or f32"
-            )
-        bytes_each = 4 if dtype is DType.F32 else 2
-        _require_memory("key/value storage", cells * heads * size * bytes_each)
-        with _reserving("key/value storage", cells * heads * size * bytes_each):
-            storage = _native.kv_storage(cells, heads, size, dtype.value)
+    def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
+        layout = (cells, heads, size, int(stored_type(role, size, dtype)), role is KVRole.KEYS)
+        num_bytes = _native.kv_storage_bytes(*layout)
+        _require_memory("key/value storage", num_bytes)
+        with _reserving("key/value storage", num_bytes):
+            storage = _native.kv_storage(*layout)
         self._cache_bytes += storage.bytes
-        return KVBuffer(cells, heads, size, dtype, storage)
+        return KVBuffer(role, cells, heads, size, dtype, storage)
 
     def compile(self, graph: Graph) -> CPUPlan:
-        plan = CPUPlan(graph, self._pool, self.isa, self._weights, _require_memory)
+        plan = CPUPlan(graph, self._pool, self.isa, self._weights, self._is_plain, _require_memory)
         self._plan_bytes += plan.bytes
         return plan
 

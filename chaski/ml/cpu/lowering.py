@@ -41,15 +41,20 @@ class Call:
 
 
 class Lowering:
-    """Walks a graph once; afterwards `calls` holds the steps and `dims` run-time sizes and maxima."""
+    """Walks a graph once; afterwards `calls` holds the steps and `dims` run-time sizes and maxima.
 
-    def __init__(self, graph: Graph, weights: _native.Weights | None) -> None:
+    `is_plain`: whether attention takes its plain form.
+    """
+
+    def __init__(self, graph: Graph, weights: _native.Weights | None, threads: int, is_plain: bool) -> None:
         self.calls: list[Call] = []
         self.dims: dict[str, int] = {
             d.name: d.maximum for node in graph.nodes for d in node.shape if isinstance(d, Dim)
         }
         self._dim_index = {name: index for index, name in enumerate(self.dims)}
         self._weights = weights
+        self._threads = threads
+        self._is_plain = is_plain
         self._uses = Counter(x for node in graph.nodes for x in node.operands if isinstance(x, Tensor))
         self._uses.update(graph.outputs.values())
         self._quantized_inputs = {_source(n.operands[0]) for n in graph.nodes if _is_quantized_product(n)}
@@ -311,7 +316,14 @@ class Lowering:
         )
 
     def _attention(
-        self, node: Tensor, q: Tensor, keys: Tensor, values: Tensor, cells: Tensor, spans: Tensor
+        self,
+        node: Tensor,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        cells: Tensor,
+        spans: Tensor,
+        sinks: Weight | None = None,
     ) -> None:
         key_store, value_store = keys.operands[2], values.operands[2]
         assert isinstance(key_store, KVBuffer)
@@ -319,7 +331,39 @@ class Lowering:
         heads = node.shape[1]
         assert isinstance(heads, int)
         self._check(cells, key_store.cells)
-        group = heads // key_store.heads
+        parts = self._attention_parts(heads, value_store, cells)
+        y = self._new(node)
+        self._call(
+            "attention",
+            (self.buffer(q), key_store, value_store, self.buffer(cells), self.buffer(spans)),
+            (y,) if parts is None else (y, parts),
+            dim=self._dim(q),
+            history=self._dim(cells),
+            heads=heads,
+            scale=node.attributes["scale"],
+            cap=node.attributes["softcap"],
+            is_plain=self._is_plain,
+            q=self.buffer(q),
+            keys=key_store.handle,
+            values=value_store.handle,
+            cells=self.buffer(cells),
+            spans=self.buffer(spans),
+            tiles=self._tiles_of(q, cells, spans, heads // key_store.heads),
+            weights=self._weights,
+            sinks=-1 if sinks is None else _offset(sinks),
+            parts=-1 if parts is None else parts,
+            y=y,
+        )
+
+    def _attention_parts(self, heads: int, values: KVBuffer, cells: Tensor) -> Buffer | None:
+        """Memory for the chunks of a history that several threads share; None where they never do."""
+        history = cells.shape[0]
+        assert isinstance(history, Dim)
+        size = _native.attention_parts_bytes(heads, values.heads, values.size, history.maximum, self._threads)
+        return None if size == 0 or self._is_plain else Buffer(size, 1)
+
+    def _tiles_of(self, q: Tensor, cells: Tensor, spans: Tensor, group: int) -> int:
+        """The number of the step that groups tokens, shared by all layers with this mask and group."""
         if (spans, group) not in self._tiles:
             self._tiles[spans, group] = len(self._tiles)
             self._setup(
@@ -328,24 +372,9 @@ class Lowering:
                 history=self._dim(cells),
                 spans=self.buffer(spans),
                 group=group,
+                is_plain=self._is_plain,
             )
-        y = self._new(node)
-        self._call(
-            "attention",
-            (self.buffer(q), key_store, value_store, self.buffer(cells), self.buffer(spans)),
-            (y,),
-            dim=self._dim(q),
-            history=self._dim(cells),
-            heads=heads,
-            scale=node.attributes["scale"],
-            q=self.buffer(q),
-            keys=key_store.handle,
-            values=value_store.handle,
-            cells=self.buffer(cells),
-            spans=self.buffer(spans),
-            tiles=self._tiles[spans, group],
-            y=y,
-        )
+        return self._tiles[spans, group]
 
 
 def _source(node: Operand) -> Tensor:

@@ -32,9 +32,10 @@ class CPUPlan:
         pool: _native.ThreadPool,
         isa: str,
         weights: _native.Weights | None,
+        is_plain: bool,
         require_memory: Callable[[str, int], None],
     ) -> None:
-        lowering = Lowering(graph, weights)
+        lowering = Lowering(graph, weights, pool.threads, is_plain)
         phases = _phases(lowering.calls)
         kept = [lowering.buffer(node) for node in (*graph.inputs.values(), *graph.outputs.values())]
         offsets, size = _place(lowering.calls, phases, kept)

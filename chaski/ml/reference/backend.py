@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.errors import OptionError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
-from chaski.ml.backend import Device, Memory, Progress
-from chaski.ml.graph import DType, Graph, KVBuffer, Shape, Tensor, Weight
+from chaski.ml.backend import Device, Memory, Progress, stored_type
+from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Shape, Tensor, Weight
 from chaski.ml.machine import available_memory, physical_cores, total_memory
-from chaski.ml.reference.ops import DEFINITIONS
+from chaski.ml.reference.ops import DEFINITIONS, Storage
 
 __all__ = ["ReferenceBackend"]
 
 
 class ReferenceBackend:
-    """Computes in NumPy. Everything is float32; key/value storage too, whatever its declared dtype allows."""
+    """Computes in NumPy, in float32. Key/value storage is float32 too, rounded to what its type can hold."""
 
     name = "reference"
     default_kv_dtype = DType.F32
@@ -38,12 +37,10 @@ class ReferenceBackend:
             self._weights += int(np.prod(info.shape)) * 4
             progress(done / len(weights))
 
-    def kv_buffer(self, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
-        if dtype is not DType.F32:
-            raise OptionError(f"the reference backend stores keys and values as f32, not {dtype.value}")
-        data = np.zeros((cells, heads, size), np.float32)
-        self._cache += data.nbytes
-        return KVBuffer(cells, heads, size, dtype, data)
+    def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
+        storage = Storage(np.zeros((cells, heads, size), np.float32), stored_type(role, size, dtype))
+        self._cache += storage.rows.nbytes
+        return KVBuffer(role, cells, heads, size, dtype, storage)
 
     def compile(self, graph: Graph) -> ReferencePlan:
         return ReferencePlan(graph)

@@ -7,12 +7,16 @@ this is what kernels are tested against, so it is written to be read.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DEFINITIONS"]
+from chaski.formats.quant import QuantType, dequantize
+from chaski.formats.quantize import quantize
+
+__all__ = ["DEFINITIONS", "Storage"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -63,26 +67,54 @@ def rope(x: F32, table: F32) -> F32:
     return y
 
 
-def store(x: F32, cells: I32, buffer: F32) -> F32:
-    buffer[cells] = x
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Keys or values: `rows` (cells, heads, size), each the float32 value of what `type` can hold."""
+
+    rows: F32
+    type: QuantType
+
+    def write(self, cells: I32, x: F32) -> None:
+        """Round x (n, heads, size) to the type and put it into `cells`."""
+        x = np.ascontiguousarray(x)
+        self.rows[cells] = dequantize(quantize(x, self.type), self.type, x.shape)
+
+
+def store(x: F32, cells: I32, buffer: Storage) -> Storage:
+    buffer.write(cells, x)
     return buffer
 
 
-def rotate_cells(cells: I32, table: F32, buffer: F32) -> F32:
-    buffer[cells] = rope(buffer[cells], table)
+def rotate_cells(cells: I32, table: F32, buffer: Storage) -> Storage:
+    buffer.write(cells, rope(buffer.rows[cells], table))
     return buffer
 
 
-def attention(q: F32, keys: F32, values: F32, cells: I32, spans: I32, *, scale: float) -> F32:
-    heads, kv_heads = q.shape[1], keys.shape[1]
-    y = np.empty((len(q), heads, values.shape[2]), np.float32)
+def attention(
+    q: F32,
+    keys: Storage,
+    values: Storage,
+    cells: I32,
+    spans: I32,
+    sinks: F32 | None = None,
+    *,
+    scale: float,
+    softcap: float,
+) -> F32:
+    heads, kv_heads = q.shape[1], keys.rows.shape[1]
+    y = np.empty((len(q), heads, values.rows.shape[2]), np.float32)
     for token, (begin, end, _) in enumerate(spans):
         visible = cells[begin:end]
         for head in range(heads):
             kv_head = head // (heads // kv_heads)
-            scores = keys[visible, kv_head] @ q[token, head] * np.float32(scale)
-            weights = np.exp(scores - scores.max())
-            y[token, head] = (weights / weights.sum()) @ values[visible, kv_head]
+            scores = keys.rows[visible, kv_head] @ q[token, head] * np.float32(scale)
+            if softcap:
+                scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
+            sink = -np.inf if sinks is None else sinks[head]
+            highest = np.maximum(scores.max(), sink)
+            weights = np.exp(scores - highest)
+            total = weights.sum() + np.exp(sink - highest)
+            y[token, head] = (weights / total) @ values.rows[visible, kv_head]
     return y
 
 

@@ -1,0 +1,92 @@
+// Where the history of one key/value head is, in blocks of 64 tokens.
+//
+// Consecutive cells are the rule, and then the panels of storage are used as they lie. Others are brought
+// together in scratch memory, line by line, by copying whole vectors: what is copied too far to the right is
+// overwritten by what belongs there.
+#pragma once
+
+#include "storage.h"
+
+namespace chaski::CHASKI_ISA {
+
+constexpr std::int64_t kBlock = 64;  // tokens: a panel for each of four vectors
+constexpr int kBlockPanels = kBlock / kLanes;
+
+// Keys of consecutive cells of one panel: lanes from `lane` on go to lanes from `target` on.
+struct Run {
+    const std::byte* panel;
+    int lane;
+    int target;
+};
+
+template <int UNIT>
+CHASKI_INLINE void copy_line(const Run* runs, int count, std::int64_t line, std::byte* out) {
+    for (int i = 0; i < count; ++i) {
+        std::memcpy(out + line + runs[i].target * UNIT, runs[i].panel + line + runs[i].lane * UNIT,
+                    kLanes * UNIT);
+    }
+}
+
+template <DType T>
+void copy_runs(const Run* runs, int count, std::int64_t size, std::byte* out) {
+    constexpr BlockFormat format = *find_format(T);
+    std::int64_t line = 0;
+    for (std::int64_t block = 0; block < size / format.elements; ++block) {
+        for (const Field& field : format.fields) {
+            for (int at = 0; at < field.bytes; at += field.unit, line += kLanes * field.unit) {
+                if (field.unit == 4)
+                    copy_line<4>(runs, count, line, out);
+                else
+                    copy_line<2>(runs, count, line, out);
+            }
+        }
+    }
+}
+
+// Whether cells[i] is base + i.
+CHASKI_INLINE bool are_consecutive(const std::int32_t* cells, int count, std::int32_t base) {
+    std::int32_t differences = 0;
+    for (int i = 0; i < count; ++i) differences |= cells[i] ^ (base + i);
+    return differences == 0;
+}
+
+// The panel whose lanes from..to-1 hold the keys of those entries of `cells`; the others hold anything.
+template <DType T>
+const std::byte* find_panel(const KVStorage& keys, std::int64_t head, const std::int32_t* cells, int from,
+                            int to, std::byte* scratch) {
+    const std::int32_t first = cells[from] - from;
+    if (first % kLanes == 0 && are_consecutive(cells + from, to - from, cells[from])) {
+        return keys.panel(head, first);
+    }
+    Run runs[kLanes];
+    int count = 0;
+    for (int i = from; i < to; ++i) {
+        const bool goes_on = i > from && cells[i] == cells[i - 1] + 1 && cells[i] % kLanes != 0;
+        if (!goes_on) runs[count++] = {keys.panel(head, cells[i]), cells[i] % kLanes, i};
+    }
+    copy_runs<T>(runs, count, keys.size, scratch);
+    return scratch;
+}
+
+// The panels of a block of which the entries from..to-1 are wanted; panels without any are null.
+struct KeyBlock {
+    const std::byte* panels[kBlockPanels];
+
+    template <DType T>
+    CHASKI_INLINE void find(const KVStorage& keys, std::int64_t head, const std::int32_t* cells,
+                            std::int64_t from, std::int64_t to, std::byte* scratch) {
+        const std::int64_t bytes = panel_bytes(T, keys.size) + kStorageSlack;
+        for (int p = 0; p < kBlockPanels; ++p) {
+            const auto lane_from = static_cast<int>(from > p * kLanes ? from - p * kLanes : 0);
+            const auto lane_to = static_cast<int>(to < (p + 1) * kLanes ? to - p * kLanes : kLanes);
+            // Where nothing is wanted the kernels read any other panel of the block.
+            panels[p] = lane_from < lane_to ? find_panel<T>(keys, head, cells + p * kLanes, lane_from,
+                                                            lane_to, scratch + p * bytes)
+                                            : nullptr;
+        }
+        const std::byte* any = panels[from / kLanes];
+        for (const std::byte*& panel : panels) panel = panel == nullptr ? any : panel;
+    }
+};
+
+}  // namespace chaski::CHASKI_ISA

@@ -1,0 +1,168 @@
+// Writing and reading single cells of key/value storage, and turning the keys in them. Compiled once per
+// instruction set. The rounding of blocks is ggml's reference rule, https://github.com/ggml-org/ggml.
+
+#include "storage.h"
+
+#include <cmath>
+
+#include "attention_kernel.h"
+
+namespace chaski::CHASKI_ISA {
+namespace {
+
+// A spread below this is no spread: its scale in half precision is zero.
+constexpr float kNegligible = 1e-15f;
+
+float inverse(float d) { return std::fabs(d) > kNegligible ? 1.0f / d : 0.0f; }
+
+void write_half(std::byte* p, float x) {
+    std::uint16_t lanes[kLanes];
+    store_f16(lanes, splat(x));
+    write(p, lanes[0]);
+}
+
+// The largest magnitude becomes level 127; halves round away from zero.
+void encode_q8_0(const float* x, std::byte* block) {
+    float largest = 0.0f;
+    for (int i = 0; i < 32; ++i) largest = std::fmax(largest, std::fabs(x[i]));
+    const float d = largest / 127.0f;
+    const float scale = inverse(d);
+    write_half(block, d);
+    for (int i = 0; i < 32; ++i) {
+        const float level = x[i] * scale;
+        float whole = std::trunc(level);
+        if (std::fabs(level - whole) >= 0.5f) whole += level < 0.0f ? -1.0f : 1.0f;
+        block[2 + i] = static_cast<std::byte>(static_cast<std::int8_t>(whole));
+    }
+}
+
+// The first value of largest magnitude becomes level -8, whatever its sign.
+void encode_q4_0(const float* x, std::byte* block) {
+    float extreme = 0.0f;
+    for (int i = 0; i < 32; ++i) {
+        if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
+    }
+    const float d = extreme / -8.0f;
+    const float scale = inverse(d);
+    write_half(block, d);
+    auto code = [&](int i) {
+        const float level = std::trunc(x[i] * scale + 8.5f);
+        return static_cast<unsigned>(std::fmin(15.0f, std::fmax(0.0f, level)));
+    };
+    for (int i = 0; i < 16; ++i) block[2 + i] = static_cast<std::byte>(code(i) | code(16 + i) << 4);
+}
+
+// One head to a row. `x` is readable up to a multiple of 16 elements.
+void encode_row(DType type, const float* x, std::int64_t size, std::byte* row) {
+    const std::int64_t bytes = find_format(type)->bytes;
+    if (type == DType::Q8_0) {
+        for (std::int64_t i = 0; i < size; i += 32, row += bytes) encode_q8_0(x + i, row);
+    } else if (type == DType::Q4_0) {
+        for (std::int64_t i = 0; i < size; i += 32, row += bytes) encode_q4_0(x + i, row);
+    } else if (type == DType::F32) {
+        std::memcpy(row, x, size * bytes);
+    } else {
+        for (std::int64_t i = 0; i < size; i += kLanes, row += kLanes * bytes) {
+            std::uint16_t part[kLanes];
+            if (type == DType::F16) store_f16(part, load_f32(x + i));
+            if (type == DType::BF16) store_bf16(part, load_f32(x + i));
+            std::memcpy(row, part, (size - i < kLanes ? size - i : kLanes) * bytes);
+        }
+    }
+}
+
+// A row to floats, up to a multiple of 16 elements.
+void decode_row(DType type, const std::byte* row, std::int64_t size, float* y) {
+    with_type(type, [&](auto t) {
+        for (std::int64_t i = 0; i < size; i += kLanes)
+            store_f32(y + i, load_elements<t.value>(row, i, size));
+    });
+}
+
+// f(offset in a row, offset in a panel for lane 0, unit, whether signs are flipped) for every unit of a row.
+template <DType T, class F>
+CHASKI_INLINE void for_units(std::int64_t size, const F& f) {
+    constexpr BlockFormat format = *find_format(T);
+    std::int64_t line = 0;
+    for (std::int64_t block = 0; block < size / format.elements; ++block) {
+        for (const Field& field : format.fields) {
+            for (int at = 0; at < field.bytes; at += field.unit, line += kLanes * field.unit) {
+                f(block * format.bytes + field.offset + at, line, field.unit,
+                  field.transform == Transform::kFlipSign);
+            }
+        }
+    }
+}
+
+void flip_signs(std::byte* bytes, int count) {
+    for (int i = 0; i < count; ++i) bytes[i] ^= std::byte{0x80};
+}
+
+void put_row(const KVStorage& storage, std::int64_t head, std::int64_t cell, const std::byte* row) {
+    std::byte* panel = storage.panel(head, cell);
+    const std::int64_t lane = cell % kLanes;
+    with_type(storage.type, [&](auto type) {
+        for_units<type.value>(storage.size, [&](std::int64_t from, std::int64_t line, int unit, bool flip) {
+            std::byte* to = panel + line + lane * unit;
+            std::memcpy(to, row + from, unit);
+            if (flip) flip_signs(to, unit);
+        });
+    });
+}
+
+void get_row(const KVStorage& storage, std::int64_t head, std::int64_t cell, std::byte* row) {
+    const std::byte* panel = storage.panel(head, cell);
+    const std::int64_t lane = cell % kLanes;
+    with_type(storage.type, [&](auto type) {
+        for_units<type.value>(storage.size, [&](std::int64_t to, std::int64_t line, int unit, bool flip) {
+            std::memcpy(row + to, panel + line + lane * unit, unit);
+            if (flip) flip_signs(row + to, unit);
+        });
+    });
+}
+
+std::int64_t padded(std::int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
+
+// One head, from floats that are readable up to a multiple of 16.
+void write_head(const KVStorage& storage, std::int64_t head, std::int64_t cell, const float* x,
+                std::byte* row) {
+    if (!storage.in_panels) return encode_row(storage.type, x, storage.size, storage.row(head, cell));
+    encode_row(storage.type, x, storage.size, row);
+    put_row(storage, head, cell, row);
+}
+
+void read_head(const KVStorage& storage, std::int64_t head, std::int64_t cell, float* y, std::byte* row) {
+    if (!storage.in_panels) return decode_row(storage.type, storage.row(head, cell), storage.size, y);
+    get_row(storage, head, cell, row);
+    decode_row(storage.type, row, storage.size, y);
+}
+
+}  // namespace
+
+void store_cell(const float* x, const KVStorage& storage, std::int64_t cell, float* scratch) {
+    auto* row = reinterpret_cast<std::byte*>(scratch + padded(storage.size));
+    for (std::int64_t head = 0; head < storage.heads; ++head, x += storage.size) {
+        std::memcpy(scratch, x, storage.size * sizeof(float));
+        write_head(storage, head, cell, scratch, row);
+    }
+}
+
+void load_cell(const KVStorage& storage, std::int64_t cell, float* y, float* scratch) {
+    auto* row = reinterpret_cast<std::byte*>(scratch + padded(storage.size));
+    for (std::int64_t head = 0; head < storage.heads; ++head, y += storage.size) {
+        read_head(storage, head, cell, scratch, row);
+        std::memcpy(y, scratch, storage.size * sizeof(float));
+    }
+}
+
+void rotate_cell(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
+                 std::int64_t pairs, float* scratch) {
+    auto* row = reinterpret_cast<std::byte*>(scratch + padded(storage.size));
+    for (std::int64_t head = 0; head < storage.heads; ++head) {
+        read_head(storage, head, cell, scratch, row);
+        rope(scratch, cos, sin, 1, storage.size, pairs, scratch);
+        write_head(storage, head, cell, scratch, row);
+    }
+}
+
+}  // namespace chaski::CHASKI_ISA

@@ -1,0 +1,96 @@
+"""Key/value storage and attention on plain arrays, through plans of any backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski import _native
+from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml.graph import Dim, DType, Graph, KVRole, Mask
+from chaski.ml.reference.ops import Storage
+
+from .test_operations import bound
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+
+
+class Attender:
+    """Stores k (n, kv_heads, size) and v in cells of their own; attends with rows of q (m, heads, size)."""
+
+    def __init__(
+        self,
+        directory: Path,
+        backend: str,
+        q: F32,
+        k: F32,
+        v: F32,
+        cells: I32,
+        *,
+        types: tuple[DType, DType] = (DType.F32, DType.F32),
+        options: BackendOptions | None = None,
+        sinks: F32 | None = None,
+        softcap: float = 0.0,
+        num_cells: int = 1024,
+    ) -> None:
+        self.backend = open_backend(backend, options or BackendOptions(threads=2))
+        (count, kv_heads, size), value_size = k.shape, v.shape[2]
+        tokens, heads, _ = q.shape
+        arrays = {"q": q.reshape(tokens, -1), "k": k.reshape(count, -1), "v": v.reshape(count, -1)}
+        if sinks is not None:
+            arrays["sinks"] = sinks
+        weights = bound(self.backend, directory, arrays)
+        self.keys = self.backend.kv_buffer(KVRole.KEYS, num_cells, kv_heads, size, types[0])
+        self.values = self.backend.kv_buffer(KVRole.VALUES, num_cells, kv_heads, value_size, types[1])
+        self.cells = cells
+        graph = Graph()
+        ids = graph.input("ids", (Dim("stored", count),), DType.I32)
+        where = graph.input("where", ids.shape, DType.I32)
+        rows = graph.input("rows", (Dim("tokens", tokens),), DType.I32)
+        history = graph.input("history", (Dim("history", 2 * count),), DType.I32)
+        spans = graph.input("spans", (rows.shape[0], 3), DType.I32)
+        stored_k = ops.store(ops.embedding(ids, weights["k"]).reshape(kv_heads, size), where, self.keys)
+        stored_v = ops.store(
+            ops.embedding(ids, weights["v"]).reshape(kv_heads, value_size), where, self.values
+        )
+        queries = ops.embedding(rows, weights["q"]).reshape(heads, size)
+        y = ops.attention(
+            queries,
+            stored_k,
+            stored_v,
+            Mask(history, spans),
+            size**-0.5,
+            weights.get("sinks"),
+            softcap,
+        )
+        graph.output("y", y.reshape(heads * value_size))
+        self.plan = self.backend.compile(graph)
+        self._run(np.arange(count), np.zeros(0, np.int32), np.zeros((0, 3), np.int32), cells[:0])
+
+    def attend(self, rows: npt.ArrayLike, spans: npt.ArrayLike, cells: I32 | None = None) -> F32:
+        """Rows of q over the spans (begin, end, first) of the history, which is all cells by default."""
+        return self._run(np.zeros(0, np.int32), rows, spans, self.cells if cells is None else cells)
+
+    def _run(self, ids: npt.ArrayLike, rows: npt.ArrayLike, spans: npt.ArrayLike, cells: I32) -> F32:
+        ids, rows = np.asarray(ids), np.asarray(rows)
+        self.plan.inputs["ids"][: len(ids)] = ids
+        self.plan.inputs["where"][: len(ids)] = self.cells[ids]
+        self.plan.inputs["rows"][: len(rows)] = rows
+        self.plan.inputs["history"][: len(cells)] = cells
+        self.plan.inputs["spans"][: len(rows)] = spans
+        self.plan.run({"stored": len(ids), "tokens": len(rows), "history": len(cells)})
+        return self.plan.output("y").copy()
+
+
+def contents(storage: object, isa: str, num_cells: int, heads: int, size: int) -> F32:
+    """What is stored, as floats (cells, heads, size)."""
+    if isinstance(storage, Storage):
+        return storage.rows.copy()
+    assert isinstance(storage, _native.KVStorage)
+    rows = np.empty((num_cells, heads, size), np.float32)
+    for cell in range(num_cells):
+        storage.read(isa, cell, rows[cell])
+    return rows

@@ -1,0 +1,142 @@
+"""Key/value storage: what is written is what ggml's formats can hold, to the bit, and keys turn in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize, quantize
+
+from chaski import _native
+from chaski.errors import UnsupportedError
+from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml.backend import Backend
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole
+
+from .attending import contents
+from .test_operations import bound
+
+F32 = npt.NDArray[np.float32]
+TYPES = [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0]
+PLACES = [("reference", "auto"), *(("cpu", name) for name in _native.isa_names())]
+CELLS = 40
+
+
+def rows_of(heads: int, size: int) -> F32:
+    """Rows of all sizes: some blocks are zero, tiny, or have a value of the same size with either sign."""
+    random = np.random.default_rng(3)
+    x = random.standard_normal((CELLS, heads * size)) * np.exp(random.uniform(-9, 6, (CELLS, 1)))
+    x[3] = 0
+    x[4] = 1e-20
+    x[5, : heads * size // 2] = 0
+    x[6] = np.where(random.random(heads * size) < 0.5, -2.5, 2.5)
+    x[7] = np.arange(heads * size) % 9 - 4
+    return x.astype(np.float32).reshape(CELLS, heads, size)
+
+
+def written(
+    backend: Backend, directory: Path, x: F32, cells: npt.NDArray[np.int64], role: KVRole, dtype: DType
+) -> KVBuffer:
+    """A buffer into whose `cells` the rows of x (n, heads, size) were stored."""
+    count, heads, size = x.shape
+    table = bound(backend, directory, {"x": x.reshape(count, -1)})["x"]
+    buffer = backend.kv_buffer(role, CELLS, heads, size, dtype)
+    graph = Graph()
+    ids = graph.input("ids", (Dim("tokens", count),), DType.I32)
+    where = graph.input("where", ids.shape, DType.I32)
+    ops.store(ops.embedding(ids, table).reshape(heads, size), where, buffer)
+    plan = backend.compile(graph)
+    plan.inputs["ids"][:] = np.arange(count)
+    plan.inputs["where"][:] = cells
+    plan.run({"tokens": count})
+    return buffer
+
+
+def rounded(x: F32, dtype: DType) -> F32:
+    """What ggml's own Python package makes of x."""
+    type = GGMLQuantizationType[dtype.name]
+    found: F32 = dequantize(quantize(x, type), type).astype(np.float32).reshape(x.shape)
+    return found
+
+
+@pytest.mark.parametrize(("backend", "isa"), PLACES)
+@pytest.mark.parametrize("role", KVRole)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("heads", "size"), [(3, 20), (1, 1), (2, 64), (1, 96)])
+def test_rows_are_stored_as_ggml_rounds_them(
+    tmp_path: Path, backend: str, isa: str, role: KVRole, dtype: DType, heads: int, size: int
+) -> None:
+    opened = open_backend(backend, BackendOptions(threads=2, isa=isa))
+    if size % 32 and dtype in (DType.Q8_0, DType.Q4_0):
+        with pytest.raises(UnsupportedError, match=f"blocks of 32, and the model's heads have {size} el"):
+            opened.kv_buffer(role, CELLS, heads, size, dtype)
+        return
+    x, cells = rows_of(heads, size), np.random.default_rng(5).permutation(CELLS)
+    buffer = written(opened, tmp_path, x, cells, role, dtype)
+    found = contents(buffer.handle, isa, CELLS, heads, size)
+    np.testing.assert_array_equal(found[cells], rounded(x, dtype))
+
+
+@pytest.mark.parametrize("role", KVRole)
+@pytest.mark.parametrize(
+    ("dtype", "heads", "size", "dims"),
+    [
+        *((dtype, heads, size, dims) for dtype in TYPES for heads, size, dims in ((2, 64, 64), (2, 64, 32))),
+        *((dtype, heads, size, dims) for dtype in TYPES[:3] for heads, size, dims in ((1, 2, 2), (3, 10, 6))),
+    ],
+)
+def test_rotate_cells(tmp_path: Path, role: KVRole, dtype: DType, heads: int, size: int, dims: int) -> None:
+    random = np.random.default_rng(6)
+    x = random.standard_normal((CELLS, heads, size)).astype(np.float32)
+    cells = random.permutation(CELLS)[:7].astype(np.int32)
+    distances = random.integers(0, 50, 7).astype(np.int32)
+    frequencies = -(np.float32(100.0) ** (-np.arange(0, dims, 2, dtype=np.float32) / dims))
+    before = rounded(x, dtype)
+    expected = before.copy()
+    expected[cells] = rounded(turned(before[cells], distances, frequencies), dtype)
+    # A turned value that lies between two levels may be rounded to either.
+    step = {DType.F32: 1e-5, DType.F16: 2e-3, DType.BF16: 2e-2, DType.Q8_0: 0.04, DType.Q4_0: 0.6}[dtype]
+    found = []
+    for backend, isa in PLACES:
+        opened = open_backend(backend, BackendOptions(threads=2, isa=isa))
+        buffer = written(opened, tmp_path, x, np.arange(CELLS), role, dtype)
+        turn(opened, buffer, cells, distances, frequencies)
+        found.append(contents(buffer.handle, isa, CELLS, heads, size))
+        np.testing.assert_allclose(found[-1], expected, atol=step)
+        assert np.abs(found[-1] - expected).mean() < step / 50
+        others = np.setdiff1d(np.arange(CELLS), cells)
+        np.testing.assert_array_equal(found[-1][others], before[others])
+        if dims % 32 == 0 or dtype in (DType.F32, DType.F16, DType.BF16):
+            np.testing.assert_array_equal(found[-1][..., dims:], before[..., dims:])
+    assert all((one == found[1]).all() for one in found[2:])
+    assert np.abs(expected[cells] - before[cells]).max() > 0.1
+
+
+def turned(x: F32, distances: npt.NDArray[np.int32], frequencies: F32) -> F32:
+    """x (n, heads, size) with its first pairs turned by distance · frequency."""
+    angles = (distances[:, None] * frequencies)[:, None]
+    pairs = x[..., : 2 * len(frequencies)]
+    plane = (pairs[..., ::2] + 1j * pairs[..., 1::2]) * np.exp(1j * angles)
+    y = x.copy()
+    y[..., : 2 * len(frequencies) : 2], y[..., 1 : 2 * len(frequencies) : 2] = plane.real, plane.imag
+    return y
+
+
+def turn(
+    backend: Backend,
+    buffer: KVBuffer,
+    cells: npt.NDArray[np.int32],
+    distances: npt.NDArray[np.int32],
+    frequencies: F32,
+) -> None:
+    graph = Graph()
+    listed = graph.input("cells", (Dim("cells", CELLS),), DType.I32)
+    by = graph.input("distances", listed.shape, DType.I32)
+    ops.rotate_cells(listed, ops.rope_table(by, frequencies), buffer)
+    plan = backend.compile(graph)
+    plan.inputs["cells"][: len(cells)] = cells
+    plan.inputs["distances"][: len(cells)] = distances
+    plan.run({"cells": len(cells)})
