@@ -80,6 +80,14 @@ class Environment:
         _word,
         unset="f16; f32 for a model of f32 weights",
     )
+    multi_user: bool | None = _variable(
+        "OLLAMA_MULTIUSER_CACHE",
+        "switch",
+        "on: a prompt never drops what another one has cached while a slot is free; off: it goes on where it "
+        "shares most",
+        _switch,
+        unset="what loses less",
+    )
     threads: int | None = _variable(
         "CHASKI_THREADS", "number", "cores that a model computes on", _positive, unset="the physical cores"
     )

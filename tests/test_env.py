@@ -9,7 +9,8 @@ from chaski.errors import OptionError
 
 
 def test_nothing_is_set() -> None:
-    assert Environment.read({}) == Environment(None, 1, None, None, "auto")
+    assert Environment.read({}) == Environment()
+    assert (Environment().context, Environment().parallel, Environment().isa) == (None, 1, "auto")
 
 
 def test_values_are_parsed() -> None:
@@ -24,7 +25,16 @@ def test_values_are_parsed() -> None:
         "CHASKI_PRIVATE_REGISTRIES": "Models.lan:5000, ,localhost",
         "OLLAMA_SOMETHING_ELSE": "ignored",
     }
-    expected = Environment(8192, 4, "f16", 2, "avx2", "/models", True, ("models.lan:5000", "localhost"))
+    expected = Environment(
+        context=8192,
+        parallel=4,
+        kv_type="f16",
+        threads=2,
+        isa="avx2",
+        models="/models",
+        keeps_unused=True,
+        private_registries=("models.lan:5000", "localhost"),
+    )
     assert Environment.read(values) == expected
 
 

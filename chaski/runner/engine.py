@@ -25,7 +25,7 @@ from chaski.model.program import Program
 from chaski.runner.groups import Groups, not_inside
 from chaski.runner.scheduler import Scheduler
 from chaski.runner.sequence import Sequence
-from chaski.runner.slots import Slot, place
+from chaski.runner.slots import Policy, Slot, place
 
 __all__ = ["Engine"]
 
@@ -60,9 +60,14 @@ class _Step:
 
 
 class Engine:
-    """Runs up to `parallel` sequences at a time; more wait for a slot. Safe to use from several threads."""
+    """Runs up to `parallel` sequences at a time; more wait for a slot. Safe to use from several threads.
 
-    def __init__(self, program: Program, cache: Cache, parallel: int, prompt_cache: bool) -> None:
+    `prompt_cache` says how prompts take over what was computed for others; None is not at all.
+    """
+
+    def __init__(
+        self, program: Program, cache: Cache, parallel: int, prompt_cache: Policy | None = Policy.SMALLER_LOSS
+    ) -> None:
         self._program = program
         self._cache = cache
         self._prompt_cache = prompt_cache
@@ -178,8 +183,10 @@ class Engine:
 
     def _start(self, sequence: Sequence) -> bool:
         """Place a sequence on what the slots hold of its prompt; False while no slot is free."""
-        takes_over = self._prompt_cache and sequence.can_take_over
-        placement = place(self._slots, sequence.tokens if takes_over else [], sequence.groups)
+        if self._prompt_cache is None or not sequence.can_take_over:
+            placement = place(self._slots, [])
+        else:
+            placement = place(self._slots, sequence.tokens, sequence.groups, self._prompt_cache)
         if placement is None:
             return False
         source, slot, length = placement

@@ -19,6 +19,7 @@ from chaski.model.registry import Model, build_model
 from chaski.model.weights import bind_weights
 from chaski.runner.engine import Engine
 from chaski.runner.llm import LLM
+from chaski.runner.slots import Policy
 from chaski.runner.stored import Defaults
 from chaski.store.model import find_model
 
@@ -80,8 +81,14 @@ def load(
     except BaseException:
         opened.close()
         raise
-    engine = Engine(program, cache, parallel, prompt_cache)
+    engine = Engine(program, cache, parallel, _policy(environment) if prompt_cache else None)
     return LLM(file, opened, engine, context, network.config, perf_counter() - started, defaults)
+
+
+def _policy(environment: Environment) -> Policy:
+    if environment.multi_user is None:
+        return Policy.SMALLER_LOSS
+    return Policy.MULTI_USER if environment.multi_user else Policy.SINGLE_USER
 
 
 def _context(model: Model, file: GGUFFile, context: int | None, default: int | None) -> int:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 from chaski.runner.groups import Groups, not_inside
 
-__all__ = ["Placement", "Slot", "common_prefix", "place"]
+__all__ = ["Placement", "Policy", "Slot", "common_prefix", "place"]
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +39,25 @@ class Slot:
             self.shifted_at = None
 
 
+class Policy(Enum):
+    """When a prompt that shares a prefix with a free slot goes on there, and its other tokens are lost.
+
+    SINGLE_USER  always: one conversation, in which a changed message replaces what came after it
+    MULTI_USER   only if nothing is lost; else the prefix is shared with another slot
+    SMALLER_LOSS if it loses less than it takes over
+    """
+
+    SINGLE_USER = "single"
+    MULTI_USER = "multi"
+    SMALLER_LOSS = "smaller loss"
+
+    def accepts(self, kept: int, lost: int) -> bool:
+        """Whether a prompt may go on in a slot of which it takes over `kept` tokens, and drops `lost`."""
+        if self is Policy.SMALLER_LOSS:
+            return lost < kept
+        return kept > 0 and (self is Policy.SINGLE_USER or lost == 0)
+
+
 class Placement(NamedTuple):
     """Run in `target`, on the first `length` tokens of `source` (which may be the same slot)."""
 
@@ -46,11 +66,13 @@ class Placement(NamedTuple):
     length: int
 
 
-def place(slots: Sequence[Slot], prompt: list[int], groups: Groups = ()) -> Placement | None:
+def place(
+    slots: Sequence[Slot], prompt: list[int], groups: Groups = (), policy: Policy = Policy.SMALLER_LOSS
+) -> Placement | None:
     """Where a prompt with `groups` runs, and what it can take over; None when no slot is free.
 
     The source is the slot with the longest common prefix, running ones included, because a prefix can be
-    shared. The target is the source itself if it is free and loses less than it keeps, else the free slot
+    shared. The target is the source itself if it is free and the policy accepts that, else the free slot
     that was not used for the longest time.
     """
     free = [slot for slot in slots if slot.is_free]
@@ -59,7 +81,7 @@ def place(slots: Sequence[Slot], prompt: list[int], groups: Groups = ()) -> Plac
     lengths = [_usable(slot, prompt, groups) for slot in slots]
     length = max(lengths)
     source = slots[lengths.index(length)]
-    if source.is_free and len(source.tokens) - length < length:
+    if source.is_free and policy.accepts(kept=length, lost=len(source.tokens) - length):
         return Placement(source, source, length)
     return Placement(source, min(free, key=lambda slot: slot.last_used), length)
 

@@ -18,6 +18,7 @@ from chaski.runner.events import Done, Outputs
 from chaski.runner.generation import Generation, Request, Shift
 from chaski.runner.readout import EveryOutput
 from chaski.runner.sequence import Sequence
+from chaski.runner.slots import Policy
 from chaski.sample import SamplingOptions
 
 VOCAB = 1000
@@ -101,7 +102,7 @@ def _arrays(batch: Batch) -> tuple[NDArray[np.int32], ...]:
 
 def make(parallel: int = 1, prompt_cache: bool = True) -> tuple[Engine, CountingProgram]:
     program: Any = CountingProgram(parallel)
-    return Engine(program, program, parallel, prompt_cache), program
+    return Engine(program, program, parallel, Policy.SMALLER_LOSS if prompt_cache else None), program
 
 
 def request(prompt: list[int], num_predict: int = 3, **options: Any) -> Generation:

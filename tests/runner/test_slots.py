@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaski.runner.slots import Slot, common_prefix, place
+from chaski.runner.slots import Policy, Slot, common_prefix, place
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,26 @@ def test_place(slots: list[Slot], prompt: list[int], expected: tuple[int, int, i
     placement = place(slots, prompt)
     assert placement is not None
     assert (placement.source.index, placement.target.index, placement.length) == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "held", "prompt", "target"),
+    [
+        (Policy.SINGLE_USER, [1, 2, 3, 4, 5], [1, 9], 0),
+        (Policy.SMALLER_LOSS, [1, 2, 3, 4, 5], [1, 9], 1),
+        (Policy.MULTI_USER, [1, 2, 3, 4, 5], [1, 9], 1),
+        (Policy.SMALLER_LOSS, [1, 2, 3, 4, 5], [1, 2, 3, 9], 0),
+        (Policy.MULTI_USER, [1, 2, 3, 4, 5], [1, 2, 3, 9], 1),
+        (Policy.MULTI_USER, [1, 2], [1, 2, 9], 0),
+        pytest.param(Policy.SINGLE_USER, [1, 2], [9], 1, id="nothing is shared"),
+    ],
+)
+def test_when_a_prompt_goes_on_where_others_ended(
+    policy: Policy, held: list[int], prompt: list[int], target: int
+) -> None:
+    placement = place([slot(0, held, 2), slot(1, [], 0)], prompt, policy=policy)
+    assert placement is not None
+    assert placement.target.index == target
 
 
 def test_no_slot_is_free() -> None:
