@@ -93,7 +93,7 @@ def test_keys_and_values_in_other_types(tmp_path: Path) -> None:
         with chaski.load(path, kv_type=kv_type) as model:
             keys, _, values = kv_type.partition(":")
             rows = model.memory().cache / (2 * CONTEXT * 32 / 8)  # two layers of one head of 32
-            assert rows == pytest.approx(bits[keys] + bits[values or keys], rel=0.05)
+            assert rows == pytest.approx(bits[keys] + bits[values or keys], rel=0.12)
             assert model.generate("hello", temperature=0, num_predict=8).text
 
 
