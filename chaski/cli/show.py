@@ -16,30 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-# general.file_type, as llama.cpp numbers the mixtures of tensor types.
-_FILE_TYPES = {
-    0: "F32",
-    1: "F16",
-    2: "Q4_0",
-    3: "Q4_1",
-    7: "Q8_0",
-    8: "Q5_0",
-    9: "Q5_1",
-    10: "Q2_K",
-    11: "Q3_K_S",
-    12: "Q3_K_M",
-    13: "Q3_K_L",
-    14: "Q4_K_S",
-    15: "Q4_K_M",
-    16: "Q5_K_S",
-    17: "Q5_K_M",
-    18: "Q6_K",
-    21: "Q2_K_S",
-    25: "IQ4_NL",
-    30: "IQ4_XS",
-    32: "BF16",
-    38: "MXFP4",
-}
 _SHOWN_ITEMS = 5
 _SHOWN_CHARACTERS = 80
 
@@ -94,7 +70,9 @@ def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
 
 def _quantization(file: GGUFFile) -> str:
     """The mixture that the file names, else the type of most of its bytes."""
-    named = _FILE_TYPES.get(file.get("general.file_type", int, -1))
+    from chaski.formats.file_types import FILE_TYPES
+
+    named = FILE_TYPES.get(file.get("general.file_type", int, -1))
     if named is not None or not file.tensors:
         return named or "unknown"
     sizes: Counter[str] = Counter()

@@ -82,11 +82,11 @@ class Blobs:
                     _link_or_copy(original, path)
                 return self._publish(path, hash_file(path), None)
 
-    def adopt(self, path: Path, expected: Digest) -> Digest:
-        """Make a file in the folder of the blobs a blob if it has the expected digest -> the one it has."""
+    def adopt(self, path: Path, expected: Digest | None = None) -> Digest:
+        """Make a file in the folder of the blobs a blob, unless it is not the expected one -> its digest."""
         with store_errors("a blob cannot be written"):
             found = hash_file(path)
-            if found == expected:
+            if expected in (None, found):
                 publish(path, self.path(found))
             return found
 

@@ -14,7 +14,7 @@ from chaski.names import ModelName
 from chaski.store.parameters import Parameter
 from chaski.store.store import Entry, Store
 
-__all__ = ["ModelConfig", "StoredModel", "bundled_models", "find_model", "read_model"]
+__all__ = ["ModelConfig", "StoredModel", "bundled_model", "bundled_models", "find_model", "read_model"]
 
 _BUNDLED = Path(__file__).parents[1] / "models"
 _SHOWN_NAMES = 8
@@ -87,8 +87,8 @@ def find_model(model: str | os.PathLike[str], store: Store | None = None) -> Sto
     """
     store = store or Store.default()
     if isinstance(model, str):
-        if model in bundled_models():
-            return StoredModel(None, _BUNDLED / f"{model}.gguf")
+        if (bundled := bundled_model(model)) is not None:
+            return StoredModel(None, bundled)
         if (entry := _stored(model, store)) is not None:
             return read_model(store, entry)
     path = Path(model)
@@ -104,6 +104,11 @@ def find_model(model: str | os.PathLike[str], store: Store | None = None) -> Sto
 def bundled_models() -> list[str]:
     """The names of the models inside the package."""
     return sorted(path.stem for path in _BUNDLED.glob("*.gguf"))
+
+
+def bundled_model(name: str) -> Path | None:
+    """The file of a model inside the package."""
+    return _BUNDLED / f"{name}.gguf" if name in bundled_models() else None
 
 
 def read_model(store: Store, entry: Entry) -> StoredModel:

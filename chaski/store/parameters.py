@@ -5,6 +5,7 @@ They are settings under Ollama's names. What an engine makes of them is decided 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -19,6 +20,15 @@ _TRUTH = {
     **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
     **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
 }
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
 _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     **dict.fromkeys(
         (
@@ -46,7 +56,7 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
             "presence_penalty",
             "frequency_penalty",
         ),
-        ("float", float),
+        ("float", _finite),
     ),
     "use_mmap": ("bool", _TRUTH.__getitem__),
     "stop": ("string", str),

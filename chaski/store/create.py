@@ -1,0 +1,158 @@
+"""`create`: a model of the store from a recipe. Its weights are a GGUF file, or those of another model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from chaski.errors import ModelNotFoundError, OptionError, StoreError
+from chaski.names import Digest, ModelName
+from chaski.store.manifest import CONFIG, Layer, Manifest, go_json, media_type
+from chaski.store.parameters import Parameter
+from chaski.store.progress import Progress
+from chaski.store.recipe import Recipe
+from chaski.store.rewrite import rewrite
+from chaski.store.store import Store
+from chaski.store.weights import Weights, inspect
+
+__all__ = ["create"]
+
+
+def create(
+    store: Store,
+    name: ModelName,
+    recipe: Recipe,
+    fetch: Callable[[ModelName], Iterator[Progress]] | None = None,
+) -> Iterator[Progress]:
+    """Make a model; what has the name is replaced when all of it is there.
+
+    fetch: gets a source that is not in the store. Without it such a source is a ModelNotFoundError.
+    Raises OptionError, UnsupportedError, GGUFError, StoreError, and what `fetch` raises.
+    """
+    for source in recipe.sources:
+        if isinstance(source, ModelName) and store.locate(source) is None:
+            if fetch is None:
+                raise ModelNotFoundError(f"model '{source.short}' not found")
+            yield from fetch(source)
+    with store.adding():
+        replaced = store.entry(name).manifest.blobs if store.locate(name) else ()
+        draft = _Draft(store)
+        for source in recipe.sources:
+            yield from _add_source(draft, source, recipe.quantize)
+        _apply(recipe, draft)
+        manifest = draft.finish()
+        for layer in manifest.blobs:
+            verb = "using existing" if layer.source else "creating new"
+            yield Progress(f"{verb} layer {layer.digest}")
+        yield Progress("writing manifest")
+        store.put(name, manifest.encode())
+    store.remove_unused(layer.digest for layer in replaced)
+    yield Progress("success")
+
+
+class _Draft:
+    """A manifest in the making."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.config: dict[str, Any] = {"model_format": "gguf"}
+        self.layers: list[Layer] = []
+
+    def add_model(self, name: ModelName) -> None:
+        """Begin with all that another model has."""
+        entry = self.store.entry(name)
+        self.config |= _read(self.store, entry.manifest.config)
+        self.layers += [replace(layer, source=str(entry.name)) for layer in entry.manifest.layers]
+
+    def add_weights(self, digest: Digest, weights: Weights) -> None:
+        """Add a GGUF blob as what it is."""
+        self._add(weights.kind, digest)
+        if weights.kind == "model":
+            sizes = {"model_type": weights.size, "file_type": weights.file_type}
+            self.config |= {"model_family": weights.family, **sizes}
+        families = self.config.get("model_families") or []
+        self.config["model_families"] = list(dict.fromkeys([*families, weights.family]))
+
+    def drop(self, kind: str) -> list[Layer]:
+        """Take out the layers of a kind."""
+        dropped = [layer for layer in self.layers if layer.kind == kind]
+        self.layers = [layer for layer in self.layers if layer.kind != kind]
+        return dropped
+
+    def put(self, kind: str, *texts: bytes) -> None:
+        """Put texts in the place of those of their kind; an empty one only takes them out."""
+        self.drop(kind)
+        for text in filter(None, texts):
+            self._add(kind, self.store.blobs.add(text))
+
+    def put_parameters(self, parameters: Mapping[str, Parameter]) -> None:
+        """Add to the parameters that there are; the new ones win."""
+        before: dict[str, Any] = {}
+        for layer in self.drop("params"):
+            before |= _read(self.store, layer)
+        self.put("params", go_json(dict(sorted({**before, **parameters}.items()))))
+
+    def finish(self) -> Manifest:
+        """Describe what there is."""
+        if sum(layer.kind == "model" for layer in self.layers) != 1:
+            raise OptionError("a model has one file of weights; FROM must name one GGUF file or model")
+        rootfs = {"type": "layers", "diff_ids": [str(layer.digest) for layer in self.layers]}
+        platform = {"architecture": "amd64", "os": "linux", "rootfs": rootfs}
+        data = go_json({key: value for key, value in self.config.items() if value} | platform)
+        digest = self.store.blobs.add(data)
+        return Manifest(Layer(CONFIG, digest, len(data)), tuple(self.layers))
+
+    def _add(self, kind: str, digest: Digest) -> None:
+        self.layers.append(Layer(media_type(kind), digest, self.store.blobs.size(digest) or 0))
+
+
+def _add_source(draft: _Draft, source: ModelName | Path | Digest, quantize: str | None) -> Iterator[Progress]:
+    """Add what FROM names; its weights in other types if that is asked for."""
+    if isinstance(source, ModelName):
+        draft.add_model(source)
+        if quantize is None:
+            return
+        (layer,) = draft.drop("model")
+        path = draft.store.blobs.path(layer.digest)
+    else:
+        path = draft.store.blobs.path(source) if isinstance(source, Digest) else source
+    yield Progress("parsing GGUF")
+    weights = inspect(path)
+    if weights.is_split or (quantize and weights.kind == "model"):
+        digest = yield from rewrite(draft.store.blobs, path, weights, quantize)
+        weights = inspect(draft.store.blobs.path(digest))
+    elif isinstance(source, Digest):
+        digest = source
+    else:
+        digest = draft.store.blobs.add_file(path)
+    draft.add_weights(digest, weights)
+
+
+def _apply(recipe: Recipe, draft: _Draft) -> None:
+    """Put what a recipe says in the place of what the source said."""
+    for kind, text in (("template", recipe.template), ("system", recipe.system)):
+        if text is not None:
+            draft.put(kind, text.encode())
+    if recipe.licenses:
+        draft.put("license", *(text.encode() for text in recipe.licenses))
+    if recipe.parameters:
+        draft.put_parameters(recipe.parameters)
+    if recipe.messages:
+        draft.put("messages", go_json([dict(message) for message in recipe.messages]))
+    for key in ("renderer", "parser", "requires"):
+        if (value := getattr(recipe, key)) is not None:
+            draft.config[key] = value
+
+
+def _read(store: Store, layer: Layer) -> dict[str, Any]:
+    """The JSON object of a small layer."""
+    try:
+        found = json.loads(store.blobs.read(layer.digest))
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"blob {layer.digest.short} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise StoreError(f"blob {layer.digest.short} is no JSON object")
+    return found

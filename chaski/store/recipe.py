@@ -1,0 +1,87 @@
+"""`Recipe`: what a model is made of, checked and with its files found; and reading it off a Modelfile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaski.errors import ModelNotFoundError, UnsupportedError
+from chaski.names import Digest, ModelName
+from chaski.store.model import bundled_model
+from chaski.store.modelfile import Modelfile
+from chaski.store.parameters import Parameter
+
+__all__ = ["Recipe", "recipe_of"]
+
+_CONVERTIBLE = (".safetensors", ".bin", ".pth")
+_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a model is made of. None and nothing: as in the model that it is made from.
+
+    sources   a model of the store, or GGUF files: paths, or blobs that are in the store
+    quantize  the mixture of types that the weights get, as `formats.requantize.MIXTURES` names them
+    """
+
+    sources: Sequence[ModelName | Path | Digest]
+    template: str | None = None
+    system: str | None = None
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    messages: Sequence[Mapping[str, str]] = ()
+    licenses: Sequence[str] = ()
+    renderer: str | None = None
+    parser: str | None = None
+    requires: str | None = None
+    quantize: str | None = None
+
+
+def recipe_of(modelfile: Modelfile, folder: Path, quantize: str | None = None) -> Recipe:
+    """Read a Modelfile that is in `folder`: FROM is a path where there is such a file, else a model's name.
+
+    Raises UnsupportedError for ADAPTER and DRAFT, which this version cannot use, and for weights that need
+    converting.
+    """
+    for command in ("adapter", "draft"):
+        if modelfile.values(command):
+            raise UnsupportedError(f"{command.upper()} is not supported by this version")
+    return Recipe(
+        sources=[_source(text, folder) for text in modelfile.values("from")],
+        template=modelfile.last("template"),
+        system=modelfile.last("system"),
+        parameters=modelfile.parameters,
+        messages=modelfile.messages,
+        licenses=modelfile.values("license"),
+        renderer=modelfile.last("renderer"),
+        parser=modelfile.last("parser"),
+        requires=modelfile.last("requires"),
+        quantize=quantize,
+    )
+
+
+def _source(text: str, folder: Path) -> ModelName | Path:
+    """What FROM means: a bundled model, a file, or the name of a model."""
+    if (bundled := bundled_model(text)) is not None:
+        return bundled
+    path = folder / Path(text).expanduser()
+    if path.is_dir():
+        path = _in_folder(path)
+    if path.suffix in _CONVERTIBLE:
+        raise UnsupportedError(f"{path.name} must be converted to GGUF first; this version cannot do that")
+    if path.is_file():
+        return path
+    if text.startswith(("/", ".", "~")) or path.suffix == ".gguf":
+        raise ModelNotFoundError(f"FROM {text}: no such file")
+    return ModelName.parse(text)
+
+
+def _in_folder(folder: Path) -> Path:
+    """The file of weights in a folder; of a split file the first part."""
+    found = [path for path in sorted(folder.iterdir()) if path.suffix in (".gguf", *_CONVERTIBLE)]
+    first = [path for path in found if not _LATER_PART.search(path.name)]
+    if not first:
+        raise ModelNotFoundError(f"{folder.name or folder}: no Modelfile or safetensors files found")
+    return first[0]

@@ -1,0 +1,69 @@
+"""What a GGUF file is, for the manifest of its model. Reads the header only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from chaski.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from chaski.formats.gguf import GGUFFile
+
+__all__ = ["Weights", "inspect"]
+
+_PROJECTORS = ("clip", "mmproj")
+_UNITS = ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """kind: which layer it makes. size: parameters, as people write them. file_type: its mixture of types."""
+
+    kind: Literal["model", "projector"]
+    family: str
+    size: str
+    file_type: str
+    is_split: bool
+
+
+def inspect(path: Path) -> Weights:
+    """Read the header of a file. Raises GGUFError, or UnsupportedError for what is no model of its own."""
+    from chaski.formats.gguf import open_gguf
+
+    with open_gguf(path) as file:
+        family = file.architecture
+        kind = file.get("general.type", str, "model")
+        if kind == "adapter":
+            raise UnsupportedError(f"{path.name} is an adapter (LoRA), which this version cannot apply")
+        is_projector = family in _PROJECTORS or kind in _PROJECTORS
+        count = sum(prod(tensor.shape) for tensor in file.tensors.values())
+        is_split = file.get("split.count", int, 1) > 1
+        return Weights(
+            "projector" if is_projector else "model", family, _size(count), _file_type(file), is_split
+        )
+
+
+def _size(count: int) -> str:
+    """A count as Ollama writes it: `8.0B`, `134.52M`."""
+    for unit, letter, digits in _UNITS:
+        if count >= unit:
+            is_whole = count % unit == 0 and letter != "B"
+            return f"{count / unit:.{0 if is_whole else digits}f}{letter}"
+    return str(count)
+
+
+def _file_type(file: GGUFFile) -> str:
+    """The mixture that the file names, else the type of most of its bytes."""
+    from chaski.formats.file_types import FILE_TYPES
+
+    named = FILE_TYPES.get(file.get("general.file_type", int, -1))
+    if named is not None or not file.tensors:
+        return named or "unknown"
+    sizes: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        sizes[tensor.type.name] += tensor.nbytes
+    return sizes.most_common(1)[0][0]

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chaski.errors import ModelNotFoundError, OptionError, StoreError, UnsupportedError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.quant import QuantType
+from chaski.names import Digest, ModelName
+from chaski.store.create import create
+from chaski.store.model import StoredModel, find_model
+from chaski.store.modelfile import Modelfile
+from chaski.store.progress import Progress
+from chaski.store.recipe import Recipe, recipe_of
+from chaski.store.store import Store
+from tests.store.stores import assert_valid, put_by_hand
+from tests.tiny_llama import write_tiny_llama
+
+MINE = ModelName.parse("mine")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
+    return Store(tmp_path / "models")
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    return write_tiny_llama(tmp_path / "tiny.gguf")
+
+
+def made(
+    store: Store, text: str, folder: Path, name: ModelName = MINE, quantize: str | None = None
+) -> StoredModel:
+    list(create(store, name, recipe_of(Modelfile.parse(text), folder, quantize)))
+    assert_valid(store)
+    return find_model(name.short, store)
+
+
+def config_of(store: Store, name: ModelName = MINE) -> dict[str, object]:
+    found: dict[str, object] = json.loads(store.blobs.read(store.entry(name).manifest.config.digest))
+    return found
+
+
+def test_from_a_file(store: Store, weights: Path, tmp_path: Path) -> None:
+    text = (
+        'FROM ./tiny.gguf\nTEMPLATE "{{ .Prompt }}"\nSYSTEM be brief\nPARAMETER stop a\nPARAMETER stop "<b>"\n'
+        "PARAMETER temperature 1\nLICENSE MIT\nLICENSE Apache\nMESSAGE user hi\nMESSAGE assistant ho\nPARSER qwen3\n"
+    )
+    found = made(store, text, tmp_path)
+    assert (found.template, found.system, found.licenses) == ("{{ .Prompt }}", "be brief", ("MIT", "Apache"))
+    assert found.parameters == {"stop": ["a", "<b>"], "temperature": 1.0}
+    assert [turn["content"] for turn in found.messages] == ["hi", "ho"]
+    assert found.config.parser == "qwen3"
+    assert found.path.read_bytes() == weights.read_bytes()
+    assert found.path.name == f"sha256-{hashlib.sha256(weights.read_bytes()).hexdigest()}"
+
+
+def test_the_files_are_those_of_ollama(store: Store, weights: Path, tmp_path: Path) -> None:
+    made(store, 'FROM ./tiny.gguf\nPARAMETER stop "<b>"\nPARAMETER num_ctx 8', tmp_path)
+    entry = store.entry(MINE)
+    model, params = entry.manifest.layers
+    assert store.blobs.read(params.digest) == b'{"num_ctx":8,"stop":["\\u003cb\\u003e"]}\n'
+    assert [layer.media_type for layer in (model, params, entry.manifest.config)] == [
+        "application/vnd.ollama.image.model",
+        "application/vnd.ollama.image.params",
+        "application/vnd.docker.container.image.v1+json",
+    ]
+    expected = (
+        '{"model_format":"gguf","model_family":"llama","model_type":"96K","file_type":"F32",'
+        '"model_families":["llama"],"architecture":"amd64","os":"linux",'
+        f'"rootfs":{{"type":"layers","diff_ids":["{model.digest}","{params.digest}"]}}}}\n'
+    )
+    assert store.blobs.read(entry.manifest.config.digest).decode() == expected
+    manifest = (store.root / "manifests/registry.ollama.ai/library/mine/latest").read_bytes()
+    assert manifest == entry.manifest.encode()
+
+
+def test_from_another_model(store: Store, weights: Path, tmp_path: Path) -> None:
+    first = (
+        "FROM ./tiny.gguf\nSYSTEM old\nTEMPLATE t\nPARAMETER seed 1\nPARAMETER top_k 5\nLICENSE MIT\nPARSER p"
+    )
+    made(store, first, tmp_path)
+    copy = ModelName.parse("copy")
+    found = made(store, "FROM Mine\nSYSTEM new\nPARAMETER seed 2\nMESSAGE user hi", tmp_path, copy)
+    assert (found.system, found.template, found.licenses, found.config.parser) == ("new", "t", ("MIT",), "p")
+    assert found.parameters == {"seed": 2, "top_k": 5}
+    assert found.config.model_family == "llama"
+    sources = {layer.kind: layer.source for layer in store.entry(copy).manifest.layers}
+    own = dict.fromkeys(("system", "params", "messages"))
+    assert sources == {**dict.fromkeys(("model", "template", "license"), str(MINE)), **own}
+    assert made(store, 'FROM mine\nSYSTEM ""', tmp_path, copy).system is None
+
+
+def test_what_is_told(store: Store, weights: Path, tmp_path: Path) -> None:
+    recipe = Recipe(sources=[weights], system="be brief")
+    events = [event.status for event in create(store, MINE, recipe)]
+    blobs = [f"creating new layer {layer.digest}" for layer in store.entry(MINE).manifest.blobs]
+    assert events == ["parsing GGUF", *blobs, "writing manifest", "success"]
+
+
+def test_from_a_blob(store: Store, weights: Path) -> None:
+    digest = store.blobs.add_stream([weights.read_bytes()])
+    list(create(store, MINE, Recipe(sources=[digest])))
+    assert find_model("mine", store).path == store.blobs.path(digest)
+    with pytest.raises(ModelNotFoundError):
+        list(create(store, MINE, Recipe(sources=[Digest("0" * 64)])))
+
+
+def test_a_bundled_model_can_be_the_source(store: Store, tmp_path: Path) -> None:
+    assert made(store, "FROM guide\nSYSTEM be brief", tmp_path).config.model_format == "gguf"
+
+
+def test_making_it_again_replaces_it(store: Store, weights: Path, tmp_path: Path) -> None:
+    made(store, "FROM ./tiny.gguf\nSYSTEM first", tmp_path)
+    made(store, "FROM mine\nSYSTEM second", tmp_path)
+    contents = [store.blobs.path(digest).read_bytes() for digest in store.blobs]
+    assert b"second" in contents
+    assert b"first" not in contents
+
+
+def test_weights_can_be_quantized(store: Store, weights: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(Modelfile.parse("FROM ./tiny.gguf"), tmp_path, quantize="Q8_0")
+    events = list(create(store, MINE, recipe))
+    work = [event for event in events if event.status == "quantizing F32 model to Q8_0"]
+    assert work[-1].completed == work[-1].total
+    found = find_model("mine", store)
+    assert found.config.file_type == "Q8_0"
+    with open_gguf(found.path) as file:
+        assert file.tensors["blk.0.attn_q.weight"].type is QuantType.Q8_0
+    # Of a model in the store as well, once.
+    other = ModelName.parse("other")
+    list(create(store, other, Recipe(sources=[weights])))
+    list(create(store, other, Recipe(sources=[other], quantize="Q8_0")))
+    assert find_model("other", store).path == found.path
+    with pytest.raises(UnsupportedError, match="quantization is only supported for F16"):
+        list(create(store, other, Recipe(sources=[other], quantize="F16")))
+    assert_valid(store)
+
+
+def test_stopping_leaves_nothing(store: Store, weights: Path) -> None:
+    events = create(store, MINE, Recipe(sources=[weights], quantize="Q8_0"))
+    next(event for event in events if event.total)
+    events.close()  # type: ignore[attr-defined]
+    assert list(store.names()) == []
+    assert list(store.blobs.folder.iterdir()) == []
+
+
+def test_a_projector_is_another_layer(store: Store, weights: Path, tmp_path: Path) -> None:
+    one = {"v.weight": (np.ones((1, 32), np.float32), QuantType.F32)}
+    write_gguf(tmp_path / "eyes.gguf", {"general.architecture": "clip"}, one)
+    found = made(store, "FROM ./tiny.gguf\nFROM ./eyes.gguf", tmp_path)
+    assert found.projectors[0].read_bytes() == (tmp_path / "eyes.gguf").read_bytes()
+    assert found.config.model_families == ("llama", "clip")
+    assert found.config.model_family == "llama"
+
+
+def test_a_missing_source_is_fetched(store: Store, weights: Path) -> None:
+    base = ModelName.parse("base")
+
+    def fetch(name: ModelName) -> Iterator[Progress]:
+        assert name == base
+        yield Progress("fetching")
+        yield from create(store, base, Recipe(sources=[weights]))
+
+    events = list(create(store, MINE, Recipe(sources=[base]), fetch))
+    assert events[0].status == "fetching"
+    assert find_model("mine", store).path == find_model("base", store).path
+    with pytest.raises(ModelNotFoundError, match="model 'none:latest' not found"):
+        list(create(store, MINE, Recipe(sources=[ModelName.parse("none")])))
+
+
+def test_where_from_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "weights").mkdir()
+    for name in ("one.gguf", "weights/x-00001-of-00002.gguf", "weights/x-00002-of-00002.gguf"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "weights"))
+
+    def source(text: str) -> object:
+        (found,) = recipe_of(Modelfile.parse(f"FROM {text}"), tmp_path).sources
+        return found
+
+    assert source("one.gguf") == source(str(tmp_path / "one.gguf")) == tmp_path / "one.gguf"
+    assert source("weights") == source("~") == tmp_path / "weights/x-00001-of-00002.gguf"
+    assert source("me/model:1") == ModelName.parse("me/model:1")
+    for text in ("./two", "/two", "~/two", "two.gguf"):
+        with pytest.raises(ModelNotFoundError, match="no such file"):
+            source(text)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelNotFoundError, match="empty: no Modelfile or safetensors files found"):
+        source("./empty")
+    with pytest.raises(OptionError, match="invalid model name"):
+        source("a b")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("FROM x\nADAPTER ./lora.gguf", "ADAPTER is not supported"),
+        ("FROM x\nDRAFT ./small.gguf", "DRAFT is not supported"),
+        ("FROM ./model.safetensors", "model.safetensors must be converted to GGUF first"),
+        ("FROM ./folder", "model-00001-of-00002.safetensors must be converted"),
+    ],
+)
+def test_what_this_version_cannot_do(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/model-00001-of-00002.safetensors").touch()
+    with pytest.raises(UnsupportedError, match=message):
+        recipe_of(Modelfile.parse(text), tmp_path)
+
+
+def test_adapters_are_refused(store: Store, tmp_path: Path) -> None:
+    one = {"a.weight": (np.ones((1, 32), np.float32), QuantType.F32)}
+    metadata = {"general.architecture": "llama", "general.type": "adapter"}
+    write_gguf(tmp_path / "lora.gguf", metadata, one)
+    with pytest.raises(UnsupportedError, match="lora.gguf is an adapter"):
+        made(store, "FROM ./lora.gguf", tmp_path)
+
+
+def test_weights_are_needed_once(store: Store, weights: Path) -> None:
+    for sources in ([], [weights, weights]):
+        with pytest.raises(OptionError, match="a model has one file of weights"):
+            list(create(store, MINE, Recipe(sources=sources)))
+    assert list(store.names()) == []
+
+
+def test_a_base_that_is_damaged(store: Store) -> None:
+    put_by_hand(store.root, "registry.ollama.ai/library/base/latest", {"model": b"", "params": b"[]"}, b"{")
+    with pytest.raises(StoreError, match="is no JSON"):
+        list(create(store, MINE, Recipe(sources=[ModelName.parse("base")])))
+    put_by_hand(store.root, "registry.ollama.ai/library/base/latest", {"model": b"", "params": b"[]"})
+    with pytest.raises(StoreError, match="is no JSON object"):
+        list(create(store, MINE, Recipe(sources=[ModelName.parse("base")], parameters={"seed": 1})))
