@@ -1,8 +1,33 @@
 """Key/value caches: what a sequence has computed so far, kept so that it is not computed again."""
 
 from chaski.kvcache.base import Cache, KVShape, KVTypes, LayerCache
+from chaski.kvcache.build import KindMemory, build_cache, cache_memory
 from chaski.kvcache.causal import CausalCache
+from chaski.kvcache.encoder import EncoderCache
+from chaski.kvcache.kinds import CacheSize, Causal, Checkpoints, Encoder, LayerKind, Recurrent, StateShape
 from chaski.kvcache.reach import Reach
+from chaski.kvcache.recurrent import RecurrentCache, RecurrentLayer
 from chaski.kvcache.wrapper import WrapperCache
 
-__all__ = ["Cache", "CausalCache", "KVShape", "KVTypes", "LayerCache", "Reach", "WrapperCache"]
+__all__ = [
+    "Cache",
+    "CacheSize",
+    "Causal",
+    "CausalCache",
+    "Checkpoints",
+    "Encoder",
+    "EncoderCache",
+    "KVShape",
+    "KVTypes",
+    "KindMemory",
+    "LayerCache",
+    "LayerKind",
+    "Reach",
+    "Recurrent",
+    "RecurrentCache",
+    "RecurrentLayer",
+    "StateShape",
+    "WrapperCache",
+    "build_cache",
+    "cache_memory",
+]

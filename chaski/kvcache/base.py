@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ class KVShape:
     """The key/value heads of one layer, their sizes, and how positions are in the keys.
 
     `rotation` has the frequencies (pairs,) in radians per position that `ops.rope` turned the keys with; None
-    where keys cannot be moved to another position.
+    where keys cannot be moved to another position, and no frequencies where keys do not depend on it.
     """
 
     heads: int
@@ -70,8 +70,11 @@ class LayerCache(Protocol):
 class Cache(Protocol):
     """What the runner sees. Sequence ids are 0, 1, … below the number that the cache was made for."""
 
-    def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[LayerCache]:
-        """Declare the cache's inputs in `graph`, with `prefix` before their names -> one cache a layer."""
+    def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[Any]:
+        """Declare the cache's inputs in `graph`, with `prefix` before their names -> a face for each layer.
+
+        It is a `LayerCache` for a layer that attends, and a `RecurrentLayer` for a recurrent one.
+        """
 
     def length(self, sequence: int) -> int:
         """How many tokens `sequence` has: the position of the next one."""

@@ -56,7 +56,7 @@ class CausalCache:
         self._reach = reach
         self._kept = reach.kept(capacity)
         self._max_batch = max_batch
-        num_cells = sequences * capacity if self._kept is None else sequences * self._kept + max_batch
+        num_cells = reach.num_cells(sequences, capacity, max_batch)
         self._layers = [
             (
                 backend.kv_buffer(KVRole.KEYS, num_cells, shape.heads, shape.key_size, types.keys),
@@ -191,7 +191,9 @@ def _rotation(
 ) -> Rotation | None:
     """How keys are moved, if those of every layer can be."""
     turned = [(buffer, s.rotation) for buffer, s in zip(keys, shapes, strict=True) if s.rotation is not None]
-    return Rotation(backend, turned, max_cells) if len(turned) == len(keys) else None
+    if len(turned) < len(keys):
+        return None
+    return Rotation(backend, [(buffer, f) for buffer, f in turned if len(f)], max_cells)
 
 
 @dataclass(frozen=True, slots=True)

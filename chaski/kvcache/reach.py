@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 __all__ = ["Reach"]
 
@@ -25,9 +25,9 @@ class Reach:
 
     def __post_init__(self) -> None:
         visible = self.visible
-        assert visible is None or visible > 0, f"{self} shows nothing"
+        assert visible is None or visible > 0, f"{self!r} shows nothing"
         assert self.memory is None or (visible is not None and self.memory >= visible), (
-            f"{self} keeps less than tokens see"
+            f"{self!r} keeps less than tokens see"
         )
 
     @property
@@ -39,6 +39,15 @@ class Reach:
         """How many tokens are kept of sequences of up to `capacity` tokens; None for all of them."""
         memory = self.window if self.memory is None else self.memory
         return None if memory is None or memory >= capacity else memory
+
+    def __str__(self) -> str:
+        parts = [f"{name} {value}" for name, value in asdict(self).items() if value is not None]
+        return ", ".join(parts) or "all tokens"
+
+    def num_cells(self, sequences: int, capacity: int, max_batch: int) -> int:
+        """Cells for what is kept of each sequence, and where that is not all, for one batch in total."""
+        kept = self.kept(capacity)
+        return sequences * capacity if kept is None else sequences * kept + max_batch
 
     def first_visible(self, positions: Sequence[int]) -> list[int]:
         """The lowest position that each of `positions` sees; never falls where positions grow."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from chaski.kvcache.base import Cache, LayerCache
+from chaski.kvcache.base import Cache
 from chaski.ml.graph import Dim, Graph
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class WrapperCache:
         self._caches = tuple(caches)
         self._kinds = tuple(kinds)
 
-    def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[LayerCache]:
+    def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[Any]:
         layers = [
             iter(cache.record(graph, tokens, f"{prefix}{kind}.")) for kind, cache in enumerate(self._caches)
         ]

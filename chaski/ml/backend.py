@@ -105,6 +105,9 @@ class Backend(Protocol):
         Raises OutOfMemoryError, or UnsupportedError where heads of that size cannot have that type.
         """
 
+    def kv_bytes(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> int:
+        """The bytes that such storage takes."""
+
     def compile(self, graph: Graph) -> Plan:
         """Turn a graph into a plan with all its memory. Raises OutOfMemoryError."""
 

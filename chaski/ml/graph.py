@@ -111,6 +111,7 @@ class KVRole(Enum):
 
     KEYS = "keys"
     VALUES = "values"
+    STATES = "states"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

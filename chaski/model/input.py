@@ -9,7 +9,18 @@ import numpy.typing as npt
 
 from chaski.ml.graph import Tensor
 
-__all__ = ["Batch", "Inputs"]
+__all__ = ["Batch", "Encoded", "Inputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What an encoder made of an image: how many rows, and the position of the token that stands for it."""
+
+    position: int
+    num_rows: int
+
+    def moved_down(self, distance: int) -> Encoded:
+        return Encoded(self.position - distance, self.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +33,8 @@ class Batch:
     `ends` has for each token the position before which it sees its sequence. It is given for tokens that see
     beyond themselves, as those of an image see all of it, and never reaches beyond the batch; None is each up
     to itself.
+
+    `encoded` is the image that comes with the batch, for layers that attend to images only.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -29,6 +42,7 @@ class Batch:
     sequences: npt.NDArray[np.int32]
     outputs: npt.NDArray[np.int32]
     ends: npt.NDArray[np.int32] | None = None
+    encoded: Encoded | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import KVShape, LayerCache
+from chaski.kvcache import LayerKind
 from chaski.ml.graph import Tensor, Weight
 from chaski.model.input import Inputs
 from chaski.model.pooling import Pooling
@@ -43,10 +43,10 @@ class Model(Protocol):
     def weights(self) -> Iterator[tuple[str, Weight]]:
         """Every weight with the name that it must have in the file."""
 
-    def kv_shapes(self) -> Sequence[KVShape]:
-        """The key/value heads of each layer that attends."""
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        """What each layer keeps of the tokens before; layers that keep nothing are left out."""
 
-    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+    def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
         """Record one forward pass -> logits (outputs, vocab_size); for embeddings (outputs, size)."""
 
 

@@ -10,7 +10,7 @@ from chaski.env import Environment
 from chaski.errors import OptionError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.formats.quant import QuantType
-from chaski.kvcache import CausalCache, KVTypes
+from chaski.kvcache import CacheSize, KVTypes, build_cache
 from chaski.ml import Backend, BackendOptions, open_backend
 from chaski.ml.backend import Progress
 from chaski.ml.graph import DType
@@ -75,7 +75,7 @@ def load(
     try:
         bind_weights(network, file, opened, progress)
         types = _kv_types(environment.kv_type if kv_type is None else kv_type, opened, file)
-        cache = CausalCache(opened, network.kv_shapes(), parallel, context, types, max_batch=num_batch)
+        cache = build_cache(opened, network.layer_kinds(), CacheSize(parallel, context, num_batch), types)
         max_outputs = max(parallel, _MIN_OUTPUTS) if network.config.pooling is None else num_batch
         program = Program(network, cache, opened, num_batch, max_outputs)
     except BaseException:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from chaski.errors import NotSupportedError
 from chaski.formats.gguf import open_gguf
-from chaski.kvcache import Cache, CausalCache, KVShape, KVTypes, Reach, WrapperCache
+from chaski.kvcache import Cache, CacheSize, Causal, KVTypes, Reach, build_cache
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.input import Batch
@@ -58,18 +57,10 @@ class Model:
         opened = open_backend(backend, BackendOptions(threads=2))
         bind_weights(model, file, opened, lambda _: None)
 
-        def cache(shapes: Sequence[KVShape], reach: Reach) -> CausalCache:
-            return CausalCache(
-                opened, shapes, sequences, CAPACITY, KVTypes(dtype, dtype), max_batch=max_batch, reach=reach
-            )
-
-        shapes = model.kv_shapes()
-        self.cache: Cache
-        if isinstance(reach, Reach):
-            self.cache = cache(shapes, reach)
-        else:
-            kinds = [index % 2 for index in range(len(shapes))]
-            self.cache = WrapperCache([cache(shapes[i::2], reach[i]) for i in (0, 1)], kinds)
+        reaches = (reach,) if isinstance(reach, Reach) else reach
+        layers = [Causal(kind.shape, reaches[i % len(reaches)]) for i, kind in enumerate(model.layer_kinds())]
+        size = CacheSize(sequences, CAPACITY, max_batch)
+        self.cache = build_cache(opened, layers, size, KVTypes(dtype, dtype))
         self.program = Program(model, self.cache, opened, max_batch, sequences)
 
     def forward(self, sequences: dict[int, Tokens]) -> dict[int, F32]:

@@ -80,13 +80,15 @@ class CPUBackend:
         self._weight_bytes = size
 
     def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
-        layout = (cells, heads, size, int(stored_type(role, size, dtype)), role is KVRole.KEYS)
-        num_bytes = _native.kv_storage_bytes(*layout)
+        num_bytes = self.kv_bytes(role, cells, heads, size, dtype)
         _require_memory("key/value storage", num_bytes)
         with _reserving("key/value storage", num_bytes):
-            storage = _native.kv_storage(*layout)
+            storage = _native.kv_storage(*_layout_of(role, cells, heads, size, dtype))
         self._cache_bytes += storage.bytes
         return KVBuffer(role, cells, heads, size, dtype, storage)
+
+    def kv_bytes(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> int:
+        return _native.kv_storage_bytes(*_layout_of(role, cells, heads, size, dtype))
 
     def compile(self, graph: Graph) -> CPUPlan:
         plan = CPUPlan(graph, self._pool, self.isa, self._weights, self._is_plain, _require_memory)
@@ -117,6 +119,12 @@ class CPUBackend:
         finally:
             for descriptor in descriptors.values():
                 os.close(descriptor)
+
+
+def _layout_of(
+    role: KVRole, cells: int, heads: int, size: int, dtype: DType
+) -> tuple[int, int, int, int, bool]:
+    return cells, heads, size, int(stored_type(role, size, dtype)), role is KVRole.KEYS
 
 
 def _choose_isa(name: str) -> str:

@@ -42,6 +42,9 @@ class ReferenceBackend:
         self._cache += storage.rows.nbytes
         return KVBuffer(role, cells, heads, size, dtype, storage)
 
+    def kv_bytes(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> int:
+        return 4 * cells * heads * size
+
     def compile(self, graph: Graph) -> ReferencePlan:
         return ReferencePlan(graph)
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import KVShape, LayerCache
+from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, RopeFactors, SwiGLU, rope_frequencies
@@ -103,9 +103,10 @@ class Model(Module):
         self.output_norm = RMSNorm(config.hidden_size, config.eps)
         self.output = Linear(config.hidden_size, config.vocab_size, optional=True)
 
-    def kv_shapes(self) -> Sequence[KVShape]:
+    def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
-        return [KVShape(c.num_kv_heads, c.head_size, c.value_size, self._frequencies())] * c.num_layers
+        shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._frequencies())
+        return [Causal(shape)] * c.num_layers
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         rope = ops.rope_table(inputs.positions, self._frequencies())

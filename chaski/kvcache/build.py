@@ -1,0 +1,79 @@
+"""From what the layers of a model keep to the caches that hold it, and to the memory that these take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chaski.kvcache.base import Cache, KVTypes
+from chaski.kvcache.causal import CausalCache
+from chaski.kvcache.encoder import EncoderCache
+from chaski.kvcache.kinds import CacheSize, Causal, Encoder, LayerKind, Recurrent
+from chaski.kvcache.recurrent import RecurrentCache
+from chaski.kvcache.wrapper import WrapperCache
+from chaski.ml.backend import Backend
+
+__all__ = ["KindMemory", "build_cache", "cache_memory"]
+
+
+def build_cache(backend: Backend, layers: Sequence[LayerKind], size: CacheSize, types: KVTypes) -> Cache:
+    """A cache for the layers of each kind; where there are several, one around them.
+
+    Raises OutOfMemoryError, or UnsupportedError for more sequences than a kind can have.
+    """
+    groups = _groups(layers)
+    caches = [_build(backend, group, size, types) for group in groups]
+    if len(caches) == 1:
+        return caches[0]
+    kinds = {id(layer): kind for kind, group in enumerate(groups) for layer in group}
+    return WrapperCache(caches, [kinds[id(layer)] for layer in layers])
+
+
+@dataclass(frozen=True, slots=True)
+class KindMemory:
+    """What the layers of one kind will take: `cells` are the rows of each layer's storage."""
+
+    kind: str
+    layers: int
+    cells: int
+    num_bytes: int
+
+
+def cache_memory(
+    backend: Backend, layers: Sequence[LayerKind], size: CacheSize, types: KVTypes
+) -> list[KindMemory]:
+    """What each cache that `build_cache` would make will store. Allocates nothing."""
+    return [_memory(backend, group, size, types) for group in _groups(layers)]
+
+
+def _memory(backend: Backend, group: Sequence[LayerKind], size: CacheSize, types: KVTypes) -> KindMemory:
+    cells = group[0].num_cells(size)
+    rows = [row for layer in group for row in layer.rows(types)]
+    num_bytes = sum(backend.kv_bytes(row.role, cells, row.heads, row.size, row.dtype) for row in rows)
+    return KindMemory(str(group[0]), len(group), cells, num_bytes)
+
+
+def _groups(layers: Sequence[LayerKind]) -> list[list[LayerKind]]:
+    """The layers that share a cache: their heads may differ, but not which tokens they keep.
+
+    Recurrent ones come last. They never refuse a batch, so none of their states has to be taken back.
+    """
+    groups: dict[str, list[LayerKind]] = {}
+    for layer in layers:
+        groups.setdefault(str(layer), []).append(layer)
+    return sorted(groups.values(), key=lambda group: isinstance(group[0], Recurrent))
+
+
+def _build(backend: Backend, group: Sequence[LayerKind], size: CacheSize, types: KVTypes) -> Cache:
+    match group[0]:
+        case Causal(reach=reach):
+            shapes = [layer.shape for layer in group if isinstance(layer, Causal)]
+            return CausalCache(
+                backend, shapes, size.sequences, size.capacity, types, max_batch=size.max_batch, reach=reach
+            )
+        case Encoder(max_rows=max_rows):
+            shapes = [layer.shape for layer in group if isinstance(layer, Encoder)]
+            return EncoderCache(backend, shapes, max_rows, size.sequences, types)
+        case Recurrent(checkpoints=checkpoints):
+            states = [layer.states for layer in group if isinstance(layer, Recurrent)]
+            return RecurrentCache(backend, states, size.sequences, checkpoints)

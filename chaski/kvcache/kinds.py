@@ -1,0 +1,129 @@
+"""What the layers of a model keep of the tokens before: values that a model declares, one for each layer.
+
+A layer that keeps nothing, as one that only feeds forward, is not declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chaski.kvcache.base import KVShape, KVTypes
+from chaski.kvcache.reach import Reach
+from chaski.ml.graph import DType, KVRole
+
+__all__ = ["CacheSize", "Causal", "Checkpoints", "Encoder", "LayerKind", "Recurrent", "Row", "StateShape"]
+
+_EVERYTHING = Reach()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """Room for `sequences` sequences of up to `capacity` tokens, and up to `max_batch` tokens in a batch."""
+
+    sequences: int
+    capacity: int
+    max_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one cell of a layer stores in one buffer."""
+
+    role: KVRole
+    heads: int
+    size: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Causal:
+    """Self-attention: keys and values of the tokens within `reach`."""
+
+    shape: KVShape
+    reach: Reach = _EVERYTHING
+
+    def __str__(self) -> str:
+        return str(self.reach)
+
+    def num_cells(self, size: CacheSize) -> int:
+        return self.reach.num_cells(size.sequences, size.capacity, size.max_batch)
+
+    def rows(self, types: KVTypes) -> Sequence[Row]:
+        return _keys_and_values(self.shape, types)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Cross-attention: keys and values of up to `max_rows` rows that an encoder made of an image."""
+
+    shape: KVShape
+    max_rows: int
+
+    def __str__(self) -> str:
+        return f"encoder of {self.max_rows} rows"
+
+    def num_cells(self, size: CacheSize) -> int:
+        return self.max_rows
+
+    def rows(self, types: KVTypes) -> Sequence[Row]:
+        return _keys_and_values(self.shape, types)
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """`heads` rows of `size` numbers, float32."""
+
+    heads: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Which states of a sequence are kept, so that a shorter prefix can be resumed: the newest `count`.
+
+    None has less than `first` tokens, and `interval` tokens at least lie between two of them.
+    """
+
+    count: int = 24
+    first: int = 17
+    interval: int = 1664
+
+    def is_due(self, length: int, last: int | None) -> bool:
+        """Whether the state after `length` tokens is kept, the last one that was having `last` tokens."""
+        return self.count > 0 and length >= self.first and (last is None or length - last >= self.interval)
+
+    def num_rows(self, sequences: int) -> int:
+        """Rows for each sequence's checkpoints, its state, the state that comes next; and one of zeros."""
+        return 1 + sequences * (self.count + 2)
+
+
+_EVERY_SO_OFTEN = Checkpoints()
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """A recurrence: what its states look like, in the order in which the layer will find them."""
+
+    states: tuple[StateShape, ...]
+    checkpoints: Checkpoints = _EVERY_SO_OFTEN
+
+    def __str__(self) -> str:
+        return f"recurrent, {self.checkpoints.count} checkpoints"
+
+    def num_cells(self, size: CacheSize) -> int:
+        return self.checkpoints.num_rows(size.sequences)
+
+    def rows(self, types: KVTypes) -> Sequence[Row]:
+        return [Row(KVRole.STATES, state.heads, state.size, DType.F32) for state in self.states]
+
+
+LayerKind = Causal | Encoder | Recurrent
+"""`str` of one says which tokens are kept; layers with the same answer can share a cache."""
+
+
+def _keys_and_values(shape: KVShape, types: KVTypes) -> Sequence[Row]:
+    return [
+        Row(KVRole.KEYS, shape.heads, shape.key_size, types.keys),
+        Row(KVRole.VALUES, shape.heads, shape.value_size, types.values),
+    ]

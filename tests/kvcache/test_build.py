@@ -1,0 +1,76 @@
+"""Which caches a model's layers get, and the memory that they take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chaski.kvcache import (
+    CacheSize,
+    Causal,
+    CausalCache,
+    Checkpoints,
+    Encoder,
+    KVShape,
+    KVTypes,
+    LayerKind,
+    Reach,
+    Recurrent,
+    StateShape,
+    build_cache,
+    cache_memory,
+)
+from chaski.ml import BackendOptions, open_backend
+from chaski.ml.graph import Dim, DType, Graph
+
+SIZE = CacheSize(sequences=1, capacity=64, max_batch=16)
+TYPES = KVTypes(DType.F16, DType.Q8_0)
+FULL = Causal(KVShape(2, 32, 64))
+WIDE = Causal(KVShape(4, 32, 32))
+WINDOW = Causal(KVShape(1, 32, 32), Reach(window=8))
+IMAGE = Encoder(KVShape(2, 32, 32), max_rows=24)
+CONV = Recurrent((StateShape(2, 40),), Checkpoints(count=3))
+DELTA = Recurrent((StateShape(3, 16), StateShape(1, 64)), Checkpoints(count=3))
+
+
+def test_layers_of_one_kind_have_one_cache() -> None:
+    backend = open_backend("cpu", BackendOptions(threads=1))
+    assert isinstance(build_cache(backend, [FULL, WIDE], SIZE, TYPES), CausalCache)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [[FULL, WIDE], [CONV, WINDOW, FULL, WINDOW], [DELTA, FULL, CONV, IMAGE], [CONV]],
+    ids=lambda layers: "-".join(type(layer).__name__ for layer in layers),
+)
+def test_every_layer_finds_storage_of_its_shape(layers: list[LayerKind]) -> None:
+    backend = open_backend("cpu", BackendOptions(threads=1))
+    cache = build_cache(backend, layers, SIZE, TYPES)
+    for layer, face in zip(layers, cache.record(Graph(), Dim("tokens", 16)), strict=True):
+        if isinstance(layer, Recurrent):
+            assert [(b.heads, b.size) for b in face.states] == [(s.heads, s.size) for s in layer.states]
+        else:
+            assert (face.keys.heads, face.keys.size) == (layer.shape.heads, layer.shape.key_size)
+            assert (face.values.heads, face.values.size) == (layer.shape.heads, layer.shape.value_size)
+    predicted = sum(kind.num_bytes for kind in cache_memory(backend, layers, SIZE, TYPES))
+    assert backend.memory().cache == predicted
+
+
+def test_the_memory_of_each_kind() -> None:
+    backend = open_backend("reference", BackendOptions())
+    size = CacheSize(sequences=3, capacity=100, max_batch=16)
+    kinds = cache_memory(backend, [CONV, FULL, WINDOW, WIDE, DELTA], size, KVTypes(DType.F32, DType.F32))
+    assert [(kind.kind, kind.layers, kind.cells, kind.num_bytes) for kind in kinds] == [
+        ("all tokens", 2, 300, 4 * 300 * (2 * (32 + 64) + 4 * (32 + 32))),
+        ("window 8", 1, 3 * 8 + 16, 4 * 40 * (32 + 32)),
+        ("recurrent, 3 checkpoints", 2, 1 + 3 * 5, 4 * 16 * (2 * 40 + 3 * 16 + 64)),
+    ]
+
+
+def test_keys_of_some_layers_may_have_no_positions() -> None:
+    backend = open_backend("reference", BackendOptions())
+    turned = Causal(KVShape(1, 4, 4, np.array([0.5, 0.1], np.float32)))
+    unturned = Causal(KVShape(1, 4, 4, np.zeros(0, np.float32)))
+    cache = build_cache(backend, [turned, unturned], SIZE, KVTypes(DType.F32, DType.F32))
+    cache.check_remove(0, 0)
+    assert isinstance(cache, CausalCache)

@@ -1,0 +1,164 @@
+"""Rules of the recurrent cache: which states are read, written, kept and gone back to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chaski.errors import NotSupportedError
+from chaski.kvcache import Checkpoints, RecurrentCache, StateShape
+from chaski.ml.graph import Dim, Graph
+from chaski.ml.reference import ReferenceBackend
+from chaski.model.input import Batch
+
+FEW = Checkpoints(count=2, first=3, interval=4)
+
+
+def make(sequences: int = 2, checkpoints: Checkpoints = FEW) -> RecurrentCache:
+    return RecurrentCache(ReferenceBackend(), [[StateShape(1, 2)]], sequences, checkpoints)
+
+
+def batch(cache: RecurrentCache, *counts: tuple[int, int]) -> Batch:
+    """So many more tokens of some sequences."""
+    positions = [np.arange(cache.length(s), cache.length(s) + count) for s, count in counts]
+    sequences = np.repeat([s for s, _ in counts], [count for _, count in counts]).astype(np.int32)
+    everything = np.concatenate(positions).astype(np.int32)
+    return Batch(everything, everything, sequences, everything[:0])
+
+
+def forward(cache: RecurrentCache, *counts: tuple[int, int]) -> list[list[int]]:
+    return cache.start_forward(batch(cache, *counts))["segments"].tolist()
+
+
+def resumable(cache: RecurrentCache, sequence: int = 0) -> list[int]:
+    """All lengths at which a sequence can be resumed."""
+    return [p for p in range(cache.length(sequence) + 2) if cache.can_resume(sequence, p)]
+
+
+def test_a_batch_reads_the_last_state_and_writes_another() -> None:
+    cache = make()
+    (first,) = forward(cache, (0, 3))
+    assert first[:3] == [0, 3, 0]
+    second = forward(cache, (1, 2), (0, 1))
+    assert [segment[:3] for segment in second] == [[0, 2, 0], [2, 3, first[3]]]
+    targets = {first[3], *(segment[3] for segment in second)}
+    assert len(targets) == 3
+    assert 0 not in targets
+
+
+def test_the_state_before_the_last_batch_can_be_resumed() -> None:
+    cache = make(checkpoints=Checkpoints(count=0))
+    for count in (2, 3, 1):
+        forward(cache, (0, count))
+    assert resumable(cache) == [0, 5, 6]
+    cache.remove(0, 5)
+    assert resumable(cache) == [0, 5]
+
+
+def test_states_are_kept_at_an_interval_and_the_oldest_go() -> None:
+    cache = make()
+    found = []
+    for _ in range(16):
+        forward(cache, (0, 1))
+        found.append(resumable(cache)[1:-2])
+    # Before the last two states: none below 3, four tokens between two, two at most.
+    assert found[3] == []
+    assert found[4] == [3]
+    assert found[8] == [3, 7]
+    assert found[12] == [7, 11]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "left"),
+    [
+        pytest.param(10, None, 10, id="nothing"),
+        pytest.param(9, None, 9, id="the last batch"),
+        pytest.param(8, None, 7, id="to a checkpoint"),
+        pytest.param(7, 12, 7, id="exactly there, by its end"),
+        pytest.param(6, None, 3, id="to an older one"),
+        pytest.param(2, None, 0, id="all"),
+        pytest.param(0, None, 0, id="all of it"),
+        pytest.param(5, 5, 10, id="an empty middle"),
+    ],
+)
+def test_a_tail_goes_back_to_the_best_state(begin: int, end: int | None, left: int) -> None:
+    cache = make()
+    for _ in range(10):
+        forward(cache, (0, 1))
+    assert resumable(cache) == [0, 3, 7, 9, 10]
+    if end is None:
+        assert cache.resumable(0, begin) == left
+    cache.remove(0, begin, end)
+    assert cache.length(0) == left
+    assert resumable(cache) == [p for p in (0, 3, 7, 9, 10) if p <= left]
+
+
+def test_a_middle_is_refused() -> None:
+    cache = make()
+    forward(cache, (0, 6))
+    with pytest.raises(NotSupportedError, match="tokens 1 to 3 of 6 cannot be removed"):
+        cache.remove(0, 1, 3)
+    assert cache.length(0) == 6
+
+
+def test_a_shared_state_is_read_by_both_and_written_by_none() -> None:
+    cache = make()
+    ((*_, row),) = forward(cache, (0, 4))
+    cache.copy_prefix(0, 1, 4)
+    one, other = forward(cache, (0, 1), (1, 1))
+    assert one[2] == other[2] == row
+    assert len({row, one[3], other[3]}) == 3
+
+
+def test_a_copy_gets_the_best_state_and_the_checkpoints_below_it() -> None:
+    cache = make()
+    for _ in range(10):
+        forward(cache, (0, 1))
+    cache.copy_prefix(0, 1, 8)
+    assert cache.length(1) == 7
+    assert resumable(cache, 1) == [0, 3, 7]
+    cache.remove(0, 0)
+    assert resumable(cache, 1) == [0, 3, 7]
+    cache.copy_prefix(1, 1, 5)
+    assert cache.length(1) == 3
+
+
+def test_a_batch_that_is_taken_back_was_never_there() -> None:
+    cache = make()
+    forward(cache, (0, 4), (1, 2))
+    more = batch(cache, (0, 3), (1, 1))
+    before = cache.start_forward(more)["segments"][:, 2].tolist()
+    cache.undo_forward(more)
+    assert (cache.length(0), cache.length(1)) == (4, 2)
+    assert cache.start_forward(more)["segments"][:, 2].tolist() == before
+
+
+def test_rows_never_run_out_and_no_row_is_both_read_and_written() -> None:
+    random = np.random.default_rng(4)
+    cache = make(4, Checkpoints(count=3, first=2, interval=3))
+    (face,) = cache.record(Graph(), Dim("tokens", 64))
+    assert face.states[0].cells == 1 + 4 * (3 + 2)
+    content: dict[int, list[int]] = {0: []}
+    written: list[list[int]] = [[] for _ in range(4)]
+    for step in range(3000):
+        source, target = (int(sequence) for sequence in random.integers(4, size=2))
+        length = int(random.integers(cache.length(source) + 1))
+        match random.integers(6):
+            case 0:
+                cache.copy_prefix(source, target, length)
+                written[target] = written[source][: cache.length(target)]
+            case 1:
+                expected = cache.resumable(source, length)
+                cache.remove(source, length)
+                assert cache.length(source) == min(expected, len(written[source]))
+                del written[source][cache.length(source) :]
+            case _:
+                grown = random.permutation(4)[: random.integers(1, 5)].tolist()
+                segments = forward(cache, *((s, int(random.integers(1, 5))) for s in grown))
+                assert not {s[2] for s in segments} & {s[3] for s in segments}
+                assert len({s[3] for s in segments}) == len(segments)
+                for sequence, (begin, end, read, write) in zip(grown, segments, strict=True):
+                    assert content[read] == written[sequence]
+                    written[sequence] += [step] * (end - begin)
+                    content[write] = list(written[sequence])
+        assert [cache.length(s) for s in range(4)] == [len(one) for one in written]
