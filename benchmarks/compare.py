@@ -125,9 +125,12 @@ def _models(arguments: argparse.Namespace) -> list[Path]:
 def _engines(arguments: argparse.Namespace) -> list[Engine]:
     engines = []
     if arguments.only != "llama.cpp":
-        engines.append(chaski(arguments.chaski))
+        engines.append(chaski(arguments.chaski, arguments.kv_type))
     if arguments.only != "chaski":
-        engines += llama_cpp_settings(arguments.llama_python, arguments.llama_lib)
+        settings = llama_cpp_settings(
+            arguments.llama_python, arguments.llama_lib, arguments.batch, arguments.kv_type
+        )
+        engines += [engine for engine in settings if arguments.setting in engine.name]
     return engines
 
 
@@ -139,6 +142,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--files", type=Path, default=make_models.DEFAULT_DIRECTORY, help="where shapes are")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["chaski", "llama.cpp"])
+    parser.add_argument("--setting", default="", help="only settings of llama.cpp with this in their name")
+    parser.add_argument("--kv-type", default="f16", choices=["f32", "f16", "q8_0", "q4_0"])
     parser.add_argument("--chaski", default=str(here.with_name("chaski")), help="the chaski program")
     parser.add_argument("--llama-python", default=str(here), help="an interpreter with llama-cpp-python")
     parser.add_argument("--llama-lib", type=Path, nargs="*", default=[], help="folders of llama.cpp builds")

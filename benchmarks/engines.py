@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -26,17 +27,21 @@ class EngineError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is measured: a prompt after `depth` tokens of history, then greedy tokens after the prompt."""
+    """What is measured: a prompt after `depth` tokens of history, then greedy tokens after the prompt.
+
+    `batch` sequences at once; rates count the tokens of all of them.
+    """
 
     prompt: int = 512
     generate: int = 64
     depth: int = 0
+    batch: int = 1
     threads: int = 2
     repeat: int = 2
 
 
 # The shortest way to first logits.
-_COLD_START = {"prompt": 1, "generate": 1, "depth": 0, "repeat": 1}
+_COLD_START = {"prompt": 1, "generate": 1, "depth": 0, "batch": 1, "repeat": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class Engine:
 
     def _run(self, model: Path, workload: Workload) -> dict[str, Any]:
         command = [*self.command, str(model), *self.options]
-        for option in ("prompt", "generate", "depth", "threads", "repeat"):
+        for option in ("prompt", "generate", "depth", "batch", "threads", "repeat"):
             command += [f"--{option}", str(getattr(workload, option))]
         done = subprocess.run(
             command,
@@ -90,28 +95,31 @@ class Engine:
         return result
 
 
-def chaski(program: str) -> Engine:
+def chaski(program: str, kv_type: str) -> Engine:
     """Our own engine, as its command line measures it."""
-    return Engine("chaski", (program, "bench"), ("--json",))
+    return Engine("chaski", (program, "bench"), ("--json",), {"OLLAMA_KV_CACHE_TYPE": kv_type})
 
 
-def llama_cpp_settings(python: str, libraries: Sequence[Path]) -> list[Engine]:
-    """llama.cpp with repacked weights or not, with flash attention or not; for each build in `libraries`.
+def llama_cpp_settings(python: str, libraries: Sequence[Path], batch: int, kv_type: str) -> list[Engine]:
+    """llama.cpp in all its settings, for each build in `libraries`; none means llama-cpp-python's own.
 
-    No library means the one that llama-cpp-python brings.
+    Repacked weights or not, flash attention or not; for several sequences one key/value buffer or split ones.
     """
     places = [(f" ({path.parent.name})", {"LLAMA_CPP_LIB_PATH": str(path)}) for path in libraries]
-    return [
-        Engine(
-            f"llama.cpp{build}: {'repack' if repack else 'plain'}, {'flash' if flash else 'no flash'}",
-            (python, str(_WORKER)),
-            (f"--{'' if repack else 'no-'}extra-bufts", f"--{'' if flash else 'no-'}flash"),
-            environment,
-        )
-        for build, environment in places or [("", {})]
-        for repack in (True, False)
-        for flash in (True, False)
-    ]
+    switches = [("repack", "plain", "extra-bufts"), ("flash", "no flash", "flash")]
+    if batch > 1:
+        switches.append(("unified", "split", "unified"))
+    engines = []
+    for build, environment in places or [("", {})]:
+        for choice in itertools.product((True, False), repeat=len(switches)):
+            chosen = list(zip(choice, switches, strict=True))
+            names = ", ".join(on if is_on else off for is_on, (on, off, _) in chosen)
+            options = [f"--{'' if is_on else 'no-'}{option}" for is_on, (_, _, option) in chosen]
+            command = (python, str(_WORKER))
+            engines.append(
+                Engine(f"llama.cpp{build}: {names}", command, (*options, "--kv-type", kv_type), environment)
+            )
+    return engines
 
 
 def read_bandwidth(threads: int) -> float:

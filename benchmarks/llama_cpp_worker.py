@@ -2,7 +2,7 @@
 
 Runs in an interpreter that has llama-cpp-python (build it with CMAKE_ARGS=-DGGML_NATIVE=ON) and prints one
 JSON object with the same keys as `chaski bench --json`. It reads `--depth` tokens untimed, then times a
-prompt in one batch and greedy decoding after it; `--repeat` times over.
+prompt and greedy decoding after it, in `--batch` sequences at once; `--repeat` times over.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ from numpy.typing import NDArray
 __all__: list[str] = []
 
 
+_BATCH = 512
+# Numbers of ggml's types.
+_KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}
+
+
 class _Session:
     """One loaded model with one context."""
 
@@ -34,6 +39,7 @@ class _Session:
         self._model = self._load(arguments)
         self._context = self._open(arguments)
         self.load_seconds = time.perf_counter() - started
+        self._batch = self._api.llama_batch_init(_BATCH, 0, 1)
         self._num_vocab = self._api.llama_vocab_n_tokens(self._api.llama_model_get_vocab(self._model))
 
     def _load(self, arguments: argparse.Namespace) -> Any:
@@ -46,8 +52,12 @@ class _Session:
 
     def _open(self, arguments: argparse.Namespace) -> Any:
         params = self._api.llama_context_default_params()
-        params.n_ctx = arguments.depth + arguments.prompt + arguments.generate
-        params.n_batch = params.n_ubatch = 512
+        length = arguments.depth + arguments.prompt + arguments.generate
+        params.n_ctx = arguments.batch * (-(-length // 256) * 256)
+        params.n_seq_max = arguments.batch
+        params.kv_unified = arguments.unified
+        params.type_k = params.type_v = _KV_TYPES[arguments.kv_type]
+        params.n_batch = params.n_ubatch = _BATCH
         params.n_threads = params.n_threads_batch = arguments.threads
         params.flash_attn_type = int(arguments.flash)
         context = self._api.llama_init_from_model(self._model, params)
@@ -55,23 +65,45 @@ class _Session:
             raise SystemExit("llama.cpp cannot open a context")
         return context
 
-    def random_prompt(self, length: int) -> NDArray[np.int32]:
-        """Token ids that are the same in every run."""
-        return np.random.default_rng(0).integers(0, self._num_vocab, length, dtype=np.int32)
+    def random_prompts(self, count: int, length: int) -> NDArray[np.int32]:
+        """Token ids (count, length) that are the same in every run."""
+        return np.random.default_rng(0).integers(0, self._num_vocab, (count, length), dtype=np.int32)
 
     def clear(self) -> None:
         """Forget every token."""
         self._api.llama_memory_clear(self._api.llama_get_memory(self._context), True)
 
-    def decode(self, tokens: NDArray[np.int32]) -> int:
-        """Append the tokens and return the most probable next one."""
-        for start in range(0, len(tokens), 512):
-            part = np.ascontiguousarray(tokens[start : start + 512])
-            pointer = part.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-            code = self._api.llama_decode(self._context, self._api.llama_batch_get_one(pointer, len(part)))
-            if code:
-                raise SystemExit(f"llama_decode failed with {code}")
-        logits = self._api.llama_get_logits_ith(self._context, -1)
+    def append(self, tokens: NDArray[np.int32], position: int) -> NDArray[np.int32]:
+        """Append tokens (sequences, n) at `position`; the most probable next token of each sequence."""
+        last = np.empty(len(tokens), np.int32)
+        rows = [
+            (sequence, position + step, int(token))
+            for sequence, row in enumerate(tokens)
+            for step, token in enumerate(row)
+        ]
+        end = position + tokens.shape[1] - 1
+        for start in range(0, len(rows), _BATCH):
+            part = rows[start : start + _BATCH]
+            self._compute(part, end)
+            for index, (sequence, place, _) in enumerate(part):
+                if place == end:
+                    last[sequence] = self._most_probable(index)
+        return last
+
+    def _compute(self, rows: list[tuple[int, int, int]], end: int) -> None:
+        """One batch of (sequence, position, token); logits for the tokens at position `end`."""
+        batch = self._batch
+        batch.n_tokens = len(rows)
+        for index, (sequence, position, token) in enumerate(rows):
+            batch.token[index], batch.pos[index] = token, position
+            batch.n_seq_id[index], batch.seq_id[index][0] = 1, sequence
+            batch.logits[index] = position == end
+        code = self._api.llama_decode(self._context, batch)
+        if code:
+            raise SystemExit(f"llama_decode failed with {code}")
+
+    def _most_probable(self, index: int) -> int:
+        logits = self._api.llama_get_logits_ith(self._context, index)
         return int(np.ctypeslib.as_array(logits, (self._num_vocab,)).argmax())
 
 
@@ -85,15 +117,18 @@ def _seconds_since_process_start() -> float:
 def _measure(session: _Session, arguments: argparse.Namespace) -> tuple[float, float]:
     """Rates of one prompt and of the decoding after it, in tokens per second."""
     session.clear()
-    tokens = session.random_prompt(arguments.depth + arguments.prompt)
-    if arguments.depth:
-        session.decode(tokens[: arguments.depth])
+    depth, length = arguments.depth, arguments.depth + arguments.prompt
+    prompts = session.random_prompts(arguments.batch, length)
+    if depth:
+        session.append(prompts[:, :depth], 0)
     started = time.perf_counter()
-    token = session.decode(tokens[arguments.depth :])
+    tokens = session.append(prompts[:, depth:], depth)
     prefilled = time.perf_counter()
-    for _ in range(arguments.generate):
-        token = session.decode(np.array([token], np.int32))
-    return arguments.prompt / (prefilled - started), arguments.generate / (time.perf_counter() - prefilled)
+    for step in range(arguments.generate):
+        tokens = session.append(tokens[:, None], length + step)
+    decoded = time.perf_counter()
+    prefill = arguments.batch * arguments.prompt / (prefilled - started)
+    return prefill, arguments.batch * arguments.generate / (decoded - prefilled)
 
 
 def _arguments() -> argparse.Namespace:
@@ -102,6 +137,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--generate", type=int, default=64)
     parser.add_argument("--depth", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--unified", action=argparse.BooleanOptionalAction, default=False)
+    parser.add_argument("--kv-type", choices=_KV_TYPES, default="f16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--flash", action=argparse.BooleanOptionalAction, default=True)
@@ -113,7 +151,7 @@ def main() -> None:
     """Measure and print the result."""
     arguments = _arguments()
     session = _Session(arguments)
-    session.decode(session.random_prompt(1))
+    session.append(session.random_prompts(1, 1), 0)
     first_logits_seconds = _seconds_since_process_start()
     rates = [_measure(session, arguments) for _ in range(arguments.repeat)]
     result = {
