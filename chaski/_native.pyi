@@ -139,6 +139,17 @@ class Plan:
     def rotate_cells(
         self, dim: int, cells: int, pairs: int, table: int, target: KVStorage, barrier: bool
     ) -> None: ...
+    def short_conv(
+        self,
+        dim: int,
+        segments_dim: int,
+        x: int,
+        filter: Sequence[float],
+        segments: int,
+        states: KVStorage,
+        y: int,
+        barrier: bool,
+    ) -> None: ...
     def attention(
         self,
         dim: int,

@@ -2,7 +2,8 @@
 
 The rows of an image come with one batch and stay until its position is removed. A graph is recorded once for
 batches with and without an image: their number is a run-time size, 0 for text. Without any image tokens see
-nothing and attention gives zeros; `is_filled` says when a graph without cross-attention does as well.
+row 0, which holds zeros, so that attention gives zeros; `is_filled` says when a graph without cross-attention
+does as well.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ class EncoderCache:
                 "sequence at a time; use parallel = 1"
             )
         self._max_rows = max_rows
+        num_cells = 1 + max_rows
         self._layers = [
             (
-                backend.kv_buffer(KVRole.KEYS, max_rows, shape.heads, shape.key_size, types.keys),
-                backend.kv_buffer(KVRole.VALUES, max_rows, shape.heads, shape.value_size, types.values),
+                backend.kv_buffer(KVRole.KEYS, num_cells, shape.heads, shape.key_size, types.keys),
+                backend.kv_buffer(KVRole.VALUES, num_cells, shape.heads, shape.value_size, types.values),
             )
             for shape in shapes
         ]
@@ -75,9 +77,13 @@ class EncoderCache:
         self._image = batch.encoded or self._image
         new = 0 if batch.encoded is None else batch.encoded.num_rows
         assert new <= self._max_rows, f"an image of {new} rows"
-        visible = np.arange(0 if self._image is None else self._image.num_rows, dtype=np.int32)
+        visible = np.arange(1, 1 + self._image.num_rows) if self._image is not None else np.zeros(1)
         spans = np.tile(np.array([0, len(visible), 0], np.int32), (count, 1))
-        return {"rows": visible[:new], "history": visible, "spans": spans}
+        return {
+            "rows": np.arange(1, 1 + new, dtype=np.int32),
+            "history": visible.astype(np.int32),
+            "spans": spans,
+        }
 
     def undo_forward(self, batch: Batch) -> None:
         self._length -= len(batch.tokens)

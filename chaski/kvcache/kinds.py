@@ -64,7 +64,7 @@ class Encoder:
         return f"encoder of {self.max_rows} rows"
 
     def num_cells(self, size: CacheSize) -> int:
-        return self.max_rows
+        return 1 + self.max_rows  # and one of zeros
 
     def rows(self, types: KVTypes) -> Sequence[Row]:
         return _keys_and_values(self.shape, types)

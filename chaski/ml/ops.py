@@ -18,6 +18,7 @@ __all__ = [
     "rope",
     "rope_table",
     "rotate_cells",
+    "short_conv",
     "store",
     "swiglu",
 ]
@@ -116,3 +117,19 @@ def attention(
     _require(sinks is None or sinks.shape == (heads,), "attention", q.shape, sinks and sinks.shape)
     operands = (q, keys, values, mask.cells, mask.spans, *(() if sinks is None else (sinks,)))
     return q.graph.record("attention", operands, shape, scale=scale, softcap=softcap)
+
+
+def short_conv(x: Tensor, filter: npt.NDArray[np.float32], states: KVBuffer, segments: Tensor) -> Tensor:
+    """Convolve each sequence of the batch with its own past, one filter a channel -> (n, channels).
+
+    x (n, channels), filter (channels, taps): y of a token is the sum of filter[:, j] · x over the `taps`
+    tokens that end with it. A row of `states` (taps - 1, channels) has the inputs before the batch.
+    `segments` (sequences, 4) int32 are begin, end, the row to read and the row to write, one after the other.
+    It is the convolution of LFM2, and the one before gated linear attention.
+    """
+    channels, taps = filter.shape
+    _require(x.shape[1:] == (channels,), "short_conv", x.shape, filter.shape)
+    _require((states.heads, states.size) == (taps - 1, channels), "short_conv", filter.shape, states)
+    _require(segments.shape[1:] == (4,), "short_conv", segments.shape)
+    filter = np.ascontiguousarray(filter, np.float32)
+    return x.graph.record("short_conv", (x, segments, states), x.shape, filter=filter)

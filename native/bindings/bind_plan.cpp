@@ -11,6 +11,7 @@
 #include "../steps/attention.h"
 #include "../steps/elementwise.h"
 #include "../steps/matmul.h"
+#include "../steps/short_conv.h"
 #include "isa.h"
 #include "storage.h"
 #include "weights.h"
@@ -179,6 +180,20 @@ class PlanBuilder {
         hold(target.memory);
         add(std::make_unique<RotateCellsStep>(ops_, dim, in<std::int32_t>(cells, dim, 1), pairs,
                                               in<float>(table, dim, 2 * pairs), target.storage),
+            barrier);
+    }
+
+    // `filter` is [tap][channel], and `states` has a head for each tap but the last.
+    void short_conv(int dim, int segments_dim, std::size_t x, std::vector<float> filter, std::size_t segments,
+                    const OwnedStorage& states, std::size_t y, bool barrier) {
+        const KVStorage& s = states.storage;
+        require(s.type == DType::F32 && !s.in_panels, "short_conv: states are float32 rows");
+        require(static_cast<std::int64_t>(filter.size()) == (s.heads + 1) * s.size,
+                "short_conv: the filter does not fit the states");
+        hold(states.memory);
+        add(std::make_unique<ShortConvStep>(dim, segments_dim, in<float>(x, dim, s.size), std::move(filter),
+                                            in<Segment>(segments, segments_dim, 1), s,
+                                            in<float>(y, dim, s.size)),
             barrier);
     }
 
@@ -365,6 +380,8 @@ void bind_plan(nb::module_& m) {
         .def("store", &PlanBuilder::store, "dim"_a, "x"_a, "cells"_a, "target"_a, "barrier"_a)
         .def("rotate_cells", &PlanBuilder::rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "table"_a, "target"_a,
              "barrier"_a)
+        .def("short_conv", &PlanBuilder::short_conv, "dim"_a, "segments_dim"_a, "x"_a, "filter"_a,
+             "segments"_a, "states"_a, "y"_a, "barrier"_a)
         .def("attention", &PlanBuilder::attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "cap"_a,
              "is_plain"_a, "q"_a, "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "weights"_a.none(),
              "sinks"_a, "parts"_a, "y"_a, "barrier"_a)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from chaski.errors import NotSupportedError, UnsupportedError
 from chaski.kvcache import EncoderCache, KVShape, KVTypes
-from chaski.ml.graph import DType
+from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.input import Batch, Encoded
 
@@ -28,9 +30,11 @@ def visible(
 ) -> tuple[int, list[int]]:
     """How many rows a batch stores, and how many each of its tokens sees."""
     inputs = cache.start_forward(batch(begin, end, encoded))
-    assert inputs["history"].tolist() == list(range(len(inputs["history"])))
-    assert all(first == 0 for first in inputs["spans"][:, 2])
-    return len(inputs["rows"]), (inputs["spans"][:, 1] - inputs["spans"][:, 0]).tolist()
+    history = inputs["history"].tolist()
+    assert history in ([0], list(range(1, 1 + len(history))))
+    assert inputs["rows"].tolist() in ([], history)
+    assert all(span == [0, len(history), 0] for span in inputs["spans"].tolist())
+    return len(inputs["rows"]), [0 if history == [0] else len(history)] * len(inputs["spans"])
 
 
 def test_all_tokens_see_the_last_image() -> None:
@@ -98,3 +102,33 @@ def test_any_position_can_be_resumed() -> None:
     assert [cache.resumable(0, position) for position in (0, 3, 9)] == [0, 3, 4]
     cache.check_remove(0, 1, 2)
     cache.close()
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_without_an_image_attention_gives_zeros(backend: str) -> None:
+    opened = open_backend(backend, BackendOptions(threads=1))
+    dtype = opened.default_kv_dtype
+    cache = EncoderCache(opened, [KVShape(2, 32, 32)], 6, 1, KVTypes(dtype, dtype))
+    graph = Graph()
+    tokens = graph.input("tokens", (Dim("tokens", 8),), DType.I32)
+    (face,) = cache.record(graph, Dim("tokens", 8))
+    # Any numbers will do for queries, keys and values: angles of positions.
+    q, kv = (ops.rope_table(ids, np.linspace(1, 2, 32, dtype=np.float32)) for ids in (tokens, face.rows))
+    y = ops.attention(q.reshape(2, 32), *face.update(kv.reshape(2, 32), kv.reshape(2, 32)), scale=0.2)
+    graph.output("y", y.reshape(64))
+    plan = opened.compile(graph)
+
+    def run(batch: Batch) -> npt.NDArray[np.float32]:
+        inputs = {"tokens": batch.tokens, **cache.start_forward(batch)}
+        for name, value in inputs.items():
+            plan.inputs[name][: len(value)] = value
+        plan.run({name: len(inputs[name]) for name in ("tokens", "rows", "history")})
+        return plan.output("y").copy()
+
+    assert not run(batch(0, 3)).any()
+    with_image = run(batch(3, 5, Encoded(4, 5)))
+    assert with_image.all()
+    later = run(batch(5, 6))
+    assert later.all()
+    cache.remove(0, 4)
+    assert not run(batch(4, 6)).any()

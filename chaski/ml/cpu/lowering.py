@@ -315,6 +315,21 @@ class Lowering:
             target=target.handle,
         )
 
+    def _short_conv(self, node: Tensor, x: Tensor, segments: Tensor, states: KVBuffer) -> None:
+        y = self._new(node)
+        self._call(
+            "short_conv",
+            (self.buffer(x), self.buffer(segments), states),
+            (y, states),
+            dim=self._dim(node),
+            segments_dim=self._dim(segments),
+            x=self.buffer(x),
+            filter=node.attributes["filter"].T.ravel().tolist(),
+            segments=self.buffer(segments),
+            states=states.handle,
+            y=y,
+        )
+
     def _attention(
         self,
         node: Tensor,

@@ -118,6 +118,17 @@ def attention(
     return y
 
 
+def short_conv(x: F32, segments: I32, states: Storage, *, filter: F32) -> F32:
+    y = np.zeros_like(x)
+    taps = filter.shape[1]
+    for begin, end, source, target in segments:
+        seen = np.concatenate([states.rows[source], x[begin:end]])
+        for tap in range(taps):
+            y[begin:end] += filter[:, tap] * seen[tap : tap + end - begin]
+        states.rows[target] = seen[len(seen) - taps + 1 :]
+    return y
+
+
 DEFINITIONS: dict[str, Callable[..., Any]] = {
     definition.__name__: definition
     for definition in (
@@ -132,5 +143,6 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         store,
         rotate_cells,
         attention,
+        short_conv,
     )
 }

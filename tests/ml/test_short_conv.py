@@ -1,0 +1,88 @@
+"""The short convolution: kernels against the definition, and the same bits however a sequence is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from chaski import _native
+from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml.backend import Plan
+from chaski.ml.graph import Dim, DType, Graph, KVRole
+
+F32 = npt.NDArray[np.float32]
+
+CHANNELS, TAPS, ROWS = 1032, 4, 6
+PLACES = [("reference", "auto"), *(("cpu", name) for name in _native.isa_names())]
+
+
+def compiled(backend: str, isa: str, taps: int = TAPS) -> Plan:
+    """A plan whose input is cosines and sines of the token ids."""
+    opened = open_backend(backend, BackendOptions(threads=2, isa=isa))
+    random = np.random.default_rng(2)
+    graph = Graph()
+    ids = graph.input("ids", (Dim("tokens", 64),), DType.I32)
+    segments = graph.input("segments", (Dim("segments", 4), 4), DType.I32)
+    frequencies = random.uniform(0.1, 3, CHANNELS // 2).astype(np.float32)
+    x = ops.rope_table(ids, frequencies).reshape(CHANNELS)
+    states = opened.kv_buffer(KVRole.STATES, ROWS, taps - 1, CHANNELS, DType.F32)
+    filter = random.standard_normal((CHANNELS, taps)).astype(np.float32)
+    graph.output("y", ops.short_conv(x, filter, states, segments))
+    return opened.compile(graph)
+
+
+def run(plan: Plan, ids: Sequence[int], segments: list[tuple[int, int, int, int]]) -> F32:
+    plan.inputs["ids"][: len(ids)] = ids
+    plan.inputs["segments"][: len(segments)] = segments
+    plan.run({"tokens": len(ids), "segments": len(segments)})
+    return plan.output("y").copy()
+
+
+@pytest.mark.parametrize("taps", [2, 3, 4])
+@pytest.mark.parametrize(("backend", "isa"), PLACES)
+def test_kernels_follow_the_definition(backend: str, isa: str, taps: int) -> None:
+    expected, found = (compiled(*place, taps=taps) for place in (("reference", "auto"), (backend, isa)))
+    # One token, many, and fewer than there are taps; the second batch goes on from rows of the first.
+    for segments in [[(0, 1, 0, 1), (1, 20, 0, 2), (20, 22, 0, 3)], [(0, 20, 3, 4), (20, 22, 1, 5)]]:
+        ids = np.arange(22).tolist()
+        np.testing.assert_allclose(run(found, ids, segments), run(expected, ids, segments), atol=1e-5)
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+def test_bits_do_not_depend_on_how_a_sequence_is_cut(isa: str) -> None:
+    plan = compiled("cpu", isa)
+    ids = np.random.default_rng(1).integers(1000, size=40).tolist()
+    whole = run(plan, ids, [(0, 40, 0, 1)])
+    parts, row, begin = [], 0, 0
+    for count in (1, 2, 1, 3, 17, 1, 15):
+        other = list(range(7))  # some tokens of another sequence, before it in the batch
+        segments = [(0, 7, 0, 5), (7, 7 + count, row, row % 2 + 1)]
+        parts.append(run(plan, other + ids[begin : begin + count], segments)[7:])
+        row, begin = row % 2 + 1, begin + count
+    assert (np.concatenate(parts) == whole).all()
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        [(0, 3, 0, 1)],
+        [(0, 5, 0, 1)],
+        [(0, 2, 0, 1), (1, 4, 0, 2)],
+        [(0, 0, 0, 1), (0, 4, 0, 2)],
+        [(0, 4, 0, 0)],
+        [(0, 4, 0, ROWS)],
+        [(0, 4, -1, 1)],
+        [],
+    ],
+    ids=str,
+)
+def test_segments_that_do_not_fit_are_refused(segments: list[tuple[int, int, int, int]]) -> None:
+    plan = compiled("cpu", "auto")
+    plan.inputs["ids"][:4] = 0
+    for row, segment in enumerate(segments):
+        plan.inputs["segments"][row] = segment
+    with pytest.raises(ValueError, match="segments"):
+        plan.run({"tokens": 4, "segments": len(segments)})
