@@ -33,6 +33,7 @@ from chaski.errors import (
     TemplateError,
     TokenizerError,
     UnsupportedError,
+    WorkerError,
 )
 
 if TYPE_CHECKING:
@@ -64,13 +65,14 @@ __all__ = [
     "Text",
     "TokenizerError",
     "UnsupportedError",
+    "WorkerError",
     "__version__",
     "load",
 ]
 
 _LAZY = {
     "LLM": "chaski.runner.llm",
-    "Answer": "chaski.runner.llm",
+    "Answer": "chaski.runner.answer",
     "Done": "chaski.runner.events",
     "Text": "chaski.runner.events",
     "load": "chaski.runner.loader",

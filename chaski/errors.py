@@ -17,6 +17,7 @@ ChaskiError
 ├── CacheError
 │   ├── CacheFullError        no free cells for the batch
 │   └── NotSupportedError     this cache cannot do that; remove the whole sequence instead
+├── WorkerError               the process of a model died, or what it says cannot be understood
 ├── SamplingError             options or logits that cannot be sampled from
 └── OptionError               a bad argument, option or environment variable
 """
@@ -43,6 +44,7 @@ __all__ = [
     "TemplateError",
     "TokenizerError",
     "UnsupportedError",
+    "WorkerError",
 ]
 
 
@@ -112,6 +114,10 @@ class CacheFullError(CacheError):
 
 class NotSupportedError(CacheError):
     """The cache cannot change a sequence in this way."""
+
+
+class WorkerError(ChaskiError):
+    """The process that computes a model ended or failed; a new one is started for the next request."""
 
 
 class SamplingError(ChaskiError):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
@@ -94,9 +94,13 @@ class Engine:
 
     def wait(self, sequence: Sequence) -> None:
         """Compute until `sequence` has events. Raises what went wrong in the computation."""
-        while not sequence.events:
+        self.wait_until(lambda: bool(sequence.events))
+
+    def wait_until(self, is_ready: Callable[[], bool]) -> None:
+        """Compute until `is_ready()`; while it is not, a sequence of the caller has not ended."""
+        while not is_ready():
             with self._turn:
-                if not sequence.events:
+                if not is_ready():
                     self._step()
 
     def close(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Generator, Iterable, Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -18,16 +18,18 @@ from chaski.errors import ChaskiError, OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, Memory
 from chaski.model.registry import ModelConfig
+from chaski.runner.answer import Answer, collect
 from chaski.runner.engine import Engine
-from chaski.runner.events import Done, DoneReason, Event, Outputs, Text
+from chaski.runner.events import Done, Event, Outputs
 from chaski.runner.generation import Generation, Request, Shift
 from chaski.runner.options import GenerateOptions, Limits, parse_options
-from chaski.runner.readout import EveryOutput, PooledOutput
+from chaski.runner.readout import EveryOutput, PooledOutput, normalized
 from chaski.runner.sequence import Sequence
 from chaski.runner.stored import Defaults
-from chaski.sample import Sampled
 
 if TYPE_CHECKING:
+    from chaski.runner.asynchronous import AsyncModel
+    from chaski.runner.service import Service
     from chaski.text.template import ChatTemplate, PlainTemplate
     from chaski.text.tokenizer import Tokenizer
 
@@ -43,49 +45,6 @@ EventStream: TypeAlias = Generator[Event, None, None]
 
 Message: TypeAlias = Mapping[str, Any]
 """One turn of a conversation: at least `role` (system, user, assistant) and `content`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole answer. `token_ids` are the tokens of `text`: no end token, nothing a stop string removed.
-
-    `logprobs` has one entry for each of `token_ids` if they were asked for. `done` has all counts and times.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    logprobs: tuple[Sampled, ...]
-    done: Done
-
-    @property
-    def done_reason(self) -> DoneReason:
-        """Why it ended: "stop" or "length"."""
-        return self.done.reason
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt, cached ones included."""
-        return self.done.prompt_tokens
-
-    @property
-    def cached_tokens(self) -> int:
-        """Tokens of the prompt that were not computed again."""
-        return self.done.cached_tokens
-
-    @property
-    def evaluated_tokens(self) -> int:
-        """Tokens of the prompt that were computed for this answer."""
-        return self.done.evaluated_tokens
-
-    @property
-    def shifted_tokens(self) -> int:
-        """Tokens of prompt and answer that `shift` forgot when the context was full."""
-        return self.done.shifted_tokens
-
-    @property
-    def dropped_tokens(self) -> int:
-        """Tokens that `truncate` took out of the prompt."""
-        return self.done.dropped_tokens
 
 
 class LLM:
@@ -112,6 +71,8 @@ class LLM:
         self.engine = engine
         self._file = file
         self._backend = backend
+        self._opening = threading.Lock()
+        self._service: Service | None = None
 
     @property
     def path(self) -> Path:
@@ -165,12 +126,11 @@ class LLM:
 
         Raises OptionError for a prompt that does not fit, unless `truncate` is set.
         """
-        return _collect(self.stream(prompt, **options))
+        return collect(self.stream(prompt, **options))
 
     def stream(self, prompt: str | Items[int], **options: Unpack[GenerateOptions]) -> EventStream:
         """`generate` in pieces, as they are made."""
-        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
-        return self._events(self._sequence(ids, options))
+        return self._events(self.prepare(prompt, options))
 
     def chat(
         self,
@@ -182,7 +142,7 @@ class LLM:
 
         What the model's `defaults` say goes before it.
         """
-        return _collect(self.stream_chat(messages, tools, **options))
+        return collect(self.stream_chat(messages, tools, **options))
 
     def stream_chat(
         self,
@@ -191,8 +151,40 @@ class LLM:
         **options: Unpack[GenerateOptions],
     ) -> EventStream:
         """`chat` in pieces, as they are made."""
+        return self._events(self.prepare_chat(messages, tools, options))
+
+    def asynchronous(self) -> AsyncModel:
+        """The same model for event loops: `async for event in model.asynchronous().stream(prompt)`."""
+        from chaski.runner.asynchronous import AsyncModel
+        from chaski.runner.service import Service
+
+        with self._opening:
+            if self._service is None:
+                self._service = Service(self)
+        return AsyncModel(self._service)
+
+    def prepare(self, prompt: str | Items[int], options: Mapping[str, Any]) -> Sequence:
+        """The sequence that continues `prompt`, to be submitted to `engine`."""
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        return self._sequence(ids, options)
+
+    def prepare_chat(
+        self,
+        messages: Items[Message],
+        tools: Items[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+    ) -> Sequence:
+        """The sequence that answers a conversation, to be submitted to `engine`."""
         text = self.template.render(self.defaults.conversation(messages), tools=tools)
-        return self._events(self._sequence(self._with_bos(text), options))
+        return self._sequence(self._with_bos(text), options)
+
+    def prepare_embed(self, texts: Items[str | Items[int]], truncate: bool) -> Items[Sequence]:
+        """A sequence for each text, to be submitted to `engine`."""
+        if self.pooling is None:
+            raise UnsupportedError(f"{self.path.name}: this model does not support embeddings")
+        if not texts:
+            raise OptionError("there is no text to embed; give at least one")
+        return [PooledOutput(self._embeddable(text, truncate), self.pooling) for text in texts]
 
     def embed(
         self, texts: str | Items[str | Items[int]], *, truncate: bool = False, normalize: bool = True
@@ -202,10 +194,7 @@ class LLM:
         Texts are computed together, `parallel` at a time. `truncate` cuts off the end of a text that does not
         fit into the context. Raises UnsupportedError for a model that makes text.
         """
-        if self.pooling is None:
-            raise UnsupportedError(f"{self.path.name}: this model does not support embeddings")
-        every = [texts] if isinstance(texts, str) else texts
-        sequences = [PooledOutput(self._embeddable(text, truncate), self.pooling) for text in every]
+        sequences = self.prepare_embed([texts] if isinstance(texts, str) else texts, truncate)
         for sequence in sequences:
             self.engine.submit(sequence)
         try:
@@ -213,7 +202,7 @@ class LLM:
         finally:
             for sequence in sequences:
                 sequence.cancel()
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if normalize else vectors
+        return normalized(vectors) if normalize else vectors
 
     def memory(self) -> Memory:
         """The bytes that the model holds."""
@@ -221,6 +210,8 @@ class LLM:
 
     def close(self) -> None:
         """Release memory and threads. The model must not be used any more."""
+        if self._service is not None:
+            self._service.close()
         self.engine.close()
         self._backend.close()
         self._file.close()
@@ -266,7 +257,7 @@ class LLM:
         if self.pooling is not None:
             raise UnsupportedError(f"{self.path.name}: this model makes embeddings, not text; use embed")
 
-    def _sequence(self, ids: list[int], options: GenerateOptions) -> Generation:
+    def _sequence(self, ids: list[int], options: Mapping[str, Any]) -> Generation:
         self._require_text()
         limits, sampling = parse_options({**self.defaults.options, **options})
         prompt = self._fitted(self._checked(ids), limits)
@@ -330,16 +321,3 @@ class LLM:
         """A special token as templates write it; empty when the file names none."""
         token_id = self._file.get(f"tokenizer.ggml.{role}_token_id", int, None)
         return "" if token_id is None else self.tokenizer.token(token_id)
-
-
-def _collect(events: EventStream) -> Answer:
-    """Read a stream to its end."""
-    *texts, done = events
-    assert isinstance(done, Done)
-    pieces = [piece for piece in texts if isinstance(piece, Text)]
-    return Answer(
-        text="".join(piece.text for piece in pieces),
-        token_ids=tuple(token for piece in pieces for token in piece.token_ids),
-        logprobs=tuple(entry for piece in pieces for entry in piece.logprobs),
-        done=done,
-    )

@@ -12,7 +12,7 @@ from chaski.runner.events import Outputs
 from chaski.runner.groups import Groups
 from chaski.runner.sequence import Sequence
 
-__all__ = ["EveryOutput", "PooledOutput"]
+__all__ = ["EveryOutput", "PooledOutput", "normalized"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -39,7 +39,7 @@ class EveryOutput(Sequence):
         self.is_running = self.num_pending > 0
 
     def write(self) -> None:
-        if not self.is_running and not self.events:
+        if sum(map(len, self._rows)) == len(self.tokens) and not self.events:
             self.events.append(Outputs(np.concatenate(self._rows)))
 
 
@@ -74,7 +74,12 @@ class PooledOutput(Sequence):
         self.is_running = self._left > 0
 
     def write(self) -> None:
-        if not self.is_running and not self.events:
-            assert self._sum is not None
+        if self._sum is not None and self._left == 0 and not self.events:
             count = len(self._pooling.positions(len(self.tokens)))
             self.events.append(Outputs(self._sum[None] / np.float32(count)))
+
+
+def normalized(vectors: F32) -> F32:
+    """Rows of length 1, in the same directions."""
+    lengths: F32 = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / lengths

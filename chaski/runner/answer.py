@@ -1,0 +1,67 @@
+"""A whole answer: what all events of a stream say together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from chaski.runner.events import Done, DoneReason, Event, Text
+from chaski.sample import Sampled
+
+__all__ = ["Answer", "collect"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer. `token_ids` are the tokens of `text`: no end token, nothing a stop string removed.
+
+    `logprobs` has one entry for each of `token_ids` if they were asked for. `done` has all counts and times.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[Sampled, ...]
+    done: Done
+
+    @property
+    def done_reason(self) -> DoneReason:
+        """Why it ended: "stop" or "length"."""
+        return self.done.reason
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, cached ones included."""
+        return self.done.prompt_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that were not computed again."""
+        return self.done.cached_tokens
+
+    @property
+    def evaluated_tokens(self) -> int:
+        """Tokens of the prompt that were computed for this answer."""
+        return self.done.evaluated_tokens
+
+    @property
+    def shifted_tokens(self) -> int:
+        """Tokens of prompt and answer that `shift` forgot when the context was full."""
+        return self.done.shifted_tokens
+
+    @property
+    def dropped_tokens(self) -> int:
+        """Tokens that `truncate` took out of the prompt."""
+        return self.done.dropped_tokens
+
+
+def collect(events: Iterable[Event]) -> Answer:
+    """Read a stream to its end."""
+    *texts, done = events
+    assert isinstance(done, Done)
+    pieces = [piece for piece in texts if isinstance(piece, Text)]
+    return Answer(
+        text="".join(piece.text for piece in pieces),
+        token_ids=tuple(token for piece in pieces for token in piece.token_ids),
+        logprobs=tuple(entry for piece in pieces for entry in piece.logprobs),
+        done=done,
+    )

@@ -1,0 +1,165 @@
+"""A model as an event loop sees it: nothing blocks, and many tasks are answered together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import Sequence as Items
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias, TypeVar, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.runner.answer import Answer, collect
+from chaski.runner.events import Done, Event, Outputs, Text
+from chaski.runner.messages import (
+    Call,
+    Channel,
+    Describe,
+    Detokenize,
+    Info,
+    Put,
+    Reply,
+    String,
+    Tokenize,
+    Tokens,
+    chat,
+    embed,
+    generate,
+)
+from chaski.runner.options import GenerateOptions
+
+__all__ = ["AsyncEventStream", "AsyncModel"]
+
+AsyncEventStream: TypeAlias = AsyncGenerator[Event, None]
+"""`Text` as it is made, at last one `Done`. Closing it, or cancelling its task, ends the answer."""
+
+R = TypeVar("R", bound=Reply)
+
+
+class AsyncModel:
+    """The methods of `LLM`, for event loops. Made by `asynchronous()` of a model, and closed with it.
+
+    A task that is cancelled, or a stream that is closed, frees its place before the next batch is computed.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._mail: _Mail | None = None
+
+    async def generate(self, prompt: str | Items[int], **options: Unpack[GenerateOptions]) -> Answer:
+        """Continue `prompt`, as `LLM.generate` does."""
+        return collect([event async for event in self.stream(prompt, **options)])
+
+    def stream(self, prompt: str | Items[int], **options: Unpack[GenerateOptions]) -> AsyncEventStream:
+        """`generate` in pieces, as they are made."""
+        return self._events(generate(prompt, options))
+
+    async def chat(
+        self,
+        messages: Items[Mapping[str, Any]],
+        tools: Items[Mapping[str, Any]] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
+        """Answer a conversation, as `LLM.chat` does."""
+        return collect([event async for event in self.stream_chat(messages, tools, **options)])
+
+    def stream_chat(
+        self,
+        messages: Items[Mapping[str, Any]],
+        tools: Items[Mapping[str, Any]] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> AsyncEventStream:
+        """`chat` in pieces, as they are made."""
+        return self._events(chat(messages, tools, options))
+
+    async def embed(
+        self, texts: str | Items[str | Items[int]], *, truncate: bool = False, normalize: bool = True
+    ) -> npt.NDArray[np.float32]:
+        """One vector a text -> (len(texts), size), as `LLM.embed` makes them."""
+        return (await self._ask(embed(texts, truncate, normalize), Outputs)).rows
+
+    async def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The ids of a text, as `LLM.tokenize` gives them."""
+        return list((await self._ask(Tokenize(text, add_special, parse_special), Tokens)).token_ids)
+
+    async def detokenize(self, token_ids: Iterable[int]) -> str:
+        """The text of ids; control tokens are left out."""
+        return (await self._ask(Detokenize(tuple(map(int, token_ids))), String)).text
+
+    async def info(self) -> Info:
+        """What the model is and holds. A worker loads it for that, where it has not yet."""
+        return await self._ask(Describe(), Info)
+
+    async def _events(self, call: Call) -> AsyncEventStream:
+        with self._replies(call) as replies:
+            while True:
+                event = await replies.get()
+                assert isinstance(event, Text | Done)
+                yield event
+                if isinstance(event, Done):
+                    return
+
+    async def _ask(self, call: Call, kind: type[R]) -> R:
+        with self._replies(call) as replies:
+            reply = await replies.get()
+        assert isinstance(reply, kind)
+        return reply
+
+    @contextmanager
+    def _replies(self, call: Call) -> Iterator[_Replies]:
+        replies = _Replies()
+        ticket = self._channel.start(call, self._post(replies))
+        try:
+            yield replies
+        finally:
+            ticket.cancel()
+
+    def _post(self, replies: _Replies) -> Put:
+        loop = asyncio.get_running_loop()
+        if self._mail is None or self._mail.loop is not loop:
+            self._mail = _Mail(loop)
+        mail = self._mail
+        return lambda reply: mail.put(replies, reply)
+
+
+class _Replies:
+    """The replies to one call, for one task."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Reply | Exception] = asyncio.Queue()
+
+    def add(self, reply: Reply | Exception) -> None:
+        self._queue.put_nowait(reply)
+
+    async def get(self) -> Reply:
+        reply = await self._queue.get()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+class _Mail:
+    """Brings replies from other threads into a loop, which wakes up once for all that come together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._arrived: deque[tuple[_Replies, Reply | Exception]] = deque()
+        self._is_called = False
+
+    def put(self, replies: _Replies, reply: Reply | Exception) -> None:
+        """From any thread."""
+        self._arrived.append((replies, reply))
+        if not self._is_called:
+            self._is_called = True
+            # A loop that is closed has no tasks any more that could miss it.
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._sort)
+
+    def _sort(self) -> None:
+        self._is_called = False
+        while self._arrived:
+            replies, reply = self._arrived.popleft()
+            replies.add(reply)

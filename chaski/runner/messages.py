@@ -1,0 +1,150 @@
+"""What can be asked of a loaded model from another thread or process, and what it answers: typed values.
+
+`Channel` is the seam: the model may be in this process (`runner/service.py`) or in one of its own
+(`runner/worker`). Nothing here computes or sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from chaski.ml.backend import Memory
+from chaski.runner.events import Done, Outputs, Text
+from chaski.runner.options import parse_options
+
+__all__ = [
+    "Call",
+    "Channel",
+    "Chat",
+    "Describe",
+    "Detokenize",
+    "Embed",
+    "Generate",
+    "Info",
+    "Put",
+    "Reply",
+    "String",
+    "Ticket",
+    "Tokenize",
+    "Tokens",
+    "chat",
+    "embed",
+    "generate",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Continue a prompt. Answered by `Text`s and a `Done`."""
+
+    prompt: str | tuple[int, ...]
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """Answer a conversation. Answered by `Text`s and a `Done`."""
+
+    messages: tuple[Any, ...]
+    tools: tuple[Any, ...] | None
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """Make a vector of each text, or list of ids. Answered by `Outputs` with a row for each."""
+
+    texts: tuple[str | tuple[int, ...], ...]
+    truncate: bool = False
+    normalize: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    """Answered by `Tokens`."""
+
+    text: str
+    add_special: bool = True
+    parse_special: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Detokenize:
+    """Answered by a `String`."""
+
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Answered by `Info`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The ids of a text."""
+
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class String:
+    """A text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Info:
+    """What a loaded model is. `context` is in tokens for each sequence, `memory` in bytes."""
+
+    path: str
+    context: int
+    vocab_size: int
+    chat_template: str | None
+    load_seconds: float
+    memory: Memory
+
+
+Call: TypeAlias = Generate | Chat | Embed | Tokenize | Detokenize | Describe
+
+Reply: TypeAlias = Text | Done | Outputs | Tokens | String | Info
+"""All but `Text` are the last reply to their call."""
+
+Put: TypeAlias = Callable[[Reply | Exception], None]
+"""Takes the replies to a call in their order, from any thread; an exception ends them."""
+
+
+class Ticket(Protocol):
+    """A call on its way."""
+
+    def cancel(self) -> None:
+        """Nobody waits for replies any more. After the last reply it does nothing."""
+
+
+class Channel(Protocol):
+    """The way to a model. From any thread; nothing waits."""
+
+    def start(self, call: Call, put: Put) -> Ticket:
+        """Begin to answer a call."""
+
+
+def generate(prompt: str | Iterable[int], options: Mapping[str, Any]) -> Generate:
+    """The call, with options checked by name and value. Raises OptionError or SamplingError."""
+    parse_options(options)
+    return Generate(prompt if isinstance(prompt, str) else tuple(map(int, prompt)), dict(options))
+
+
+def chat(messages: Iterable[Any], tools: Iterable[Any] | None, options: Mapping[str, Any]) -> Chat:
+    """The call, with options checked by name and value. Raises OptionError or SamplingError."""
+    parse_options(options)
+    return Chat(tuple(messages), None if tools is None else tuple(tools), dict(options))
+
+
+def embed(texts: str | Iterable[str | Iterable[int]], truncate: bool, normalize: bool) -> Embed:
+    """The call, for one text or for several."""
+    every = [texts] if isinstance(texts, str) else texts
+    prompts = (text if isinstance(text, str) else tuple(map(int, text)) for text in every)
+    return Embed(tuple(prompts), truncate, normalize)
