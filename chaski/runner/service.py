@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Service", "describe"]
 
-# Threads that turn text into tokens: a huge prompt must not keep the next one waiting.
-_DESKS = 2
-
 
 class Service:
     """A `Channel` to a loaded model. Close it before the model.
@@ -47,18 +44,19 @@ class Service:
         self._model = model
         self._flush = flush
         self._driver = Driver(model.engine, flush)
-        self._desks = ThreadPoolExecutor(_DESKS, "chaski-desk")
+        # One thread, so that who comes first is computed first.
+        self._desk = ThreadPoolExecutor(1, "chaski-desk")
 
     def start(self, call: Call, put: Put) -> Task:
         """Begin to answer a call; replies come from other threads."""
         task = Task(put)
-        self._desks.submit(self._handle, call, task)
+        self._desk.submit(self._handle, call, task)
         return task
 
     def close(self) -> None:
         """End the threads; calls that are not answered yet end with an error."""
         self._driver.close()
-        self._desks.shutdown()
+        self._desk.shutdown()
 
     def _handle(self, call: Call, task: Task) -> None:
         if task.is_cancelled:
