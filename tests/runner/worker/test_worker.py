@@ -389,7 +389,6 @@ from chaski.runner.worker import Worker
 worker = Worker("guide", threads=1)
 events = worker.stream(sys.argv[1], temperature=0)
 next(events)
-print(worker.pid, flush=True)
 """
 
 
@@ -404,7 +403,7 @@ def parent(endless: str, rest: str) -> subprocess.Popen[str]:
 
 
 def test_a_worker_ends_with_its_parent(endless: str) -> None:
-    with parent(endless, "for _ in events: pass") as process:
+    with parent(endless, "print(worker.pid, flush=True)\nfor _ in events: pass") as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         assert is_running(pid)
@@ -413,7 +412,7 @@ def test_a_worker_ends_with_its_parent(endless: str) -> None:
 
 
 def test_a_parent_that_just_ends_closes_its_worker(endless: str) -> None:
-    with parent(endless, "") as process:
+    with parent(endless, "print(worker.pid)") as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
     assert process.returncode == 0
@@ -423,6 +422,7 @@ def test_a_parent_that_just_ends_closes_its_worker(endless: str) -> None:
 def test_ctrl_c_is_the_parents_affair(endless: str) -> None:
     rest = """
 try:
+    print(worker.pid, flush=True)
     for _ in events: pass
 except KeyboardInterrupt:
     events.close()
