@@ -1,7 +1,12 @@
-"""Logits of a model on a cache that has seen much, against those of the same tokens on a fresh one."""
+"""Logits of a model on a cache that has seen much, against those of the same tokens on a fresh one.
+
+The oracle is a list of token ids a sequence. Whatever happened to the cache, the logits of a sequence's last
+token are those, bit for bit, of a fresh cache that computes the whole list at once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,18 +15,30 @@ import numpy.typing as npt
 import pytest
 
 from chaski.errors import NotSupportedError
-from chaski.formats.gguf import open_gguf
-from chaski.kvcache import Cache, CacheSize, Causal, KVTypes, Reach, build_cache
+from chaski.kvcache import Cache, CacheSize, KVTypes, Reach, build_cache
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.input import Batch
 from chaski.model.program import Program
-from chaski.model.registry import build_model
-from chaski.model.weights import bind_weights
 
-SEQUENCES, CAPACITY, MAX_BATCH, VOCAB = 3, 160, 48, 256
+from .tiny_hybrid import VOCAB, TinyHybrid
+
+SEQUENCES, CAPACITY, MAX_BATCH = 3, 160, 48
 
 F32 = npt.NDArray[np.float32]
+Layers = Sequence[Reach | None]
+
+FULL, WINDOW, CHUNK, CONV = Reach(), Reach(window=20, memory=40), Reach(chunk=24), None
+MODELS: list[Layers] = [
+    [FULL, FULL],
+    [Reach(window=20)] * 2,
+    [Reach(window=70, memory=100)] * 2,
+    [Reach(chunk=24)] * 2,
+    [Reach(chunk=70, memory=80)] * 2,
+    [WINDOW, FULL],
+    [CONV, FULL, CONV],
+    [CONV, CHUNK, CONV, WINDOW, FULL],
+]
 
 
 @dataclass
@@ -32,39 +49,41 @@ class Tokens:
     ends: list[int] = field(default_factory=list)
     was_moved: bool = False
 
-    def whole(self, length: int) -> int:
-        """The longest prefix up to `length` of which no token sees beyond it."""
-        return length if max(self.ends[:length], default=0) <= length else self.whole(length - 1)
+    def is_whole(self, length: int) -> bool:
+        """Whether no token of a prefix sees beyond it."""
+        return max(self.ends[:length], default=0) <= length
 
     def prefix(self, length: int) -> Tokens:
         return Tokens(self.ids[:length], self.ends[:length], self.was_moved and length > 0)
 
+    def grow(self, count: int, random: np.random.Generator) -> None:
+        """More tokens; now and then those of one call see each other like the parts of an image."""
+        begin, end = len(self.ids), len(self.ids) + count
+        self.ids += random.integers(VOCAB, size=count).tolist()
+        self.ends += [end] * count if random.random() < 0.2 else range(begin + 1, end + 1)
 
-class Model:
-    """The tiny model on a cache of some kind."""
+
+class Running:
+    """A tiny model on a cache."""
 
     def __init__(
         self,
-        path: Path,
-        reach: Reach | tuple[Reach, Reach],
-        sequences: int,
-        max_batch: int,
-        dtype: DType,
+        layers: Layers,
+        directory: Path,
+        sequences: int = 1,
+        max_batch: int = CAPACITY,
+        dtype: DType = DType.F16,
         backend: str = "cpu",
     ) -> None:
-        file = open_gguf(path)
-        model = build_model(file)
         opened = open_backend(backend, BackendOptions(threads=2))
-        bind_weights(model, file, opened, lambda _: None)
-
-        reaches = (reach,) if isinstance(reach, Reach) else reach
-        layers = [Causal(kind.shape, reaches[i % len(reaches)]) for i, kind in enumerate(model.layer_kinds())]
+        model = TinyHybrid(layers)
+        model.bind(opened, directory)
         size = CacheSize(sequences, CAPACITY, max_batch)
-        self.cache = build_cache(opened, layers, size, KVTypes(dtype, dtype))
+        self.cache: Cache = build_cache(opened, model.layer_kinds(), size, KVTypes(dtype, dtype))
         self.program = Program(model, self.cache, opened, max_batch, sequences)
 
-    def forward(self, sequences: dict[int, Tokens]) -> dict[int, F32]:
-        """Compute what the cache does not hold yet -> the logits of the last token of each sequence."""
+    def batch(self, sequences: dict[int, Tokens]) -> Batch:
+        """What the cache does not hold yet."""
         ids, positions, rows, ends, outputs = [], [], [], [], []
         for sequence, tokens in sequences.items():
             begin = self.cache.length(sequence)
@@ -74,97 +93,148 @@ class Model:
             rows += [sequence] * (len(tokens.ids) - begin)
             outputs.append(len(ids) - 1)
         arrays = (np.array(values, np.int32) for values in (ids, positions, rows, outputs, ends))
-        logits = self.program.forward(Batch(*arrays)).copy()
+        return Batch(*arrays)
+
+    def forward(self, sequences: dict[int, Tokens]) -> dict[int, F32]:
+        """The logits of the last token of each sequence."""
+        logits = self.program.forward(self.batch(sequences)).copy()
         return dict(zip(sequences, logits, strict=True))
 
+    def afresh(self, tokens: Tokens) -> F32:
+        """The same, with nothing in the cache before."""
+        self.cache.remove(0, 0)
+        return self.forward({0: tokens})[0]
 
-def extended(tokens: Tokens, count: int, random: np.random.Generator) -> None:
-    """More tokens; now and then those of one call see each other like the parts of an image."""
-    begin, end = len(tokens.ids), len(tokens.ids) + count
-    tokens.ids += random.integers(VOCAB, size=count).tolist()
-    tokens.ends += [end] * count if random.random() < 0.2 else range(begin + 1, end + 1)
+
+class Churn:
+    """A cache to which something random happens with every step, and the list of each sequence."""
+
+    def __init__(self, layers: Layers, directory: Path, seed: int) -> None:
+        self.running = Running(layers, directory, SEQUENCES, MAX_BATCH)
+        self.fresh = Running([retaining(reach) for reach in layers], directory)
+        self.random = np.random.default_rng(seed)
+        self.sequences = [Tokens() for _ in range(SEQUENCES)]
+        self.compared = self.resumed = 0
+
+    def step(self) -> None:
+        source, target = (int(sequence) for sequence in self.random.permutation(SEQUENCES)[:2])
+        length = int(self.random.integers(len(self.sequences[source].ids) + 1))
+        match self.random.integers(9):
+            case 0:
+                self.running.cache.copy_prefix(source, target, length)
+                self.sequences[target] = self.left(source, target)
+            case 1 | 2:
+                self.running.cache.remove(source, length)
+                self.sequences[source] = self.left(source, source)
+            case 3:
+                remove_middle(self.running.cache, source, self.sequences[source], length // 2, length)
+            case _:
+                self.forward(self.random.permutation(SEQUENCES)[:2].tolist())
+
+    def left(self, source: int, target: int) -> Tokens:
+        """What `target` has of `source`'s tokens; nothing of a group that sees what is gone."""
+        length = self.running.cache.length(target)
+        self.resumed += 0 < length < len(self.sequences[source].ids)
+        if not self.sequences[source].is_whole(length):
+            self.running.cache.remove(target, 0)
+            length = 0
+        return self.sequences[source].prefix(length)
+
+    def forward(self, grown: list[int]) -> None:
+        for sequence in grown:
+            if CAPACITY - len(self.sequences[sequence].ids) < MAX_BATCH // 2:
+                self.running.cache.remove(sequence, 0)
+                self.sequences[sequence] = Tokens()
+            count = 1 if self.random.random() < 0.5 else int(self.random.integers(1, MAX_BATCH // 2))
+            self.sequences[sequence].grow(count, self.random)
+        tokens = {sequence: self.sequences[sequence] for sequence in grown}
+        if self.random.random() < 0.2:
+            batch = self.running.batch(tokens)
+            self.running.program.prepare(batch)
+            self.running.cache.undo_forward(batch)
+        for sequence, logits in self.running.forward(tokens).items():
+            if not tokens[sequence].was_moved:
+                assert (self.fresh.afresh(tokens[sequence]) == logits).all()
+                self.compared += 1
 
 
 @pytest.mark.parametrize(
-    "reach",
-    [
-        Reach(),
-        Reach(window=20),
-        Reach(window=70, memory=100),
-        Reach(chunk=24),
-        Reach(chunk=70, memory=80),
-        (Reach(window=20, memory=40), Reach()),
-    ],
-    ids=str,
+    "layers", MODELS, ids=lambda layers: " + ".join(str(reach or "conv") for reach in layers)
 )
-def test_logits_do_not_depend_on_what_the_cache_went_through(
-    tiny_llama: Path, reach: Reach | tuple[Reach, Reach]
-) -> None:
-    random = np.random.default_rng(5)
-    kept = retaining(reach) if isinstance(reach, Reach) else (retaining(reach[0]), retaining(reach[1]))
-    model = Model(tiny_llama, reach, SEQUENCES, MAX_BATCH, DType.F16)
-    fresh = Model(tiny_llama, kept, 1, CAPACITY, DType.F16)
-    cache, sequences = model.cache, [Tokens() for _ in range(SEQUENCES)]
-    compared = 0
-    for _ in range(250):
-        source, target = (int(sequence) for sequence in random.permutation(SEQUENCES)[:2])
-        length = sequences[source].whole(int(random.integers(len(sequences[source].ids) + 1)))
-        can_resume = cache.can_resume(source, length)
-        kind = random.integers(8)
-        if kind == 0 and can_resume:
-            cache.copy_prefix(source, target, length)
-            sequences[target] = sequences[source].prefix(length)
-        elif kind == 1:
-            cache.remove(source, length)
-            sequences[source] = sequences[source].prefix(cache.length(source))
-        elif kind == 2 and source == 0:
-            remove_middle(cache, sequences[source], length // 2, length)
-        elif kind > 2:
-            grown = random.permutation(SEQUENCES)[:2].tolist()
-            for sequence in grown:
-                room = CAPACITY - len(sequences[sequence].ids)
-                if room < MAX_BATCH // 2:
-                    cache.remove(sequence, 0)
-                    sequences[sequence] = Tokens()
-                extended(sequences[sequence], int(random.integers(1, MAX_BATCH // 2)), random)
-            for sequence, logits in model.forward({s: sequences[s] for s in grown}).items():
-                if not sequences[sequence].was_moved:
-                    fresh.cache.remove(0, 0)
-                    assert (fresh.forward({0: sequences[sequence]})[0] == logits).all()
-                    compared += 1
-    assert compared > 100
+def test_logits_do_not_depend_on_what_the_cache_went_through(tmp_path: Path, layers: Layers) -> None:
+    churn = Churn(layers, tmp_path, seed=5)
+    for _ in range(150):
+        churn.step()
+    assert churn.compared > 60
+    assert churn.resumed > 3
 
 
-def retaining(reach: Reach) -> Reach:
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "layers", MODELS, ids=lambda layers: " + ".join(str(reach or "conv") for reach in layers)
+)
+def test_not_even_after_thousands_of_operations(tmp_path: Path, layers: Layers, seed: int) -> None:
+    churn = Churn(layers, tmp_path, seed)
+    for _ in range(2500):
+        churn.step()
+
+
+def retaining(reach: Reach | None) -> Reach | None:
     """The same to see, with everything kept."""
-    return Reach(reach.window, reach.chunk, None if reach.visible is None else CAPACITY)
+    if reach is None or reach.visible is None:
+        return reach
+    return Reach(reach.window, reach.chunk, CAPACITY)
 
 
-def remove_middle(cache: Cache, tokens: Tokens, begin: int, end: int) -> None:
-    """From sequence 0, if it can be done."""
+def remove_middle(cache: Cache, sequence: int, tokens: Tokens, begin: int, end: int) -> None:
+    """If it can be done."""
+    length = cache.length(sequence)
     try:
-        cache.remove(0, begin, end)
+        cache.remove(sequence, begin, end)
     except NotSupportedError:
+        assert cache.length(sequence) == length
         return
-    del tokens.ids[begin:end]
-    if cache.length(0) == 0:
-        tokens.ids = []
+    if end < length:
+        del tokens.ids[begin:end]
+        tokens.was_moved |= begin < end
+    else:
+        del tokens.ids[cache.length(sequence) :]
     tokens.ends = list(range(1, len(tokens.ids) + 1))
-    tokens.was_moved = bool(tokens.ids)
+    tokens.was_moved &= bool(tokens.ids)
 
 
-def test_keys_that_moved_give_the_logits_of_the_definition(tiny_llama: Path) -> None:
+@pytest.mark.parametrize("reach", [Reach(), Reach(window=30), Reach(chunk=40)], ids=str)
+def test_keys_that_moved_are_those_of_their_new_positions(tmp_path: Path, reach: Reach) -> None:
+    """In one layer keys and values depend on their own token only, so a shift is as good as a fresh run."""
+    random = np.random.default_rng(8)
+    running = Running([reach], tmp_path, sequences=2, max_batch=MAX_BATCH, dtype=DType.F32)
+    fresh = Running([retaining(reach)], tmp_path, dtype=DType.F32)
+    tokens, other = Tokens(), Tokens()
+    for _ in range(12):
+        for one in (tokens, other):
+            one.grow(20, random)
+            one.ends = list(range(1, len(one.ids) + 1))
+        found = running.forward({0: tokens, 1: other})
+        for sequence, one in enumerate((tokens, other)):
+            np.testing.assert_allclose(found[sequence], fresh.afresh(one), atol=2e-4)
+            # Removals of many slices of a batch, at the beginning too, and of what a window has trimmed.
+            remove_middle(running.cache, sequence, one, *((0, 15) if sequence else (7, 21)))
+    assert len(tokens.ids) < 120
+
+
+def test_keys_that_moved_give_the_logits_of_the_definition(tmp_path: Path) -> None:
     found = []
     for backend in ("reference", "cpu"):
         random = np.random.default_rng(8)
-        model = Model(tiny_llama, Reach(), 1, MAX_BATCH, DType.F32, backend)
+        running = Running([FULL, FULL], tmp_path, 1, MAX_BATCH, DType.F32, backend)
         tokens = Tokens()
         for _ in range(5):
-            extended(tokens, 40, random)
-            model.forward({0: tokens})
-            remove_middle(model.cache, tokens, 4, 30)
-        extended(tokens, 1, random)
-        found.append(model.forward({0: tokens})[0])
+            tokens.grow(40, random)
+            running.forward({0: tokens})
+            remove_middle(running.cache, 0, tokens, 4, 30)
+        tokens.grow(1, random)
+        found.append(running.forward({0: tokens})[0])
     np.testing.assert_allclose(found[1], found[0], atol=2e-3)
-    unmoved = Model(tiny_llama, Reach(), 1, CAPACITY, DType.F32)
+    unmoved = Running([FULL, FULL], tmp_path, dtype=DType.F32)
     assert np.abs(unmoved.forward({0: tokens})[0] - found[0]).max() > 2e-3
