@@ -42,7 +42,7 @@ R = TypeVar("R", bound=Reply)
 class AsyncModel:
     """The methods of `LLM`, for event loops. Made by `asynchronous()` of a model, and closed with it.
 
-    A task that is cancelled, or a stream that is closed, frees its place before the next batch is computed.
+    A task that is cancelled, or a stream that is closed, frees its slot within one batch.
     """
 
     def __init__(self, channel: Channel) -> None:

@@ -55,8 +55,8 @@ def _receive(link: Link, arrived: Arrived) -> None:
     try:
         while (message := link.receive()) is not None:
             arrived.put(message)
-    except ChaskiError as error:
-        _log.error("%s", error)
+    except Exception:
+        _log.exception("the parent cannot be understood")
     finally:
         os._exit(0)
 
