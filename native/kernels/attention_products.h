@@ -15,6 +15,9 @@ namespace chaski::CHASKI_ISA {
 // Up to so many rows, widening in scratch memory costs more than it saves.
 constexpr std::int64_t kDirectRows = 8;
 
+// Asks memory for what follows `p` by a block of 64 tokens, where cells are consecutive.
+CHASKI_INLINE void fetch_next(const std::byte* p, std::int64_t bytes) { __builtin_prefetch(p + bytes); }
+
 // C[rows][columns] (+)= A[rows][depth] B[depth][columns], with ROWS rows and VECS · 16 columns from n on;
 // right(k, n) are the 16 columns from n on of row k of B.
 template <int ROWS, int VECS, class Right>
@@ -72,6 +75,7 @@ template <class Format, int ROWS, int VECS>
 CHASKI_INLINE void score_quantized(const Activations& q, std::int64_t row, const KeyBlock& keys, int panel,
                                    std::int64_t size, float* scores, std::int64_t ld) {
     constexpr int kBias = Format::kOffset - dot4_bias<Format::kMaxCode>;
+    const std::int64_t next = kBlockPanels * panel_bytes(Format::kType, size);
     F32x16 sums[ROWS][VECS];
     for (auto& of_row : sums) {
         for (F32x16& sum : of_row) sum = splat(0.0f);
@@ -89,7 +93,10 @@ CHASKI_INLINE void score_quantized(const Activations& q, std::int64_t row, const
         };
         unroll<8>([&](auto i) __attribute__((always_inline)) {
             U8x64 codes[VECS];
-            for (int v = 0; v < VECS; ++v) codes[v] = block(v).template codes<0, i.value>();
+            for (int v = 0; v < VECS; ++v) {
+                codes[v] = block(v).template codes<0, i.value>();
+                fetch_next(keys.panels[panel + v] + b * Format::kBytes + 64 * i, next);
+            }
             for (int r = 0; r < ROWS; ++r) {
                 const auto x = read<std::int32_t>(values + r * size + 4 * i);
                 for (int v = 0; v < VECS; ++v) {
@@ -136,8 +143,11 @@ void score_block(const Activations& q, std::int64_t rows, const KeyBlock& keys, 
         score_quantized<Q4_0>(q, rows, keys, size, scores, ld);
     } else {
         constexpr std::int64_t kLine = kLanes * find_format(T)->bytes;
+        const std::int64_t next = kBlockPanels * panel_bytes(T, size);
         auto stored = [&](std::int64_t k, std::int64_t n) __attribute__((always_inline)) {
-            return widen<T>(keys.panels[n / kLanes] + k * kLine);
+            const std::byte* line = keys.panels[n / kLanes] + k * kLine;
+            fetch_next(line, next);
+            return widen<T>(line);
         };
         auto in_scratch = [&](std::int64_t k, std::int64_t n)
                               __attribute__((always_inline)) { return load_f32(widened + k * kBlock + n); };
@@ -152,12 +162,15 @@ void score_block(const Activations& q, std::int64_t rows, const KeyBlock& keys, 
 }
 
 // sums[row][padded size] += weights[row][count tokens] v. `widened` has room for [64][padded size].
-template <DType T>
-void add_values(const float* weights, std::int64_t ld, std::int64_t rows, const std::byte* const* values,
+template <DType T, bool WHOLE>
+void add_rows(const float* weights, std::int64_t ld, std::int64_t rows, const std::byte* const* values,
                 std::int64_t count, std::int64_t size, float* sums, float* widened) {
     const std::int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
-    auto stored = [&](std::int64_t k, std::int64_t n)
-                      __attribute__((always_inline)) { return load_elements<T>(values[k], n, size); };
+    const std::int64_t next = kBlock * row_bytes(T, size);
+    auto stored = [&](std::int64_t k, std::int64_t n) __attribute__((always_inline)) {
+        fetch_next(values[k] + n * row_bytes(T, 32) / 32, next);
+        return load_elements<T, WHOLE>(values[k], n, size);
+    };
     auto in_scratch = [&](std::int64_t k, std::int64_t n)
                           __attribute__((always_inline)) { return load_f32(widened + k * padded + n); };
     if (rows <= kDirectRows) {
@@ -167,6 +180,13 @@ void add_values(const float* weights, std::int64_t ld, std::int64_t rows, const 
         for (std::int64_t n = 0; n < padded; n += kLanes) store_f32(widened + k * padded + n, stored(k, n));
     }
     multiply(weights, ld, in_scratch, sums, padded, rows, padded, count, true);
+}
+
+template <DType T>
+void add_values(const float* weights, std::int64_t ld, std::int64_t rows, const std::byte* const* values,
+                std::int64_t count, std::int64_t size, float* sums, float* widened) {
+    const auto add = is_quantized(T) || size % kLanes == 0 ? add_rows<T, true> : add_rows<T, false>;
+    add(weights, ld, rows, values, count, size, sums, widened);
 }
 
 }  // namespace chaski::CHASKI_ISA

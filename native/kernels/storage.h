@@ -16,8 +16,8 @@ CHASKI_INLINE F32x16 widen(const void* p) {
     if constexpr (T == DType::BF16) return load_bf16(p);
 }
 
-// Elements first to first + 15 of a row that has `size`; lanes behind its end are zero.
-template <DType T>
+// Elements first to first + 15 of a row that has `size`; lanes behind its end are zero. WHOLE: there are none.
+template <DType T, bool WHOLE = false>
 CHASKI_INLINE F32x16 load_elements(const std::byte* row, std::int64_t first, std::int64_t size) {
     constexpr std::int64_t kBytes = find_format(T)->bytes;
     if constexpr (is_quantized(T)) {
@@ -30,7 +30,7 @@ CHASKI_INLINE F32x16 load_elements(const std::byte* row, std::int64_t first, std
             return to_f32((is_high ? bits<4, 4>(codes) : bits<0, 4>(codes)) + splat(-8)) * splat_f16(block);
         }
     } else {
-        if (size - first >= kLanes) return widen<T>(row + first * kBytes);
+        if (WHOLE || size - first >= kLanes) return widen<T>(row + first * kBytes);
         std::byte part[kLanes * kBytes] = {};
         std::memcpy(part, row + first * kBytes, (size - first) * kBytes);
         return widen<T>(part);
