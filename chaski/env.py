@@ -88,6 +88,14 @@ class Environment:
         _switch,
         unset="what loses less",
     )
+    flash_attention: bool = _variable(
+        "OLLAMA_FLASH_ATTENTION",
+        "switch",
+        "off: attention computes all scores of a token before it weighs values; not with q8_0 and q4_0",
+        _switch,
+        default=True,
+        unset="on",
+    )
     threads: int | None = _variable(
         "CHASKI_THREADS", "number", "cores that a model computes on", _positive, unset="the physical cores"
     )

@@ -40,6 +40,7 @@ def load(
     parallel: int | None = None,
     num_batch: int = 512,
     kv_type: str | None = None,
+    flash_attention: bool | None = None,
     prompt_cache: bool = True,
     backend: str = "cpu",
     progress: Progress = lambda share: None,
@@ -52,6 +53,9 @@ def load(
     num_batch     tokens that are computed at once; prompts are computed in chunks of this size
     kv_type       element type of keys and values: f32, f16, bf16, q8_0 or q4_0, or two as keys:values; f16 by
                   default, f32 for an f32 model
+    flash_attention
+                  whether attention goes through the history once, in chunks (the default); if not, it computes
+                  all scores of a token first, which q8_0 and q4_0 cannot have
     prompt_cache  whether a prompt takes over what was computed for an earlier one that begins like it
     backend       cpu, or reference: the definition of every operation in NumPy
     progress      called with the loaded share, from 0 to 1
@@ -71,10 +75,12 @@ def load(
     num_batch = min(_at_least("num_batch", num_batch, parallel), parallel * context)
     own_threads = defaults.loading.get("num_thread") or environment.threads
     threads = own_threads if threads is None else _at_least("threads", threads, 1)
-    opened = open_backend(backend, BackendOptions(threads, environment.isa))
+    flash = environment.flash_attention if flash_attention is None else flash_attention
+    opened = open_backend(backend, BackendOptions(threads, environment.isa, flash))
     try:
-        bind_weights(network, file, opened, progress)
         types = _kv_types(environment.kv_type if kv_type is None else kv_type, opened, file)
+        _check_form(types, flash)
+        bind_weights(network, file, opened, progress)
         cache = build_cache(opened, network.layer_kinds(), CacheSize(parallel, context, num_batch), types)
         max_outputs = max(parallel, _MIN_OUTPUTS) if network.config.pooling is None else num_batch
         program = Program(network, cache, opened, num_batch, max_outputs)
@@ -113,6 +119,16 @@ def _kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:
     is_exact = all(info.type is QuantType.F32 for info in matrices)
     dtype = DType.F32 if is_exact else backend.default_kv_dtype
     return KVTypes(dtype, dtype)
+
+
+def _check_form(types: KVTypes, flash: bool) -> None:
+    """Only the fused form reads quantized keys and values."""
+    quantized = [dtype.value for dtype in (types.keys, types.values) if dtype in (DType.Q8_0, DType.Q4_0)]
+    if quantized and not flash:
+        raise OptionError(
+            f"keys and values of type {quantized[0]} need flash attention, which is switched off: remove "
+            "OLLAMA_FLASH_ATTENTION=0 or flash_attention=False, or use f16, bf16 or f32"
+        )
 
 
 def _at_least(name: str, value: int, smallest: int) -> int:

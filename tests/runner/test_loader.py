@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import chaski
@@ -95,6 +96,26 @@ def test_keys_and_values_in_other_types(tmp_path: Path) -> None:
             rows = model.memory().cache / (2 * CONTEXT * 32 / 8)  # two layers of one head of 32
             assert rows == pytest.approx(bits[keys] + bits[values or keys], rel=0.12)
             assert model.generate("hello", temperature=0, num_predict=8).text
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_quantized_keys_and_values_need_flash_attention(
+    tiny_llama: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OptionError, match="type q4_0 need flash attention, which is switched off: remove"):
+        chaski.load(tiny_llama, kv_type="f16:q4_0", flash_attention=False, backend=backend)
+    monkeypatch.setenv("OLLAMA_FLASH_ATTENTION", "0")
+    monkeypatch.setenv("OLLAMA_KV_CACHE_TYPE", "q8_0")
+    with pytest.raises(OptionError, match="type q8_0 need flash attention"):
+        chaski.load(tiny_llama, backend=backend)
+
+
+def test_both_forms_of_attention_answer_alike(tiny_llama: Path) -> None:
+    found = []
+    for flash in (True, False):
+        with chaski.load(tiny_llama, flash_attention=flash, kv_type="f32") as model:
+            found.append(model.logits(list(range(3, 90))))
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
 def test_heads_that_are_not_whole_blocks(tiny_llama: Path) -> None:

@@ -1,7 +1,17 @@
 """Building blocks of models. They declare weights and record operations; they do not compute."""
 
+from chaski.ml.nn.attention import attention
 from chaski.ml.nn.layers import Embedding, Linear, RMSNorm, SwiGLU
 from chaski.ml.nn.module import Module
 from chaski.ml.nn.rope import RopeFactors, rope_frequencies
 
-__all__ = ["Embedding", "Linear", "Module", "RMSNorm", "RopeFactors", "SwiGLU", "rope_frequencies"]
+__all__ = [
+    "Embedding",
+    "Linear",
+    "Module",
+    "RMSNorm",
+    "RopeFactors",
+    "SwiGLU",
+    "attention",
+    "rope_frequencies",
+]

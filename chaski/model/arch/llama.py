@@ -12,7 +12,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, RopeFactors, SwiGLU, rope_frequencies
+from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, RopeFactors, SwiGLU, attention, rope_frequencies
 from chaski.model.config import refuse, rope_scale, vocab_size
 from chaski.model.input import Inputs
 from chaski.model.pooling import Pooling, read_pooling
@@ -74,9 +74,7 @@ class Attention(Module):
         q = ops.rope(self.attn_q(x).reshape(c.num_heads, c.head_size), rope)
         k = ops.rope(self.attn_k(x).reshape(c.num_kv_heads, c.head_size), rope)
         v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
-        keys, values, mask = cache.update(k, v)
-        attended = ops.attention(q, keys, values, mask, scale=c.head_size**-0.5)
-        return self.attn_output(attended.reshape(c.num_heads * c.value_size))
+        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
 
 
 class Layer(Module):
