@@ -7,6 +7,7 @@ A rendered text already holds the model's BOS token where the template puts it, 
 from __future__ import annotations
 
 from chaski.text.template.chat import ChatTemplate
+from chaski.text.template.go import GoTemplate
 from chaski.text.template.plain import PlainTemplate
 
-__all__ = ["ChatTemplate", "PlainTemplate"]
+__all__ = ["ChatTemplate", "GoTemplate", "PlainTemplate"]

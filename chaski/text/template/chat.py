@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from chaski.errors import TemplateError
-from chaski.text.template.meter import Limits, Meter, metering
+from chaski.text.template.meter import Limits, Meter, check_source, guarded
 
 if TYPE_CHECKING:
     from chaski.text.template.sandbox import TemplateEnvironment
-
-_LONGEST_SOURCE = 128 * 1024  # characters; takes over a second to compile
 
 
 class ChatTemplate:
@@ -27,11 +24,8 @@ class ChatTemplate:
         """Compile the template; `bos_token` and `eos_token` are what it calls by these names."""
         self._limits = limits or Limits()
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        if len(source) > _LONGEST_SOURCE:
-            raise TemplateError(
-                f"the chat template has {len(source)} characters; the limit is {_LONGEST_SOURCE}"
-            )
-        with self._guarded():
+        check_source(source)
+        with guarded(self._limits):
             self._template = _environment().from_string(source)
 
     def render(
@@ -54,20 +48,9 @@ class ChatTemplate:
             **self._tokens,
             **extra,
         }
-        with self._guarded() as meter:
+        with guarded(self._limits) as meter:
             pieces = self._template.generate(_plain_data(variables))
             return "".join(_limited(pieces, meter))
-
-    @contextmanager
-    def _guarded(self) -> Iterator[Meter]:
-        """Run foreign code under a meter; any error from it becomes a `TemplateError`."""
-        try:
-            with metering(self._limits) as meter:
-                yield meter
-        except TemplateError:
-            raise
-        except Exception as error:
-            raise TemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
 
 
 @cache

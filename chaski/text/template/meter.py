@@ -18,6 +18,7 @@ from chaski.errors import TemplateError
 
 # Text is often made in several steps (trimmed, joined, stored, then shown), and each of them counts.
 _STEPS = 32
+_LONGEST_SOURCE = 128 * 1024
 
 Value = TypeVar("Value")
 
@@ -104,6 +105,24 @@ def metering(limits: Limits) -> Iterator[Meter]:
         yield _meter.get()
     finally:
         _meter.reset(token)
+
+
+@contextmanager
+def guarded(limits: Limits) -> Iterator[Meter]:
+    """Run foreign code under a new meter; any error from it becomes a `TemplateError`."""
+    try:
+        with metering(limits) as meter:
+            yield meter
+    except TemplateError:
+        raise
+    except Exception as error:
+        raise TemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
+
+
+def check_source(source: str) -> None:
+    """Before a template is compiled: a long one takes over a second."""
+    if len(source) > _LONGEST_SOURCE:
+        raise TemplateError(f"the chat template has {len(source)} characters; the limit is {_LONGEST_SOURCE}")
 
 
 def _require(amount: int, limit: int, what: str) -> None:

@@ -1,0 +1,306 @@
+"""What Ollama gives its templates: messages and tools as values of Go, with the texts of their types.
+
+The names of fields and the rules are those of Ollama's `template` and `api` packages. A list of tools, the
+arguments of a call and the properties of a tool print as JSON. Numbers of arguments are float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from chaski.errors import TemplateError
+from chaski.text.template.go.encoding import to_json
+from chaski.text.template.go.show import show
+from chaski.text.template.go.values import Map, Slice, Struct, Value, from_json, from_text, sorted_items
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message, its content with tags `[img-0]` where images belong."""
+
+    role: str
+    content: str
+    fields: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Tools(Slice):
+    """The list of tools."""
+
+    type_name: ClassVar[str] = "template.templateTools"
+
+    def text(self) -> str:
+        """As JSON."""
+        return to_json(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments(Map):
+    """The arguments of a call."""
+
+    type_name: ClassVar[str] = "template.templateArgs"
+
+    def text(self) -> str:
+        """As JSON, where no map is an empty one."""
+        return "{}" if self.is_nil else to_json(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Properties(Arguments):
+    """The parameters of a tool, by name."""
+
+    type_name: ClassVar[str] = "template.templateProperties"
+
+
+@dataclass(frozen=True, slots=True)
+class InnerProperties(Map):
+    """The properties of a property: in the order of the request, and shown as JSON."""
+
+    type_name: ClassVar[str] = "*api.ToolPropertiesMap"
+
+    def text(self) -> str:
+        """As JSON."""
+        return to_json(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyType(Slice):
+    """One or several names of types; a single one is shown without brackets."""
+
+    type_name: ClassVar[str] = "api.PropertyType"
+
+    def text(self) -> str:
+        """The name, or the list."""
+        return show(self.items[0]) if len(self.items) == 1 else show(Slice(self.items)) if self.items else ""
+
+    def for_json(self) -> Value:
+        """The name, or the list."""
+        return self.items[0] if len(self.items) == 1 else self
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall(Struct):
+    """A call that the assistant made."""
+
+    type_name: ClassVar[str] = "template.templateToolCall"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallFunction(Struct):
+    """The name and the arguments of a call."""
+
+    type_name: ClassVar[str] = "template.templateToolCallFunction"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFields(Struct):
+    """A message as templates see it."""
+
+    type_name: ClassVar[str] = "*template.templateMessage"
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Struct):
+    """A tool of the request."""
+
+    type_name: ClassVar[str] = "template.templateTool"
+    json_names: ClassVar[Mapping[str, str]] = {"Type": "type", "Items": "items", "Function": "function"}
+    json_optional: ClassVar[frozenset[str]] = frozenset({"Items"})
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFunction(Struct):
+    """Name, description and parameters of a tool."""
+
+    type_name: ClassVar[str] = "template.templateToolFunction"
+    json_names: ClassVar[Mapping[str, str]] = {
+        "Name": "name",
+        "Description": "description",
+        "Parameters": "parameters",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters(Struct):
+    """The schema of a tool's arguments, as far as the reference keeps it."""
+
+    type_name: ClassVar[str] = "template.templateToolFunctionParameters"
+    json_names: ClassVar[Mapping[str, str]] = {
+        "Type": "type",
+        "Defs": "$defs",
+        "Items": "items",
+        "Required": "required",
+        "Properties": "properties",
+    }
+    json_optional: ClassVar[frozenset[str]] = frozenset({"Defs", "Items", "Required"})
+
+
+@dataclass(frozen=True, slots=True)
+class Property(Struct):
+    """The schema of one argument, as far as the reference keeps it."""
+
+    type_name: ClassVar[str] = "api.ToolProperty"
+    json_names: ClassVar[Mapping[str, str]] = {
+        "AnyOf": "anyOf",
+        "Type": "type",
+        "Items": "items",
+        "Description": "description",
+        "Enum": "enum",
+        "Properties": "properties",
+        "Required": "required",
+    }
+    json_optional: ClassVar[frozenset[str]] = frozenset(json_names)
+
+
+def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Messages of the API. Each image has a tag by its number, in place of an `[img]` or in front."""
+    numbers = iter(range(sum(len(message.get("images") or ()) for message in messages)))
+    return [_message(message, numbers) for message in messages]
+
+
+def collate(messages: Iterable[Message]) -> list[Message]:
+    """Neighbours of one role as one message, a blank line between; results of tools stay apart.
+
+    What else a message has, such as calls, is that of the first, as in the reference.
+    """
+    collated: list[Message] = []
+    for message in messages:
+        if collated and collated[-1].role == message.role != "tool":
+            content = f"{collated[-1].content}\n\n{message.content}"
+            collated[-1] = replace(collated[-1], content=content)
+        else:
+            collated.append(message)
+    return collated
+
+
+def system_text(messages: Iterable[Message]) -> str:
+    """All system messages, a blank line between."""
+    return "\n\n".join(message.content for message in messages if message.role == "system")
+
+
+def as_value(messages: Iterable[Message]) -> Slice:
+    """The messages as a template sees them."""
+    return Slice(
+        [
+            MessageFields({"Role": message.role, "Content": message.content, **message.fields})
+            for message in messages
+        ]
+    )
+
+
+def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> Tools:
+    """Tools of the API. What the reference does not know in them, templates do not see either."""
+    return Tools(is_nil=True) if tools is None else Tools([_tool(tool) for tool in tools])
+
+
+def _message(message: Mapping[str, Any], numbers: Iterable[int]) -> Message:
+    content = _text(message, "content")
+    tags: list[str] = []
+    for _, number in zip(message.get("images") or (), numbers, strict=False):
+        tags.append(f"[img-{number}]")
+    unplaced = list(tags)
+    while unplaced and "[img]" in content:
+        content = content.replace("[img]", unplaced.pop(0), 1)
+    fields: dict[str, Value] = {
+        "Thinking": _text(message, "thinking"),
+        "Images": Slice(tags, is_nil=not tags),
+        "ToolCalls": _list([_call(call) for call in message.get("tool_calls") or ()]),
+        "ToolName": _text(message, "tool_name"),
+        "ToolCallID": _text(message, "tool_call_id"),
+    }
+    return Message(_text(message, "role").lower(), "".join(unplaced) + content, fields)
+
+
+def _call(call: Mapping[str, Any]) -> ToolCall:
+    function = _mapping(call, "function")
+    named: dict[str, Value] = {
+        "Index": int(function.get("index") or 0),
+        "Name": _text(function, "name"),
+        "Arguments": _arguments(function.get("arguments")),
+    }
+    return ToolCall({"ID": _text(call, "id"), "Function": ToolCallFunction(named)})
+
+
+def _arguments(arguments: object) -> Arguments:
+    if arguments is None:
+        return Arguments({}, is_nil=True)
+    value = from_json(arguments)
+    if not isinstance(value, Map):
+        raise TemplateError("the arguments of a tool call must be a JSON object")
+    return Arguments(value.items)
+
+
+def _tool(tool: Mapping[str, Any]) -> Tool:
+    function = _mapping(tool, "function")
+    named: dict[str, Value] = {
+        "Name": _text(function, "name"),
+        "Description": _text(function, "description"),
+        "Parameters": _parameters(_mapping(function, "parameters")),
+    }
+    return Tool(
+        {
+            "Type": _text(tool, "type"),
+            "Items": from_json(tool.get("items")),
+            "Function": ToolFunction(named),
+        }
+    )
+
+
+def _parameters(schema: Mapping[str, Any]) -> Parameters:
+    properties = _properties(schema)
+    return Parameters(
+        {
+            "Type": _text(schema, "type"),
+            "Defs": from_json(schema.get("$defs")),
+            "Items": from_json(schema.get("items")),
+            "Required": _texts(schema.get("required")),
+            "Properties": Properties(sorted_items(properties or {}), is_nil=properties is None),
+        }
+    )
+
+
+def _property(schema: Mapping[str, Any]) -> Property:
+    properties = _properties(schema)
+    types = schema.get("type")
+    names = _texts([types] if isinstance(types, str) else types)
+    return Property(
+        {
+            "AnyOf": _list([_property(choice) for choice in schema.get("anyOf") or ()]),
+            "Type": PropertyType(names.items, names.is_nil),
+            "Items": from_json(schema.get("items")),
+            "Description": _text(schema, "description"),
+            "Enum": _list([from_json(item) for item in schema.get("enum") or ()]),
+            "Properties": None if properties is None else InnerProperties(properties),
+            "Required": _texts(schema.get("required")),
+        }
+    )
+
+
+def _properties(schema: Mapping[str, Any]) -> dict[str, Value] | None:
+    if schema.get("properties") is None:
+        return None
+    return {from_text(name): _property(item) for name, item in _mapping(schema, "properties").items()}
+
+
+def _list(items: Sequence[Value]) -> Slice:
+    return Slice(items, is_nil=not items)
+
+
+def _texts(texts: Sequence[str] | None) -> Slice:
+    return Slice([from_text(text) for text in texts or ()], is_nil=texts is None)
+
+
+def _text(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
+    if value is not None and not isinstance(value, str):
+        raise TemplateError(f"{key!r} must be text here, not {type(value).__name__}: {value!r:.60}")
+    return from_text(value or "")
+
+
+def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise TemplateError(f"{key!r} must be an object here, not {type(value).__name__}: {value!r:.60}")
+    return value or {}

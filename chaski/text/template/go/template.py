@@ -1,0 +1,146 @@
+"""`GoTemplate`: a template of Ollama, compiled once and rendered within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chaski.errors import TemplateError
+from chaski.text.template.go.conversation import (
+    Message,
+    as_value,
+    collate,
+    read_messages,
+    read_tools,
+    system_text,
+)
+from chaski.text.template.go.evaluator import evaluate
+from chaski.text.template.go.functions import FUNCTIONS
+from chaski.text.template.go.nodes import Action, Command, Field, Nodes, Pipe
+from chaski.text.template.go.parser import MAIN, parse
+from chaski.text.template.go.tree import cut_after, names, text_around, text_within
+from chaski.text.template.go.values import Map, Value, from_text
+from chaski.text.template.meter import Limits, check_source, guarded
+
+_RESPONSE = Action(Pipe(1, (), False, (Command((Field(("Response",)),)),)))
+
+
+class GoTemplate:
+    """A template in Go's language with Ollama's data. Safe to use from several threads.
+
+    It sees plain data only, reads no files and changes nothing. Everything that goes wrong in it is a
+    `TemplateError` with the line, and so is passing one of the `Limits`. The definitions are Go's
+    `text/template` and Ollama's `template` package.
+    """
+
+    def __init__(self, source: str, limits: Limits | None = None) -> None:
+        """Compile the template. One that names neither messages nor response gets the response at its end."""
+        self._limits = limits or Limits()
+        check_source(source)
+        with guarded(self._limits):
+            self._templates = dict(parse(source, FUNCTIONS))
+            self.names = names(self._templates)
+        if not self.names & {"messages", "response"}:
+            self._templates[MAIN] += (_RESPONSE,)
+
+    names: frozenset[str]
+    """Names of the fields and variables that the template uses, in lower case: what it is capable of."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        think: bool | str | None = None,
+    ) -> str:
+        """The text of the conversation. Where an answer begins is up to the template.
+
+        `messages` and `tools` are those of Ollama's API. `think` is what the request says: yes, no, a
+        level, or nothing.
+        """
+        if not add_generation_prompt:
+            raise TemplateError(
+                "a Go template says itself where an answer begins, so add_generation_prompt must be true"
+            )
+        flags = _flags(think)
+        with guarded(self._limits):
+            read = read_messages(messages)
+            collated = collate(read)
+            if "messages" not in self.names:
+                return self._render_turns(collated, flags)
+            return self._evaluate(
+                self._templates[MAIN],
+                System=system_text(read),
+                Messages=as_value(collated),
+                Tools=read_tools(tools),
+                Response="",
+                **flags,
+            )
+
+    def render_prompt(
+        self, prompt: str, system: str = "", suffix: str = "", think: bool | str | None = None
+    ) -> str:
+        """The text for one prompt; with a `suffix`, for what belongs between prompt and suffix.
+
+        Between the two only the prompt and the suffix are shown, so `system` is not used then.
+        """
+        if not suffix:
+            messages = [{"role": "system", "content": system}] if system else []
+            return self.render([*messages, {"role": "user", "content": prompt}], think=think)
+        if "suffix" not in self.names:
+            raise TemplateError(
+                "this model's template has no .Suffix, so it cannot fill in between two texts"
+            )
+        with guarded(self._limits):
+            return self._evaluate(
+                self._templates[MAIN],
+                Prompt=from_text(prompt),
+                Suffix=from_text(suffix),
+                Response="",
+                **_flags(think),
+            )
+
+    def thinking_tags(self) -> tuple[str, str] | None:
+        """What stands right before and right behind `.Thinking`, such as `<think>` and `</think>`."""
+        around = text_around(self._templates[MAIN], "Thinking")
+        if around is None or not all(text.strip() for text in around):
+            return None
+        return around[0].split()[-1], around[1].split()[0]
+
+    def tool_call_tag(self) -> str:
+        """What the template writes before the calls of an assistant's turn; empty where that is bare JSON."""
+        text = text_within(self._templates[MAIN], "ToolCalls") or ""
+        return text.partition("{")[0].strip().removesuffix("[").rstrip()
+
+    def _render_turns(self, messages: Sequence[Message], flags: Mapping[str, Value]) -> str:
+        """The older kind of template writes one turn: run for each, for the last without its end."""
+        main = self._templates[MAIN]
+        pieces: list[str] = []
+        turn = _EMPTY_TURN
+        for message in messages:
+            name = _PART_OF_TURN.get(message.role)
+            if name is None:
+                continue
+            if any(turn[later] for later in _LATER[name]):
+                pieces.append(self._evaluate(main, **turn, **flags))
+                turn = _EMPTY_TURN
+            turn = {**turn, name: message.content}
+        pieces.append(self._evaluate(cut_after(main, "Response"), **turn, **flags))
+        return "".join(pieces)
+
+    def _evaluate(self, nodes: Nodes, **data: Value) -> str:
+        return evaluate(self._templates, nodes, Map(data))
+
+
+_EMPTY_TURN: Mapping[str, str] = {"System": "", "Prompt": "", "Response": ""}
+_PART_OF_TURN = {"system": "System", "user": "Prompt", "assistant": "Response"}
+# A part begins a new turn if one of these is there already.
+_LATER = {"System": ("Prompt", "Response"), "Prompt": ("Response",), "Response": ()}
+
+
+def _flags(think: bool | str | None) -> Mapping[str, Value]:
+    return {
+        "Think": bool(think),
+        "ThinkLevel": think if isinstance(think, str) else "",
+        "IsThinkSet": think is not None,
+    }

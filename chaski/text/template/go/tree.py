@@ -1,0 +1,134 @@
+"""What can be read from a template's syntax tree, and the cut that the reference makes for the last turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from chaski.text.template.go.nodes import (
+    Action,
+    Call,
+    Command,
+    Field,
+    If,
+    Node,
+    Nodes,
+    Operand,
+    Pipe,
+    Range,
+    Text,
+    Variable,
+    With,
+)
+
+
+def names(templates: Mapping[str, Nodes]) -> frozenset[str]:
+    """Names of all fields and variables that the templates use, in lower case."""
+    return frozenset(name.lower() for nodes in templates.values() for name in _names(nodes))
+
+
+def text_around(nodes: Nodes, field: str) -> tuple[str, str] | None:
+    """The text right before and right behind the first `{{ .Field }}`."""
+    for index, node in enumerate(nodes):
+        if isinstance(node, Action) and field in _pipe_names(node.pipe):
+            return _text_at(nodes, index - 1), _text_at(nodes, index + 1)
+        if isinstance(node, If | With | Range):
+            found = text_around(node.body, field) or text_around(node.otherwise, field)
+            if found is not None:
+                return found
+    return None
+
+
+def text_within(nodes: Nodes, field: str) -> str | None:
+    """The first text that is not blank in a branch that asks for the field."""
+    for node in nodes:
+        if not isinstance(node, If | With | Range):
+            continue
+        if field in _pipe_names(node.pipe):
+            return next((text for text in _texts(node.body) if text.strip()), None)
+        found = text_within(node.body, field) or text_within(node.otherwise, field)
+        if found is not None:
+            return found
+    return None
+
+
+def cut_after(nodes: Nodes, field: str) -> Nodes:
+    """The tree up to the first use of the field in an action, in order of the source."""
+    return _Cut(field).nodes(nodes)
+
+
+class _Cut:
+    def __init__(self, field: str) -> None:
+        self._field = field
+        self._done = False
+
+    def nodes(self, nodes: Nodes) -> Nodes:
+        kept = (self._node(node) for node in nodes)
+        return tuple(node for node in kept if node is not None)
+
+    def _node(self, node: Node) -> Node | None:
+        if self._done:
+            return None
+        if isinstance(node, Action):
+            pipe = self._pipe(node.pipe)
+            return None if pipe is None else Action(pipe)
+        if isinstance(node, If | With | Range):
+            body, otherwise = self.nodes(node.body), self.nodes(node.otherwise)
+            return replace(node, body=body, otherwise=otherwise)
+        return node
+
+    def _pipe(self, pipe: Pipe) -> Pipe | None:
+        """Operands behind the field go as well, and the action with them if that leaves a command empty."""
+        commands = []
+        for command in pipe.commands:
+            operands = tuple(operand for operand in command.operands if self._keeps(operand))
+            if not operands:
+                return None
+            commands.append(Command(operands))
+        return replace(pipe, commands=tuple(commands))
+
+    def _keeps(self, operand: Operand) -> bool:
+        kept = not self._done
+        self._done = self._done or (
+            isinstance(operand, Field | Pipe) and self._field in _operand_names(operand)
+        )
+        return kept
+
+
+def _names(nodes: Nodes) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, Action | If | With | Range | Call) and node.pipe is not None:
+            yield from _pipe_names(node.pipe)
+        if isinstance(node, If | With | Range):
+            yield from _names(node.body)
+            yield from _names(node.otherwise)
+
+
+def _pipe_names(pipe: Pipe) -> Iterator[str]:
+    for command in pipe.commands:
+        for operand in command.operands:
+            yield from _operand_names(operand)
+
+
+def _operand_names(operand: Operand) -> Iterator[str]:
+    match operand:
+        case Field():
+            yield from operand.names
+        case Variable():
+            yield from (operand.name, *operand.fields)
+        case Pipe():
+            yield from _pipe_names(operand)
+
+
+def _texts(nodes: Nodes) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, Text):
+            yield node.text
+        elif isinstance(node, If | With | Range):
+            yield from _texts(node.body)
+            yield from _texts(node.otherwise)
+
+
+def _text_at(nodes: Nodes, index: int) -> str:
+    node = nodes[index] if 0 <= index < len(nodes) else None
+    return node.text if isinstance(node, Text) else ""
