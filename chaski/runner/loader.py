@@ -54,8 +54,8 @@ def load(
     kv_type       element type of keys and values: f32, f16, bf16, q8_0 or q4_0, or two as keys:values; f16 by
                   default, f32 for an f32 model
     flash_attention
-                  whether attention goes through the history once, in chunks (the default); if not, it computes
-                  all scores of a token first, which q8_0 and q4_0 cannot have
+                  whether attention takes the history chunk by chunk (the default); if not, it computes all
+                  scores of a token first, which q8_0 and q4_0 cannot have
     prompt_cache  whether a prompt takes over what was computed for an earlier one that begins like it
     backend       cpu, or reference: the definition of every operation in NumPy
     progress      called with the loaded share, from 0 to 1
