@@ -76,6 +76,10 @@ class Cache(Protocol):
         It is a `LayerCache` for a layer that attends, and a `RecurrentLayer` for a recurrent one.
         """
 
+    @property
+    def can_step_back(self) -> bool:
+        """Whether the tokens of a sequence in the last batch can be removed without losing others."""
+
     def length(self, sequence: int) -> int:
         """How many tokens `sequence` has: the position of the next one."""
 

@@ -84,6 +84,10 @@ class CausalCache:
         mask = Mask(history, spans)
         return [CausalLayer(keys, values, cells, mask) for keys, values in self._layers]
 
+    @property
+    def can_step_back(self) -> bool:
+        return True
+
     def length(self, sequence: int) -> int:
         return self._table.lengths[sequence]
 

@@ -67,6 +67,10 @@ class EncoderCache:
         mask = Mask(history, graph.input(f"{prefix}spans", (tokens, 3), DType.I32))
         return [EncoderLayer(keys, values, rows, mask) for keys, values in self._layers]
 
+    @property
+    def can_step_back(self) -> bool:
+        return True
+
     def length(self, sequence: int) -> int:
         return self._length
 

@@ -112,6 +112,10 @@ class RecurrentCache:
         segments = graph.input(f"{prefix}segments", (Dim(f"{prefix}segments", most), 4), DType.I32)
         return [RecurrentLayer(states, segments) for states in self._layers]
 
+    @property
+    def can_step_back(self) -> bool:
+        return False
+
     def length(self, sequence: int) -> int:
         return self._tracks[sequence].state.length
 

@@ -35,6 +35,10 @@ class WrapperCache:
         ]
         return [next(layers[kind]) for kind in self._kinds]
 
+    @property
+    def can_step_back(self) -> bool:
+        return all(cache.can_step_back for cache in self._caches)
+
     def length(self, sequence: int) -> int:
         return self._caches[0].length(sequence)
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +80,11 @@ class Engine:
         self._uses = 0
         self._turn = _Turn()
 
+    @property
+    def can_guess(self) -> bool:
+        """Whether tokens that were guessed wrong can be dropped again without computing others anew."""
+        return self._cache.can_step_back
+
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence. It runs while `wait` is called, for it or for any other one.
 
@@ -113,7 +119,7 @@ class Engine:
         try:
             step = self._computing or self._launch(self._prepare())
             assert step, "somebody waits, and there is nothing to compute"
-            upcoming = None if any(sequence.full_context for sequence in self._running) else self._prepare()
+            upcoming = self._prepare() if self._is_foreseeable() else None
             self._program.wait()
             self._take(step, self._program.outputs())
             self._computing = None
@@ -142,16 +148,12 @@ class Engine:
         """Fill in the tokens, and begin to compute."""
         if step is None:
             return None
-        row = 0
-        for sequence, count in step.shares:
-            begin = len(sequence.slot.tokens)
-            step.batch.tokens[row : row + count] = sequence.tokens[begin : begin + count]
-            row += count
+        tokens = [sequence.known(len(sequence.slot.tokens), count) for sequence, count in step.shares]
+        step.batch.tokens[:] = list(chain.from_iterable(tokens))
         self._program.launch(step.inputs)
         self._computing = step
-        for sequence, count in step.shares:
-            held = sequence.slot.tokens
-            held += sequence.tokens[len(held) : len(held) + count]
+        for (sequence, _), computed in zip(step.shares, tokens, strict=True):
+            sequence.slot.tokens += computed
         return step
 
     def _take(self, step: _Step, outputs: npt.NDArray[np.float32]) -> None:
@@ -159,13 +161,21 @@ class Engine:
         row = 0
         for (sequence, _), count in zip(step.shares, step.num_outputs, strict=True):
             if sequence.is_running and count:
-                sequence.take(outputs[row : row + count])
+                num_wrong = sequence.take(outputs[row : row + count])
+                if num_wrong:
+                    slot = sequence.slot
+                    self._keep(slot, len(slot.tokens) - num_wrong, sequence.groups)
             row += count
 
+    def _is_foreseeable(self) -> bool:
+        """Whether the batch after the one that is computed can be prepared already."""
+        return not any(sequence.full_context or sequence.is_guessing for sequence in self._running)
+
     def _is_outdated(self, step: _Step) -> bool:
-        """Whether a batch was prepared with a sequence that has ended, or without one that could start."""
-        has_ended = not all(sequence.is_running for sequence in self._running)
-        return has_ended or bool(self._waiting and any(slot.is_free for slot in self._slots))
+        """Whether a batch was prepared without what has happened since: an end, a guess, a new sequence."""
+        if not all(sequence.is_running and not sequence.is_guessing for sequence in self._running):
+            return True
+        return bool(self._waiting and any(slot.is_free for slot in self._slots))
 
     def _dismiss(self) -> None:
         """Free the slots of sequences that ended or lost their reader; the tokens stay for the next one."""

@@ -40,6 +40,8 @@ class Done:
     cached_tokens    those of them that were not computed again; `evaluated_tokens` are the others
     generated_tokens tokens sampled, an end token and those that a stop string removed included
     dropped_tokens   tokens that truncation took out of the prompt, not counted in `prompt_tokens`
+    guessed_tokens   tokens of the answer that were guessed and computed ahead; `guessed_right_tokens` of them
+                     came true
     shifted_tokens   tokens of prompt and answer that were forgotten on the way, when the context was full
     """
 
@@ -50,6 +52,8 @@ class Done:
     generated_tokens: int
     dropped_tokens: int
     shifted_tokens: int = 0
+    guessed_tokens: int = 0
+    guessed_right_tokens: int = 0
     load_seconds: float
     prefill_seconds: float
     decode_seconds: float

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from chaski.errors import ChaskiError
 from chaski.runner.events import Done, DoneReason
 from chaski.runner.groups import Groups, not_inside, outside, without
+from chaski.runner.lookup import Lookup
 from chaski.runner.sequence import Sequence
 from chaski.runner.slots import Slot
 from chaski.runner.stream import Piece, PieceStream
@@ -51,6 +52,8 @@ class Request:
     groups          positions of the prompt that are computed together
     limit           tokens of the sequence, its prompt included, at which it ends
     shift           what happens when it fills its context before that; None when it cannot
+    context         tokens that a sequence may hold
+    max_guesses     tokens that may be guessed and computed ahead, at a time
     end_ids         tokens that end it
     decoder         makes the text; None when nobody reads it
     dropped_tokens  how many tokens the prompt lost to fit into the context
@@ -60,8 +63,10 @@ class Request:
     prompt: Items[int]
     groups: Groups = ()
     limit: int
+    context: int = 0
     shift: Shift | None = None
     sampling: SamplingOptions
+    max_guesses: int = 0
     end_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
     decoder: Decoder | None = None
@@ -76,6 +81,11 @@ class Generation(Sequence):
         "_cached",
         "_decoder",
         "_end",
+        "_guesses",
+        "_lookup",
+        "_num_generated",
+        "_num_guessed",
+        "_num_guessed_right",
         "_pieces",
         "_prefilled",
         "_request",
@@ -87,6 +97,8 @@ class Generation(Sequence):
 
     def __init__(self, request: Request) -> None:
         super().__init__(request.prompt, request.groups)
+        self._lookup = Lookup(self.tokens, request.max_guesses) if request.max_guesses else None
+        self._guesses: list[int] = []  # for the positions behind the last token
         self._request = request
         self._sampler = Sampler(request.sampling)
         self._sampler.accept_many(self.tokens)
@@ -95,6 +107,7 @@ class Generation(Sequence):
         self._sampled: list[Sampled] = []  # not written yet
         self._end: DoneReason | ChaskiError | None = None  # why it ended, not written yet
         self._cached = self._shifted = 0
+        self._num_generated = self._num_guessed = self._num_guessed_right = 0
         self._started = self._prefilled = 0.0
 
     def start(self, slot: Slot) -> None:
@@ -104,14 +117,26 @@ class Generation(Sequence):
 
     @property
     def num_pending(self) -> int:
-        """With nothing left, the token to come from the last one's logits, if that is not the end."""
-        known = len(self.tokens) - len(self.slot.tokens)
-        return known or int(self._length + 1 < self._request.limit)
+        """What is known and guessed; else the token to come, if that is not the end."""
+        open_tokens = len(self.tokens) - len(self.slot.tokens) + len(self._guesses)
+        return open_tokens or int(self._length + 1 < self._request.limit)
+
+    def share(self, max_tokens: int, max_outputs: int) -> int:
+        num_without = max(0, self.num_pending - len(self._guesses)) + max_outputs - 1
+        return super().share(min(max_tokens, num_without), max_outputs)
 
     def outputs(self, begin: int, count: int) -> range:
-        """The logits of the last token that is known."""
+        """The logits of the last token that is known, and of those that are guessed behind it."""
         end = begin + count
-        return range(end - 1 if end >= len(self.tokens) else end, end)
+        return range(min(max(begin, len(self.tokens) - 1), end), end)
+
+    def known(self, begin: int, count: int) -> list[int]:
+        missing = begin + count - len(self.tokens)
+        return self.tokens[begin : begin + count] + self._guesses[: max(0, missing)]
+
+    @property
+    def is_guessing(self) -> bool:
+        return bool(self._guesses)
 
     @property
     def full_context(self) -> range | None:
@@ -124,15 +149,28 @@ class Generation(Sequence):
         self.groups = without(positions, self.groups)
         self._shifted += len(positions)
 
-    def take(self, rows: npt.NDArray[np.float32]) -> None:
-        """Sample the token after the last one."""
+    def take(self, rows: npt.NDArray[np.float32]) -> int:
+        """Sample the token after the last one; while it is the one that was guessed, the one after it too."""
         if not self._prefilled:
             self._prefilled = perf_counter()
+        guesses, self._guesses = self._guesses[: len(rows) - 1], []
+        before = len(self.tokens)
+        for row, guess in zip(rows, [*guesses, None], strict=True):
+            self._advance(row)
+            if not self.is_running or self.tokens[-1] != guess:
+                break
+        new = self.tokens[before:]
+        num_right = sum(a == b for a, b in zip(new, guesses, strict=False))
+        if self._lookup is not None:
+            self._guess(self._lookup, new, len(guesses), num_right)
+        return len(guesses) - num_right
+
+    def _advance(self, row: npt.NDArray[np.float32]) -> None:
         if self._length >= self._request.limit:
             self._stop("length")
             return
         try:
-            sampled = self._sampler.sample(rows[0])
+            sampled = self._sampler.sample(row)
         except ChaskiError as error:
             self._stop(error)
             return
@@ -144,10 +182,25 @@ class Generation(Sequence):
         elif self._length >= self._request.limit:
             self._stop("length")
 
+    def _guess(self, lookup: Lookup, new: Items[int], num_guessed: int, num_right: int) -> None:
+        """Learn from the last guesses, and make new ones that neither limit nor context cuts short."""
+        lookup.accept(new)
+        if num_guessed:
+            lookup.learn(num_guessed, num_right)
+            self._num_guessed += num_guessed
+            self._num_guessed_right += num_right
+        if self.is_running:
+            room = self._request.limit - self._length - 1
+            context = self._request.context
+            self._guesses = lookup.guess(min(room, context - len(self.tokens)))
+
     def write(self) -> None:
         sampled, self._sampled = self._sampled, []
         for one in sampled:
-            if one.token_id not in self._request.end_ids and self._pieces.stop_string is None:
+            if self._pieces.stop_string is not None:
+                break
+            self._num_generated += 1
+            if one.token_id not in self._request.end_ids:
                 self._write(one)
         if self._end is not None:
             reason, self._end = self._end, None
@@ -187,9 +240,11 @@ class Generation(Sequence):
                 stop_string=stop_string,
                 prompt_tokens=len(self._request.prompt),
                 cached_tokens=self._cached,
-                generated_tokens=self._length - len(self._request.prompt),
+                generated_tokens=self._num_generated,
                 dropped_tokens=self._request.dropped_tokens,
                 shifted_tokens=self._shifted,
+                guessed_tokens=self._num_guessed,
+                guessed_right_tokens=self._num_guessed_right,
                 load_seconds=self._request.load_seconds,
                 prefill_seconds=self._prefilled - self._started,
                 decode_seconds=perf_counter() - self._prefilled,

@@ -266,7 +266,9 @@ class LLM:
             Request(
                 prompt=prompt,
                 limit=self._limit(len(prompt), limits),
+                context=self.context,
                 shift=shift,
+                max_guesses=limits.draft_num_predict if self.engine.can_guess else 0,
                 sampling=sampling,
                 end_ids=self.tokenizer.eos_ids,
                 stop=limits.stop,

@@ -30,6 +30,7 @@ class GenerateOptions(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     seed: int | None
+    draft_num_predict: int
     logprobs: bool
     top_logprobs: int
 
@@ -42,6 +43,8 @@ class Limits:
     num_keep     tokens at the beginning that `truncate` and `shift` keep; BOS is always kept
     truncate     drop tokens of a prompt that is longer than the context, instead of refusing it
     shift        forget half of what is behind num_keep when the context is full, instead of ending
+    draft_num_predict  how many tokens may be guessed from the text so far and computed at once; the answer is
+                 the same, and sooner there if it repeats something; 0 guesses nothing
     stop         texts that end the answer and are not part of it
     """
 
@@ -49,12 +52,15 @@ class Limits:
     num_keep: int = 4
     truncate: bool = False
     shift: bool = True
+    draft_num_predict: int = 15
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require("num_predict", self.num_predict, _is_integer(self.num_predict), "an integer")
         is_count = _is_integer(self.num_keep) and self.num_keep >= 0
         _require("num_keep", self.num_keep, is_count, "an integer of at least 0")
+        is_count = _is_integer(self.draft_num_predict) and self.draft_num_predict >= 0
+        _require("draft_num_predict", self.draft_num_predict, is_count, "an integer of at least 0")
         _require("truncate", self.truncate, isinstance(self.truncate, bool), "True or False")
         _require("shift", self.shift, isinstance(self.shift, bool), "True or False")
         are_texts = isinstance(self.stop, tuple) and all(isinstance(x, str) and x for x in self.stop)

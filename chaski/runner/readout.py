@@ -34,9 +34,10 @@ class EveryOutput(Sequence):
     def outputs(self, begin: int, count: int) -> range:
         return range(begin, begin + count)
 
-    def take(self, rows: F32) -> None:
+    def take(self, rows: F32) -> int:
         self._rows.append(rows.copy())
         self.is_running = self.num_pending > 0
+        return 0
 
     def write(self) -> None:
         if sum(map(len, self._rows)) == len(self.tokens) and not self.events:
@@ -67,11 +68,12 @@ class PooledOutput(Sequence):
         wanted = self._pooling.positions(len(self.tokens))
         return range(max(begin, wanted.start), max(begin, min(begin + count, wanted.stop)))
 
-    def take(self, rows: F32) -> None:
+    def take(self, rows: F32) -> int:
         for row in rows:
             self._sum = row.copy() if self._sum is None else self._sum + row
         self._left -= len(rows)
         self.is_running = self._left > 0
+        return 0
 
     def write(self) -> None:
         if self._sum is not None and self._left == 0 and not self.events:

@@ -18,6 +18,10 @@ class Pending(Protocol):
     def share(self, max_tokens: int, max_outputs: int) -> int:
         """How many of them it computes where there is room for so many; may be 0."""
 
+    @property
+    def is_guessing(self) -> bool:
+        """Whether all but one of them are guesses."""
+
     def num_outputs(self, count: int) -> int:
         """How many outputs `count` tokens of it have."""
 
@@ -46,25 +50,39 @@ class Scheduler(Generic[P]):
         decoding: list[P] = []
         prompts: list[P] = []
         for sequence in sequences:
-            if sequence.num_pending:
-                (decoding if sequence.num_pending == 1 else prompts).append(sequence)
+            if sequence.num_pending == 1 or sequence.is_guessing:
+                decoding.append(sequence)
+            elif sequence.num_pending:
+                prompts.append(sequence)
         prompts.sort(key=lambda prompt: (prompt not in self._passed_over, prompt.num_pending))
         urgent = [prompt for prompt in prompts if prompt is self._urgent]
         line = urgent + decoding + [prompt for prompt in prompts if prompt is not self._urgent]
-        batch = self._fill(line)
+        batch = self._fill(line, {id(sequence) for sequence in decoding})
         served = [sequence for sequence, _ in batch]
         self._passed_over = [prompt for prompt in prompts if prompt not in served]
         self._urgent = prompts[0] if prompts and prompts[0] not in served else None
         return batch
 
-    def _fill(self, line: Iterable[P]) -> list[tuple[P, int]]:
-        """As many tokens as there is room for, in the order of the line."""
+    def _fill(self, line: Iterable[P], decoding: set[int]) -> list[tuple[P, int]]:
+        """As many tokens as there is room for, in the order of the line.
+
+        Whoever guesses leaves room for one token of everybody else that decodes.
+        """
         batch = []
         tokens, outputs = self.max_tokens, self.max_outputs
+        num_behind = len(decoding)
         for sequence in line:
-            count = sequence.share(tokens, outputs)
+            if id(sequence) in decoding:
+                num_behind -= 1
+            reserved = num_behind if sequence.is_guessing else 0
+            count = sequence.share(_without(tokens, reserved), _without(outputs, reserved))
             if count:
                 batch.append((sequence, count))
                 tokens -= count
                 outputs -= sequence.num_outputs(count)
         return batch
+
+
+def _without(room: int, reserved: int) -> int:
+    """What is left of the room, but one if there was any."""
+    return max(room - reserved, min(room, 1))

@@ -60,6 +60,15 @@ class Sequence(ABC):
         """How many outputs its next `count` tokens have."""
         return len(self.outputs(len(self.slot.tokens), count))
 
+    def known(self, begin: int, count: int) -> list[int]:
+        """The tokens at `count` positions from `begin` on, guessed ones included."""
+        return self.tokens[begin : begin + count]
+
+    @property
+    def is_guessing(self) -> bool:
+        """Whether it is open how many of the tokens that are computed will stay."""
+        return False
+
     @property
     def full_context(self) -> range | None:
         """The positions to forget before the next token can be computed, if there are any."""
@@ -78,8 +87,11 @@ class Sequence(ABC):
         """The positions, of `count` tokens from `begin` on, of which it wants outputs."""
 
     @abstractmethod
-    def take(self, rows: npt.NDArray[np.float32]) -> None:
-        """Outputs (n, size) of the next positions that it wants them of. A view that does not last."""
+    def take(self, rows: npt.NDArray[np.float32]) -> int:
+        """Outputs (n, size) of the next positions that it wants them of. A view that does not last.
+
+        Returns how many of the tokens that were computed last were guessed wrong.
+        """
 
     @abstractmethod
     def write(self) -> None:

@@ -75,6 +75,10 @@ class CountingProgram:
         logits[batch.tokens[batch.outputs] == NAN_TOKEN] = np.nan
         return logits
 
+    @property
+    def can_step_back(self) -> bool:
+        return self.can_go_back
+
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         assert source != target
         self.stored[target] = self.stored[source][:length]
@@ -389,6 +393,37 @@ def test_the_token_that_was_computed_behind_a_stop_text_is_dropped() -> None:
     # The batch behind it is on its way already; the next request takes over what it leaves.
     assert program.stored == [[5, 6, 7, 8]]
     assert run(engine, request([5, 6, 7, 8, 40], 1)).cached_tokens == 4
+
+
+def test_guesses_are_computed_with_the_token_before_them() -> None:
+    engine, program = make()
+    # 13 and 14 are guessed, and come; of 30, 31, 32 none does; then there is nothing to go by.
+    prompt = [10, 11, 12, 13, 14, 15, 30, 31, 32, 10, 11, 12]
+    sequence = request(prompt, 8, context=100, max_guesses=3)
+    run(engine, sequence)
+    assert sequence.tokens == [*prompt, *range(13, 21)]
+    assert [batch.tokens.tolist() for batch in program.batches[2:]] == [
+        [13, 14, 15, 30],
+        [16],
+        [17],
+        [18],
+        [19],
+    ]
+    assert program.stored == [sequence.tokens[:-1]]
+
+
+def test_guesses_leave_room_for_everybody_who_decodes() -> None:
+    engine, program = make(parallel=3)
+    pattern = [*range(10, 20), 10, 11, 12]
+    guessing = [request(pattern, 6, context=100, max_guesses=8) for _ in range(2)]
+    other = request([500], 9)
+    for sequence in (*guessing, other):
+        engine.submit(sequence)
+    finish(engine, other)
+    for sequence in guessing:
+        finish(engine, sequence)
+        assert sequence.tokens == [*pattern, *range(13, 19)]
+    assert other.tokens == list(range(500, 510))
 
 
 def test_a_group_is_never_cut() -> None:

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.formats.quant import QuantType
+from chaski.runner.lookup import Lookup
+from tests.tiny_llama import write_tiny_llama
+
+
+def test_what_followed_last_time_is_guessed() -> None:
+    lookup = Lookup([1, 2, 3, 4, 5, 9, 2, 3, 4, 6, 7, 8, 2, 3, 4], 8)
+    assert lookup.guess(8) == [6, 7, 8]
+    assert lookup.guess(2) == [6, 7]
+    assert lookup.guess(0) == []
+    lookup.accept([6])
+    assert lookup.guess(8) == [7, 8, 2]
+
+
+def test_nothing_is_guessed_where_nothing_was_seen() -> None:
+    assert Lookup([1, 2], 8).guess(8) == []
+    assert Lookup([1, 2, 3], 8).guess(8) == []
+    assert Lookup([1, 2, 3, 4, 2, 3], 8).guess(8) == []
+
+
+def test_guesses_grow_while_they_come_true_and_shrink_when_they_do_not() -> None:
+    lookup = Lookup([*range(50), 0, 1, 2], 20)
+    lengths = []
+    for right in (3, 6, 12, 4, 0, 0):
+        guessed = lookup.guess(100)
+        lengths.append(len(guessed))
+        lookup.learn(len(guessed), right)
+    assert lengths == [3, 6, 12, 20, 5, 2]
+
+
+def test_wrong_guesses_pause_guessing_each_time_for_longer() -> None:
+    lookup = Lookup([7] * 10, 8)
+    pauses, waited = [], 0
+    for _ in range(200):
+        guessed = lookup.guess(8)
+        if guessed:
+            lookup.learn(len(guessed), 0)
+            pauses.append(waited)
+            waited = 0
+        waited += 1
+        lookup.accept([7])
+    assert pauses[:2] == [0, 1]
+    assert pauses[2:] == sorted(pauses[2:])
+    assert pauses[-1] >= 64
+
+
+@pytest.fixture(scope="module", params=["F32", "Q8_0"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    matrices = QuantType[request.param]
+    return write_tiny_llama(folder / "tiny.gguf", matrices=matrices, memory=0.1, llama__context_length=512)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0},
+        {"temperature": 0.3, "seed": 5},
+        {"temperature": 1.0, "seed": 5, "top_k": 3},
+        {"temperature": 0, "num_predict": 61, "logprobs": True, "top_logprobs": 2},
+        {"temperature": 0, "stop": ["e", "th"]},
+        {"temperature": 0, "repeat_penalty": 1.3, "repeat_last_n": 20},
+        {"temperature": 0, "num_predict": 600},
+        {"temperature": 0, "num_predict": 600, "shift": False},
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_guessing_changes_nothing_but_the_time(path: Path, threads: int, options: dict[str, object]) -> None:
+    """A model with little memory soon repeats itself, so guesses are made, right ones and wrong ones."""
+    settings = {"num_predict": 150, **options}
+    prompt = "the other and the other and an inner thing " * 3
+    with chaski.load(path, threads=threads) as model:
+        plain = model.generate(prompt, draft_num_predict=0, **settings)  # type: ignore[arg-type]
+        guessed = model.generate(prompt, draft_num_predict=8, **settings)  # type: ignore[arg-type]
+    assert guessed.text == plain.text
+    assert guessed.token_ids == plain.token_ids
+    assert guessed.logprobs == plain.logprobs
+    assert guessed.done_reason == plain.done_reason
+    assert guessed.done.stop_string == plain.done.stop_string
+    assert guessed.done.generated_tokens == plain.done.generated_tokens
+    assert plain.done.guessed_tokens == 0
+
+
+def test_guesses_are_made_and_counted(path: Path) -> None:
+    with chaski.load(path) as model:
+        done = model.generate("ab", temperature=0, num_predict=200).done
+    assert 0 < done.guessed_right_tokens < done.guessed_tokens
+
+
+def test_what_guesses_left_in_the_cache_is_right(path: Path) -> None:
+    prompt = "the other and the other and an inner thing " * 3
+    with chaski.load(path) as model:
+        answer = model.generate(prompt, temperature=0, num_predict=150)
+        ids = [*model.tokenize(prompt), *answer.token_ids[:100], 5, 6, 7]
+        after = model.generate(ids, temperature=0, num_predict=1, logprobs=True)
+        assert after.cached_tokens == len(ids) - 3
+    with chaski.load(path, prompt_cache=False) as model:
+        assert model.generate(ids, temperature=0, num_predict=1, logprobs=True).logprobs == after.logprobs
+        np.testing.assert_array_equal(model.logits(ids)[-1].argmax(), after.token_ids[0])
