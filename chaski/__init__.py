@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from chaski.runner.events import Done, Text
     from chaski.runner.llm import LLM, Answer
     from chaski.runner.loader import load
+    from chaski.runner.worker import Worker
 
 __all__ = [
     "LLM",
@@ -65,6 +66,7 @@ __all__ = [
     "Text",
     "TokenizerError",
     "UnsupportedError",
+    "Worker",
     "WorkerError",
     "__version__",
     "load",
@@ -75,6 +77,7 @@ _LAZY = {
     "Answer": "chaski.runner.answer",
     "Done": "chaski.runner.events",
     "Text": "chaski.runner.events",
+    "Worker": "chaski.runner.worker",
     "load": "chaski.runner.loader",
 }
 

@@ -59,6 +59,7 @@ class LoadOptions(TypedDict, total=False):
     parallel: int | None
     num_batch: int
     kv_type: str | None
+    flash_attention: bool | None
     prompt_cache: bool
     backend: str
 
