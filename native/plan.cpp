@@ -12,7 +12,6 @@ Plan::Plan(std::shared_ptr<ThreadPool> pool, std::size_t arena_bytes, std::vecto
       dim_names_(std::move(dim_names)),
       maxima_(std::move(maxima)) {
     if (dim_names_.size() != maxima_.size()) throw std::invalid_argument("plan: one maximum per dimension");
-    arena_.touch();
 }
 
 std::byte* Plan::checked(std::size_t offset, std::size_t bytes) const {
@@ -35,6 +34,10 @@ void Plan::add(std::unique_ptr<Step> step, bool after_barrier) {
 
 void Plan::finish() {
     scratch_ = std::make_unique<Region>(scratch_bytes_ * pool_->threads());
+}
+
+void Plan::touch() {
+    arena_.touch();
     scratch_->touch();
 }
 

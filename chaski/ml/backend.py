@@ -1,7 +1,8 @@
 """The seam between models and machines: what a backend must offer.
 
-A backend binds the weights of a file, creates key/value storage, and compiles a recorded graph into a plan.
-Compiling places every buffer for the largest batch, so it is the memory reservation: after it nothing grows.
+A backend places the weights of a file, creates key/value storage, and compiles a recorded graph into a plan.
+Compiling places every buffer for the largest batch: then all that is needed is known, and loading takes it,
+or refuses to. After it nothing grows.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class Memory:
     cache: int
     plans: int
 
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.plans
+
 
 class Plan(Protocol):
     """A compiled graph. Not thread-safe: one run at a time, of all the plans of a backend."""
@@ -96,20 +101,23 @@ class Backend(Protocol):
     def devices(self) -> Sequence[Device]:
         """The processors that this backend computes on."""
 
-    def bind(self, weights: Sequence[tuple[Weight, TensorInfo]], progress: Progress) -> None:
-        """Read the tensors and set every weight's `handle`."""
+    def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
+        """Give every weight its `handle`. Nothing is read yet, and no memory taken."""
+
+    def load(self, progress: Progress) -> None:
+        """Read the tensors that were placed, and take all memory that was asked for so far.
+
+        Before it storage and plans are only addresses. Raises OutOfMemoryError before it takes any.
+        """
 
     def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
-        """Zeroed key or value storage.
-
-        Raises OutOfMemoryError, or UnsupportedError where heads of that size cannot have that type.
-        """
+        """Zeroed storage. Raises UnsupportedError where heads of that size cannot have that type."""
 
     def kv_bytes(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> int:
         """The bytes that such storage takes."""
 
     def compile(self, graph: Graph) -> Plan:
-        """Turn a graph into a plan with all its memory. Raises OutOfMemoryError."""
+        """Turn a graph into a plan with all its memory."""
 
     def memory(self) -> Memory:
         """What this backend holds now."""

@@ -9,11 +9,17 @@ from chaski.ml.backend import Backend, Progress
 from chaski.ml.graph import Weight
 from chaski.model.registry import Model
 
-__all__ = ["bind_weights"]
+__all__ = ["bind_weights", "place_weights"]
 
 
 def bind_weights(model: Model, file: GGUFFile, backend: Backend, progress: Progress) -> None:
-    """Fill every weight of `model` from `file`.
+    """Fill every weight of `model` from `file`: place them, and load them."""
+    place_weights(model, file, backend)
+    backend.load(progress)
+
+
+def place_weights(model: Model, file: GGUFFile, backend: Backend) -> None:
+    """Give every weight of `model` its place in `backend`, to be loaded from `file`.
 
     Raises ModelError when a required tensor is missing, a shape differs, or a tensor is left over: a model
     that does not use all of its file would give wrong text.
@@ -22,7 +28,7 @@ def bind_weights(model: Model, file: GGUFFile, backend: Backend, progress: Progr
     for weight, info in pairs:
         if weight.host:
             weight.array = dequantize(info.data, info.type, info.shape)
-    backend.bind([(weight, info) for weight, info in pairs if not weight.host], progress)
+    backend.place([(weight, info) for weight, info in pairs if not weight.host])
 
 
 def _match(model: Model, file: GGUFFile) -> list[tuple[Weight, TensorInfo]]:

@@ -234,6 +234,7 @@ class PlanBuilder {
     }
 
     void finish() { plan_->finish(); }
+    void touch() { plan_->touch(); }
 
     void launch(const std::vector<std::int64_t>& sizes) {
         nb::gil_scoped_release release;
@@ -386,6 +387,7 @@ void bind_plan(nb::module_& m) {
              "is_plain"_a, "q"_a, "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "weights"_a.none(),
              "sinks"_a, "parts"_a, "y"_a, "barrier"_a)
         .def("finish", &PlanBuilder::finish)
+        .def("touch", &PlanBuilder::touch)
         .def("launch", &PlanBuilder::launch, "sizes"_a)
         .def("wait", &PlanBuilder::wait)
         .def_prop_ro("bytes", &PlanBuilder::bytes);

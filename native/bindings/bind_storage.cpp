@@ -41,7 +41,6 @@ std::size_t storage_bytes(std::int64_t cells, std::int64_t heads, std::int64_t s
 OwnedStorage make_storage(std::int64_t cells, std::int64_t heads, std::int64_t size, int type,
                           bool in_panels) {
     auto memory = std::make_shared<Region>(storage_bytes(cells, heads, size, type, in_panels));
-    memory->touch();
     return {{memory->data(), cells, heads, size, static_cast<DType>(type), in_panels}, memory};
 }
 
@@ -60,6 +59,7 @@ void read_cell(const OwnedStorage& owned, const std::string& isa, std::int64_t c
 void bind_storage(nb::module_& m) {
     nb::class_<OwnedStorage>(m, "KVStorage")
         .def_prop_ro("bytes", [](const OwnedStorage& s) { return s.memory->size(); })
+        .def("touch", [](const OwnedStorage& s) { s.memory->touch(); })
         .def("read", &read_cell, "isa"_a, "cell"_a, "out"_a);
     m.def("kv_storage", &make_storage, "cells"_a, "heads"_a, "size"_a, "type"_a, "in_panels"_a);
     m.def("kv_storage_bytes", &storage_bytes, "cells"_a, "heads"_a, "size"_a, "type"_a, "in_panels"_a);

@@ -26,7 +26,7 @@ class Region {
     std::byte* data() const { return data_; }
     std::size_t size() const { return size_; }
 
-    // Makes every page resident now, so that no later write can fail or grow the process.
+    // Makes every page resident, so that no later write can fail or grow the process. Changes no content.
     void touch();
 
    private:

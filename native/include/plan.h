@@ -55,6 +55,8 @@ class Plan {
     void add(std::unique_ptr<Step> step, bool after_barrier);
     // Reserves the scratch memory; nothing can be added afterwards.
     void finish();
+    // Makes all of the memory resident.
+    void touch();
 
     // Starts to compute, on the other threads of the team. Buffers must be left alone until `wait` has
     // returned. Throws std::invalid_argument when a size is out of range or an input value is.

@@ -127,7 +127,8 @@ class Churn:
                 self.running.cache.remove(source, length)
                 self.sequences[source] = self.left(source, source)
             case 3:
-                remove_middle(self.running.cache, source, self.sequences[source], length // 2, length)
+                if 0 < length < len(self.sequences[source].ids):
+                    remove_middle(self.running.cache, source, self.sequences[source], length // 2, length)
             case _:
                 self.forward(self.random.permutation(SEQUENCES)[:2].tolist())
 
@@ -194,14 +195,10 @@ def remove_middle(cache: Cache, sequence: int, tokens: Tokens, begin: int, end: 
         cache.remove(sequence, begin, end)
     except NotSupportedError:
         assert cache.length(sequence) == length
-        return
-    if end < length:
-        del tokens.ids[begin:end]
-        tokens.was_moved |= begin < end
     else:
-        del tokens.ids[cache.length(sequence) :]
-    tokens.ends = list(range(1, len(tokens.ids) + 1))
-    tokens.was_moved &= bool(tokens.ids)
+        del tokens.ids[begin:end]
+        tokens.ends = list(range(1, len(tokens.ids) + 1))
+        tokens.was_moved = bool(tokens.ids)
 
 
 @pytest.mark.parametrize("reach", [Reach(), Reach(window=30), Reach(chunk=40)], ids=str)

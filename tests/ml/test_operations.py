@@ -30,7 +30,8 @@ def bound(backend: Backend, directory: Path, arrays: Arrays) -> dict[str, Weight
     write_gguf(path, {"general.architecture": "test"}, tensors)
     weights = {name: Weight(array.shape, name=name) for name, array in arrays.items()}
     with open_gguf(path) as file:
-        backend.bind([(weights[name], file.tensors[name]) for name in arrays], lambda _: None)
+        backend.place([(weights[name], file.tensors[name]) for name in arrays])
+        backend.load(lambda _: None)
     return weights
 
 

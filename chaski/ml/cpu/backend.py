@@ -48,6 +48,9 @@ class CPUBackend:
         self._is_plain = not options.flash_attention
         self._pool = _native.ThreadPool(threads)
         self._weights: _native.Weights | None = None
+        self._matrices: list[_Matrix] = []
+        self._vectors: list[tuple[Weight, TensorInfo, Vector]] = []
+        self._untouched: list[_native.KVStorage | CPUPlan] = []
         self._weight_bytes = self._cache_bytes = self._plan_bytes = 0
 
     def devices(self) -> Sequence[Device]:
@@ -62,28 +65,39 @@ class CPUBackend:
             )
         ]
 
-    def bind(self, weights: Sequence[tuple[Weight, TensorInfo]], progress: Progress) -> None:
-        matrices, vectors, size = _layout(weights)
-        _require_memory("weights", size)
-        with _reserving("weights", size):
-            memory = _native.Weights(size)
-        for weight, info, vector in vectors:
-            memory.vector(vector.offset, info.shape[0])[:] = dequantize(info.data, info.type, info.shape)
+    def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
+        self._matrices, self._vectors, self._weight_bytes = _layout(weights)
+        with _reserving("weights", self._weight_bytes):
+            self._weights = _native.Weights(self._weight_bytes)
+        for weight, _, vector in self._vectors:
             weight.handle = vector
+        for matrix in self._matrices:
+            info = matrix.info
+            matrix.weight.handle = self._weights.matrix(matrix.offset, int(info.type), *info.shape)
+
+    def load(self, progress: Progress) -> None:
+        memory = self.memory()
+        if memory.total > available_memory():
+            raise _out_of_memory("weights, caches and plans", memory.total)
+        for part in self._untouched:
+            part.touch()
+        self._untouched = []
+        assert self._weights is not None
+        for _, info, vector in self._vectors:
+            values = dequantize(info.data, info.type, info.shape)
+            self._weights.vector(vector.offset, info.shape[0])[:] = values
         loaded = 0
-        for group in _groups(matrices):
-            self._load(memory, group)
+        for group in _groups(self._matrices):
+            self._load(group)
             loaded += sum(matrix.info.nbytes for matrix in group)
-            progress(min(1.0, loaded / size))
+            progress(min(1.0, loaded / self._weight_bytes))
         progress(1.0)
-        self._weights = memory
-        self._weight_bytes = size
+        self._matrices, self._vectors = [], []
 
     def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
-        num_bytes = self.kv_bytes(role, cells, heads, size, dtype)
-        _require_memory("key/value storage", num_bytes)
-        with _reserving("key/value storage", num_bytes):
+        with _reserving("key/value storage", self.kv_bytes(role, cells, heads, size, dtype)):
             storage = _native.kv_storage(*_layout_of(role, cells, heads, size, dtype))
+        self._untouched.append(storage)
         self._cache_bytes += storage.bytes
         return KVBuffer(role, cells, heads, size, dtype, storage)
 
@@ -91,7 +105,8 @@ class CPUBackend:
         return _native.kv_storage_bytes(*_layout_of(role, cells, heads, size, dtype))
 
     def compile(self, graph: Graph) -> CPUPlan:
-        plan = CPUPlan(graph, self._pool, self.isa, self._weights, self._is_plain, _require_memory)
+        plan = CPUPlan(graph, self._pool, self.isa, self._weights, self._is_plain)
+        self._untouched.append(plan)
         self._plan_bytes += plan.bytes
         return plan
 
@@ -100,9 +115,10 @@ class CPUBackend:
 
     def close(self) -> None:
         self._weights = None
+        self._matrices, self._vectors, self._untouched = [], [], []
         self._weight_bytes = self._cache_bytes = self._plan_bytes = 0
 
-    def _load(self, memory: _native.Weights, group: Sequence[_Matrix]) -> None:
+    def _load(self, group: Sequence[_Matrix]) -> None:
         descriptors: dict[Path, int] = {}
         try:
             sources = []
@@ -110,8 +126,8 @@ class CPUBackend:
                 info = matrix.info
                 if info.path not in descriptors:
                     descriptors[info.path] = os.open(info.path, os.O_RDONLY)
-                target = memory.matrix(matrix.offset, int(info.type), *info.shape)
-                matrix.weight.handle = target
+                target = matrix.weight.handle
+                assert isinstance(target, _native.WeightMatrix)
                 sources.append((descriptors[info.path], info.offset, target))
             _native.load_matrices(self._pool, self.isa, sources)
         except (OSError, RuntimeError) as error:
@@ -165,12 +181,6 @@ def _groups(matrices: Sequence[_Matrix]) -> Iterator[list[_Matrix]]:
             group = []
     if group:
         yield group
-
-
-def _require_memory(what: str, size: int) -> None:
-    """Refuse before the operating system ends the process. Raises OutOfMemoryError."""
-    if size > available_memory():
-        raise _out_of_memory(what, size)
 
 
 @contextmanager

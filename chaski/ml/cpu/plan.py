@@ -8,7 +8,7 @@ buffer an offset; buffers that are never alive in the same phase share memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,11 @@ class CPUPlan:
         isa: str,
         weights: _native.Weights | None,
         is_plain: bool,
-        require_memory: Callable[[str, int], None],
     ) -> None:
         lowering = Lowering(graph, weights, pool.threads, is_plain)
         phases = _phases(lowering.calls)
         kept = [lowering.buffer(node) for node in (*graph.inputs.values(), *graph.outputs.values())]
         offsets, size = _place(lowering.calls, phases, kept)
-        require_memory("the plan's buffers", size)
         self._dims = lowering.dims
         maxima = list(self._dims.values())
         self._plan = _native.Plan(pool, isa, size, list(self._dims), maxima)
@@ -61,6 +59,10 @@ class CPUPlan:
     def launch(self, sizes: Mapping[str, int]) -> None:
         self._sizes = [sizes[name] for name in self._dims]
         self._plan.launch(self._sizes)
+
+    def touch(self) -> None:
+        """Take all the memory now."""
+        self._plan.touch()
 
     def wait(self) -> None:
         self._plan.wait()
