@@ -16,7 +16,8 @@ Region::Region(std::size_t bytes) : size_(bytes) {
     bool huge = bytes >= kHugePage;
     mapped_ = align_up(bytes == 0 ? 1 : bytes, huge ? kHugePage : 4096);
     std::size_t slack = huge ? kHugePage : 0;
-    void* base = mmap(nullptr, mapped_ + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* base = mmap(nullptr, mapped_ + slack, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) throw std::bad_alloc();
     auto start = reinterpret_cast<std::uintptr_t>(base);
     auto aligned = huge ? align_up(start, kHugePage) : start;

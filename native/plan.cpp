@@ -32,9 +32,7 @@ void Plan::add(std::unique_ptr<Step> step, bool after_barrier) {
     entries_.push_back(std::move(entry));
 }
 
-void Plan::finish() {
-    scratch_ = std::make_unique<Region>(scratch_bytes_ * pool_->threads());
-}
+void Plan::finish() { scratch_ = std::make_unique<Region>(scratch_bytes_ * pool_->threads()); }
 
 void Plan::touch() {
     arena_.touch();

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chaski.cli.layout import section, size
+from chaski.cli.layout import section, size, size_in_bytes
 
 if TYPE_CHECKING:
     from chaski.formats.gguf import GGUFFile, Value
@@ -18,15 +18,24 @@ __all__ = ["command"]
 
 _SHOWN_ITEMS = 5
 _SHOWN_CHARACTERS = 80
+# Tokens in a batch, where `load` is not told otherwise.
+_NUM_BATCH = 512
 
 
 @click.command("show", short_help="Show what is in a model file.")
 @click.argument("model")
 @click.option("--template", is_flag=True, help="Print the chat template and nothing else.")
 @click.option("--tensors", is_flag=True, help="List every tensor with its type and shape.")
+@click.option(
+    "--memory",
+    type=click.IntRange(min=1),
+    nargs=2,
+    metavar="CONTEXT PARALLEL",
+    help="Show what it would take to run PARALLEL sequences of CONTEXT tokens.",
+)
 @click.option("--verbose", is_flag=True, help="List the metadata and the tensors.")
 @click.help_option("-h", "--help")
-def command(model: str, template: bool, tensors: bool, verbose: bool) -> None:
+def command(model: str, template: bool, tensors: bool, memory: tuple[int, int] | None, verbose: bool) -> None:
     """Show the architecture, sizes and types of MODEL, a name or a path to a GGUF file."""
     from chaski.formats.gguf import open_gguf
     from chaski.store.model import find_model
@@ -34,6 +43,9 @@ def command(model: str, template: bool, tensors: bool, verbose: bool) -> None:
     file = open_gguf(find_model(model).path)
     if template:
         click.echo(_template(file))
+        return
+    if memory is not None:
+        click.echo(section("Memory", _memory(file, *memory)))
         return
     parts = [section("Model", _overview(file)), section("License", _license(file))]
     if verbose:
@@ -52,6 +64,28 @@ def _template(file: GGUFFile) -> str:
     if found is None:
         raise UnsupportedError(f"{file.path} has no chat template")
     return found
+
+
+def _memory(file: GGUFFile, context: int, parallel: int) -> Iterator[tuple[str, ...]]:
+    """What loading the model would take, part by part. Nothing of that is taken for it."""
+    from chaski.env import Environment
+    from chaski.kvcache import CacheSize
+    from chaski.ml import BackendOptions, open_backend
+    from chaski.model.registry import build_model
+    from chaski.runner.reserve import Reservation, kv_types
+
+    backend = open_backend("cpu", BackendOptions())
+    types = kv_types(Environment.read().kv_type, backend, file)
+    size = CacheSize(parallel, context, min(_NUM_BATCH, parallel * context))
+    needs = Reservation(build_model(file), file, backend, size, types).needs
+    backend.close()
+    yield "", "layers", "cells", "memory"
+    yield "weights", "", "", size_in_bytes(needs.weights)
+    for kind in needs.caches:
+        yield f"cache, {kind.kind}", str(kind.layers), str(kind.cells), size_in_bytes(kind.num_bytes)
+    yield "plans", "", "", "unknown" if needs.plans is None else size_in_bytes(needs.plans)
+    yield "all", "", "", size_in_bytes(needs.total)
+    yield "available", "", "", size_in_bytes(needs.available)
 
 
 def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:

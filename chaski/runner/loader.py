@@ -1,4 +1,4 @@
-"""From a model's name or path to an `LLM`: file, weights, cache and compiled plan, in this order."""
+"""From a model's name or path to an `LLM`: places for all that it needs, then its weights."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from time import perf_counter
 from chaski.env import Environment
 from chaski.errors import OptionError
 from chaski.formats.gguf import GGUFFile, open_gguf
-from chaski.formats.quant import QuantType
-from chaski.kvcache import CacheSize, KVTypes, build_cache
-from chaski.ml import Backend, BackendOptions, open_backend
+from chaski.kvcache import CacheSize, KVTypes
+from chaski.ml import BackendOptions, open_backend
 from chaski.ml.backend import Progress
 from chaski.ml.graph import DType
-from chaski.model.program import Program
 from chaski.model.registry import Model, build_model
-from chaski.model.weights import bind_weights
 from chaski.runner.engine import Engine
 from chaski.runner.llm import LLM
+from chaski.runner.reserve import Reservation, kv_types
 from chaski.runner.slots import Policy
 from chaski.runner.stored import Defaults
 from chaski.store.model import find_model
@@ -28,8 +26,6 @@ __all__ = ["load"]
 _log = logging.getLogger(__name__)
 
 _DEFAULT_CONTEXT = 4096
-# Rows of logits in one batch: more make `logits` faster and cost vocab_size floats each.
-_MIN_OUTPUTS = 16
 
 
 def load(
@@ -78,16 +74,17 @@ def load(
     flash = environment.flash_attention if flash_attention is None else flash_attention
     opened = open_backend(backend, BackendOptions(threads, environment.isa, flash))
     try:
-        types = _kv_types(environment.kv_type if kv_type is None else kv_type, opened, file)
+        types = kv_types(environment.kv_type if kv_type is None else kv_type, opened, file)
         _check_form(types, flash)
-        bind_weights(network, file, opened, progress)
-        cache = build_cache(opened, network.layer_kinds(), CacheSize(parallel, context, num_batch), types)
-        max_outputs = max(parallel, _MIN_OUTPUTS) if network.config.pooling is None else num_batch
-        program = Program(network, cache, opened, num_batch, max_outputs)
+        reserved = Reservation(network, file, opened, CacheSize(parallel, context, num_batch), types)
+        reserved.needs.check()
+        opened.load(progress)
     except BaseException:
         opened.close()
         raise
-    engine = Engine(program, cache, parallel, _policy(environment) if prompt_cache else None)
+    engine = Engine(
+        reserved.program, reserved.cache, parallel, _policy(environment) if prompt_cache else None
+    )
     return LLM(file, opened, engine, context, network.config, perf_counter() - started, defaults)
 
 
@@ -109,16 +106,6 @@ def _context(model: Model, file: GGUFFile, context: int | None, default: int | N
             context,
         )
     return _at_least("context", context, 1)
-
-
-def _kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:
-    """What was asked for; else float32 for a model of float32 matrices, whose users want exact numbers."""
-    if name is not None:
-        return KVTypes.parse(name)
-    matrices = [info for info in file.tensors.values() if len(info.shape) > 1]
-    is_exact = all(info.type is QuantType.F32 for info in matrices)
-    dtype = DType.F32 if is_exact else backend.default_kv_dtype
-    return KVTypes(dtype, dtype)
 
 
 def _check_form(types: KVTypes, flash: bool) -> None:

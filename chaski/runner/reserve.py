@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chaski.errors import OutOfMemoryError
 from chaski.formats.gguf import GGUFFile
 from chaski.formats.quant import QuantType
-from chaski.kvcache import Cache, CacheSize, KindMemory, KVTypes, build_cache, cache_memory
+from chaski.kvcache import CacheSize, KindMemory, KVTypes, build_cache, cache_memory
 from chaski.ml import Backend
 from chaski.ml.graph import DType
 from chaski.model.program import Program
 from chaski.model.registry import Model
 from chaski.model.weights import place_weights
 
-__all__ = ["Needs", "Reserved", "kv_types", "reserve"]
+__all__ = ["Needs", "Reservation", "kv_types"]
 
 # Rows of logits in one batch: more make `logits` faster and cost vocab_size floats each.
 _MIN_OUTPUTS = 16
@@ -23,51 +23,62 @@ _MIN_OUTPUTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes that a model takes, and that are there for it."""
+    """Bytes that a model takes, and that are there for it.
+
+    `plans` is None where it was not looked for, because the rest does not fit already.
+    """
 
     weights: int
     caches: Sequence[KindMemory]
-    plans: int
+    plans: int | None
     available: int
 
     @property
     def total(self) -> int:
-        return self.weights + sum(kind.num_bytes for kind in self.caches) + self.plans
+        return self.weights + sum(kind.num_bytes for kind in self.caches) + (self.plans or 0)
 
     def check(self) -> None:
         """Raise OutOfMemoryError, with a table of what is needed, where that is too much."""
         if self.total <= self.available:
             return
-        rows = [("weights", self.weights), *((str(kind), kind.num_bytes) for kind in self.caches)]
-        table = "".join(f"\n  {num_bytes / 1e9:10.3f} GB  {what}" for what, num_bytes in [*rows, ("plans", self.plans)])
+        rows = [("weights", self.weights)]
+        rows += [(f"{k.layers} layers, {k.kind}: {k.cells} cells", k.num_bytes) for k in self.caches]
+        if self.plans is not None:
+            rows.append(("plans", self.plans))
+        table = "".join(f"\n  {num_bytes / 1e9:10.3f} GB  {what}" for what, num_bytes in rows)
         raise OutOfMemoryError(
             f"the model needs {self.total / 1e9:.3f} GB, but {self.available / 1e9:.3f} GB of memory are "
             f"available; use a smaller context, fewer parallel sequences or a smaller model:{table}"
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """A model with a place for everything, ready to be loaded."""
+class Reservation:
+    """A place for everything that a model needs; nothing of it is taken before the backend loads.
 
-    cache: Cache
-    program: Program
-    needs: Needs
-
-
-def reserve(model: Model, file: GGUFFile, backend: Backend, size: CacheSize, types: KVTypes) -> Reserved:
-    """Give weights, caches and the plan for the largest batch their places. Takes no memory for them yet.
-
-    Raises OutOfMemoryError, with a table of what is needed.
+    There is no cache and no program where weights and cells alone do not fit: `needs.check()` says so.
     """
-    place_weights(model, file, backend)
-    layers = model.layer_kinds()
-    caches = cache_memory(backend, layers, size, types)
-    (available,) = (device.available_bytes for device in backend.devices())
-    Needs(backend.memory().weights, caches, 0, available).check()
-    cache = build_cache(backend, layers, size, types)
-    max_outputs = max(size.sequences, _MIN_OUTPUTS) if model.config.pooling is None else size.max_batch
-    program = Program(model, cache, backend, size.max_batch, max_outputs)
-    needs = Needs(backend.memory().weights, caches, backend.memory().plans, available)
-    needs.check()
-    return Reserved(cache, program, needs)
+
+    def __init__(
+        self, model: Model, file: GGUFFile, backend: Backend, size: CacheSize, types: KVTypes
+    ) -> None:
+        place_weights(model, file, backend)
+        caches = cache_memory(backend, model.layer_kinds(), size, types)
+        available = sum(device.available_bytes for device in backend.devices())
+        self.needs = Needs(backend.memory().weights, caches, None, available)
+        if self.needs.total <= available:
+            self.cache = build_cache(backend, model.layer_kinds(), size, types)
+            max_outputs = (
+                max(size.sequences, _MIN_OUTPUTS) if model.config.pooling is None else size.max_batch
+            )
+            self.program = Program(model, self.cache, backend, size.max_batch, max_outputs)
+            self.needs = replace(self.needs, plans=backend.memory().plans)
+
+
+def kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:
+    """What was asked for; else float32 for a model of float32 matrices, whose users want exact numbers."""
+    if name is not None:
+        return KVTypes.parse(name)
+    matrices = [info for info in file.tensors.values() if len(info.shape) > 1]
+    is_exact = all(info.type is QuantType.F32 for info in matrices)
+    dtype = DType.F32 if is_exact else backend.default_kv_dtype
+    return KVTypes(dtype, dtype)

@@ -69,3 +69,23 @@ def test_faults_of_a_file(tmp_path: Path) -> None:
     result = show(str(path))
     assert result.exit_code == 1
     assert "not a GGUF file" in result.stderr
+
+
+def test_the_memory_of_a_context(tiny_llama: Path) -> None:
+    lines = show(str(tiny_llama), "--memory", "256", "4").output.splitlines()
+    rows = [[cell for cell in line.split("  ") if cell] for line in lines if line]
+    assert rows[0] == ["Memory"]
+    assert [cell.strip() for cell in rows[1]] == ["layers", "cells", "memory"]
+    names = [row[0] for row in rows[2:]]
+    assert names == ["weights", "cache, all tokens", "plans", "all", "available"]
+    # Two layers, keys and values of two heads of 16 floats; keys come in panels of 16 cells.
+    assert [cell.strip() for cell in rows[3][1:3]] == ["2", "1024"]
+    assert rows[3][3].strip().startswith("525 kB"), rows[3]
+
+
+def test_memory_that_nobody_has(tiny_llama: Path) -> None:
+    result = show(str(tiny_llama), "--memory", str(2**29), "1")
+    assert result.exit_code == 0
+    assert "plans" in result.output
+    assert "unknown" in result.output
+    assert show(str(tiny_llama), "--memory", "0", "1").exit_code == 2

@@ -18,12 +18,15 @@ FILE = Path(__file__).parent.parent / "data" / "llama" / "llama31.f32.gguf"
 
 def test_storage_that_cannot_fit_is_refused_with_sizes() -> None:
     backend = open_backend("cpu", BackendOptions())
-    with pytest.raises(chaski.OutOfMemoryError, match=r"key/value storage need 1000\.00 GB, but .* GB"):
+    with pytest.raises(chaski.OutOfMemoryError, match=r"need 1000\.00 GB, but .* GB"):
         backend.kv_buffer(KVRole.KEYS, 10**9, 5, 100, DType.F16)
+        backend.load(lambda _: None)
 
 
 def test_a_context_that_cannot_fit_is_refused_when_loading() -> None:
-    with pytest.raises(chaski.OutOfMemoryError, match="smaller context"):
+    with pytest.raises(
+        chaski.OutOfMemoryError, match=r"smaller context(.*\n)+.* layers, all tokens: 1073741824 cells"
+    ):
         chaski.load(FILE, context=2**30)
 
 

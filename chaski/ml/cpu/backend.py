@@ -82,8 +82,8 @@ class CPUBackend:
         for part in self._untouched:
             part.touch()
         self._untouched = []
-        assert self._weights is not None
         for _, info, vector in self._vectors:
+            assert self._weights is not None
             values = dequantize(info.data, info.type, info.shape)
             self._weights.vector(vector.offset, info.shape[0])[:] = values
         loaded = 0

@@ -25,7 +25,6 @@ class ReferenceBackend:
     default_kv_dtype = DType.F32
 
     def __init__(self) -> None:
-        self._to_load: list[tuple[Weight, TensorInfo]] = []
         self._weights = 0
         self._cache = 0
 
@@ -33,14 +32,12 @@ class ReferenceBackend:
         return [Device("NumPy", "cpu", physical_cores(), (), total_memory(), available_memory())]
 
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
-        self._to_load = list(weights)
-        self._weights = 4 * sum(int(np.prod(info.shape)) for _, info in weights)
+        for weight, info in weights:
+            weight.handle = dequantize(info.data, info.type, info.shape)
+            self._weights += 4 * int(np.prod(info.shape))
 
     def load(self, progress: Progress) -> None:
-        for done, (weight, info) in enumerate(self._to_load, 1):
-            weight.handle = dequantize(info.data, info.type, info.shape)
-            progress(done / len(self._to_load))
-        self._to_load = []
+        progress(1.0)
 
     def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
         storage = Storage(np.zeros((cells, heads, size), np.float32), stored_type(role, size, dtype))
