@@ -18,8 +18,8 @@ FILE = Path(__file__).parent.parent / "data" / "llama" / "llama31.f32.gguf"
 
 def test_storage_that_cannot_fit_is_refused_with_sizes() -> None:
     backend = open_backend("cpu", BackendOptions())
+    backend.kv_buffer(KVRole.KEYS, 10**9, 5, 100, DType.F16)
     with pytest.raises(chaski.OutOfMemoryError, match=r"need 1000\.00 GB, but .* GB"):
-        backend.kv_buffer(KVRole.KEYS, 10**9, 5, 100, DType.F16)
         backend.load(lambda _: None)
 
 
