@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import UnsupportedError
-from chaski.ml.graph import Dim, DType, Graph, Mask, Tensor
+from chaski.ml.graph import DenseMask, Dim, DType, Graph, Mask, Tensor
 
 if TYPE_CHECKING:
     from chaski.model.input import Batch
@@ -60,7 +60,7 @@ class KVTypes:
 class LayerCache(Protocol):
     """What an attention layer sees while its graph is recorded."""
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask]:
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask | DenseMask]:
         """Store k and v (n, kv_heads, size) of this batch; returns what `ops.attention` reads.
 
         That is all keys, all values (cells, kv_heads, size), and which of them each token sees.

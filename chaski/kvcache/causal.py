@@ -16,12 +16,13 @@ import numpy.typing as npt
 
 from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache.base import KVShape, KVTypes
+from chaski.kvcache.masks import dense_mask
 from chaski.kvcache.reach import Reach
 from chaski.kvcache.rotation import Rotation
 from chaski.kvcache.table import Table
 from chaski.ml import ops
-from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Mask, Tensor
+from chaski.ml.backend import Backend, MaskForm
+from chaski.ml.graph import DenseMask, Dim, DType, Graph, KVBuffer, KVRole, Mask, Tensor
 
 if TYPE_CHECKING:
     from chaski.model.input import Batch
@@ -56,7 +57,8 @@ class CausalCache:
         self._reach = reach
         self._kept = reach.kept(capacity)
         self._max_batch = max_batch
-        num_cells = reach.num_cells(sequences, capacity, max_batch)
+        self._config = backend.cache_config
+        num_cells = self._config.padded(reach.num_cells(sequences, capacity, max_batch))
         self._layers = [
             (
                 backend.kv_buffer(KVRole.KEYS, num_cells, shape.heads, shape.key_size, types.keys),
@@ -79,14 +81,22 @@ class CausalCache:
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[CausalLayer]:
         cells = graph.input(f"{prefix}cells", (tokens,), DType.I32)
-        history = graph.input(f"{prefix}history", (Dim(f"{prefix}history", self._max_history()),), DType.I32)
-        spans = graph.input(f"{prefix}spans", (tokens, 3), DType.I32)
-        mask = Mask(history, spans)
+        mask = self._mask(graph, tokens, prefix)
         return [CausalLayer(keys, values, cells, mask) for keys, values in self._layers]
 
     @property
     def can_step_back(self) -> bool:
         return True
+
+    def _mask(self, graph: Graph, tokens: Dim, prefix: str) -> Mask | DenseMask:
+        form = self._config.mask
+        if form is not MaskForm.SPANS:
+            return DenseMask(graph.input(f"{prefix}mask", (tokens, self.num_cells), DType[form.name]))
+        history = Dim(f"{prefix}history", self._max_history())
+        return Mask(
+            graph.input(history.name, (history,), DType.I32),
+            graph.input(f"{prefix}spans", (tokens, 3), DType.I32),
+        )
 
     def length(self, sequence: int) -> int:
         return self._table.lengths[sequence]
@@ -106,15 +116,15 @@ class CausalCache:
         history, offsets = self._table.listed(zip(counts, begins, strict=True))
         cells = self._table.cells_of(sequences, positions)
         first = self._reach.first_visible(positions)
-        spans: list[int] = []
+        flat: list[int] = []
         for sequence, low, end in zip(sequences, first, ends, strict=True):
             offset = offsets[sequence]
-            spans += (offset + low, offset + end, low)
-        return {
-            "cells": np.array(cells, np.int32),
-            "history": history,
-            "spans": np.array(spans, np.int32).reshape(-1, 3),
-        }
+            flat += (offset + low, offset + end, low)
+        spans = np.array(flat, np.int32).reshape(-1, 3)
+        values = {"cells": np.array(cells, np.int32)}
+        if self._config.mask is MaskForm.SPANS:
+            return values | {"history": history, "spans": spans}
+        return values | {"mask": dense_mask(history, spans, self.num_cells)}
 
     def undo_forward(self, batch: Batch) -> None:
         starts = dict(zip(batch.sequences[::-1].tolist(), batch.positions[::-1].tolist(), strict=True))
@@ -207,7 +217,7 @@ class CausalLayer:
     keys: KVBuffer
     values: KVBuffer
     cells: Tensor
-    mask: Mask
+    mask: Mask | DenseMask
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask]:
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask | DenseMask]:
         return ops.store(k, self.cells, self.keys), ops.store(v, self.cells, self.values), self.mask

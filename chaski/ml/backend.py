@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import Enum
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,17 @@ from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
 
-__all__ = ["Backend", "BackendOptions", "Device", "Memory", "Plan", "Progress", "stored_type"]
+__all__ = [
+    "Backend",
+    "BackendOptions",
+    "CacheConfig",
+    "Device",
+    "MaskForm",
+    "Memory",
+    "Plan",
+    "Progress",
+    "stored_type",
+]
 
 Progress = Callable[[float], None]
 """Called with the done share of the work, from 0 to 1."""
@@ -37,6 +48,31 @@ class BackendOptions:
     threads: int | None = None
     isa: str = "auto"
     flash_attention: bool = True
+
+
+class MaskForm(Enum):
+    """How attention is told what tokens see: `Mask`, or `DenseMask` of an element type."""
+
+    SPANS = "spans"
+    F32 = "f32"
+    F16 = "f16"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """What a backend wishes for in caches.
+
+    `padding`: cells come in multiples of it.
+    `permuted_values`: values lie transposed for each head, cells innermost. Its `kv_buffer` sees to that.
+    """
+
+    padding: int = 1
+    permuted_values: bool = False
+    mask: MaskForm = MaskForm.SPANS
+
+    def padded(self, cells: int) -> int:
+        """At least that many cells."""
+        return -(-cells // self.padding) * self.padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +104,11 @@ class Plan(Protocol):
     """A compiled graph. Not thread-safe: one run at a time, of all the plans of a backend."""
 
     @property
-    def inputs(self) -> Mapping[str, npt.NDArray[np.int32]]:
-        """Writable views of the input buffers, at their maximum size. Write before `launch`."""
+    def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Writable views of the input buffers, at their maximum size. Write before `launch`.
+
+        They are int32, except dense masks.
+        """
 
     def launch(self, sizes: Mapping[str, int]) -> None:
         """Begin to compute; `sizes` gives every `Dim` of the graph by name.
@@ -97,6 +136,10 @@ class Backend(Protocol):
     @property
     def default_kv_dtype(self) -> DType:
         """The element type of key/value storage when the user names none."""
+
+    @property
+    def cache_config(self) -> CacheConfig:
+        """What caches do for this backend."""
 
     def devices(self) -> Sequence[Device]:
         """The processors that this backend computes on."""

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 __all__ = [
     "DType",
+    "DenseMask",
     "Dim",
     "Graph",
     "KVBuffer",
@@ -138,6 +139,13 @@ class Mask:
 
     cells: Tensor
     spans: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMask:
+    """The same as a matrix (n, cells) of floats: 0 where a token sees a cell, else minus infinity."""
+
+    matrix: Tensor
 
 
 Operand = Tensor | Weight | KVBuffer

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from chaski.ml.graph import KVBuffer, Mask, Shape, Tensor, Weight
+from chaski.ml.graph import DenseMask, KVBuffer, Mask, Shape, Tensor, Weight
 
 __all__ = [
     "attention",
@@ -97,7 +97,7 @@ def attention(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
-    mask: Mask,
+    mask: Mask | DenseMask,
     scale: float,
     sinks: Weight | None = None,
     softcap: float = 0.0,
@@ -115,8 +115,10 @@ def attention(
     _require(fits, "attention", q.shape, keys.shape)
     shape: Shape = (q.shape[0], heads, values.shape[2])
     _require(sinks is None or sinks.shape == (heads,), "attention", q.shape, sinks and sinks.shape)
-    operands = (q, keys, values, mask.cells, mask.spans, *(() if sinks is None else (sinks,)))
-    return q.graph.record("attention", operands, shape, scale=scale, softcap=softcap)
+    seen = (mask.matrix,) if isinstance(mask, DenseMask) else (mask.cells, mask.spans)
+    operands = (q, keys, values, *seen, *(() if sinks is None else (sinks,)))
+    op = "dense_attention" if isinstance(mask, DenseMask) else "attention"
+    return q.graph.record(op, operands, shape, scale=scale, softcap=softcap)
 
 
 def short_conv(x: Tensor, filter: npt.NDArray[np.float32], states: KVBuffer, segments: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from chaski import _native
 from chaski.errors import ModelError, OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
-from chaski.ml.backend import BackendOptions, Device, Memory, Progress, stored_type
+from chaski.ml.backend import BackendOptions, CacheConfig, Device, Memory, Progress, stored_type
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import CPUPlan
 from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
@@ -38,6 +38,7 @@ class CPUBackend:
 
     name = "cpu"
     default_kv_dtype = DType.F16
+    cache_config = CacheConfig()
 
     def __init__(self, options: BackendOptions) -> None:
         threads = physical_cores() if options.threads is None else options.threads

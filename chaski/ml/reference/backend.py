@@ -10,12 +10,15 @@ import numpy.typing as npt
 
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
-from chaski.ml.backend import Device, Memory, Progress, stored_type
+from chaski.ml.backend import CacheConfig, Device, Memory, Progress, stored_type
 from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Shape, Tensor, Weight
 from chaski.ml.machine import available_memory, physical_cores, total_memory
 from chaski.ml.reference.ops import DEFINITIONS, Storage
 
 __all__ = ["ReferenceBackend"]
+
+
+_NO_WISHES = CacheConfig()
 
 
 class ReferenceBackend:
@@ -24,7 +27,9 @@ class ReferenceBackend:
     name = "reference"
     default_kv_dtype = DType.F32
 
-    def __init__(self) -> None:
+    def __init__(self, cache_config: CacheConfig = _NO_WISHES) -> None:
+        """`cache_config`: wishes that caches must fulfil, for tests; results do not depend on them."""
+        self.cache_config = cache_config
         self._weights = 0
         self._cache = 0
 
@@ -40,7 +45,9 @@ class ReferenceBackend:
         progress(1.0)
 
     def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
-        storage = Storage(np.zeros((cells, heads, size), np.float32), stored_type(role, size, dtype))
+        is_permuted = self.cache_config.permuted_values and role is KVRole.VALUES
+        shape = (heads, size, cells) if is_permuted else (cells, heads, size)
+        storage = Storage(np.zeros(shape, np.float32), stored_type(role, size, dtype), is_permuted)
         self._cache += storage.rows.nbytes
         return KVBuffer(role, cells, heads, size, dtype, storage)
 
@@ -57,13 +64,21 @@ class ReferenceBackend:
         """Nothing to release."""
 
 
+_INPUT_TYPES: Mapping[DType, npt.DTypeLike] = {
+    DType.I32: np.int32,
+    DType.F32: np.float32,
+    DType.F16: np.float16,
+}
+
+
 class ReferencePlan:
     """A graph with input buffers."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self.inputs: Mapping[str, npt.NDArray[np.int32]] = {
-            name: np.zeros(_resolve(node.shape, None), np.int32) for name, node in graph.inputs.items()
+        self.inputs: Mapping[str, npt.NDArray[Any]] = {
+            name: np.zeros(_resolve(node.shape, None), _INPUT_TYPES[node.dtype])
+            for name, node in graph.inputs.items()
         }
         self._outputs: dict[str, npt.NDArray[np.float32]] = {}
 

@@ -6,7 +6,7 @@ this is what kernels are tested against, so it is written to be read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,15 +69,36 @@ def rope(x: F32, table: F32) -> F32:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Keys or values: `rows` (cells, heads, size), each the float32 value of what `type` can hold."""
+    """Keys or values: `rows` (cells, heads, size), each the float32 value of what `type` can hold.
+
+    Permuted values are (heads, size, cells).
+    """
 
     rows: F32
     type: QuantType
+    is_permuted: bool = False
+
+    @property
+    def size(self) -> int:
+        """Elements of a head."""
+        size: int = self.rows.shape[1 if self.is_permuted else 2]
+        return size
 
     def write(self, cells: I32, x: F32) -> None:
         """Round x (n, heads, size) to the type and put it into `cells`."""
         x = np.ascontiguousarray(x)
-        self.rows[cells] = dequantize(quantize(x, self.type), self.type, x.shape)
+        rounded = dequantize(quantize(x, self.type), self.type, x.shape)
+        if self.is_permuted:
+            self.rows[:, :, cells] = rounded.transpose(1, 2, 0)
+        else:
+            self.rows[cells] = rounded
+
+    def weighted(self, weights: F32, cells: npt.NDArray[np.integer[Any]], head: int) -> F32:
+        """The sum of rows of a head with these weights -> (size,)."""
+        sums: F32 = (
+            self.rows[head][:, cells] @ weights if self.is_permuted else weights @ self.rows[cells, head]
+        )
+        return sums
 
 
 def store(x: F32, cells: I32, buffer: Storage) -> Storage:
@@ -101,20 +122,50 @@ def attention(
     scale: float,
     softcap: float,
 ) -> F32:
+    seen = [cells[begin:end] for begin, end, _ in spans]
+    hidden = [np.zeros(len(listed), np.float32) for listed in seen]
+    return _attend(q, keys, values, seen, hidden, sinks, scale, softcap)
+
+
+def dense_attention(
+    q: F32,
+    keys: Storage,
+    values: Storage,
+    matrix: npt.NDArray[np.floating[Any]],
+    sinks: F32 | None = None,
+    *,
+    scale: float,
+    softcap: float,
+) -> F32:
+    everything = [np.arange(matrix.shape[1])] * len(q)
+    return _attend(q, keys, values, everything, list(matrix.astype(np.float32)), sinks, scale, softcap)
+
+
+def _attend(
+    q: F32,
+    keys: Storage,
+    values: Storage,
+    seen: Sequence[npt.NDArray[np.integer[Any]]],
+    masks: Sequence[F32],
+    sinks: F32 | None,
+    scale: float,
+    softcap: float,
+) -> F32:
+    """Token by token: the cells that are looked at, and what is added to their scores."""
     heads, kv_heads = q.shape[1], keys.rows.shape[1]
-    y = np.empty((len(q), heads, values.rows.shape[2]), np.float32)
-    for token, (begin, end, _) in enumerate(spans):
-        visible = cells[begin:end]
+    y = np.empty((len(q), heads, values.size), np.float32)
+    for token, (cells, mask) in enumerate(zip(seen, masks, strict=True)):
         for head in range(heads):
             kv_head = head // (heads // kv_heads)
-            scores = keys.rows[visible, kv_head] @ q[token, head] * np.float32(scale)
+            scores = keys.rows[cells, kv_head] @ q[token, head] * np.float32(scale)
             if softcap:
                 scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
+            scores = scores + mask
             sink = -np.inf if sinks is None else sinks[head]
             highest = np.maximum(scores.max(), sink)
             weights = np.exp(scores - highest)
             total = weights.sum() + np.exp(sink - highest)
-            y[token, head] = (weights / total) @ values.rows[visible, kv_head]
+            y[token, head] = values.weighted(weights / total, cells, kv_head)
     return y
 
 
@@ -143,6 +194,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         store,
         rotate_cells,
         attention,
+        dense_attention,
         short_conv,
     )
 }
