@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["duration", "section", "size", "size_in_bytes", "table"]
+__all__ = ["age", "duration", "file_size", "printable", "section", "size", "size_in_bytes", "table"]
+
+_BYTES = {10**12: "TB", 10**9: "GB", 10**6: "MB", 10**3: "KB", 1: "B"}
 
 
 def duration(seconds: float) -> str:
@@ -29,12 +31,25 @@ def size_in_bytes(count: float) -> str:
     return _scaled(count, (" B", " kB", " MB", " GB", " TB"))
 
 
+def file_size(count: int) -> str:
+    """Bytes as tables of models show them: `42 GB`, `4.7 GB`, `808 B`."""
+    unit = max((unit for unit in _BYTES if count >= unit), default=1)
+    value = count / unit
+    digits = 0 if value >= 10 or value == int(value) else 1
+    return f"{int(value) if value >= 10 else value:.{digits}f} {_BYTES[unit]}"
+
+
+def age(seconds: float) -> str:
+    """How long ago something was, roughly: `2 days ago`."""
+    return f"{_rough(seconds)} ago"
+
+
 def table(rows: Iterable[Sequence[object]], indent: str = "    ") -> str:
     """Rows as left-aligned columns, four spaces apart; characters that are not printable are escaped.
 
     Names and texts come from files: they must not reach the terminal as control sequences.
     """
-    cells = [[_printable(str(cell)) for cell in row] for row in rows]
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("    ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
     return "\n".join((indent + line).rstrip() for line in lines)
@@ -46,7 +61,28 @@ def section(title: str, rows: Iterable[Sequence[object]]) -> str:
     return f"  {title}\n{table(rows)}\n" if rows else ""
 
 
-def _printable(text: str) -> str:
+def _rough(seconds: float) -> str:
+    """A duration as Docker's tools round it."""
+    minutes, hours = int(seconds // 60), int(seconds / 3600 + 0.5)
+    if seconds < 60:
+        return "Less than a second" if seconds < 1 else _count(int(seconds), "second")
+    if minutes < 60:
+        return "About a minute" if minutes == 1 else f"{minutes} minutes"
+    if hours < 48:
+        return "About an hour" if hours == 1 else f"{hours} hours"
+    units = ((24 * 14, 24, "days"), (24 * 60, 24 * 7, "weeks"), (24 * 365 * 2, 24 * 30, "months"))
+    length, name = next(
+        ((hours_of, name) for end, hours_of, name in units if hours < end), (24 * 365, "years")
+    )
+    return f"{hours // length} {name}"
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}{'s' * (number != 1)}"
+
+
+def printable(text: str) -> str:
+    """The text without control sequences: they are shown, not obeyed."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

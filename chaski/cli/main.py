@@ -12,7 +12,8 @@ from chaski.errors import ChaskiError
 
 __all__ = ["chaski_command", "main"]
 
-_COMMANDS = ("run", "show", "info", "bench")
+_COMMANDS = ("run", "pull", "push", "create", "list", "show", "cp", "rm", "verify", "prune", "info", "bench")
+_ALIASES = {"ls": "list"}
 
 
 class _Commands(click.Group):
@@ -22,9 +23,10 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        name = _ALIASES.get(cmd_name, cmd_name)
+        if name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"chaski.cli.{cmd_name}").command
+        command: click.Command = import_module(f"chaski.cli.{name}").command
         return command
 
     def invoke(self, ctx: click.Context) -> object:

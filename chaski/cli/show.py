@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chaski.cli.layout import section, size, size_in_bytes
+from chaski.cli.show_stored import chosen_text, first_lines, stored_sections, text_options
 
 if TYPE_CHECKING:
     from chaski.formats.gguf import GGUFFile, Value
@@ -24,7 +25,7 @@ _NUM_BATCH = 512
 
 @click.command("show", short_help="Show what is in a model file.")
 @click.argument("model")
-@click.option("--template", is_flag=True, help="Print the chat template and nothing else.")
+@text_options
 @click.option("--tensors", is_flag=True, help="List every tensor with its type and shape.")
 @click.option(
     "--memory",
@@ -35,19 +36,22 @@ _NUM_BATCH = 512
 )
 @click.option("--verbose", is_flag=True, help="List the metadata and the tensors.")
 @click.help_option("-h", "--help")
-def command(model: str, template: bool, tensors: bool, memory: tuple[int, int] | None, verbose: bool) -> None:
+def command(model: str, tensors: bool, memory: tuple[int, int] | None, verbose: bool, **texts: bool) -> None:
     """Show the architecture, sizes and types of MODEL, a name or a path to a GGUF file."""
     from chaski.formats.gguf import open_gguf
     from chaski.store.model import find_model
 
-    file = open_gguf(find_model(model).path)
-    if template:
-        click.echo(_template(file))
+    found = find_model(model)
+    file = open_gguf(found.path)
+    if (text := chosen_text(found, file, texts)) is not None:
+        click.echo(text)
         return
     if memory is not None:
         click.echo(section("Memory", _memory(file, *memory)))
         return
-    parts = [section("Model", _overview(file)), section("License", _license(file))]
+    parts = [section("Model", _overview(file)), *stored_sections(found)]
+    if not found.licenses:
+        parts.append(section("License", first_lines(file.get("general.license", str, ""))))
     if verbose:
         parts.append(
             section("Metadata", [(key, _brief(file.metadata[key])) for key in sorted(file.metadata)])
@@ -55,15 +59,6 @@ def command(model: str, template: bool, tensors: bool, memory: tuple[int, int] |
     if tensors or verbose:
         parts.append(section("Tensors", _tensors(file)))
     click.echo("\n".join(filter(None, parts)))
-
-
-def _template(file: GGUFFile) -> str:
-    from chaski.errors import UnsupportedError
-
-    found = file.get("tokenizer.chat_template", str, None)
-    if found is None:
-        raise UnsupportedError(f"{file.path} has no chat template")
-    return found
 
 
 def _memory(file: GGUFFile, context: int, parallel: int) -> Iterator[tuple[str, ...]]:
@@ -118,13 +113,6 @@ def _quantization(file: GGUFFile) -> str:
 def _tensor_types(file: GGUFFile) -> str:
     counts = Counter(tensor.type.name for tensor in file.tensors.values())
     return ", ".join(f"{count} {name}" for name, count in counts.most_common())
-
-
-def _license(file: GGUFFile) -> Iterator[tuple[str]]:
-    lines = [line.strip() for line in file.get("general.license", str, "").splitlines() if line.strip()]
-    yield from ((line,) for line in lines[:2])
-    if len(lines) > 2:
-        yield ("...",)
 
 
 def _brief(value: Value) -> str:

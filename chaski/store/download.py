@@ -33,6 +33,7 @@ class Pace:
     tries             how often a request may fail in a row before the transfer does
     pause_seconds     how long to wait after the first failure; twice as long after each further one
     report_seconds    how often progress is told
+    send_bytes        how much of a blob one request of an upload carries
     """
 
     connections: int = 16
@@ -41,6 +42,7 @@ class Pace:
     tries: int = 6
     pause_seconds: float = 1.0
     report_seconds: float = 0.06
+    send_bytes: int = 32_000_000
 
     def part_bytes(self, size: int) -> int:
         return min(max(-(-size // self.connections), self.min_part_bytes), self.max_part_bytes)

@@ -85,17 +85,16 @@ class Store:
         found = self.locate(name)
         if found is None:
             raise ModelNotFoundError(f"model '{name.short}' not found")
-        why = f"the manifest of {found.short} cannot be read"
-        with store_errors(why), self._path(found).open("rb") as file:
-            data = file.read(MAX_MANIFEST_BYTES + 1)
-            modified = os.fstat(file.fileno()).st_mtime
-        if len(data) > MAX_MANIFEST_BYTES:
-            raise StoreError(f"the manifest of {found.short} is longer than {MAX_MANIFEST_BYTES} bytes")
+        data, modified = self._read(found)
         try:
             manifest = Manifest.parse(data)
         except FormatError as error:
             raise StoreError(f"the manifest of {found.short} is damaged: {error}") from None
         return Entry(found, manifest, Digest(hashlib.sha256(data).hexdigest()), modified)
+
+    def manifest_bytes(self, name: ModelName) -> bytes:
+        """The manifest of a model as it was written. Raises as `entry` does."""
+        return self._read(self.entry(name).name)[0]
 
     def adding(self) -> AbstractContextManager[None]:
         """Hold this from the first blob of a model until its manifest is in: no blob is deleted meanwhile."""
@@ -119,8 +118,7 @@ class Store:
     def copy(self, source: ModelName, target: ModelName) -> None:
         """Give a model a second name; what has that name is replaced."""
         with self.adding():
-            found = self.entry(source).name
-            self.put(target, self._path(found).read_bytes())
+            self.put(target, self.manifest_bytes(source))
 
     def remove(self, name: ModelName) -> None:
         """Delete a model, and the blobs that only it used."""
@@ -167,6 +165,16 @@ class Store:
             sizes = [_remove(path) for path in self._unused_files({digest.file_name for digest in used})]
             self._remove_empty_folders()
         return len(sizes), sum(sizes)
+
+    def _read(self, found: ModelName) -> tuple[bytes, float]:
+        """The bytes of a manifest, and when it was written."""
+        why = f"the manifest of {found.short} cannot be read"
+        with store_errors(why), self._path(found).open("rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+            modified = os.fstat(file.fileno()).st_mtime
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise StoreError(f"the manifest of {found.short} is longer than {MAX_MANIFEST_BYTES} bytes")
+        return data, modified
 
     def _unused_files(self, used: set[str]) -> Iterator[Path]:
         for path in sorted(self.blobs.folder.iterdir()):

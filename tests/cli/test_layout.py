@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaski.cli.layout import duration, section, size, size_in_bytes, table
+from chaski.cli.layout import age, duration, file_size, section, size, size_in_bytes, table
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,45 @@ def test_control_sequences_of_a_file_do_not_reach_the_terminal() -> None:
     assert table([("\x1b[2Jname", "a\nb", "\udc80", "Ġü\u202e")]) == (
         "    \\x1b[2Jname    a\\nb    \\udc80    Ġü\\u202e"
     )
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (808, "808 B"),
+        (1000, "1 KB"),
+        (1999, "2.0 KB"),
+        (4_661_224_676, "4.7 GB"),
+        (2 * 10**9, "2 GB"),
+        (42_999_999_999, "42 GB"),
+        (10**12, "1 TB"),
+        (5 * 10**15, "5000 TB"),
+    ],
+)
+def test_sizes_of_files(count: int, text: str) -> None:
+    assert file_size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"),
+    [
+        (0.0001, "Less than a second"),
+        (0.0003, "1 second"),
+        (0.0166, "59 seconds"),
+        (0.0167, "About a minute"),
+        (0.84, "50 minutes"),
+        (1, "About an hour"),
+        (1.5, "2 hours"),
+        (47, "47 hours"),
+        (48, "2 days"),
+        (24 * 13.9, "13 days"),
+        (24 * 14, "2 weeks"),
+        (24 * 59, "8 weeks"),
+        (24 * 60, "2 months"),
+        (24 * 700, "23 months"),
+        (24 * 800, "2 years"),
+    ],
+)
+def test_ages(hours: float, text: str) -> None:
+    assert age(hours * 3600) == f"{text} ago"

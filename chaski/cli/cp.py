@@ -1,0 +1,20 @@
+"""`chaski cp`: a second name for a model."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["command"]
+
+
+@click.command("cp", short_help="Copy a model to another name.")
+@click.argument("source")
+@click.argument("destination")
+@click.help_option("-h", "--help")
+def command(source: str, destination: str) -> None:
+    """Let DESTINATION be the same model as SOURCE. No file is copied."""
+    from chaski.names import ModelName
+    from chaski.store.store import Store
+
+    Store.default().copy(ModelName.parse(source), ModelName.parse(destination))
+    click.echo(f"copied '{source}' to '{destination}'")

@@ -1,0 +1,51 @@
+"""`chaski create`: a model from a Modelfile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chaski.cli.transfer import access_to, show_progress
+
+if TYPE_CHECKING:
+    from chaski.store.modelfile import Modelfile
+
+__all__ = ["command"]
+
+_DEFAULT_FILE = "Modelfile"
+
+
+@click.command("create", short_help="Create a model from a Modelfile.")
+@click.argument("model")
+@click.option(
+    "-f", "--file", metavar="PATH", help="The Modelfile.  [default: Modelfile, else the GGUF file here]"
+)
+@click.option("-q", "--quantize", metavar="TYPE", help="Types for the weights, such as Q4_K_M or Q8_0.")
+@click.help_option("-h", "--help")
+def command(model: str, file: str | None, quantize: str | None) -> None:
+    """Create MODEL from weights and settings that a Modelfile names."""
+    from chaski.names import ModelName
+    from chaski.store.create import create
+    from chaski.store.pull import pull
+    from chaski.store.recipe import recipe_of
+    from chaski.store.store import Store
+
+    name, store = ModelName.parse(model), Store.default()
+    modelfile, folder = _modelfile(file)
+    recipe = recipe_of(modelfile, folder, quantize.upper() if quantize else None)
+    show_progress(create(store, name, recipe, lambda source: pull(store, source, access_to(source))))
+
+
+def _modelfile(given: str | None) -> tuple[Modelfile, Path]:
+    """The recipe, and the folder that its paths begin in. Without a Modelfile: the weights that lie here."""
+    from chaski.errors import ModelfileError
+    from chaski.store.modelfile import Modelfile
+
+    path = Path(given or _DEFAULT_FILE)
+    if path.is_file():
+        return Modelfile.parse(path.read_bytes()), path.parent
+    if given is not None:
+        raise ModelfileError("specified Modelfile wasn't found")
+    return Modelfile.parse("FROM ."), Path()

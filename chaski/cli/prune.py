@@ -1,0 +1,21 @@
+"""`chaski prune`: what no model uses out of the store."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["command"]
+
+
+@click.command("prune", short_help="Delete files that no model uses.")
+@click.help_option("-h", "--help")
+def command() -> None:
+    """Delete what belongs to no model: unused blobs, unfinished downloads and leftovers.
+
+    Files younger than an hour stay, because another program may be about to use them.
+    """
+    from chaski.cli.layout import file_size
+    from chaski.store.store import Store
+
+    count, size = Store.default().prune()
+    click.echo(f"deleted {count} files, {file_size(size)}")

@@ -1,0 +1,30 @@
+"""`chaski pull`: a model from a registry into the store."""
+
+from __future__ import annotations
+
+import click
+
+from chaski.cli.transfer import access_to, registry_options, show_progress
+
+__all__ = ["command", "pull_model"]
+
+
+@click.command("pull", short_help="Pull a model from a registry.")
+@click.argument("model")
+@registry_options
+@click.help_option("-h", "--help")
+def command(model: str, insecure: bool, username: str | None, password: str | None) -> None:
+    """Pull MODEL: llama3.2:1b, hf.co/USER/REPOSITORY:QUANT or HOST/NAMESPACE/MODEL:TAG."""
+    pull_model(model, insecure, username, password)
+
+
+def pull_model(
+    model: str, insecure: bool = False, username: str | None = None, password: str | None = None
+) -> None:
+    """Pull a model into the store, with bars."""
+    from chaski.names import ModelName
+    from chaski.store.pull import pull
+    from chaski.store.store import Store
+
+    name = ModelName.parse(model)
+    show_progress(pull(Store.default(), name, access_to(name, insecure, username, password)))

@@ -1,0 +1,27 @@
+"""`chaski push`: a model of the store to its registry."""
+
+from __future__ import annotations
+
+import click
+
+from chaski.cli.transfer import access_to, registry_options, show_progress
+
+__all__ = ["command"]
+
+_WEBSITE = "https://ollama.com"
+
+
+@click.command("push", short_help="Push a model to a registry.")
+@click.argument("model")
+@registry_options
+@click.help_option("-h", "--help")
+def command(model: str, insecure: bool, username: str | None, password: str | None) -> None:
+    """Push MODEL to the registry that its name says."""
+    from chaski.names import DEFAULT_HOST, ModelName
+    from chaski.store.push import push
+    from chaski.store.store import Store
+
+    name = ModelName.parse(model)
+    show_progress(push(Store.default(), name, access_to(name, insecure, username, password)))
+    if name.host == DEFAULT_HOST:
+        click.echo(f"\nYou can find your model at:\n\n\t{_WEBSITE}/{name.namespace}/{name.model}")

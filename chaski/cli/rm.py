@@ -1,0 +1,21 @@
+"""`chaski rm`: models out of the store."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["command"]
+
+
+@click.command("rm", short_help="Remove models from the store.")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.help_option("-h", "--help")
+def command(models: tuple[str, ...]) -> None:
+    """Remove each MODEL, and the files that only it used."""
+    from chaski.names import ModelName
+    from chaski.store.store import Store
+
+    store = Store.default()
+    for model in models:
+        store.remove(ModelName.parse(model))
+        click.echo(f"deleted '{model}'")

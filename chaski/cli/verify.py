@@ -1,0 +1,37 @@
+"""`chaski verify`: is everything in the store what its name says?"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+__all__ = ["command"]
+
+
+@click.command("verify", short_help="Check every byte of the store.")
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.help_option("-h", "--help")
+def command(models: tuple[str, ...]) -> None:
+    """Hash all files of each MODEL again, or of the whole store, and report what is missing or damaged."""
+    from chaski.cli.layout import file_size, table
+    from chaski.names import ModelName
+    from chaski.store.store import Store
+    from chaski.store.verify import verify
+
+    count, size, faults = 0, 0, []
+    for finding in verify(Store.default(), [ModelName.parse(model) for model in models]):
+        count, size = count + 1, size + finding.size
+        if finding.problem is not None:
+            label = finding.digest.short if finding.digest else "manifest"
+            faults.append((label, finding.problem, ", ".join(finding.models) or "no model"))
+        if sys.stderr.isatty():
+            click.echo(f"\r\x1b[K{count} files, {file_size(size)}", nl=False, err=True)
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", nl=False, err=True)
+    if faults:
+        click.echo(table([("FILE", "PROBLEM", "MODELS"), *faults], indent=""))
+        raise click.ClickException(
+            f"{len(faults)} of {count} files are not what they should be; pull or create again"
+        )
+    click.echo(f"{count} files, {file_size(size)}: all as they should be")

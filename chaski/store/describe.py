@@ -1,0 +1,44 @@
+"""A stored model as texts for people: its Modelfile, and its parameters as a list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from chaski.store.model import StoredModel
+from chaski.store.modelfile import Instruction, Modelfile
+
+__all__ = ["modelfile_of", "parameter_lines"]
+
+
+def modelfile_of(model: StoredModel) -> Modelfile:
+    """The recipe that makes the model again from its own files."""
+    return Modelfile(tuple(_instructions(model)))
+
+
+def parameter_lines(model: StoredModel) -> Iterator[tuple[str, str]]:
+    """The parameters by name, each value of a list for itself, as JSON."""
+    for name, value in sorted(model.parameters.items()):
+        values: list[object] = [*value] if isinstance(value, list) else [value]
+        for each in values:
+            yield name, json.dumps(each, ensure_ascii=False)
+
+
+def _instructions(model: StoredModel) -> Iterator[Instruction]:
+    for path in (model.path, *model.projectors):
+        yield Instruction("from", str(path))
+    for path in model.adapters:
+        yield Instruction("adapter", str(path))
+    for command in ("template", "system"):
+        if (text := getattr(model, command)) is not None:
+            yield Instruction(command, text)
+    for command in ("renderer", "parser", "requires"):
+        if text := getattr(model.config, command):
+            yield Instruction(command, text)
+    for name, text in parameter_lines(model):
+        # Bare numbers, truth values and texts are what the grammar wants, not JSON.
+        yield Instruction("parameter", str(json.loads(text)) if text.startswith('"') else text, name)
+    for message in model.messages:
+        yield Instruction("message", message["content"], message["role"])
+    for text in model.licenses:
+        yield Instruction("license", text)

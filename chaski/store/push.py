@@ -1,0 +1,94 @@
+"""`push`: a model of the store to the registry that its name says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from chaski.errors import RegistryError
+from chaski.names import ModelName
+from chaski.store.download import Pace
+from chaski.store.durable import store_errors
+from chaski.store.http import Access, TemporaryError
+from chaski.store.manifest import Layer
+from chaski.store.progress import Progress
+from chaski.store.registry import Registry
+from chaski.store.store import Store
+
+__all__ = ["push"]
+
+_PIECE_BYTES = 1 << 18
+
+
+def push(
+    store: Store, name: ModelName, access: Access | None = None, pace: Pace | None = None
+) -> Iterator[Progress]:
+    """Send the blobs that the registry has not, then the manifest, byte for byte.
+
+    A blob that came from another model of that registry is taken over there. What is cut goes on where the
+    registry says. Raises ModelNotFoundError, RegistryError, AccessDeniedError or StoreError.
+    """
+    yield Progress("retrieving manifest")
+    entry, manifest = store.entry(name), store.manifest_bytes(name)
+    with Registry(name, access or Access()) as registry, store.adding():
+        for layer in dict.fromkeys(entry.manifest.blobs):
+            status = f"pushing {layer.digest.short}"
+            yield Progress(status, layer.digest, layer.size)
+            for sent in _push_layer(registry, store.blobs.path(layer.digest), layer, pace or Pace()):
+                yield Progress(status, layer.digest, layer.size, sent)
+            yield Progress(status, layer.digest, layer.size, layer.size)
+        yield Progress("pushing manifest")
+        registry.put_manifest(manifest)
+    yield Progress("success")
+
+
+def _push_layer(registry: Registry, path: Path, layer: Layer, pace: Pace) -> Iterator[int]:
+    """Upload a blob unless it is there; the bytes that were sent, again and again."""
+    if registry.has_blob(layer.digest):
+        return
+    url = registry.begin_upload(layer.digest, _repository(registry.name, layer))
+    if url is None:
+        return
+    position, tries = 0, 0
+    while position < layer.size:
+        end = min(position + pace.send_bytes, layer.size)
+        try:
+            url = registry.upload(url, position, end, _pieces(path, position, end))
+            position, tries = end, 0
+        except TemporaryError as error:
+            tries += 1
+            if tries >= pace.tries:
+                raise RegistryError(f"max retries exceeded: {error}") from None
+            time.sleep(pace.pause_seconds * 2 ** (tries - 1))
+            position, url = _resume(registry, layer, url)
+        yield position
+    registry.finish_upload(url, layer.digest)
+
+
+def _resume(registry: Registry, layer: Layer, url: str) -> tuple[int, str]:
+    """Where a cut upload goes on: at what the registry has, else from the beginning."""
+    try:
+        return registry.uploaded(url)
+    except RegistryError:
+        begun = registry.begin_upload(layer.digest, None)
+        if begun is None:
+            raise RegistryError("the registry took over a blob that nobody offered") from None
+        return 0, begun
+
+
+def _repository(name: ModelName, layer: Layer) -> str | None:
+    """Where on the same registry a layer came from."""
+    host, _, path = (layer.source or "").partition("/")
+    return path.rpartition(":")[0] if host == name.host else None
+
+
+def _pieces(path: Path, begin: int, end: int) -> Iterator[bytes]:
+    with store_errors("a blob cannot be read"), path.open("rb") as file:
+        file.seek(begin)
+        while begin < end:
+            piece = file.read(min(_PIECE_BYTES, end - begin))
+            if not piece:
+                raise OSError(f"it ends at byte {begin}")
+            begin += len(piece)
+            yield piece

@@ -1,0 +1,211 @@
+"""list, cp, rm, prune, verify, create, pull, push and show, on small stores."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from chaski.cli.main import chaski_command
+from chaski.names import ModelName
+from chaski.store.store import Store
+from tests.store.fake_registry import FakeRegistry
+from tests.store.stores import put_by_hand, snapshot
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = "registry.ollama.ai/library"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with FakeRegistry().running() as running:
+        yield running
+
+
+def chaski(*arguments: str) -> Result:
+    return CliRunner().invoke(chaski_command, arguments)
+
+
+def digest_of(name: str) -> str:
+    return Store.default().entry(ModelName.parse(name)).digest.short
+
+
+def test_the_list(root: Path) -> None:
+    assert chaski("list").output == "NAME    ID    SIZE    MODIFIED\n"
+    for name, size, days in (("one/latest", 4_700_000, 3), ("Two/1b", 7, 0), ("one/new", 25_000, 1)):
+        path = put_by_hand(root, f"{LIBRARY}/{name}", {"model": bytes(size)}, b"{}")
+        then = time.time() - days * 86400 - 100
+        os.utime(path, (then, then))
+    before = snapshot(root)
+    ids = [digest_of(name) for name in ("two:1b", "one:new", "one")]
+    rows = [
+        "NAME          ID              SIZE      MODIFIED",
+        f"Two:1b        {ids[0]}    9 B       About a minute ago",
+        f"one:new       {ids[1]}    25 KB     24 hours ago",
+        f"one:latest    {ids[2]}    4.7 MB    3 days ago",
+    ]
+    assert chaski("list").output.splitlines() == rows
+    assert chaski("ls", "TWO").output.split()[4:6] == ["Two:1b", ids[0]]
+    assert [line.split()[0] for line in chaski("list", "one").output.splitlines()] == [
+        "NAME",
+        "one:new",
+        "one:latest",
+    ]
+    assert snapshot(root) == before
+
+
+def test_the_list_is_quick_and_light(root: Path) -> None:
+    for number in range(20):
+        put_by_hand(root, f"{LIBRARY}/model/{number}", {"model": b"weights"})
+    program = (
+        "import sys, time\nbegin = time.perf_counter()\n"
+        "from chaski.cli.main import chaski_command\n"
+        "chaski_command(['list'], standalone_mode=False)\n"
+        "print(*sys.modules, time.perf_counter() - begin, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert len(done.stdout.splitlines()) == 21
+    *modules, seconds = done.stderr.split()
+    assert not {"numpy", "httpcore2", "chaski.formats", "jinja2"} & set(modules)
+    assert float(seconds) < 0.3
+
+
+def test_copies_and_removals(root: Path) -> None:
+    put_by_hand(root, f"{LIBRARY}/one/latest", {"model": b"weights"})
+    assert chaski("cp", "one", "me/two:1").output == "copied 'one' to 'me/two:1'\n"
+    assert digest_of("me/two:1") == digest_of("one")
+    assert chaski("rm", "one", "me/two:1").output == "deleted 'one'\ndeleted 'me/two:1'\n"
+    assert list(Store(root).blobs) == []
+    result = chaski("rm", "one")
+    assert (result.exit_code, result.stderr) == (1, "Error: model 'one:latest' not found\n")
+    assert chaski("cp", "one", "two").stderr == "Error: model 'one:latest' not found\n"
+    assert chaski("cp", "../one", "two").stderr.startswith("Error: invalid model name")
+
+
+def test_verification(root: Path) -> None:
+    put_by_hand(root, f"{LIBRARY}/one/latest", {"model": b"weights"}, b"{}")
+    assert chaski("verify").output == "2 files, 9 B: all as they should be\n"
+    weights = Store(root).entry(ModelName.parse("one")).manifest.layers[0].digest
+    (root / "blobs" / weights.file_name).write_bytes(b"Weights")
+    result = chaski("verify", "one")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "FILE            PROBLEM                                    MODELS",
+        f"{weights.short}    damaged: its content has another digest    one:latest",
+    ]
+    assert result.stderr.startswith("Error: 1 of 2 files are not what they should be")
+
+
+def test_pruning(root: Path) -> None:
+    put_by_hand(root, f"{LIBRARY}/one/latest", {"model": b"weights"}, b"{}")
+    leftover = root / "blobs/sha256-leftover"
+    leftover.write_bytes(bytes(5000))
+    os.utime(leftover, (1, 1))
+    assert chaski("prune").output == "deleted 1 files, 5 KB\n"
+    assert chaski("verify").exit_code == 0
+
+
+def test_a_model_is_made_shown_and_run(root: Path, tiny_llama: Path, tmp_path: Path) -> None:
+    modelfile = tmp_path / "My file"
+    modelfile.write_text(
+        f'FROM {tiny_llama}\nPARAMETER temperature 0\nPARAMETER num_predict 4\nPARAMETER stop "<a>"\n'
+        'PARAMETER stop "b c"\nSYSTEM """be brief\n\nvery\nbrief"""\nLICENSE MIT\n'
+    )
+    result = chaski("create", "mine", "-f", str(modelfile))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == ""
+    layers = r"(creating new layer sha256:[0-9a-f]{64}\n){5}"
+    assert re.fullmatch(rf"parsing GGUF\n{layers}writing manifest\nsuccess\n", result.stderr)
+    before = snapshot(root)
+    shown = chaski("show", "mine").output
+    assert "  Model\n    name                Tiny\n" in shown
+    parameters = [("num_predict", "4"), ("stop", '"<a>"'), ("stop", '"b c"'), ("temperature", "0.0")]
+    assert "  Parameters\n" + "".join(f"    {key:<15}{value}\n" for key, value in parameters) in shown
+    assert "  System\n    be brief\n    very\n    ...\n" in shown
+    assert "  License\n    MIT\n" in shown
+    assert chaski("show", "mine", "--system").output == "be brief\n\nvery\nbrief\n"
+    assert chaski("show", "mine", "--license").output == "MIT\n"
+    assert chaski("show", "mine", "--parameters").output.splitlines()[1] == f'{"stop":<30} "<a>"'
+    answer = chaski("run", "mine", "hello")
+    assert answer.exit_code == 0, answer.output
+    same = ("--temperature", "0", "--num-predict", "4", "--system", "be brief\n\nvery\nbrief")
+    assert answer.stdout == chaski("run", str(tiny_llama), "hello", *same).stdout
+    assert snapshot(root) == before
+
+
+def test_the_modelfile_makes_the_model_again(root: Path, tiny_llama: Path, tmp_path: Path) -> None:
+    modelfile = tmp_path / "Modelfile"
+    modelfile.write_text(
+        f'FROM {tiny_llama}\nPARAMETER top_k 3\nPARAMETER stop " a"\nTEMPLATE """x\n{{{{ .Prompt }}}}"""\n'
+        "SYSTEM hi\nMESSAGE user one\nMESSAGE assistant two\nLICENSE MIT\nPARSER qwen3\n"
+    )
+    chaski("create", "mine", "-f", str(modelfile))
+    shown = chaski("show", "mine", "--modelfile").output
+    assert shown.startswith('# Modelfile generated by "chaski show"\n')
+    assert "# FROM mine:latest\n" in shown
+    modelfile.write_text(shown)
+    assert chaski("create", "again", "-f", str(modelfile)).exit_code == 0
+    kinds = {
+        name: {layer.kind: layer.digest for layer in Store(root).entry(ModelName.parse(name)).manifest.layers}
+        for name in ("mine", "again")
+    }
+    assert kinds["mine"] == kinds["again"]
+
+
+def test_creating_without_a_modelfile(
+    root: Path, tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "no Modelfile or safetensors files found" in chaski("create", "mine").stderr
+    (tmp_path / "tiny.gguf").symlink_to(tiny_llama)
+    result = chaski("create", "mine", "-q", "q8_0")
+    assert result.exit_code == 0, result.stderr
+    assert "quantizing F32 model to Q8_0\n" in result.stderr
+    assert chaski("create", "mine", "-f", "none").stderr == "Error: specified Modelfile wasn't found\n"
+    assert "supported types are F32, F16" in chaski("create", "mine", "-q", "q3").stderr
+
+
+def test_show_says_what_is_missing(root: Path, tiny_llama: Path) -> None:
+    put_by_hand(root, f"{LIBRARY}/plain/latest", {"model": tiny_llama.read_bytes()})
+    for option in ("--license", "--parameters", "--system"):
+        assert chaski("show", "plain", option).stderr == f"Error: plain:latest has no {option[2:]}\n"
+    result = chaski("show", "plain", "--license", "--system")
+    assert result.exit_code == 2
+    assert (
+        "only one of '--license', '--modelfile', '--parameters', '--system', '--template' can be"
+        in result.stderr
+    )
+
+
+def test_there_and_back(root: Path, registry: FakeRegistry, tiny_llama: Path) -> None:
+    registry.put({"model": tiny_llama.read_bytes(), "system": b"be brief"}, "me/model:1")
+    name = f"http://{registry.host}/me/model:1"
+    assert chaski("pull", name).stderr.endswith("Error: insecure protocol http\n")
+    result = chaski("pull", name, "--insecure")
+    assert result.exit_code == 0, result.stderr
+    first, *pulling, verifying, writing, success = result.stderr.splitlines()
+    assert first == "pulling manifest"
+    assert len(pulling) == 3
+    assert (verifying, writing, success) == ("verifying sha256 digest", "writing manifest", "success")
+    assert chaski("run", f"{registry.host}/me/model:1", "hello", "--num-predict", "2").exit_code == 0
+    chaski("cp", f"{registry.host}/me/model:1", f"{registry.host}/me/other:2")
+    result = chaski("push", f"http://{registry.host}/me/other:2", "--insecure")
+    assert result.exit_code == 0, result.stderr
+    assert registry.manifests["me/other:2"] == registry.manifests["me/model:1"]
+    result = chaski("pull", f"http://{registry.host}/me/none", "--insecure")
+    assert result.stderr.endswith("Error: pull model manifest: file does not exist\n")

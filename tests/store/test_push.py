@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaski.errors import AccessDeniedError, ModelNotFoundError, RegistryError
+from chaski.names import ModelName
+from chaski.store.download import Pace
+from chaski.store.http import Access
+from chaski.store.manifest import CONFIG, Layer, Manifest, media_type
+from chaski.store.pull import pull
+from chaski.store.push import push
+from chaski.store.store import Store
+from tests.store.fake_registry import FakeRegistry
+from tests.store.stores import assert_valid
+
+WEIGHTS = random.Random(2).randbytes(300_000)
+LOCAL = Access(insecure=True, private_hosts=frozenset({"127.0.0.1"}), stall_seconds=1.0)
+PACE = Pace(connections=2, min_part_bytes=100_000, pause_seconds=0.001, send_bytes=70_000)
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with FakeRegistry().running() as running:
+        yield running
+
+
+@pytest.fixture
+def store(tmp_path: Path, registry: FakeRegistry) -> Store:
+    """A store with the model `me/model:1` of that registry."""
+    store = Store(tmp_path / "models")
+    with store.adding():
+        layers = [(media_type("model"), WEIGHTS), (media_type("system"), b"be brief"), (CONFIG, b"{}")]
+        *rest, config = [Layer(kind, store.blobs.add(data), len(data)) for kind, data in layers]
+        store.put(registry.name(), Manifest(config, tuple(rest)).encode())
+    return store
+
+
+def test_a_model_goes_and_comes_back(store: Store, registry: FakeRegistry, tmp_path: Path) -> None:
+    events = [event.status for event in push(store, registry.name(), LOCAL, PACE)]
+    layers = store.entry(registry.name()).manifest.blobs
+    expected = [f"pushing {layer.digest.short}" for layer in layers]
+    assert list(dict.fromkeys(events)) == ["retrieving manifest", *expected, "pushing manifest", "success"]
+    assert registry.manifests["me/model:1"] == store.manifest_bytes(registry.name())
+    sizes = [int(headers["Content-Length"]) for method, _, headers in registry.requests if method == "PATCH"]
+    assert sizes[:5] == [70_000] * 4 + [20_000]
+    other = Store(tmp_path / "other")
+    list(pull(other, registry.name(), LOCAL, PACE))
+    assert other.entry(registry.name()).digest == store.entry(registry.name()).digest
+    assert_valid(other)
+
+
+def test_what_is_there_is_not_sent(store: Store, registry: FakeRegistry) -> None:
+    list(push(store, registry.name(), LOCAL, PACE))
+    registry.requests.clear()
+    list(push(store, registry.name(), LOCAL, PACE))
+    assert [method for method, _, _ in registry.requests] == ["HEAD"] * 3 + ["PUT"]
+
+
+def test_a_cut_upload_goes_on(store: Store, registry: FakeRegistry) -> None:
+    registry.upload_cuts.extend([10_000, 50_000, 1])
+    list(push(store, registry.name(), LOCAL, PACE))
+    assert WEIGHTS in registry.blobs.values()
+    starts = [headers["Content-Range"] for method, _, headers in registry.requests if method == "PATCH"]
+    assert starts[:3] == ["0-69999", "10000-79999", "60000-129999"]
+
+
+def test_an_upload_that_never_goes_through(store: Store, registry: FakeRegistry) -> None:
+    registry.upload_cuts.extend([0] * 100)
+    with pytest.raises(RegistryError, match="max retries exceeded"):
+        list(push(store, registry.name(), LOCAL, PACE))
+    assert registry.manifests == {}
+
+
+def test_layers_of_other_models_there_are_taken_over(store: Store, registry: FakeRegistry) -> None:
+    entry = store.entry(registry.name())
+    weights, system = entry.manifest.layers
+    source = f"{registry.host}/library/base:1"
+    moved = Layer(weights.media_type, weights.digest, weights.size, source)
+    elsewhere = Layer(system.media_type, system.digest, system.size, "registry.ollama.ai/library/base:1")
+    with store.adding():
+        store.put(registry.name(), Manifest(entry.manifest.config, (moved, elsewhere)).encode())
+    list(push(store, registry.name(), LOCAL, PACE))
+    begun = [path for method, path, _ in registry.requests if method == "POST"]
+    assert [path.partition("?")[2] for path in begun] == [
+        f"mount=sha256%3A{weights.digest.hex}&from=library%2Fbase",
+        "",
+        "",
+    ]
+
+
+def test_credentials_are_sent_with_each_request(store: Store, registry: FakeRegistry) -> None:
+    registry.token = "secret"
+    list(push(store, registry.name(), LOCAL, PACE))
+    sent = [headers.get("Authorization") for _, path, headers in registry.requests if "/token" not in path]
+    assert sent[0] is None
+    assert set(sent[1:]) == {"Bearer secret"}
+
+
+def test_who_may_not_push(store: Store, registry: FakeRegistry) -> None:
+    registry.token = "secret"
+    registry.realm = f"http://{registry.host}/nothing"
+    with pytest.raises(AccessDeniedError, match="unauthorized: access denied"):
+        list(push(store, registry.name(), LOCAL, PACE))
+
+
+def test_only_what_is_here_can_be_pushed(store: Store, registry: FakeRegistry) -> None:
+    with pytest.raises(ModelNotFoundError, match="not found"):
+        list(push(store, ModelName.parse("none"), LOCAL, PACE))
+    assert registry.requests == []

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaski.errors import ModelNotFoundError
+from chaski.names import ModelName
+from chaski.store.store import Store
+from chaski.store.verify import verify
+from tests.store.stores import put_by_hand, snapshot
+
+ONE, TWO = ModelName.parse("one"), ModelName.parse("two")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    library = "registry.ollama.ai/library"
+    put_by_hand(tmp_path, f"{library}/one/latest", {"model": b"weights", "system": b"one"}, b'{"a":1}')
+    put_by_hand(tmp_path, f"{library}/two/latest", {"model": b"weights", "system": b"two"}, b'{"a":2}')
+    (tmp_path / "blobs/sha256-notes").touch()
+    return Store(tmp_path)
+
+
+def problems(store: Store, *names: ModelName) -> dict[bytes, str]:
+    found = {}
+    for finding in verify(store, names):
+        if finding.problem and finding.digest:
+            path = store.blobs.path(finding.digest)
+            found[path.read_bytes() if path.exists() else b""] = finding.problem
+    return found
+
+
+def test_a_store_without_faults(store: Store) -> None:
+    before = snapshot(store.root)
+    findings = list(verify(store))
+    assert [finding.problem for finding in findings] == [None] * 5
+    assert ("one:latest", "two:latest") in [finding.models for finding in findings]
+    assert [len(list(verify(store, names))) for names in ([ONE], [ONE, TWO])] == [3, 5]
+    assert snapshot(store.root) == before
+
+
+def test_all_kinds_of_faults_are_found(store: Store) -> None:
+    orphan = store.blobs.add(b"orphan")
+    weights, system = store.entry(ONE).manifest.layers
+    store.blobs.path(weights.digest).write_bytes(b"Weights")
+    store.blobs.path(orphan).write_bytes(b"0rphan")
+    store.blobs.path(store.entry(TWO).manifest.layers[1].digest).write_bytes(b"too long")
+    store.blobs.remove(system.digest)
+    damaged = "damaged: its content has another digest"
+    assert problems(store) == {
+        b"Weights": damaged,
+        b"0rphan": damaged,
+        b"too long": "8 bytes instead of 3",
+        b"": "missing",
+    }
+    assert problems(store, ONE) == {b"Weights": damaged, b"": "missing"}
+
+
+def test_a_damaged_manifest_is_a_finding(store: Store) -> None:
+    (store.root / "manifests/registry.ollama.ai/library/one/latest").write_text("?")
+    (finding,) = [finding for finding in verify(store) if finding.problem]
+    assert (finding.digest, finding.models) == (None, ("one:latest",))
+    assert "is damaged" in str(finding.problem)
+    with pytest.raises(ModelNotFoundError):
+        list(verify(store, [ModelName.parse("three")]))
