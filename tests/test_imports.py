@@ -31,7 +31,7 @@ SIDE_ROOMS = {
 ABOVE_SIDE_ROOMS = {"runner", "server", "cli"}
 # The package's own face, and what only `ml.cpu` touches.
 FACE = {"__init__", "__main__"}
-HEAVY = {"numpy", "jinja2", "tokenizers", "sentencepiece", "torch", "chaski._native"}
+HEAVY = {"numpy", "jinja2", "tokenizers", "sentencepiece", "llguidance", "torch", "chaski._native"}
 
 
 def room(path: Path) -> str:

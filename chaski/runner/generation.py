@@ -18,6 +18,7 @@ from chaski.runner.sequence import Sequence
 from chaski.runner.slots import Slot
 from chaski.runner.stream import Piece, PieceStream
 from chaski.sample import Sampled, Sampler, SamplingOptions
+from chaski.sample.grammar import Grammar
 
 __all__ = ["Decoder", "Generation", "Request", "Shift"]
 
@@ -54,6 +55,7 @@ class Request:
     shift           what happens when it fills its context before that; None when it cannot
     context         tokens that a sequence may hold
     max_guesses     tokens that may be guessed and computed ahead, at a time
+    grammar         which tokens may come; None is all of them. Nothing is guessed with one
     end_ids         tokens that end it
     decoder         makes the text; None when nobody reads it
     dropped_tokens  how many tokens the prompt lost to fit into the context
@@ -67,6 +69,7 @@ class Request:
     shift: Shift | None = None
     sampling: SamplingOptions
     max_guesses: int = 0
+    grammar: Grammar | None = None
     end_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
     decoder: Decoder | None = None
@@ -78,9 +81,11 @@ class Generation(Sequence):
     """A prompt and its answer. Its events are pieces of the text, and `Done`."""
 
     __slots__ = (
+        "_allowed",
         "_cached",
         "_decoder",
         "_end",
+        "_grammar",
         "_guesses",
         "_lookup",
         "_num_generated",
@@ -97,7 +102,10 @@ class Generation(Sequence):
 
     def __init__(self, request: Request) -> None:
         super().__init__(request.prompt, request.groups)
-        self._lookup = Lookup(self.tokens, request.max_guesses) if request.max_guesses else None
+        guesses = request.max_guesses > 0 and request.grammar is None
+        self._lookup = Lookup(self.tokens, request.max_guesses) if guesses else None
+        self._grammar = request.grammar
+        self._allowed = request.grammar.allowed() if request.grammar else None
         self._guesses: list[int] = []  # for the positions behind the last token
         self._request = request
         self._sampler = Sampler(request.sampling)
@@ -170,7 +178,7 @@ class Generation(Sequence):
             self._stop("length")
             return
         try:
-            sampled = self._sampler.sample(row)
+            sampled = self._sampler.sample(row, self._allowed)
         except ChaskiError as error:
             self._stop(error)
             return
@@ -200,8 +208,12 @@ class Generation(Sequence):
             if self._pieces.stop_string is not None:
                 break
             self._num_generated += 1
+            if self._grammar is not None:
+                self._grammar.accept(one.token_id)
             if one.token_id not in self._request.end_ids:
                 self._write(one)
+        if sampled and self._grammar is not None and self.is_running:
+            self._allowed = self._grammar.allowed()
         if self._end is not None:
             reason, self._end = self._end, None
             self._finish(reason)

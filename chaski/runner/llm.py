@@ -26,6 +26,7 @@ from chaski.runner.options import GenerateOptions, Limits, parse_options
 from chaski.runner.readout import EveryOutput, PooledOutput, normalized
 from chaski.runner.sequence import Sequence
 from chaski.runner.stored import Defaults
+from chaski.sample.grammar import Grammar, GrammarCompiler, Spelling
 
 if TYPE_CHECKING:
     from chaski.runner.asynchronous import AsyncModel
@@ -266,6 +267,7 @@ class LLM:
             Request(
                 prompt=prompt,
                 limit=self._limit(len(prompt), limits),
+                grammar=self._grammar(limits),
                 context=self.context,
                 shift=shift,
                 max_guesses=limits.draft_num_predict if self.engine.can_guess else 0,
@@ -277,6 +279,20 @@ class LLM:
                 load_seconds=self.load_seconds,
             )
         )
+
+    def _grammar(self, limits: Limits) -> Grammar | None:
+        return None if limits.format is None else self._grammars.compile(limits.format, limits.format_after)
+
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        tokenizer = self.tokenizer
+        spelling = Spelling(
+            tokens=[tokenizer.token_bytes(token_id, special=True) for token_id in range(tokenizer.size)],
+            control_ids=tokenizer.control_ids(),
+            end_ids=sorted(tokenizer.eos_ids),
+            encode=lambda text: tokenizer.encode(text, add_special=False, parse_special=False),
+        )
+        return GrammarCompiler(spelling, self.vocab_size)
 
     def _checked(self, token_ids: Items[int]) -> list[int]:
         ids = [int(token) for token in token_ids]

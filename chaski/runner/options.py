@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from chaski.errors import OptionError
 from chaski.sample import SamplingOptions
+from chaski.sample.grammar import Format
 
 __all__ = ["GenerateOptions", "Limits", "parse_options"]
 
@@ -31,6 +32,8 @@ class GenerateOptions(TypedDict, total=False):
     frequency_penalty: float
     seed: int | None
     draft_num_predict: int
+    format: Format | None
+    format_after: str
     logprobs: bool
     top_logprobs: int
 
@@ -45,6 +48,8 @@ class Limits:
     shift        forget half of what is behind num_keep when the context is full, instead of ending
     draft_num_predict  how many tokens may be guessed from the text so far and computed at once; the answer is
                  the same, and sooner there if it repeats something; 0 guesses nothing
+    format       "json", or a JSON schema that the answer follows; None for text
+    format_after text of the answer behind which `format` begins, the end of thinking for instance
     stop         texts that end the answer and are not part of it
     """
 
@@ -53,6 +58,8 @@ class Limits:
     truncate: bool = False
     shift: bool = True
     draft_num_predict: int = 15
+    format: Format | None = None
+    format_after: str = ""
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -63,6 +70,9 @@ class Limits:
         _require("draft_num_predict", self.draft_num_predict, is_count, "an integer of at least 0")
         _require("truncate", self.truncate, isinstance(self.truncate, bool), "True or False")
         _require("shift", self.shift, isinstance(self.shift, bool), "True or False")
+        is_format = self.format is None or self.format == "json" or isinstance(self.format, Mapping)
+        _require("format", self.format, is_format, '"json" or a JSON schema')
+        _require("format_after", self.format_after, isinstance(self.format_after, str), "a text")
         are_texts = isinstance(self.stop, tuple) and all(isinstance(x, str) and x for x in self.stop)
         _require("stop", self.stop, are_texts, "a text or a list of texts, none of them empty")
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from chaski.errors import SamplingError
 from chaski.sample import select, transforms
@@ -68,16 +69,20 @@ class Sampler:
         for token_id in token_ids:
             self.accept(token_id)
 
-    def sample(self, logits: Logits) -> Sampled:
+    def sample(self, logits: Logits, allowed: npt.NDArray[np.bool_] | None = None) -> Sampled:
         """The next token. It is not accepted yet.
 
+        allowed: (at least vocabulary,), whether a token may be chosen at all; None is every one of them.
         logits: (vocabulary,), float32, left as they are; -inf rules a token out. Raises `SamplingError` if
         there are none, or any is NaN or +inf, or all are -inf.
         """
         if not 0 < logits.size <= transforms.MAX_VOCABULARY:
             limit = transforms.MAX_VOCABULARY
             raise SamplingError(f"there are {logits.size} logits to sample from; it must be 1 to {limit}")
-        token_id = self._choose(self._penalize(logits) if self._counts else logits)
+        considered = self._penalize(logits) if self._counts else logits
+        if allowed is not None:
+            considered = np.where(allowed[: logits.size], considered, np.float32(-np.inf))
+        token_id = self._choose(considered)
         if not self.options.logprobs:
             return Sampled(token_id)
         return _with_logprobs(logits, token_id, self.options.top_logprobs)

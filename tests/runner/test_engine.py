@@ -413,7 +413,7 @@ def test_guesses_are_computed_with_the_token_before_them() -> None:
 
 
 def test_guesses_leave_room_for_everybody_who_decodes() -> None:
-    engine, program = make(parallel=3)
+    engine, _ = make(parallel=3)
     pattern = [*range(10, 20), 10, 11, 12]
     guessing = [request(pattern, 6, context=100, max_guesses=8) for _ in range(2)]
     other = request([500], 9)

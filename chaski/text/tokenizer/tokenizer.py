@@ -84,6 +84,10 @@ class Tokenizer:
             return self._codec.token_bytes(token, kind)
         return token.encode("utf-8", "surrogateescape") if special else b""
 
+    def control_ids(self) -> list[int]:
+        """The tokens that add nothing to a text."""
+        return self._vocabulary.ids_of_type(*_HIDDEN)
+
     def is_special(self, token_id: int) -> bool:
         """Whether `encode` finds the token by its spelling, before the algorithm sees the text."""
         return token_id in self._special_ids
