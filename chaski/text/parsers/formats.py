@@ -1,0 +1,172 @@
+"""The table of formats: how families of models write thinking and calls, and how a template shows which.
+
+The names are those that Ollama stores with a model as its parser; families without one have names of ours.
+Sources: the models' chat templates and cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chaski.errors import UnsupportedError
+from chaski.text.parsers.harmony import HarmonyParser
+from chaski.text.parsers.pieces import Parser
+from chaski.text.parsers.readers import (
+    Tools,
+    read_braces,
+    read_json,
+    read_json_or_python,
+    read_known_json,
+    read_named_json,
+    read_pairs,
+    read_parameters,
+    read_python,
+)
+from chaski.text.parsers.stream import Block, StreamParser
+
+_THINK = ("<think>", "</think>")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a family writes: blocks of calls, the tags of thinking, and `silent` tags that say nothing."""
+
+    blocks: tuple[Block, ...] = ()
+    thinking: tuple[str, str] | None = _THINK
+    silent: tuple[str, ...] = ()
+
+
+_BARE_JSON = (
+    Block("{", None, read_known_json, is_bare=True),
+    Block("[", None, read_known_json, is_bare=True),
+)
+_HERMES = Format((Block("<tool_call>", "</tool_call>", read_json),))
+_CODER = Format(
+    (
+        Block("<tool_call>", "</tool_call>", read_parameters, quoted=False),
+        Block("<function=", "</function>", read_parameters, quoted=False, keeps_opening=True),
+    )
+)
+_DEEPSEEK = Format(
+    (Block("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", read_named_json("<｜tool▁sep｜>")),),
+    silent=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+)
+_MISTRAL = Format(
+    (Block("[TOOL_CALLS]", None, read_named_json("[ARGS]"), before_json="[ARGS]"),),
+    thinking=("[THINK]", "[/THINK]"),
+)
+_COHERE = Format(
+    (Block("<|START_ACTION|>", "<|END_ACTION|>", read_json),),
+    thinking=("<|START_THINKING|>", "<|END_THINKING|>"),
+    silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+)
+_COMMAND_R = Format((Block("Action: ```json", "```", read_json), Block("Action:```json", "```", read_json)))
+_LLAMA = Format((Block("<|python_tag|>", "<|eom_id|>", read_json_or_python), *_BARE_JSON))
+_GEMMA3 = Format((Block("```tool_code", "```", read_python),), thinking=None)
+_GEMMA4 = Format(
+    (Block("<|tool_call>", "<tool_call|>", read_braces('<|"|>'), quoted=False),),
+    thinking=("<|channel>thought\n", "<channel|>"),
+)
+_FUNCTION_GEMMA = Format(
+    (Block("<start_function_call>", "<end_function_call>", read_braces("<escape>"), quoted=False),)
+)
+_GLM = Format((Block("<tool_call>", "</tool_call>", read_pairs, quoted=False),))
+_LFM2 = Format((Block("<|tool_call_start|>", "<|tool_call_end|>", read_python),))
+_OLMO3 = Format((Block("<function_calls>", "</function_calls>", read_python),))
+_HARMONY = Format(thinking=None)
+
+FORMATS: Mapping[str, Format] = {
+    "bare-json": Format(_BARE_JSON),
+    "cogito": _DEEPSEEK,
+    "cohere": _COHERE,
+    "command-r": _COMMAND_R,
+    "deepseek3": _DEEPSEEK,
+    "functiongemma": _FUNCTION_GEMMA,
+    "gemma3": _GEMMA3,
+    "gemma4": _GEMMA4,
+    "gemma4-no-thinking": _GEMMA4,
+    "glm-4.7": _GLM,
+    "harmony": _HARMONY,
+    "hermes": _HERMES,
+    "lfm2": _LFM2,
+    "lfm2-thinking": _LFM2,
+    "llama3": _LLAMA,
+    "ministral": _MISTRAL,
+    "mistral": _MISTRAL,
+    "nemotron-3-nano": _CODER,
+    "olmo3": _OLMO3,
+    "olmo3-think": _OLMO3,
+    "passthrough": Format(thinking=None),
+    "qwen3": _HERMES,
+    "qwen3-coder": _CODER,
+    "qwen3-thinking": _HERMES,
+    "qwen3-vl-instruct": _HERMES,
+    "qwen3-vl-thinking": _HERMES,
+    "qwen3.5": _CODER,
+}
+
+# The first sign that stands in a template says the format, so the narrower ones come first.
+_SIGNS = {
+    "<|channel|>": "harmony",
+    "<|tool_call>": "gemma4",
+    "<start_function_call>": "functiongemma",
+    "<function=": "qwen3-coder",
+    "<arg_key>": "glm-4.7",
+    "<tool_call>": "hermes",
+    "[TOOL_CALLS]": "mistral",
+    "tool▁call▁begin": "deepseek3",
+    "<|START_ACTION|>": "cohere",
+    "Action:": "command-r",
+    "<|tool_call_start|>": "lfm2",
+    "<function_calls>": "olmo3",
+    "<|python_tag|>": "llama3",
+    "ipython": "llama3",
+    "tool_code": "gemma3",
+}
+# Where the template shows nothing: what models of the architecture were trained on.
+_ARCHITECTURES = {"gpt-oss": "harmony", "gptoss": "harmony", "gemma3": "gemma3", "llama": "llama3"}
+# Thinking that templates open or strip, for formats of calls that are used with several.
+_THINKING_TAGS = (
+    _THINK,
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<seed:think>", "</seed:think>"),
+)
+
+
+def choose_format(template: str, architecture: str = "") -> str:
+    """The name of the format that the template, Jinja or Go, shows; else the one of the architecture."""
+    found = next((name for sign, name in _SIGNS.items() if sign in template), None)
+    return found or _ARCHITECTURES.get(architecture, "bare-json")
+
+
+def parser_for(
+    name: str,
+    tools: Tools = (),
+    prompt: str = "",
+    thinking: bool = True,
+    thinking_tags: tuple[str, str] | None = None,
+    tool_call_tag: str = "",
+) -> Parser:
+    """A fresh parser for one answer, by the name of a format; `UnsupportedError` if there is no such format.
+
+    `prompt` is the text that the answer continues: it may have opened the thinking. `tools` are those of
+    the request; without any, text that looks like a call is content. `thinking_tags` and `tool_call_tag`
+    are what a Go template shows (`GoTemplate.thinking_tags()`), for models that no format here describes.
+    """
+    if (format := FORMATS.get(name)) is None:
+        raise UnsupportedError(f"there is no parser {name!r}; there are {', '.join(FORMATS)}")
+    if format is _HARMONY:
+        return HarmonyParser(prompt)
+    tags = (thinking_tags or format.thinking) if thinking else None
+    blocks = format.blocks if tools else ()
+    if tools and tool_call_tag and all(block.opening != tool_call_tag for block in blocks):
+        blocks = (Block(tool_call_tag, None, read_json), *blocks)
+    is_thinking = tags is not None and prompt.rstrip().endswith(tags[0].strip())
+    return StreamParser(tags, blocks, format.silent, tools, is_thinking)
+
+
+def tags_in(template: str) -> tuple[str, str] | None:
+    """The thinking tags that a template names, if it names a known pair."""
+    return next((tags for tags in _THINKING_TAGS if tags[1] in template), None)

@@ -1,0 +1,42 @@
+"""What parsers give: pieces of an answer, each of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Text for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Text that the model wrote for itself."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call, whole. `arguments` is a JSON object in the order in which the model wrote it."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+Piece: TypeAlias = Content | Thinking | ToolCall
+
+
+class Parser(Protocol):
+    """A machine that text goes through in any portions."""
+
+    def feed(self, text: str) -> list[Piece]:
+        """What is certain now. The beginning of what may be a tag is kept back."""
+
+    def flush(self) -> list[Piece]:
+        """The rest, when no more text will come. The parser must not be used afterwards."""

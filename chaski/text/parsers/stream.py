@@ -1,0 +1,205 @@
+"""The machine behind all formats but harmony: thinking at the start, then content with blocks of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias
+
+from chaski.text.parsers.pieces import Content, Piece, Thinking
+from chaski.text.parsers.readers import JsonScanner, Reader, Tools, is_in_string
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where calls stand: from `opening` to `closing`, or without `closing` to the end of a JSON value.
+
+    With `is_bare` the opening is the first character of the call itself, and counts only at the start of the
+    answer. In `quoted` blocks a closing tag inside of a JSON string does not count. `keeps_opening` gives
+    the opening to the reader as well. JSON may have a name before it, up to the mark `before_json`.
+    """
+
+    opening: str
+    closing: str | None
+    read: Reader
+    quoted: bool = True
+    is_bare: bool = False
+    keeps_opening: bool = False
+    before_json: str | None = None
+
+
+Steps: TypeAlias = Generator[Piece, None, bool]
+"""Gives pieces; returns whether something was found, so that it may go on."""
+
+_BETWEEN_BARE_CALLS = " \t\r\n;,"
+
+
+class _State(Enum):
+    START = auto()
+    THINKING = auto()
+    CONTENT = auto()
+    BLOCK = auto()
+
+
+class StreamParser:
+    """Cuts a stream into pieces. Blanks around tags belong to the tags, not to the text."""
+
+    def __init__(
+        self,
+        thinking: tuple[str, str] | None = None,
+        blocks: Sequence[Block] = (),
+        silent: Sequence[str] = (),
+        tools: Tools = (),
+        is_thinking: bool = False,
+    ) -> None:
+        """`silent` are tags that say nothing; `is_thinking`: the prompt has opened the thinking already."""
+        self._thinking = thinking
+        self._blocks = {block.opening: block for block in blocks if not block.is_bare}
+        self._bare = {block.opening: block for block in blocks if block.is_bare}
+        self._marks = (*self._blocks, *silent)
+        self._tools = tools
+        self._state = _State.THINKING if is_thinking and thinking else _State.START
+        self._buffer = ""
+        self._skips_blanks = is_thinking
+        self._gap = ""
+        self._between: str | None = None
+        self._block: Block | None = None
+        self._scanner = JsonScanner()
+        self._scanned = 0
+
+    def feed(self, text: str) -> list[Piece]:
+        """What is certain now."""
+        self._buffer += text
+        return list(self._pieces(final=False))
+
+    def flush(self) -> list[Piece]:
+        """The rest."""
+        return list(self._pieces(final=True))
+
+    def _pieces(self, final: bool) -> Iterator[Piece]:
+        steps = {
+            _State.START: self._at_start,
+            _State.THINKING: self._in_thinking,
+            _State.CONTENT: self._in_content,
+            _State.BLOCK: self._in_block,
+        }
+        moved = True
+        while moved:
+            moved = yield from steps[self._state](final)
+
+    def _at_start(self, final: bool) -> Steps:
+        """Thinking or a bare call, if the first text that is not blank begins one."""
+        yield from ()
+        text = self._buffer.lstrip(self._between)
+        opening = self._thinking[0] if self._thinking else None
+        if opening and text.startswith(opening):
+            self._buffer = text.removeprefix(opening)
+            self._skips_blanks = True
+            self._state = _State.THINKING
+            return True
+        if not text or (opening and opening.startswith(text)):
+            if not final:
+                return False
+        elif text[0] in self._bare:
+            gap = self._buffer[: -len(text)]
+            self._open(self._bare[text[0]], gap if gap.strip() or not self._skips_blanks else "", text)
+            return True
+        self._state = _State.CONTENT
+        return True
+
+    def _in_thinking(self, final: bool) -> Steps:
+        assert self._thinking is not None
+        before, _, mark, after = self._cut((self._thinking[1],), final)
+        if before:
+            yield Thinking(before)
+        self._buffer = after
+        if not mark:
+            return False
+        self._skips_blanks = True
+        self._state = _State.START if self._bare else _State.CONTENT
+        self._thinking = None
+        return True
+
+    def _in_content(self, final: bool) -> Steps:
+        before, gap, mark, after = self._cut(self._marks, final)
+        if before:
+            yield Content(before)
+        self._buffer = after
+        if mark in self._blocks:
+            self._open(self._blocks[mark], gap, after)
+        self._skips_blanks = self._skips_blanks or bool(mark)
+        return bool(mark)
+
+    def _open(self, block: Block, gap: str, body: str) -> None:
+        self._state, self._block, self._gap, self._buffer = _State.BLOCK, block, gap, body
+        self._scanner, self._scanned = JsonScanner(), 0
+
+    def _in_block(self, final: bool) -> Steps:
+        assert self._block is not None
+        block = self._block
+        end = self._end_of(block)
+        if end is None and not final:
+            return False
+        body_end, rest = end if end is not None else (len(self._buffer), len(self._buffer))
+        body = self._buffer[:body_end]
+        calls = block.read(block.opening + body if block.keeps_opening else body, self._tools)
+        if calls is None:
+            opening = "" if block.is_bare else block.opening
+            yield Content(self._gap + opening + self._buffer[:rest])
+        else:
+            yield from calls
+        self._buffer = self._buffer[rest:]
+        self._skips_blanks = calls is not None
+        # Where one bare call was, another may follow.
+        follows = block.is_bare and calls is not None
+        self._state = _State.START if follows else _State.CONTENT
+        self._between = _BETWEEN_BARE_CALLS if follows else None
+        return bool(self._buffer) or final
+
+    def _end_of(self, block: Block) -> tuple[int, int] | None:
+        """Where the body ends, and where the rest begins."""
+        if block.closing is None:
+            start = self._start_of_json(block)
+            if start is None:
+                return None
+            end = self._scanner.feed(self._buffer, max(self._scanned, start))
+            self._scanned = len(self._buffer)
+            return None if end is None else (end, end)
+        found = self._buffer.find(block.closing, max(self._scanned - len(block.closing), 0))
+        while found >= 0 and block.quoted and is_in_string(self._buffer[:found]):
+            found = self._buffer.find(block.closing, found + 1)
+        self._scanned = len(self._buffer)
+        return None if found < 0 else (found, found + len(block.closing))
+
+    def _start_of_json(self, block: Block) -> int | None:
+        named = block.before_json is not None and not self._buffer.lstrip().startswith(("[", "{"))
+        if not named or block.before_json is None:
+            return 0
+        found = self._buffer.find(block.before_json)
+        return None if found < 0 else found + len(block.before_json)
+
+    def _cut(self, marks: Sequence[str], final: bool) -> tuple[str, str, str, str]:
+        """Text that is certain; the blanks and the mark behind it if there is one; what is left."""
+        text = self._buffer
+        if self._skips_blanks:
+            text = text.lstrip()
+            self._skips_blanks = not text
+        found = [(text.find(mark), mark) for mark in marks if mark in text]
+        if found:
+            start, mark = min(found)
+            before = text[:start].rstrip()
+            return before, text[len(before) : start], mark, text[start + len(mark) :]
+        kept = 0 if final else held_back(text, marks)
+        return text[: len(text) - kept], "", "", text[len(text) - kept :]
+
+
+def held_back(text: str, marks: Sequence[str]) -> int:
+    """How many characters at the end may belong to a mark: its beginning, and the blanks before it."""
+    longest = max((len(mark) for mark in marks), default=0)
+    for length in range(min(longest - 1, len(text)), 0, -1):
+        if any(mark.startswith(text[-length:]) for mark in marks):
+            break
+    else:
+        length = 0
+    return len(text) - len(text[: len(text) - length].rstrip()) if marks else 0

@@ -1,0 +1,367 @@
+"""Parsers of streamed answers: each format, any split of the text, and text that only looks like a call."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chaski.errors import UnsupportedError
+from chaski.text.parsers import Content, Thinking, ToolCall, choose_format, parser_for, tags_in
+from chaski.text.parsers.formats import FORMATS
+from chaski.text.template import GoTemplate
+
+FAMILIES = json.loads((Path(__file__).parents[1] / "data" / "go_templates.json").read_text())["families"]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string"},
+                    "days": {"type": "integer"},
+                    "on": {"type": ["boolean", "null"]},
+                    "deep": {"anyOf": [{"type": "object"}, {"type": "array"}]},
+                    "ratio": {"type": "number"},
+                },
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "now"}},
+]
+CALL = ToolCall("get_weather", {"city": "Rome"})
+NOW = ToolCall("now", {})
+
+
+def joined(pieces):
+    """Neighbours of one kind as one."""
+    result = []
+    for piece in pieces:
+        if result and not isinstance(piece, ToolCall) and type(result[-1]) is type(piece):
+            result[-1] = type(piece)(result[-1].text + piece.text)
+        else:
+            result.append(piece)
+    return result
+
+
+def parsed(format, portions, tools=TOOLS, prompt="", **options):
+    parser = parser_for(format, tools, prompt, **options)
+    pieces = [piece for portion in portions for piece in parser.feed(portion)]
+    pieces += parser.flush()
+    assert all(isinstance(piece, ToolCall) or piece.text for piece in pieces)
+    return joined(pieces)
+
+
+ROME = '{"name": "get_weather", "arguments": {"city": "Rome"}}'
+DEEP = '{"name": "get_weather", "arguments": {"city": "</tool_call>\\" {", "deep": {"a": [1, "]"]}}}'
+DEEP_CALL = ToolCall("get_weather", {"city": '</tool_call>" {', "deep": {"a": [1, "]"]}})
+BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+
+CASES = [
+    ("bare-json", "Hello there.", [Content("Hello there.")]),
+    ("bare-json", "  Hello  ", [Content("  Hello  ")]),
+    ("bare-json", "", []),
+    ("bare-json", ROME, [CALL]),
+    ("bare-json", f"\n {ROME}\n", [CALL]),
+    ("bare-json", f"[{ROME}, {ROME}]", [CALL, CALL]),
+    ("bare-json", f"{ROME}; {ROME}\nDone", [CALL, CALL, Content("Done")]),
+    ("bare-json", '{"name": "now"} and {"name": "now"}', [NOW, Content('and {"name": "now"}')]),
+    ("bare-json", '{"name": "other", "arguments": {}}', [Content('{"name": "other", "arguments": {}}')]),
+    ("bare-json", ' {"a": 1} text', [Content(' {"a": 1} text')]),
+    ("bare-json", f"Here: {ROME}", [Content(f"Here: {ROME}")]),
+    ("bare-json", '{"name": "now", "argu', [Content('{"name": "now", "argu')]),
+    ("bare-json", "[1] is a list", [Content("[1] is a list")]),
+    ("bare-json", "<think> deep\n</think>\n\nHi ", [Thinking("deep"), Content("Hi ")]),
+    ("bare-json", f"<think>x</think> {ROME}", [Thinking("x"), CALL]),
+    ("bare-json", "<think></think>Hi", [Content("Hi")]),
+    ("bare-json", "<thin", [Content("<thin")]),
+    ("bare-json", "Use <think> tags", [Content("Use <think> tags")]),
+    ("bare-json", "<think>never ends ", [Thinking("never ends ")]),
+    ("bare-json", '{"function": "now", "parameters": "{}"}', [NOW]),
+    ("bare-json", '{"type": "function", "function": {"name": "now", "arguments": null}}', [NOW]),
+    ("hermes", f"<tool_call>\n{ROME}\n</tool_call>", [CALL]),
+    (
+        "hermes",
+        f"Let me see. \n<tool_call>{ROME}</tool_call>\nthen",
+        [Content("Let me see."), CALL, Content("then")],
+    ),
+    (
+        "hermes",
+        f"<tool_call>{ROME}\n{ROME}</tool_call>\n<tool_call>{DEEP}</tool_call>",
+        [CALL, CALL, DEEP_CALL],
+    ),
+    ("hermes", f"<think>\nhm\n</think>\n\n<tool_call>{ROME}", [Thinking("hm"), CALL]),
+    ("hermes", "a <tool_call>no json</tool_call> b", [Content("a <tool_call>no json</tool_call> b")]),
+    ("hermes", "a <tool_call>{}</tool_call> b", [Content("a <tool_call>{}</tool_call> b")]),
+    ("hermes", "<tool_call></tool_call>", [Content("<tool_call></tool_call>")]),
+    ("hermes", "a < b and <tool", [Content("a < b and <tool")]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": NaN}</tool_call>', None),
+    ("hermes", '<tool_call>{"name": 3}</tool_call>', None),
+    ("hermes", '<tool_call>{"name": "now", "arguments": [1]}</tool_call>', None),
+    ("hermes", "<tool_call>" + "[" * 5000 + "</tool_call>", None),
+    (
+        "qwen3-coder",
+        "Ok\n<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n3\n"
+        '</parameter>\n<parameter=deep>{"a": "<b>"}</parameter><parameter=on>null</parameter>'
+        "<parameter=ratio>1.5</parameter>\n</function>\n</tool_call>",
+        [
+            Content("Ok"),
+            ToolCall(
+                "get_weather", {"city": "Rome", "days": 3, "deep": {"a": "<b>"}, "on": None, "ratio": 1.5}
+            ),
+        ],
+    ),
+    (
+        "qwen3-coder",
+        "<function=get_weather><parameter=city>\n 3 \n\n</parameter><parameter=days>x</parameter>"
+        "<parameter=on>TRUE</parameter><parameter=new>7</parameter></function>!",
+        [
+            ToolCall("get_weather", {"city": " 3 \n", "days": "x", "on": True, "new": "7"}),
+            Content("!"),
+        ],
+    ),
+    ("qwen3-coder", "<tool_call><function=now></function></tool_call>", [NOW]),
+    ("qwen3-coder", "<tool_call>{}</tool_call>", None),
+    ("llama3", f"<|python_tag|>{ROME.replace('arguments', 'parameters')}<|eom_id|>", [CALL]),
+    ("llama3", f"<|python_tag|>{ROME}; {ROME}", [CALL, CALL]),
+    ("llama3", '<|python_tag|>get_weather.call(city="Rome")', [CALL]),
+    ("llama3", "<|python_tag|>import os", None),
+    ("llama3", ROME, [CALL]),
+    ("mistral", f"[TOOL_CALLS] [{ROME}, {ROME}]", [CALL, CALL]),
+    ("mistral", f"[TOOL_CALLS]{ROME} bye", [CALL, Content("bye")]),
+    ("mistral", '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}[TOOL_CALLS]now[ARGS]{}', [CALL, NOW]),
+    ("mistral", '[TOOL_CALLS]get_weather[CALL_ID]abc[ARGS]{"city": "Rome"}', [CALL]),
+    ("mistral", "[THINK]so[/THINK]yes [TOOL_CALLS", [Thinking("so"), Content("yes [TOOL_CALLS")]),
+    ("mistral", "[TOOL_CALLS]get_weather", None),
+    ("mistral", "[TOOL_CALLS] [{]}", None),
+    (
+        "deepseek3",
+        f"<think>a</think><｜tool▁calls▁begin｜>{BEGIN}function{SEPARATOR}get_weather\n```json\n"
+        f'{{"city": "Rome"}}\n```{END}\n{BEGIN}now{SEPARATOR}{{}}{END}<｜tool▁calls▁end｜>',
+        [Thinking("a"), CALL, NOW],
+    ),
+    ("deepseek3", f"{BEGIN}now{SEPARATOR}[]{END}", None),
+    (
+        "cohere",
+        "<|START_THINKING|>plan<|END_THINKING|><|START_ACTION|>[\n"
+        '{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Rome"}}]<|END_ACTION|>',
+        [Thinking("plan"), CALL],
+    ),
+    ("cohere", "<|START_RESPONSE|>Hi<|END_RESPONSE|>", [Content("Hi")]),
+    (
+        "command-r",
+        'Action: ```json\n[{"tool_name": "get_weather", "parameters": {"city": "Rome"}}]\n```',
+        [CALL],
+    ),
+    (
+        "command-r",
+        'Action: ```json\n[{"tool_name": "directly_answer", "parameters": {}}]\n``` Hi',
+        [Content("Hi")],
+    ),
+    ("gemma3", '```tool_code\nget_weather(city="Rome")\n```', [CALL]),
+    ("gemma3", "```python\nprint(1)\n```", None),
+    ("gemma3", "```tool_code\nprint(f(1))\n```", None),
+    (
+        "gemma4",
+        '<|channel>thought\nhm<channel|><|tool_call>call:get_weather{city:<|"|>Rome<|"|>}<tool_call|>',
+        [Thinking("hm"), CALL],
+    ),
+    (
+        "functiongemma",
+        '<start_function_call>call:f{a:<escape>b: "c"<escape>,n:[1,true],o:{k:null}}<end_function_call>',
+        [ToolCall("f", {"a": 'b: "c"', "n": [1, True], "o": {"k": None}})],
+    ),
+    ("functiongemma", "<start_function_call>call:f{a:<escape>}<end_function_call>", None),
+    (
+        "glm-4.7",
+        "<think>x</think><tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>",
+        [Thinking("x"), CALL],
+    ),
+    ("lfm2", '<|tool_call_start|>[get_weather(city="Rome"), now()]<|tool_call_end|>', [CALL, NOW]),
+    ("lfm2", "<|tool_call_start|>[f(-1)]<|tool_call_end|>", None),
+    (
+        "olmo3",
+        "<function_calls>\nf(a=-1.5, b=[true, None], c={'k': (1,)})\nnow()\n</function_calls>",
+        [ToolCall("f", {"a": -1.5, "b": [True, None], "c": {"k": [1]}}), NOW],
+    ),
+    (
+        "harmony",
+        "<|channel|>analysis<|message|>hm <|end|><|start|>assistant<|channel|>final<|message|>Hi<|return|>",
+        [Thinking("hm "), Content("Hi")],
+    ),
+    (
+        "harmony",
+        "<|channel|>commentary<|message|>Wait<|end|><|start|>assistant<|channel|>commentary"
+        " to=functions.get_weather "
+        '<|constrain|>json<|message|>{"city": "Rome"}<|call|>',
+        [Content("Wait"), CALL],
+    ),
+    ("harmony", " to=functions.now<|channel|>commentary json<|message|>", [NOW]),
+    ("harmony", " to=functions.now<|channel|>commentary json<|message|>{}", [NOW]),
+    ("harmony", "<|channel|>commentary to=functions.now<|message|>oops<|call|>", [Content("oops")]),
+    ("harmony", "Plain", [Content("Plain")]),
+    ("passthrough", f"<think>{ROME}", [Content(f"<think>{ROME}")]),
+]
+
+
+def wanted(text, expected):
+    """None: the text is content as it is."""
+    return [Content(text)] if expected is None else expected
+
+
+@pytest.mark.parametrize(("format", "text", "expected"), CASES)
+def test_formats(format, text, expected):
+    assert parsed(format, [text]) == wanted(text, expected)
+    assert parsed(format, text) == wanted(text, expected)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(CASES), st.lists(st.integers(0, 400)))
+def test_any_split_gives_the_same(case, cuts):
+    format, text, expected = case
+    bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    portions = [text[a:b] for a, b in pairwise(bounds)]
+    assert parsed(format, portions) == wanted(text, expected)
+
+
+MARKS = sorted(
+    {
+        mark
+        for format in FORMATS.values()
+        for block in format.blocks
+        for mark in (block.opening, block.closing)
+        if mark
+    }
+    | {mark for format in FORMATS.values() for mark in (*format.silent, *(format.thinking or ()))}
+)
+FRAGMENTS = [
+    *MARKS,
+    ROME,
+    DEEP,
+    ROME[:20],
+    '{"city": "Rome"}',
+    "[ARGS]",
+    SEPARATOR,
+    "now",
+    "now()",
+    "<parameter=city>Rome</parameter>",
+    "<|start|>assistant<|channel|>final<|message|>",
+    " to=functions.now",
+    "<|end|>",
+    " ",
+    "\n",
+    '"',
+    "\\",
+    "<",
+    "[",
+    "]",
+    "}",
+    "word",
+]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(sorted(FORMATS)), st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.data())
+def test_noise(format, fragments, data):
+    """Nothing raises, splits do not matter, and text without thinking and calls stays as it is."""
+    text = "".join(fragments)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    portions = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    pieces = parsed(format, portions)
+    assert pieces == parsed(format, [text]) == parsed(format, text)
+    unthinking = parsed(format, portions, thinking=False)
+    if (
+        format != "harmony"
+        and not FORMATS[format].silent
+        and not any(isinstance(piece, ToolCall) for piece in unthinking)
+    ):
+        assert "".join(piece.text for piece in unthinking) == text or "directly" in text
+
+
+class TestStart:
+    def test_the_prompt_may_have_opened_the_thinking(self):
+        pieces = parsed("hermes", ["so", "\n</think>\nHi"], prompt="<|im_start|>assistant\n<think>\n")
+        assert pieces == [Thinking("so"), Content("Hi")]
+
+    def test_the_prompt_may_have_closed_the_thinking(self):
+        assert parsed("hermes", ["Hi"], prompt="<think>\n\n</think>\n\n") == [Content("Hi")]
+
+    def test_the_prompt_may_have_begun_a_message(self):
+        assert parsed(
+            "harmony", ["so<|end|>"], prompt="<|start|>assistant<|channel|>analysis<|message|>Hm, "
+        ) == [Thinking("so")]
+        prompt = "<|start|>user<|message|>Hi<|end|><|start|>assistant"
+        assert parsed("harmony", ["<|channel|>final<|message|>Hi"], prompt=prompt) == [Content("Hi")]
+        assert parsed("harmony", [], prompt=prompt) == []
+
+    def test_without_tools_calls_are_content(self):
+        text = f"<tool_call>{ROME}</tool_call>"
+        assert parsed("hermes", [text], tools=()) == [Content(text)]
+        assert parsed("bare-json", [ROME], tools=()) == [Content(ROME)]
+
+    def test_without_thinking_tags_are_content(self):
+        assert parsed("hermes", ["<think>a</think>b"], thinking=False) == [Content("<think>a</think>b")]
+
+    def test_tags_of_a_template_of_its_own(self):
+        pieces = parsed(
+            "bare-json",
+            f"<muse>a</muse>b @@CALL {ROME} c",
+            thinking_tags=("<muse>", "</muse>"),
+            tool_call_tag="@@CALL",
+        )
+        assert pieces == [Thinking("a"), Content("b"), CALL, Content("c")]
+
+    def test_what_is_certain_comes_at_once(self):
+        parser = parser_for("hermes", TOOLS)
+        assert parser.feed("Hello <") == [Content("Hello")]
+        assert parser.feed("b> ") == [Content(" <b>")]
+        assert parser.feed(f"<tool_call>{ROME}</tool_call") == []
+        assert parser.feed(">") == [CALL]
+        assert parser.flush() == []
+
+
+class TestChoice:
+    @pytest.mark.parametrize(
+        ("family", "format"),
+        [
+            ("qwen", "hermes"),
+            ("mistral", "mistral"),
+            ("deepseek", "deepseek3"),
+            ("command-r", "command-r"),
+            ("llama3", "llama3"),
+            ("harmony", "harmony"),
+            ("chatml", "bare-json"),
+        ],
+    )
+    def test_by_template(self, family, format):
+        assert choose_format(FAMILIES[family]) == format
+
+    def test_by_architecture(self):
+        assert choose_format("", "gptoss") == "harmony"
+        assert choose_format("", "qwen3") == "bare-json"
+
+    def test_thinking_tags(self):
+        assert tags_in("{{ '</think>' }}") == ("<think>", "</think>")
+        assert tags_in(FAMILIES["gemma"]) is None
+        assert GoTemplate(FAMILIES["qwen"]).thinking_tags() == tags_in(FAMILIES["qwen"])
+
+    def test_no_such_format(self):
+        with pytest.raises(UnsupportedError, match="no parser 'laguna'; there are bare-json"):
+            parser_for("laguna")
+
+    def test_no_mark_begins_another(self):
+        for format in FORMATS.values():
+            marks = [block.opening for block in format.blocks] + list(format.silent)
+            assert not any(a != b and b.startswith(a) for a in marks for b in marks)
+
+
+def test_long_calls_take_linear_time():
+    text = '<tool_call>{"name": "now", "arguments": {"a": "' + "x" * 200_000 + '"}}</tool_call>'
+    portions = [text[i : i + 8] for i in range(0, len(text), 8)]
+    assert isinstance(parsed("hermes", portions)[0], ToolCall)
