@@ -67,7 +67,7 @@ class CausalCache:
             for shape in shapes
         ]
         self._rotation = _rotation(backend, shapes, [keys for keys, _ in self._layers], max_batch)
-        self._table = Table(sequences, capacity, num_cells)
+        self._table = Table(sequences, capacity, num_cells, self._config.alignment)
 
     @property
     def num_cells(self) -> int:
@@ -78,6 +78,10 @@ class CausalCache:
     def num_free(self) -> int:
         """How many of them hold nothing."""
         return self._table.cells.num_free
+
+    def cells(self, sequence: int) -> I32:
+        """The cells of a sequence's stored tokens, in order of position."""
+        return self._table.stored(sequence)
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[CausalLayer]:
         cells = graph.input(f"{prefix}cells", (tokens,), DType.I32)

@@ -17,9 +17,13 @@ I32 = npt.NDArray[np.int32]
 
 
 class Cells:
-    """`count` cells, each owned by any number of sequences; one that nobody owns is free."""
+    """`count` cells, each owned by any number of sequences; one that nobody owns is free.
 
-    def __init__(self, count: int) -> None:
+    Memory is read quickest where a token's position and cell are the same modulo `alignment`.
+    """
+
+    def __init__(self, count: int, alignment: int = 1) -> None:
+        self.alignment = alignment
         self.count = self.num_free = count
         self._owners = np.zeros(count, np.int32)
         # The same numbers, quicker to reach for a few of them.
@@ -48,17 +52,19 @@ class Cells:
         self.num_free -= taken
         return taken
 
-    def room(self, cell: int, num_cells: int) -> int:
-        """Where to go on for `num_cells` more when `cell` is not free: in the longest free run.
+    def room(self, num_cells: int, offset: int) -> int:
+        """Where to put `num_cells` cells: in the longest free run, at a cell whose place is `offset`.
 
-        Who writes before it keeps half of what is left there. But behind the last cell comes the first one,
-        so that a window goes round its storage.
+        The place of a cell is its number modulo the alignment. Who writes before it keeps half of what is
+        left of the run. Only where no run has such a cell is it another one.
         """
-        if cell == self.count and not self._view[0]:
-            return 0
         free = np.flatnonzero(self._owners == 0)
         assert len(free), f"{num_cells} more cells are needed and none is free"
-        starts = np.flatnonzero(np.diff(free, prepend=-2) != 1)
-        lengths = np.diff(starts, append=len(free))
-        longest = lengths.argmax()
-        return int(free[starts[longest]] + max(0, lengths[longest] - num_cells) // 2)
+        firsts = np.flatnonzero(np.diff(free, prepend=-2) != 1)
+        starts, lengths = free[firsts], np.diff(firsts, append=len(free))
+        skipped = (offset - starts) % self.alignment
+        longest = (lengths - skipped).argmax()
+        spare = int(lengths[longest] - skipped[longest]) - num_cells
+        if spare <= -num_cells:
+            return int(starts[lengths.argmax()])
+        return int(starts[longest] + skipped[longest]) + max(0, spare) // 2 // self.alignment * self.alignment

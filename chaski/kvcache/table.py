@@ -24,8 +24,8 @@ class Table:
     Of a sequence the positions from `firsts` up to `lengths` are stored, and those before are not any more.
     """
 
-    def __init__(self, sequences: int, capacity: int, num_cells: int) -> None:
-        self.cells = Cells(num_cells)
+    def __init__(self, sequences: int, capacity: int, num_cells: int, alignment: int = 1) -> None:
+        self.cells = Cells(num_cells, alignment)
         self.firsts = [0] * sequences
         self.lengths = [0] * sequences
         self._rows = np.zeros((sequences, capacity), np.int32)
@@ -34,7 +34,7 @@ class Table:
         self._numbers = np.arange(num_cells, dtype=np.int32).data
         self._listed = np.zeros(sequences * capacity, np.int32)
         self._listed_view = self._listed.data
-        self._spacing = num_cells // sequences
+        self._spacing = num_cells // sequences // alignment * alignment
 
     def stored(self, sequence: int, begin: int = 0, end: int | None = None) -> I32:
         """The cells of the stored tokens at positions begin to end (None: to the end of the sequence)."""
@@ -44,18 +44,21 @@ class Table:
 
     def append(self, counts: Mapping[int, int]) -> None:
         """Take cells for more tokens of sequences: behind the last one, or at the home of an empty one."""
-        cells, numbers = self.cells, self._numbers
+        cells, numbers, alignment = self.cells, self._numbers, self.cells.alignment
         for sequence, count in counts.items():
             row, begin = self._views[sequence], self.lengths[sequence]
             is_empty = begin == self.firsts[sequence]
             cell = self._spacing * sequence if is_empty else row[begin - 1] + 1
             self.lengths[sequence] = end = begin + count
             while begin < end:
-                taken = cells.take(cell, end - begin)
+                # Behind the last cell comes the first one, so that a window goes round its storage.
+                cell = 0 if cell == cells.count else cell
+                taken = 0 if (cell - begin) % alignment else cells.take(cell, end - begin)
+                if not taken:
+                    cell = cells.room(end - begin, begin % alignment)
+                    taken = cells.take(cell, end - begin)
                 row[begin : begin + taken] = numbers[cell : cell + taken]
-                begin += taken
-                if begin < end:
-                    cell = cells.room(cell + taken, end - begin)
+                begin, cell = begin + taken, cell + taken
 
     def cells_of(self, sequences: Sequence[int], positions: Sequence[int]) -> list[int]:
         """The cell of each token."""

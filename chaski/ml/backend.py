@@ -63,10 +63,12 @@ class CacheConfig:
     """What a backend wishes for in caches.
 
     `padding`: cells come in multiples of it.
+    `alignment`: attention is quickest where a token's position and cell are the same modulo it.
     `permuted_values`: values lie transposed for each head, cells innermost. Its `kv_buffer` sees to that.
     """
 
     padding: int = 1
+    alignment: int = 1
     permuted_values: bool = False
     mask: MaskForm = MaskForm.SPANS
 

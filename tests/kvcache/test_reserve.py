@@ -47,8 +47,9 @@ def test_the_largest_batch_at_full_context_fits(tmp_path: Path, kv_type: DType) 
     # All sequences fill up in turns of a whole batch, whose every token gets logits, and again from the start.
     for _ in range(2):
         for begin in range(0, CAPACITY, MAX_BATCH // SEQUENCES):
-            positions = np.tile(np.arange(begin, begin + MAX_BATCH // SEQUENCES, dtype=np.int32), SEQUENCES)
-            sequences = np.repeat(np.arange(SEQUENCES, dtype=np.int32), MAX_BATCH // SEQUENCES)
+            share = MAX_BATCH // SEQUENCES
+            positions = np.tile(np.arange(begin, begin + share, dtype=np.int32), SEQUENCES)
+            sequences = np.repeat(np.arange(SEQUENCES, dtype=np.int32), share)
             outputs = np.arange(MAX_BATCH, dtype=np.int32)
             assert np.isfinite(program.forward(Batch(positions, positions, sequences, outputs))).all()
         for sequence in range(SEQUENCES):

@@ -38,7 +38,7 @@ class CPUBackend:
 
     name = "cpu"
     default_kv_dtype = DType.F16
-    cache_config = CacheConfig()
+    cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
 
     def __init__(self, options: BackendOptions) -> None:
         threads = physical_cores() if options.threads is None else options.threads

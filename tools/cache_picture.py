@@ -1,0 +1,127 @@
+"""Draws `docs/cache.svg`, cells over time, from a real run: `python -m tools.cache_picture`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from chaski.kvcache import CausalCache, KVShape, KVTypes
+from chaski.ml.graph import DType
+from chaski.ml.reference import ReferenceBackend
+from chaski.model.input import Batch
+
+TARGET = Path(__file__).parent.parent / "docs" / "cache.svg"
+SEQUENCES, CAPACITY = 3, 24
+ROTATION = np.array([0.5], np.float32)
+COLOURS = ("#3b78c3", "#d98324", "#4c9a57")
+LEFT, TOP, STEP, CELL = 60, 70, 14, 7
+
+# What happens before each step, and how many tokens of each sequence the step then computes.
+SCRIPT: list[tuple[str, dict[int, int]]] = [
+    ("A starts", {0: 8}),
+    *[("", {0: 1})] * 2,
+    ("B starts", {0: 1, 1: 6}),
+    *[("", {0: 1, 1: 1})] * 5,
+    ("C begins like A", {0: 1, 1: 1, 2: 3}),
+    *[("", {0: 1, 1: 1, 2: 1})] * 7,
+    ("A is full, and drops half", {0: 1, 1: 1, 2: 1}),
+    *[("", {0: 1, 1: 1, 2: 1})] * 3,
+    ("B ends", {0: 1, 2: 1}),
+    *[("", {0: 1, 2: 1})] * 4,
+    ("D starts in B's place", {0: 1, 1: 9, 2: 1}),
+    *[("", {0: 1, 1: 1})] * 3,
+    ("C ends", {0: 1, 1: 1}),
+    *[("", {0: 1, 1: 1})] * 3,
+]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The cells of each sequence after a step, and what happened before it."""
+
+    event: str
+    cells: list[list[int]]
+
+
+def apply(cache: CausalCache, event: str) -> None:
+    match event:
+        case "C begins like A":
+            cache.copy_prefix(0, 2, 8)
+        case "B ends":
+            cache.remove(1, 0)
+        case "C ends":
+            cache.remove(2, 0)
+        case "A is full, and drops half":
+            cache.remove(0, 2, 13)
+
+
+def run() -> list[Moment]:
+    shapes = [KVShape(1, 2, 2, ROTATION)]
+    types = KVTypes(DType.F32, DType.F32)
+    cache = CausalCache(ReferenceBackend(), shapes, SEQUENCES, CAPACITY, types, max_batch=32)
+    moments = []
+    for event, counts in SCRIPT:
+        apply(cache, event)
+        positions = [np.arange(cache.length(s), cache.length(s) + count) for s, count in counts.items()]
+        together = np.concatenate(positions).astype(np.int32)
+        sequences = np.repeat(list(counts), list(counts.values())).astype(np.int32)
+        cache.start_forward(Batch(together, together, sequences, together[:0]))
+        moments.append(Moment(event, [cache.cells(sequence).tolist() for sequence in range(SEQUENCES)]))
+    return moments
+
+
+def rectangle(x: float, y: float, width: float, height: float, fill: str) -> str:
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"/>'
+
+
+def text(x: float, y: float, words: str, turn: int = 0, anchor: str = "start") -> str:
+    place = f'transform="translate({x:g} {y:g}) rotate({turn})" text-anchor="{anchor}"'
+    return f'<text {place} font-family="sans-serif" font-size="11" fill="#222">{words}</text>'
+
+
+def cell(column: int, number: int, owners: list[int], is_new: bool) -> list[str]:
+    """A cell at a step; one that is shared shows the colours of its owners side by side."""
+    x, y = LEFT + column * STEP, TOP + (SEQUENCES * CAPACITY - 1 - number) * CELL
+    width = (STEP - 1) / len(owners)
+    drawn = [
+        rectangle(x + part * width, y, width, CELL - 1, COLOURS[owner]) for part, owner in enumerate(owners)
+    ]
+    return [*drawn, rectangle(x + STEP - 4, y, 3, CELL - 1, "#222")] if is_new else drawn
+
+
+def drawing(moments: list[Moment]) -> str:
+    num_cells = SEQUENCES * CAPACITY
+    width, height = LEFT + len(moments) * STEP + 110, TOP + num_cells * CELL + 40
+    parts = [
+        rectangle(0, 0, width, height, "#fff"),
+        rectangle(LEFT, TOP, len(moments) * STEP, num_cells * CELL, "#f1f1f1"),
+    ]
+    before: dict[int, list[int]] = {}
+    for column, moment in enumerate(moments):
+        owners: dict[int, list[int]] = {}
+        for sequence, cells in enumerate(moment.cells):
+            for number in cells:
+                owners.setdefault(number, []).append(sequence)
+        for number, who in sorted(owners.items()):
+            parts += cell(column, number, who, number not in before)
+        before = owners
+        if moment.event:
+            x = LEFT + column * STEP
+            parts.append(rectangle(x - 1, TOP - 4, 1, num_cells * CELL + 4, "#999"))
+            parts.append(text(x + 4, TOP - 8, moment.event, turn=-28))
+    for number in range(0, num_cells + 1, CAPACITY):
+        parts.append(text(LEFT - 6, TOP + (num_cells - number) * CELL + 4, str(number), anchor="end"))
+    parts.append(text(18, TOP + num_cells * CELL / 2, "cell", turn=-90, anchor="middle"))
+    parts.append(text(LEFT + len(moments) * STEP / 2, height - 14, "step", anchor="middle"))
+    body = "\n".join(parts)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">\n{body}\n</svg>\n'
+
+
+def main() -> None:
+    TARGET.write_text(drawing(run()))
+
+
+if __name__ == "__main__":
+    main()
