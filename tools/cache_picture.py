@@ -20,16 +20,16 @@ LEFT, TOP, STEP, CELL = 60, 70, 14, 7
 
 # What happens before each step, and how many tokens of each sequence the step then computes.
 SCRIPT: list[tuple[str, dict[int, int]]] = [
-    ("A starts", {0: 8}),
+    ("A starts", {0: 10}),
     *[("", {0: 1})] * 2,
     ("B starts", {0: 1, 1: 6}),
     *[("", {0: 1, 1: 1})] * 5,
     ("C begins like A", {0: 1, 1: 1, 2: 3}),
-    *[("", {0: 1, 1: 1, 2: 1})] * 7,
+    *[("", {0: 1, 1: 1, 2: 1})] * 5,
     ("A is full, and drops half", {0: 1, 1: 1, 2: 1}),
     *[("", {0: 1, 1: 1, 2: 1})] * 3,
     ("B ends", {0: 1, 2: 1}),
-    *[("", {0: 1, 2: 1})] * 4,
+    *[("", {0: 1, 2: 1})] * 2,
     ("D starts in B's place", {0: 1, 1: 9, 2: 1}),
     *[("", {0: 1, 1: 1})] * 3,
     ("C ends", {0: 1, 1: 1}),
