@@ -16,7 +16,7 @@ namespace chaski::CHASKI_ISA {
 constexpr std::int64_t kDirectRows = 8;
 
 // Asks memory for what follows `p` by a block of 64 tokens, where cells are consecutive.
-CHASKI_INLINE void fetch_next(const std::byte* p, std::int64_t bytes) { __builtin_prefetch(p + bytes); }
+CHASKI_INLINE void fetch_next(const std::byte* p, std::int64_t bytes) { __builtin_prefetch(p + bytes, 0, 2); }
 
 // C[rows][columns] (+)= A[rows][depth] B[depth][columns], with ROWS rows and VECS · 16 columns from n on;
 // right(k, n) are the 16 columns from n on of row k of B.
@@ -164,7 +164,7 @@ void score_block(const Activations& q, std::int64_t rows, const KeyBlock& keys, 
 // sums[row][padded size] += weights[row][count tokens] v. `widened` has room for [64][padded size].
 template <DType T, bool WHOLE>
 void add_rows(const float* weights, std::int64_t ld, std::int64_t rows, const std::byte* const* values,
-                std::int64_t count, std::int64_t size, float* sums, float* widened) {
+              std::int64_t count, std::int64_t size, float* sums, float* widened) {
     const std::int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
     const std::int64_t next = kBlock * row_bytes(T, size);
     auto stored = [&](std::int64_t k, std::int64_t n) __attribute__((always_inline)) {

@@ -7,9 +7,6 @@ namespace chaski {
 
 namespace {
 
-// With fewer items than that for each thread, threads wait for the one that has the last.
-constexpr std::int64_t kItemsPerThread = 4;
-
 // How many tokens, each a tile of its own, leave threads without work.
 std::int64_t split_tokens(std::int64_t kv_heads, int threads) {
     return threads == 1 ? 0 : (kItemsPerThread * threads - 1) / kv_heads;

@@ -37,6 +37,9 @@ class TileStep final : public Step {
     std::shared_ptr<Tiles> tiles_;
 };
 
+// With fewer items than that for each thread, threads wait for the one that has the last.
+constexpr std::int64_t kItemsPerThread = 4;
+
 // An item is a tile and a key/value head. Where these are too few for the threads, an item is a chunk of one
 // of them, whose result goes to `parts`; who finishes the last chunk joins them. The bits are the same.
 class AttentionStep final : public Step {
@@ -44,7 +47,10 @@ class AttentionStep final : public Step {
     AttentionStep(const Ops& ops, const Attention& job, std::shared_ptr<const Tiles> tiles,
                   std::int64_t tokens_per_tile, float* parts, std::int64_t parts_size, int threads);
     std::int64_t items(const Sizes&) const override;
-    std::int64_t grain(const Sizes&, int) const override { return 1; }
+    // Neighbouring chunks go to one thread, so that it reads memory in order.
+    std::int64_t grain(const Sizes& sizes, int threads) const override {
+        return is_split_ ? items(sizes) / (kItemsPerThread * threads) : 1;
+    }
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
     std::size_t scratch_bytes() const override;
     void prepare(const Sizes& sizes) override;
