@@ -104,8 +104,23 @@ class Plan:
     def rms_norm(
         self,
         dim: int,
-        weights: Weights,
+        weights: Weights | None,
         weight: int,
+        heads: int,
+        size: int,
+        eps: float,
+        x: int,
+        y: int,
+        quantized: int,
+        barrier: bool,
+    ) -> None: ...
+    def layer_norm(
+        self,
+        dim: int,
+        weights: Weights | None,
+        weight: int,
+        bias: int,
+        heads: int,
         size: int,
         eps: float,
         x: int,
@@ -116,7 +131,29 @@ class Plan:
     def swiglu(
         self, dim: int, width: int, gate: int, up: int, y: int, quantized: int, barrier: bool
     ) -> None: ...
+    def geglu(
+        self, dim: int, width: int, gate: int, up: int, y: int, quantized: int, barrier: bool
+    ) -> None: ...
+    def clamped_swiglu(
+        self,
+        dim: int,
+        width: int,
+        alpha: float,
+        limit: float,
+        gate: int,
+        up: int,
+        y: int,
+        quantized: int,
+        barrier: bool,
+    ) -> None: ...
     def add(self, dim: int, width: int, a: int, b: int, y: int, barrier: bool) -> None: ...
+    def gelu(self, dim: int, width: int, x: int, y: int, quantized: int, barrier: bool) -> None: ...
+    def softcap(self, dim: int, width: int, cap: float, x: int, y: int, barrier: bool) -> None: ...
+    def scale(self, dim: int, width: int, factor: float, x: int, y: int, barrier: bool) -> None: ...
+    def times(self, dim: int, width: int, x: int, factors: int, y: int, barrier: bool) -> None: ...
+    def position_scale(
+        self, dim: int, positions: int, length: int, beta: float, offset: int, y: int, barrier: bool
+    ) -> None: ...
     def quantize(self, dim: int, width: int, x: int, quantized: int, barrier: bool) -> None: ...
     def matmul(
         self,
@@ -131,14 +168,29 @@ class Plan:
         barrier: bool,
     ) -> None: ...
     def rope_table(
-        self, dim: int, positions: int, frequencies: Sequence[float], table: int, barrier: bool
+        self,
+        dim: int,
+        positions: int,
+        frequencies: Sequence[float],
+        magnitude: float,
+        table: int,
+        barrier: bool,
     ) -> None: ...
     def rope(
-        self, dim: int, heads: int, size: int, pairs: int, x: int, table: int, y: int, barrier: bool
+        self,
+        dim: int,
+        heads: int,
+        size: int,
+        pairs: int,
+        halves: bool,
+        x: int,
+        table: int,
+        y: int,
+        barrier: bool,
     ) -> None: ...
     def store(self, dim: int, x: int, cells: int, target: KVStorage, barrier: bool) -> None: ...
     def rotate_cells(
-        self, dim: int, cells: int, pairs: int, table: int, target: KVStorage, barrier: bool
+        self, dim: int, cells: int, pairs: int, halves: bool, table: int, target: KVStorage, barrier: bool
     ) -> None: ...
     def short_conv(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import UnsupportedError
-from chaski.ml.graph import DenseMask, Dim, DType, Graph, Mask, Tensor
+from chaski.ml.graph import DenseMask, Dim, DType, Graph, Mask, Rope, Tensor
 
 if TYPE_CHECKING:
     from chaski.model.input import Batch
@@ -28,14 +28,14 @@ _STORED = tuple(d.value for d in (DType.F32, DType.F16, DType.BF16, DType.Q8_0, 
 class KVShape:
     """The key/value heads of one layer, their sizes, and how positions are in the keys.
 
-    `rotation` has the frequencies (pairs,) in radians per position that `ops.rope` turned the keys with; None
-    where keys cannot be moved to another position, and no frequencies where keys do not depend on it.
+    `rotation` is the rope that turned the keys; None where keys cannot be moved to another position, and one
+    without frequencies where keys do not depend on it.
     """
 
     heads: int
     key_size: int
     value_size: int
-    rotation: npt.NDArray[np.float32] | None = field(default=None, compare=False)
+    rotation: Rope | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

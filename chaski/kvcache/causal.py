@@ -211,7 +211,7 @@ def _rotation(
     turned = [(buffer, s.rotation) for buffer, s in zip(keys, shapes, strict=True) if s.rotation is not None]
     if len(turned) < len(keys):
         return None
-    return Rotation(backend, [(buffer, f) for buffer, f in turned if len(f)], max_cells)
+    return Rotation(backend, [(buffer, rope) for buffer, rope in turned if len(rope.frequencies)], max_cells)
 
 
 @dataclass(frozen=True, slots=True)

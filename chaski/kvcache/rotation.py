@@ -14,30 +14,29 @@ import numpy.typing as npt
 
 from chaski.ml import ops
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Tensor
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Rope, Tensor
 
 __all__ = ["Rotation"]
 
-F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 
 
 class Rotation:
     """A plan that turns the keys in up to `max_cells` cells of all layers, compiled with the cache.
 
-    `keys` has the storage of each layer and the frequencies (pairs,) that its keys are turned with.
+    `keys` has the storage of each layer and the rope that turned its keys. Their magnitude stays.
     """
 
-    def __init__(self, backend: Backend, keys: Sequence[tuple[KVBuffer, F32]], max_cells: int) -> None:
+    def __init__(self, backend: Backend, keys: Sequence[tuple[KVBuffer, Rope]], max_cells: int) -> None:
         self._max_cells = max_cells
         graph = Graph()
         cells = graph.input("cells", (Dim("cells", max_cells),), DType.I32)
         distances = graph.input("distances", cells.shape, DType.I32)
-        tables: dict[bytes, Tensor] = {}
-        for buffer, frequencies in keys:
-            name = frequencies.tobytes()
+        tables: dict[tuple[bytes, bool], Tensor] = {}
+        for buffer, rope in keys:
+            name = rope.frequencies.tobytes(), rope.halves
             if name not in tables:
-                tables[name] = ops.rope_table(distances, -frequencies)
+                tables[name] = ops.rope_table(distances, Rope(-rope.frequencies, rope.halves))
             ops.rotate_cells(cells, tables[name], buffer)
         self._plan = backend.compile(graph)
 

@@ -27,6 +27,7 @@ __all__ = [
     "KVRole",
     "Mask",
     "Operand",
+    "Rope",
     "Shape",
     "Tensor",
     "Weight",
@@ -74,6 +75,9 @@ class Tensor:
             raise ValueError(f"add: shapes differ: {self.shape} and {other.shape}")
         return self.graph.record("add", (self, other), self.shape)
 
+    def __mul__(self, factor: float) -> Tensor:
+        return self.graph.record("scale", (self,), self.shape, factor=factor)
+
     def reshape(self, *shape: int) -> Tensor:
         """The same values with the trailing dimensions regrouped; the leading (token) dimension stays."""
         if int(np.prod(shape)) != int(np.prod([d for d in self.shape[1:] if isinstance(d, int)])):
@@ -90,6 +94,7 @@ class Weight:
     """A parameter of a model: declared with its shape, later bound to the file's tensor by its name.
 
     `shape` is (rows, columns) for matrices: `linear` maps `columns` inputs to `rows` outputs.
+    `plain` matrices are kept as rows of float32, for operations other than matrix products.
     `host` weights stay readable from Python (`array`, float32) and are not given to the backend.
     `handle` is the backend's own form of the data.
     """
@@ -97,6 +102,7 @@ class Weight:
     shape: tuple[int, ...]
     optional: bool = False
     host: bool = False
+    plain: bool = False
     name: str = ""
     handle: object | None = None
     array: npt.NDArray[np.float32] | None = None
@@ -146,6 +152,20 @@ class DenseMask:
     """The same as a matrix (n, cells) of floats: 0 where a token sees a cell, else minus infinity."""
 
     matrix: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rope:
+    """How a rotary embedding turns heads (Su et al. 2021): pairs of elements, each by position · frequency.
+
+    `frequencies` (pairs,) float32 are in radians per position. The pairs are neighbours, (2j, 2j + 1), or with
+    `halves` (j, j + pairs), as in GPT-NeoX; elements behind the pairs stay. `magnitude` multiplies what was
+    turned (YaRN has one; see `chaski.ml.nn.rope`).
+    """
+
+    frequencies: npt.NDArray[np.float32]
+    halves: bool = False
+    magnitude: float = 1.0
 
 
 Operand = Tensor | Weight | KVBuffer

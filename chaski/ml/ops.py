@@ -8,19 +8,26 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from chaski.ml.graph import DenseMask, KVBuffer, Mask, Shape, Tensor, Weight
+from chaski.ml.graph import DenseMask, KVBuffer, Mask, Rope, Shape, Tensor, Weight
 
 __all__ = [
     "attention",
+    "clamped_swiglu",
     "embedding",
+    "geglu",
+    "gelu",
+    "layer_norm",
     "linear",
+    "position_scale",
     "rms_norm",
     "rope",
     "rope_table",
     "rotate_cells",
     "short_conv",
+    "softcap",
     "store",
     "swiglu",
+    "times",
 ]
 
 
@@ -43,10 +50,20 @@ def linear(x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
     return x.graph.record("linear", operands, (x.shape[0], weight.shape[0]))
 
 
-def rms_norm(x: Tensor, weight: Weight, eps: float) -> Tensor:
-    """x / sqrt(mean(x²) + eps) · weight over the last dimension (Zhang & Sennrich 2019)."""
-    _require(x.shape[-1:] == weight.shape, "rms_norm", x.shape, weight.shape)
-    return x.graph.record("rms_norm", (x, weight), x.shape, eps=eps)
+def rms_norm(x: Tensor, weight: Weight | None, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps) · weight over the last dimension (Zhang & Sennrich 2019).
+
+    The last dimension is that of heads where x has them. Without a weight it is 1.
+    """
+    _require(weight is None or x.shape[-1:] == weight.shape, "rms_norm", x.shape, weight and weight.shape)
+    return x.graph.record("rms_norm", (x,) if weight is None else (x, weight), x.shape, eps=eps)
+
+
+def layer_norm(x: Tensor, weight: Weight, bias: Weight, eps: float) -> Tensor:
+    """(x - mean(x)) / sqrt(variance(x) + eps) · weight + bias over the last dimension (Ba et al. 2016)."""
+    fits = x.shape[-1:] == weight.shape == bias.shape
+    _require(fits, "layer_norm", x.shape, weight.shape, bias.shape)
+    return x.graph.record("layer_norm", (x, weight, bias), x.shape, eps=eps)
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -55,20 +72,66 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return gate.graph.record("swiglu", (gate, up), gate.shape)
 
 
-def rope_table(positions: Tensor, frequencies: npt.NDArray[np.float32]) -> Tensor:
-    """Cosines and sines for `rope`: positions (n,) int32, frequencies (dims/2,) in radians per position.
+def geglu(gate: Tensor, up: Tensor) -> Tensor:
+    """gelu(gate) · up, element by element (Shazeer 2020), gelu by its tanh approximation."""
+    _require(gate.shape == up.shape, "geglu", gate.shape, up.shape)
+    return gate.graph.record("geglu", (gate, up), gate.shape)
 
-    Returns (n, 2, dims/2): [cos, sin] of position · frequency. Shared by all layers with these frequencies.
+
+def clamped_swiglu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
+    """g · sigmoid(alpha g) · (u + 1), with g = min(gate, limit) and u = up within ±limit (gpt-oss)."""
+    _require(gate.shape == up.shape, "clamped_swiglu", gate.shape, up.shape)
+    return gate.graph.record("clamped_swiglu", (gate, up), gate.shape, alpha=alpha, limit=limit)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x · Φ(x), element by element; Φ is the normal distribution (Hendrycks & Gimpel 2016)."""
+    return x.graph.record("gelu", (x,), x.shape)
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """cap · tanh(x / cap), element by element: values are bounded to ±cap."""
+    return x.graph.record("softcap", (x,), x.shape, cap=cap)
+
+
+def position_scale(positions: Tensor, length: int, beta: float, offset: int = 0) -> Tensor:
+    """1 + beta · ln(1 + floor((position + offset) / length)) -> (n, 1), a factor for queries.
+
+    It keeps attention sharp where the history is longer than `length` (Nakanishi 2025).
     """
-    shape: Shape = (positions.shape[0], 2, len(frequencies))
-    frequencies = np.ascontiguousarray(frequencies, np.float32)
-    return positions.graph.record("rope_table", (positions,), shape, frequencies=frequencies)
+    shape: Shape = (positions.shape[0], 1)
+    return positions.graph.record(
+        "position_scale", (positions,), shape, length=length, beta=beta, offset=offset
+    )
+
+
+def times(x: Tensor, factors: Tensor) -> Tensor:
+    """Each row of x (n, …) times its own of the factors (n, 1)."""
+    _require(factors.shape == (x.shape[0], 1), "times", x.shape, factors.shape)
+    return x.graph.record("times", (x, factors), x.shape)
+
+
+def rope_table(positions: Tensor, rope: Rope) -> Tensor:
+    """Cosines and sines for `rope` at `positions` (n,) int32 -> (n, 2, pairs), times the magnitude.
+
+    It is shared by all layers with this rope.
+    """
+    shape: Shape = (positions.shape[0], 2, len(rope.frequencies))
+    frequencies = np.ascontiguousarray(rope.frequencies, np.float32)
+    return positions.graph.record(
+        "rope_table",
+        (positions,),
+        shape,
+        frequencies=frequencies,
+        magnitude=rope.magnitude,
+        halves=rope.halves,
+    )
 
 
 def rope(x: Tensor, table: Tensor) -> Tensor:
-    """Rotate the pairs (2j, 2j+1) of the first `dims` of each head of x (n, heads, size) (Su et al. 2021)."""
+    """Turn the pairs of each head of x (n, heads, size) by the angles of `table`; see `Rope`."""
     _require(len(x.shape) == 3 and x.shape[0] == table.shape[0], "rope", x.shape, table.shape)
-    return x.graph.record("rope", (x, table), x.shape)
+    return x.graph.record("rope", (x, table), x.shape, halves=table.attributes["halves"])
 
 
 def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
@@ -90,7 +153,8 @@ def rotate_cells(cells: Tensor, table: Tensor, buffer: KVBuffer) -> Tensor:
     _require(isinstance(pairs, int) and 2 * pairs <= buffer.size, "rotate_cells", table.shape, buffer.size)
     _require(cells.shape == table.shape[:1], "rotate_cells", cells.shape, table.shape)
     shape: Shape = (buffer.cells, buffer.heads, buffer.size)
-    return cells.graph.record("rotate_cells", (cells, table, buffer), shape, buffer.dtype)
+    halves = table.attributes["halves"]
+    return cells.graph.record("rotate_cells", (cells, table, buffer), shape, buffer.dtype, halves=halves)
 
 
 def attention(

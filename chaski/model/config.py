@@ -2,10 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
+from chaski.model.pooling import Pooling, read_pooling
+from chaski.model.rope import RopeConfig, read_rope
 
-__all__ = ["refuse", "rope_scale", "vocab_size"]
+__all__ = ["DecoderConfig", "refuse", "vocab_size"]
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """What the files of all transformer decoders declare; a model reads what is special about it itself."""
+
+    vocab_size: int
+    context_length: int
+    hidden_size: int
+    ffn_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    value_size: int
+    eps: float
+    rope: RopeConfig
+    pooling: Pooling | None
+
+    @classmethod
+    def read(cls, file: GGUFFile) -> DecoderConfig:
+        """Raises ModelError for a key that is missing or of another type, UnsupportedError for a value."""
+        arch = file.architecture
+        hidden_size = file.get(f"{arch}.embedding_length", int)
+        num_heads = file.get(f"{arch}.attention.head_count", int)
+        head_size = file.get(f"{arch}.attention.key_length", int, hidden_size // num_heads)
+        return cls(
+            vocab_size=vocab_size(file),
+            context_length=file.get(f"{arch}.context_length", int),
+            hidden_size=hidden_size,
+            ffn_size=file.get(f"{arch}.feed_forward_length", int),
+            num_layers=file.get(f"{arch}.block_count", int),
+            num_heads=num_heads,
+            num_kv_heads=file.get(f"{arch}.attention.head_count_kv", int, num_heads),
+            head_size=head_size,
+            value_size=file.get(f"{arch}.attention.value_length", int, head_size),
+            eps=file.get(f"{arch}.attention.layer_norm_rms_epsilon", float),
+            rope=read_rope(file, head_size),
+            pooling=read_pooling(file),
+        )
 
 
 def refuse(file: GGUFFile, key: str, allowed: int, what: str) -> None:
@@ -22,24 +66,3 @@ def vocab_size(file: GGUFFile) -> int:
     if "token_embd.weight" not in file.tensors:
         raise ModelError(f"{file.path}: tensor token_embd.weight is missing")
     return file.tensors["token_embd.weight"].shape[0]
-
-
-def rope_scale(file: GGUFFile) -> float:
-    """The frequency multiplier of the file's rope scaling: 1 for none, 1/factor for linear.
-
-    Llama 3 scaling is not named in metadata: files carry its divisors in `rope_freqs.weight`.
-    Raises UnsupportedError for any other type, because ignoring it would give wrong text.
-    """
-    arch = file.architecture
-    kind = file.get(f"{arch}.rope.scaling.type", str, "none")
-    factor = file.get(f"{arch}.rope.scaling.factor", float, 1.0)
-    if kind == "none":
-        return 1.0
-    if kind != "linear":
-        raise UnsupportedError(
-            f"{file.path}: {arch}.rope.scaling.type = {kind!r} is not supported for this architecture; "
-            "supported: none, linear"
-        )
-    if not factor > 0:
-        raise ModelError(f"{file.path}: {arch}.rope.scaling.factor = {factor} must be positive")
-    return 1.0 / factor

@@ -17,6 +17,8 @@ __all__ = ["ARCHITECTURES", "Model", "build_model"]
 
 ARCHITECTURES = {
     "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
 }
 
 

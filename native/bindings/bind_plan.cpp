@@ -106,26 +106,73 @@ class PlanBuilder {
             barrier);
     }
 
-    void rms_norm(int dim, const Weights& weights, std::size_t weight, std::int64_t size, float eps,
-                  std::size_t x, std::size_t y, std::int64_t quantized, bool barrier) {
-        const auto* w = reinterpret_cast<const float*>(weights.place(weight, size * sizeof(float)));
-        hold(weights.memory());
-        add(std::make_unique<RMSNormStep>(ops_, dim, size, in<float>(x, dim, size), w, eps,
-                                          in<float>(y, dim, size), quantizer(dim, size, quantized)),
-            barrier);
+    // `weight` is the place of a vector of the weights, or -1 for 1.
+    void rms_norm(int dim, const Weights* weights, std::int64_t weight, std::int64_t heads, std::int64_t size,
+                  float eps, std::size_t x, std::size_t y, std::int64_t quantized, bool barrier) {
+        const float* w = vector(weights, weight, size);
+        norm(dim, heads, size, x, y, quantized, barrier,
+             [&ops = ops_, w, eps, size](const float* row, float* result) {
+                 ops.rms_norm(row, w, eps, size, result);
+             });
+    }
+
+    void layer_norm(int dim, const Weights* weights, std::int64_t weight, std::int64_t bias,
+                    std::int64_t heads, std::int64_t size, float eps, std::size_t x, std::size_t y,
+                    std::int64_t quantized, bool barrier) {
+        const float* w = vector(weights, weight, size);
+        const float* b = vector(weights, bias, size);
+        require(w != nullptr && b != nullptr, "layer_norm: weight or bias is missing");
+        norm(dim, heads, size, x, y, quantized, barrier,
+             [&ops = ops_, w, b, eps, size](const float* row, float* result) {
+                 ops.layer_norm(row, w, b, eps, size, result);
+             });
     }
 
     void swiglu(int dim, std::int64_t width, std::size_t gate, std::size_t up, std::size_t y,
                 std::int64_t quantized, bool barrier) {
-        add(std::make_unique<SwiGLUStep>(ops_, dim, width, in<float>(gate, dim, width),
-                                         in<float>(up, dim, width), in<float>(y, dim, width),
-                                         quantizer(dim, width, quantized)),
-            barrier);
+        map2(dim, width, gate, up, y, quantized, barrier, ops_.swiglu);
+    }
+    void geglu(int dim, std::int64_t width, std::size_t gate, std::size_t up, std::size_t y,
+               std::int64_t quantized, bool barrier) {
+        map2(dim, width, gate, up, y, quantized, barrier, ops_.geglu);
+    }
+    void clamped_swiglu(int dim, std::int64_t width, float alpha, float limit, std::size_t gate,
+                        std::size_t up, std::size_t y, std::int64_t quantized, bool barrier) {
+        map2(dim, width, gate, up, y, quantized, barrier,
+             [&ops = ops_, alpha, limit](const float* g, const float* u, std::int64_t count, float* result) {
+                 ops.clamped_swiglu(g, u, alpha, limit, count, result);
+             });
+    }
+    void add_rows(int dim, std::int64_t width, std::size_t a, std::size_t b, std::size_t y, bool barrier) {
+        map2(dim, width, a, b, y, -1, barrier, ops_.add);
     }
 
-    void add_rows(int dim, std::int64_t width, std::size_t a, std::size_t b, std::size_t y, bool barrier) {
-        add(std::make_unique<AddStep>(ops_, dim, width, in<float>(a, dim, width), in<float>(b, dim, width),
-                                      in<float>(y, dim, width)),
+    void gelu(int dim, std::int64_t width, std::size_t x, std::size_t y, std::int64_t quantized,
+              bool barrier) {
+        map1(dim, width, x, y, quantized, barrier, ops_.gelu);
+    }
+    void softcap(int dim, std::int64_t width, float cap, std::size_t x, std::size_t y, bool barrier) {
+        map1(dim, width, x, y, -1, barrier,
+             [&ops = ops_, cap](const float* from, std::int64_t count, float* result) {
+                 ops.softcap(from, cap, count, result);
+             });
+    }
+    void scale(int dim, std::int64_t width, float factor, std::size_t x, std::size_t y, bool barrier) {
+        map1(dim, width, x, y, -1, barrier,
+             [&ops = ops_, factor](const float* from, std::int64_t count, float* result) {
+                 ops.scale(from, factor, count, result);
+             });
+    }
+    void times(int dim, std::int64_t width, std::size_t x, std::size_t factors, std::size_t y, bool barrier) {
+        add(std::make_unique<TimesStep>(ops_, dim, width, in<float>(x, dim, width),
+                                        in<float>(factors, dim, 1), in<float>(y, dim, width)),
+            barrier);
+    }
+    void position_scale(int dim, std::size_t positions, std::int64_t length, double beta, std::int64_t offset,
+                        std::size_t y, bool barrier) {
+        require(length > 0 && offset >= 0, "position_scale: bad length or offset");
+        add(std::make_unique<PositionScaleStep>(dim, in<std::int32_t>(positions, dim, 1), length, beta,
+                                                offset, in<float>(y, dim, 1)),
             barrier);
     }
 
@@ -150,18 +197,18 @@ class PlanBuilder {
         add(std::make_unique<MatmulStep>(kernels_, dim, maximum(dim), weight, activations, out), barrier);
     }
 
-    void rope_table(int dim, std::size_t positions, std::vector<float> frequencies, std::size_t table,
-                    bool barrier) {
+    void rope_table(int dim, std::size_t positions, std::vector<float> frequencies, float magnitude,
+                    std::size_t table, bool barrier) {
         auto width = static_cast<std::int64_t>(2 * frequencies.size());
         add(std::make_unique<RopeTableStep>(dim, in<std::int32_t>(positions, dim, 1), std::move(frequencies),
-                                            in<float>(table, dim, width)),
+                                            magnitude, in<float>(table, dim, width)),
             barrier);
     }
 
-    void rope(int dim, std::int64_t heads, std::int64_t size, std::int64_t pairs, std::size_t x,
+    void rope(int dim, std::int64_t heads, std::int64_t size, std::int64_t pairs, bool halves, std::size_t x,
               std::size_t table, std::size_t y, bool barrier) {
         require(heads > 0 && pairs >= 0 && 2 * pairs <= size, "rope: more pairs than the head has");
-        add(std::make_unique<RopeStep>(ops_, dim, heads, size, pairs, in<float>(x, dim, heads * size),
+        add(std::make_unique<RopeStep>(ops_, dim, heads, size, pairs, halves, in<float>(x, dim, heads * size),
                                        in<float>(table, dim, 2 * pairs), in<float>(y, dim, heads * size)),
             barrier);
     }
@@ -174,11 +221,11 @@ class PlanBuilder {
             barrier);
     }
 
-    void rotate_cells(int dim, std::size_t cells, std::int64_t pairs, std::size_t table,
+    void rotate_cells(int dim, std::size_t cells, std::int64_t pairs, bool halves, std::size_t table,
                       const OwnedStorage& target, bool barrier) {
         require(pairs > 0 && 2 * pairs <= target.storage.size, "rotate_cells: more pairs than the head has");
         hold(target.memory);
-        add(std::make_unique<RotateCellsStep>(ops_, dim, in<std::int32_t>(cells, dim, 1), pairs,
+        add(std::make_unique<RotateCellsStep>(ops_, dim, in<std::int32_t>(cells, dim, 1), pairs, halves,
                                               in<float>(table, dim, 2 * pairs), target.storage),
             barrier);
     }
@@ -248,6 +295,40 @@ class PlanBuilder {
     std::size_t bytes() const { return plan_->bytes(); }
 
    private:
+    template <class F>
+    void norm(int dim, std::int64_t heads, std::int64_t size, std::size_t x, std::size_t y,
+              std::int64_t quantized, bool barrier, F normalize) {
+        require(heads > 0, "norm: no heads");
+        std::int64_t width = heads * size;
+        add(std::make_unique<NormStep<F>>(dim, heads, size, in<float>(x, dim, width),
+                                          in<float>(y, dim, width), quantizer(dim, width, quantized),
+                                          normalize),
+            barrier);
+    }
+
+    // f(x, count, y), or f(a, b, count, y), for all elements of a row's `width`.
+    template <class F>
+    void map1(int dim, std::int64_t width, std::size_t x, std::size_t y, std::int64_t quantized, bool barrier,
+              F f) {
+        const float* from = in<float>(x, dim, width);
+        float* to = in<float>(y, dim, width);
+        map(dim, width, to, quantized, barrier,
+            [=](std::int64_t at, std::int64_t count) { f(from + at, count, to + at); });
+    }
+    template <class F>
+    void map2(int dim, std::int64_t width, std::size_t a, std::size_t b, std::size_t y,
+              std::int64_t quantized, bool barrier, F f) {
+        const float* left = in<float>(a, dim, width);
+        const float* right = in<float>(b, dim, width);
+        float* to = in<float>(y, dim, width);
+        map(dim, width, to, quantized, barrier,
+            [=](std::int64_t at, std::int64_t count) { f(left + at, right + at, count, to + at); });
+    }
+    template <class F>
+    void map(int dim, std::int64_t width, float* y, std::int64_t quantized, bool barrier, F f) {
+        add(std::make_unique<MapStep<F>>(dim, width, y, quantizer(dim, width, quantized), f), barrier);
+    }
+
     int dims() const { return static_cast<int>(plan_->maxima().size()); }
 
     std::int64_t maximum(int dim) const {
@@ -366,21 +447,33 @@ void bind_plan(nb::module_& m) {
         .def("embedding", &PlanBuilder::embedding, "dim"_a, "table"_a, "ids"_a, "y"_a, "barrier"_a)
         .def("rows", &PlanBuilder::rows, "dim"_a, "source_dim"_a, "width"_a, "x"_a, "indices"_a, "y"_a,
              "barrier"_a)
-        .def("rms_norm", &PlanBuilder::rms_norm, "dim"_a, "weights"_a, "weight"_a, "size"_a, "eps"_a, "x"_a,
-             "y"_a, "quantized"_a, "barrier"_a)
+        .def("rms_norm", &PlanBuilder::rms_norm, "dim"_a, "weights"_a.none(), "weight"_a, "heads"_a, "size"_a,
+             "eps"_a, "x"_a, "y"_a, "quantized"_a, "barrier"_a)
+        .def("layer_norm", &PlanBuilder::layer_norm, "dim"_a, "weights"_a.none(), "weight"_a, "bias"_a,
+             "heads"_a, "size"_a, "eps"_a, "x"_a, "y"_a, "quantized"_a, "barrier"_a)
         .def("swiglu", &PlanBuilder::swiglu, "dim"_a, "width"_a, "gate"_a, "up"_a, "y"_a, "quantized"_a,
              "barrier"_a)
+        .def("geglu", &PlanBuilder::geglu, "dim"_a, "width"_a, "gate"_a, "up"_a, "y"_a, "quantized"_a,
+             "barrier"_a)
+        .def("clamped_swiglu", &PlanBuilder::clamped_swiglu, "dim"_a, "width"_a, "alpha"_a, "limit"_a,
+             "gate"_a, "up"_a, "y"_a, "quantized"_a, "barrier"_a)
         .def("add", &PlanBuilder::add_rows, "dim"_a, "width"_a, "a"_a, "b"_a, "y"_a, "barrier"_a)
+        .def("gelu", &PlanBuilder::gelu, "dim"_a, "width"_a, "x"_a, "y"_a, "quantized"_a, "barrier"_a)
+        .def("softcap", &PlanBuilder::softcap, "dim"_a, "width"_a, "cap"_a, "x"_a, "y"_a, "barrier"_a)
+        .def("scale", &PlanBuilder::scale, "dim"_a, "width"_a, "factor"_a, "x"_a, "y"_a, "barrier"_a)
+        .def("times", &PlanBuilder::times, "dim"_a, "width"_a, "x"_a, "factors"_a, "y"_a, "barrier"_a)
+        .def("position_scale", &PlanBuilder::position_scale, "dim"_a, "positions"_a, "length"_a, "beta"_a,
+             "offset"_a, "y"_a, "barrier"_a)
         .def("quantize", &PlanBuilder::quantize, "dim"_a, "width"_a, "x"_a, "quantized"_a, "barrier"_a)
         .def("matmul", &PlanBuilder::matmul, "dim"_a, "weight"_a, "x"_a, "quantized"_a, "weights"_a.none(),
              "bias"_a, "residual"_a, "y"_a, "barrier"_a)
-        .def("rope_table", &PlanBuilder::rope_table, "dim"_a, "positions"_a, "frequencies"_a, "table"_a,
-             "barrier"_a)
-        .def("rope", &PlanBuilder::rope, "dim"_a, "heads"_a, "size"_a, "pairs"_a, "x"_a, "table"_a, "y"_a,
-             "barrier"_a)
+        .def("rope_table", &PlanBuilder::rope_table, "dim"_a, "positions"_a, "frequencies"_a, "magnitude"_a,
+             "table"_a, "barrier"_a)
+        .def("rope", &PlanBuilder::rope, "dim"_a, "heads"_a, "size"_a, "pairs"_a, "halves"_a, "x"_a,
+             "table"_a, "y"_a, "barrier"_a)
         .def("store", &PlanBuilder::store, "dim"_a, "x"_a, "cells"_a, "target"_a, "barrier"_a)
-        .def("rotate_cells", &PlanBuilder::rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "table"_a, "target"_a,
-             "barrier"_a)
+        .def("rotate_cells", &PlanBuilder::rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "halves"_a, "table"_a,
+             "target"_a, "barrier"_a)
         .def("short_conv", &PlanBuilder::short_conv, "dim"_a, "segments_dim"_a, "x"_a, "filter"_a,
              "segments"_a, "states"_a, "y"_a, "barrier"_a)
         .def("attention", &PlanBuilder::attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "cap"_a,

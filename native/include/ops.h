@@ -82,14 +82,26 @@ struct Attention {
 };
 
 struct Ops {
-    // y = x / sqrt(mean(x²) + eps) · weight for one row of `size` elements.
+    // y = x / sqrt(mean(x²) + eps) · weight for one row of `size` elements; null is a weight of 1.
     void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t size, float* y);
-    // y = silu(gate) · up.
+    // y = (x - mean(x)) / sqrt(variance(x) + eps) · weight + bias for one row.
+    void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, std::int64_t size,
+                       float* y);
+    // y = silu(gate) · up, gelu(gate) · up by the tanh approximation, and gpt-oss's bounded form of the
+    // first: g · sigmoid(alpha g) · (u + 1), g = min(gate, limit), u = up within ±limit.
     void (*swiglu)(const float* gate, const float* up, std::int64_t count, float* y);
+    void (*geglu)(const float* gate, const float* up, std::int64_t count, float* y);
+    void (*clamped_swiglu)(const float* gate, const float* up, float alpha, float limit, std::int64_t count,
+                           float* y);
+    // x · Φ(x), Φ to about 1e-7.
+    void (*gelu)(const float* x, std::int64_t count, float* y);
+    void (*softcap)(const float* x, float cap, std::int64_t count, float* y);
+    void (*scale)(const float* x, float factor, std::int64_t count, float* y);
     void (*add)(const float* a, const float* b, std::int64_t count, float* y);
-    // Rotates the pairs (2j, 2j+1), j < pairs, of each head of one token; copies the rest.
+    // Rotates `pairs` pairs of each head of one token, the pairs being (2j, 2j+1) or, in halves, (j,
+    // j+pairs); copies the rest.
     void (*rope)(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
-                 std::int64_t pairs, float* y);
+                 std::int64_t pairs, bool halves, float* y);
     // Writes one token's heads [head][size] into a cell, rounding to the storage's type. `scratch` of this
     // and the next two has room for one head as floats, its size rounded up to a multiple of 16, and once
     // more.
@@ -98,7 +110,7 @@ struct Ops {
     void (*load)(const KVStorage& storage, std::int64_t cell, float* y, float* scratch);
     // Rotates the pairs of each head stored in a cell, as `rope` does.
     void (*rotate)(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
-                   std::int64_t pairs, float* scratch);
+                   std::int64_t pairs, bool halves, float* scratch);
     // Scratch bytes of attention for tiles of `rows` query rows.
     std::size_t (*attention_scratch)(const Attention& job, std::int64_t rows);
     // Attention of the tokens of `tile` for the query heads of one key/value head.

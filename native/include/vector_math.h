@@ -89,6 +89,12 @@ CHASKI_INLINE F32x16 exp(F32x16 x) {
     return p * bit_cast_f32(shift_left<23>(exponent));
 }
 
+// cap · tanh(x / cap), with tanh(t) = 1 - 2 / (e^2t + 1).
+CHASKI_INLINE F32x16 bounded(F32x16 x, float cap) {
+    const F32x16 power = exp(x * splat(2.0f / cap));
+    return splat(cap) - splat(2.0f * cap) / (power + splat(1.0f));
+}
+
 // Over a fixed tree, so that every instruction set adds in the same order.
 CHASKI_INLINE float sum_lanes(F32x16 a) {
     float v[16];

@@ -121,12 +121,6 @@ void load_queries(const View& view, const Workspace& w) {
     if (is_quantized(job.keys.type)) quantize_rows(w.queries.floats, view.rows, size, w.queries);
 }
 
-// cap · tanh(x / cap), with tanh(t) = 1 - 2 / (e^2t + 1).
-CHASKI_INLINE F32x16 bounded(F32x16 x, float cap) {
-    const F32x16 power = exp(x * splat(2.0f / cap));
-    return splat(cap) - splat(2.0f * cap) / (power + splat(1.0f));
-}
-
 // Turns scores[from, to) into weights relative to their maximum, and the others, up to `length`, into zeros.
 void soften(float* scores, std::int64_t from, std::int64_t to, std::int64_t length, float cap, float* maximum,
             float* total) {

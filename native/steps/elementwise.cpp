@@ -19,9 +19,16 @@ void RopeTableStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std:
         float* cos = table_ + i * 2 * pairs;
         for (std::int64_t j = 0; j < pairs; ++j) {
             float angle = static_cast<float>(positions_[i]) * frequencies_[j];
-            cos[j] = std::cos(angle);
-            cos[pairs + j] = std::sin(angle);
+            cos[j] = std::cos(angle) * magnitude_;
+            cos[pairs + j] = std::sin(angle) * magnitude_;
         }
+    }
+}
+
+void PositionScaleStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
+    for (std::int64_t i = begin; i < end; ++i) {
+        std::int64_t steps = (positions_[i] + offset_) / length_;
+        factors_[i] = static_cast<float>(1.0 + beta_ * std::log1p(static_cast<double>(steps)));
     }
 }
 

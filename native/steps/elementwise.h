@@ -61,53 +61,54 @@ class ElementStep : public Step {
     const std::int64_t width_;
 };
 
-class RMSNormStep final : public RowStep {
+// normalize(x, y) for every one of the `heads` rows of `size` elements that a token has.
+template <class F>
+class NormStep final : public RowStep {
    public:
-    RMSNormStep(const Ops& ops, int dim, std::int64_t size, const float* x, const float* weight, float eps,
-                float* y, std::optional<Quantizer> quantize)
+    NormStep(int dim, std::int64_t heads, std::int64_t size, const float* x, float* y,
+             std::optional<Quantizer> quantize, F normalize)
         : RowStep(dim),
-          ops_(ops),
+          heads_(heads),
           size_(size),
           x_(x),
-          weight_(weight),
-          eps_(eps),
           y_(y),
-          quantize_(quantize) {}
+          quantize_(quantize),
+          normalize_(normalize) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override {
         for (std::int64_t i = begin; i < end; ++i) {
-            ops_.rms_norm(x_ + i * size_, weight_, eps_, size_, y_ + i * size_);
-            if (quantize_) (*quantize_)(y_, i* size_, size_);
+            for (std::int64_t head = i * heads_; head < (i + 1) * heads_; ++head) {
+                normalize_(x_ + head * size_, y_ + head * size_);
+            }
+            if (quantize_) (*quantize_)(y_, i * heads_ * size_, heads_ * size_);
         }
     }
 
    private:
-    const Ops& ops_;
+    const std::int64_t heads_;
     const std::int64_t size_;
     const float* x_;
-    const float* weight_;
-    const float eps_;
     float* y_;
     const std::optional<Quantizer> quantize_;
+    const F normalize_;
 };
 
-class SwiGLUStep final : public ElementStep {
+// map(offset, count) makes `count` elements of y from `offset` on.
+template <class F>
+class MapStep final : public ElementStep {
    public:
-    SwiGLUStep(const Ops& ops, int dim, std::int64_t width, const float* gate, const float* up, float* y,
-               std::optional<Quantizer> quantize)
-        : ElementStep(dim, width), ops_(ops), gate_(gate), up_(up), y_(y), quantize_(quantize) {}
+    MapStep(int dim, std::int64_t width, float* y, std::optional<Quantizer> quantize, F map)
+        : ElementStep(dim, width), y_(y), quantize_(quantize), map_(map) {}
 
    protected:
     void apply(std::int64_t offset, std::int64_t count) const override {
-        ops_.swiglu(gate_ + offset, up_ + offset, count, y_ + offset);
+        map_(offset, count);
         if (quantize_) (*quantize_)(y_, offset, count);
     }
 
    private:
-    const Ops& ops_;
-    const float* gate_;
-    const float* up_;
     float* y_;
     const std::optional<Quantizer> quantize_;
+    const F map_;
 };
 
 // Quantizes what was computed by a step that cannot do it itself.
@@ -124,21 +125,44 @@ class QuantizeStep final : public ElementStep {
     const Quantizer quantize_;
 };
 
-class AddStep final : public ElementStep {
+// Each row times its own factor.
+class TimesStep final : public RowStep {
    public:
-    AddStep(const Ops& ops, int dim, std::int64_t width, const float* a, const float* b, float* y)
-        : ElementStep(dim, width), ops_(ops), a_(a), b_(b), y_(y) {}
-
-   protected:
-    void apply(std::int64_t offset, std::int64_t count) const override {
-        ops_.add(a_ + offset, b_ + offset, count, y_ + offset);
+    TimesStep(const Ops& ops, int dim, std::int64_t width, const float* x, const float* factors, float* y)
+        : RowStep(dim), ops_(ops), width_(width), x_(x), factors_(factors), y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override {
+        for (std::int64_t i = begin; i < end; ++i) {
+            ops_.scale(x_ + i * width_, factors_[i], width_, y_ + i * width_);
+        }
     }
 
    private:
     const Ops& ops_;
-    const float* a_;
-    const float* b_;
+    const std::int64_t width_;
+    const float* x_;
+    const float* factors_;
     float* y_;
+};
+
+// 1 + beta · ln(1 + floor((position + offset) / length)). By libm, so equal for every instruction set.
+class PositionScaleStep final : public RowStep {
+   public:
+    PositionScaleStep(int dim, const std::int32_t* positions, std::int64_t length, double beta,
+                      std::int64_t offset, float* factors)
+        : RowStep(dim),
+          positions_(positions),
+          length_(length),
+          beta_(beta),
+          offset_(offset),
+          factors_(factors) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const std::int32_t* positions_;
+    const std::int64_t length_;
+    const double beta_;
+    const std::int64_t offset_;
+    float* factors_;
 };
 
 // Copies the rows of x that `indices` names.
@@ -155,29 +179,44 @@ class RowsStep final : public RowStep {
     float* y_;
 };
 
-// cos and sin of position · frequency: [row][2][pairs]. By libm, so equal for every instruction set.
+// cos and sin of position · frequency, times the magnitude: [row][2][pairs]. By libm, so equal for every
+// instruction set.
 class RopeTableStep final : public RowStep {
    public:
-    RopeTableStep(int dim, const std::int32_t* positions, std::vector<float> frequencies, float* table)
-        : RowStep(dim), positions_(positions), frequencies_(std::move(frequencies)), table_(table) {}
+    RopeTableStep(int dim, const std::int32_t* positions, std::vector<float> frequencies, float magnitude,
+                  float* table)
+        : RowStep(dim),
+          positions_(positions),
+          frequencies_(std::move(frequencies)),
+          magnitude_(magnitude),
+          table_(table) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
 
    private:
     const std::int32_t* positions_;
     const std::vector<float> frequencies_;
+    const float magnitude_;
     float* table_;
 };
 
 class RopeStep final : public RowStep {
    public:
-    RopeStep(const Ops& ops, int dim, std::int64_t heads, std::int64_t size, std::int64_t pairs,
+    RopeStep(const Ops& ops, int dim, std::int64_t heads, std::int64_t size, std::int64_t pairs, bool halves,
              const float* x, const float* table, float* y)
-        : RowStep(dim), ops_(ops), heads_(heads), size_(size), pairs_(pairs), x_(x), table_(table), y_(y) {}
+        : RowStep(dim),
+          ops_(ops),
+          heads_(heads),
+          size_(size),
+          pairs_(pairs),
+          halves_(halves),
+          x_(x),
+          table_(table),
+          y_(y) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override {
         for (std::int64_t i = begin; i < end; ++i) {
             const float* cos = table_ + i * 2 * pairs_;
             std::int64_t offset = i * heads_ * size_;
-            ops_.rope(x_ + offset, cos, cos + pairs_, heads_, size_, pairs_, y_ + offset);
+            ops_.rope(x_ + offset, cos, cos + pairs_, heads_, size_, pairs_, halves_, y_ + offset);
         }
     }
 
@@ -186,6 +225,7 @@ class RopeStep final : public RowStep {
     const std::int64_t heads_;
     const std::int64_t size_;
     const std::int64_t pairs_;
+    const bool halves_;
     const float* x_;
     const float* table_;
     float* y_;
@@ -219,13 +259,20 @@ class StoreStep final : public RowStep {
 // Rotates the keys in each of `cells` by the angles in the matching row of a rope table, in place.
 class RotateCellsStep final : public RowStep {
    public:
-    RotateCellsStep(const Ops& ops, int dim, const std::int32_t* cells, std::int64_t pairs,
+    RotateCellsStep(const Ops& ops, int dim, const std::int32_t* cells, std::int64_t pairs, bool halves,
                     const float* table, KVStorage storage)
-        : RowStep(dim), ops_(ops), cells_(cells), pairs_(pairs), table_(table), storage_(storage) {}
+        : RowStep(dim),
+          ops_(ops),
+          cells_(cells),
+          pairs_(pairs),
+          halves_(halves),
+          table_(table),
+          storage_(storage) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
         for (std::int64_t i = begin; i < end; ++i) {
             const float* cos = table_ + i * 2 * pairs_;
-            ops_.rotate(storage_, cells_[i], cos, cos + pairs_, pairs_, reinterpret_cast<float*>(scratch));
+            ops_.rotate(storage_, cells_[i], cos, cos + pairs_, pairs_, halves_,
+                        reinterpret_cast<float*>(scratch));
         }
     }
     std::size_t scratch_bytes() const override { return head_scratch_bytes(storage_); }
@@ -234,6 +281,7 @@ class RotateCellsStep final : public RowStep {
     const Ops& ops_;
     const std::int32_t* cells_;
     const std::int64_t pairs_;
+    const bool halves_;
     const float* table_;
     const KVStorage storage_;
 };

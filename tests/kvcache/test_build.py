@@ -70,7 +70,7 @@ def test_the_memory_of_each_kind() -> None:
 def test_keys_of_some_layers_may_have_no_positions() -> None:
     backend = open_backend("reference", BackendOptions())
     turned = Causal(KVShape(1, 4, 4, np.array([0.5, 0.1], np.float32)))
-    unturned = Causal(KVShape(1, 4, 4, np.zeros(0, np.float32)))
+    unturned = Causal(KVShape(1, 4, 4, Rope(np.zeros(0, np.float32))))
     cache = build_cache(backend, [turned, unturned], SIZE, KVTypes(DType.F32, DType.F32))
     cache.check_remove(0, 0)
     assert isinstance(cache, CausalCache)

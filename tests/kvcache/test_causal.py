@@ -8,7 +8,7 @@ import pytest
 
 from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach
-from chaski.ml.graph import Dim, DType, Graph
+from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
 from chaski.ml.reference.ops import Storage
 from chaski.model.input import Batch
@@ -16,7 +16,7 @@ from chaski.model.input import Batch
 EVERYTHING = Reach()
 
 
-ROTATION = np.array([0.3], np.float32)
+ROTATION = Rope(np.array([0.3], np.float32))
 
 
 def make(
@@ -24,7 +24,7 @@ def make(
     capacity: int = 8,
     max_batch: int = 16,
     reach: Reach = EVERYTHING,
-    rotation: npt.NDArray[np.float32] | None = ROTATION,
+    rotation: Rope | None = ROTATION,
 ) -> CausalCache:
     backend, shapes = ReferenceBackend(), [KVShape(1, 2, 2, rotation)]
     return CausalCache(
@@ -128,7 +128,7 @@ def test_what_is_left_after_a_removal(begin: int, end: int | None, left: list[in
     ],
 )
 def test_a_middle_that_cannot_be_removed_stays(
-    rotation: npt.NDArray[np.float32] | None, reach: Reach, fork: bool, reason: str
+    rotation: Rope | None, reach: Reach, fork: bool, reason: str
 ) -> None:
     cache = make(3, 64, 8, reach, rotation)
     visible(cache, *tokens(0, 0, 8))
@@ -167,7 +167,7 @@ def test_keys_turn_to_their_new_positions_in_slices() -> None:
 
 def turned(positions: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
     """A key along the first axis, turned to each position."""
-    return np.stack([np.cos(ROTATION[0] * positions), np.sin(ROTATION[0] * positions)], axis=-1)
+    return np.stack([np.cos(ROTATION.frequencies[0] * positions), np.sin(ROTATION.frequencies[0] * positions)], axis=-1)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import pytest
 
 from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach, WrapperCache
-from chaski.ml.graph import Dim, DType, Graph
+from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.input import Batch
 
-ROTATION = np.array([0.3], np.float32)
+ROTATION = Rope(np.array([0.3], np.float32))
 
 
 def causal(

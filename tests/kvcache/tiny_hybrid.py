@@ -22,13 +22,13 @@ from chaski.kvcache import (
     StateShape,
 )
 from chaski.ml import Backend, ops
-from chaski.ml.graph import Tensor, Weight
+from chaski.ml.graph import Rope, Tensor, Weight
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, SwiGLU
 from chaski.model.input import Inputs
 from chaski.model.weights import bind_weights
 
 VOCAB, HIDDEN, HEADS, SIZE, TAPS = 256, 64, 4, 16, 3
-FREQUENCIES = np.float32(10000.0) ** -np.linspace(0, 1, SIZE // 2, dtype=np.float32)
+ROPE = Rope(np.float32(10000.0) ** -np.linspace(0, 1, SIZE // 2, dtype=np.float32))
 
 
 class Attention(Module):
@@ -37,7 +37,7 @@ class Attention(Module):
     inline = True
 
     def __init__(self, kv_heads: int, reach: Reach) -> None:
-        self.kind = Causal(KVShape(kv_heads, SIZE, SIZE, FREQUENCIES), reach)
+        self.kind = Causal(KVShape(kv_heads, SIZE, SIZE, ROPE), reach)
         self.q = Linear(HIDDEN, HEADS * SIZE)
         self.k = Linear(HIDDEN, kv_heads * SIZE)
         self.v = Linear(HIDDEN, kv_heads * SIZE)
@@ -107,7 +107,7 @@ class TinyHybrid(Module):
         bind_weights(self, open_gguf(path), backend, lambda _: None)
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache | RecurrentLayer]) -> Tensor:
-        rope = ops.rope_table(inputs.positions, FREQUENCIES)
+        rope = ops.rope_table(inputs.positions, ROPE)
         x = self.token_embd(inputs.tokens)
         for layer, cache in zip(self.blk, caches, strict=True):
             x = layer(x, rope, cache)

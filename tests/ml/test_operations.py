@@ -15,7 +15,7 @@ from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
+from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
 
 MAX_TOKENS = 9
 RNG = np.random.default_rng(7)
@@ -115,7 +115,7 @@ def test_rope(tmp_path: Path, isa: str, heads: int, size: int, dims: int) -> Non
 
     def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
         x = ops.embedding(ids, w["table"]).reshape(heads, size)
-        return ops.rope(x, ops.rope_table(ids, frequencies)).reshape(heads * size)
+        return ops.rope(x, ops.rope_table(ids, Rope(frequencies))).reshape(heads * size)
 
     expected, found = results(tmp_path, arrays, record, 8, isa)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)

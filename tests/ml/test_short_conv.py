@@ -11,7 +11,7 @@ import pytest
 from chaski import _native
 from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.backend import Plan
-from chaski.ml.graph import Dim, DType, Graph, KVRole
+from chaski.ml.graph import Dim, DType, Graph, KVRole, Rope
 
 F32 = npt.NDArray[np.float32]
 
@@ -27,7 +27,7 @@ def compiled(backend: str, isa: str, taps: int = TAPS) -> Plan:
     ids = graph.input("ids", (Dim("tokens", 64),), DType.I32)
     segments = graph.input("segments", (Dim("segments", 4), 4), DType.I32)
     frequencies = random.uniform(0.1, 3, CHANNELS // 2).astype(np.float32)
-    x = ops.rope_table(ids, frequencies).reshape(CHANNELS)
+    x = ops.rope_table(ids, Rope(frequencies)).reshape(CHANNELS)
     states = opened.kv_buffer(KVRole.STATES, ROWS, taps - 1, CHANNELS, DType.F32)
     filter = random.standard_normal((CHANNELS, taps)).astype(np.float32)
     graph.output("y", ops.short_conv(x, filter, states, segments))

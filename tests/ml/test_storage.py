@@ -14,7 +14,7 @@ from chaski import _native
 from chaski.errors import UnsupportedError
 from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Rope
 
 from .attending import contents
 from .test_operations import bound
@@ -135,7 +135,7 @@ def turn(
     graph = Graph()
     listed = graph.input("cells", (Dim("cells", CELLS),), DType.I32)
     by = graph.input("distances", listed.shape, DType.I32)
-    ops.rotate_cells(listed, ops.rope_table(by, frequencies), buffer)
+    ops.rotate_cells(listed, ops.rope_table(by, Rope(frequencies)), buffer)
     plan = backend.compile(graph)
     plan.inputs["cells"][: len(cells)] = cells
     plan.inputs["distances"][: len(cells)] = distances

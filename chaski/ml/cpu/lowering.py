@@ -186,36 +186,83 @@ class Lowering:
             y=y,
         )
 
-    def _rms_norm(self, node: Tensor, x: Tensor, weight: Weight) -> None:
+    def _rms_norm(self, node: Tensor, x: Tensor, weight: Weight | None = None) -> None:
+        self._norm(node, x, weight=-1 if weight is None else _offset(weight))
+
+    def _layer_norm(self, node: Tensor, x: Tensor, weight: Weight, bias: Weight) -> None:
+        self._norm(node, x, weight=_offset(weight), bias=_offset(bias))
+
+    def _norm(self, node: Tensor, x: Tensor, **vectors: int) -> None:
         y = self._new(node)
         quantized, written = self._quantized_with(node)
+        size = node.shape[-1]
+        assert isinstance(size, int)
         self._call(
-            "rms_norm",
+            node.op,
             (self.buffer(x),),
             (y, *written),
             dim=self._dim(node),
             weights=self._weights,
-            weight=_offset(weight),
-            size=_width(node),
+            heads=_width(node) // size,
+            size=size,
             eps=node.attributes["eps"],
             x=self.buffer(x),
             y=y,
             quantized=quantized,
+            **vectors,
         )
 
     def _swiglu(self, node: Tensor, gate: Tensor, up: Tensor) -> None:
-        y = self._reuse_or_new(node, gate)
-        quantized, written = self._quantized_with(node)
+        self._gated(node, gate, up)
+
+    def _geglu(self, node: Tensor, gate: Tensor, up: Tensor) -> None:
+        self._gated(node, gate, up)
+
+    def _clamped_swiglu(self, node: Tensor, gate: Tensor, up: Tensor) -> None:
+        self._gated(node, gate, up)
+
+    def _gated(self, node: Tensor, gate: Tensor, up: Tensor) -> None:
+        self._each_element(node, gate, quantizes=True, gate=self.buffer(gate), up=self.buffer(up))
+
+    def _gelu(self, node: Tensor, x: Tensor) -> None:
+        self._each_element(node, x, quantizes=True, x=self.buffer(x))
+
+    def _softcap(self, node: Tensor, x: Tensor) -> None:
+        self._each_element(node, x, x=self.buffer(x))
+
+    def _scale(self, node: Tensor, x: Tensor) -> None:
+        self._each_element(node, x, x=self.buffer(x))
+
+    def _times(self, node: Tensor, x: Tensor, factors: Tensor) -> None:
+        self._each_element(node, x, x=self.buffer(x), factors=self.buffer(factors))
+
+    def _each_element(
+        self, node: Tensor, replaced: Tensor, quantizes: bool = False, **operands: Buffer
+    ) -> None:
+        """A step of the operation's own name, which may work in place of the operand `replaced`."""
+        y = self._reuse_or_new(node, replaced)
+        arguments: dict[str, Any] = {}
+        written: tuple[Buffer, ...] = ()
+        if quantizes:
+            arguments["quantized"], written = self._quantized_with(node)
         self._call(
-            "swiglu",
-            (self.buffer(gate), self.buffer(up)),
+            node.op,
+            tuple(operands.values()),
             (y, *written),
             dim=self._dim(node),
             width=_width(node),
-            gate=self.buffer(gate),
-            up=self.buffer(up),
             y=y,
-            quantized=quantized,
+            **operands,
+            **node.attributes,
+            **arguments,
+        )
+
+    def _position_scale(self, node: Tensor, positions: Tensor) -> None:
+        self._check(positions, 2**31 - 1)
+        y = self._new(node)
+        source = self.buffer(positions)
+        self._call(
+            "position_scale", (source,), (y,), dim=self._dim(node), positions=source, y=y, **node.attributes
         )
 
     def _linear(self, node: Tensor, x: Tensor, weight: Weight, bias: Weight | None = None) -> None:
@@ -272,6 +319,7 @@ class Lowering:
             dim=self._dim(node),
             positions=self.buffer(positions),
             frequencies=node.attributes["frequencies"].tolist(),
+            magnitude=node.attributes["magnitude"],
             table=y,
         )
 
@@ -285,6 +333,7 @@ class Lowering:
             heads=node.shape[1],
             size=node.shape[2],
             pairs=table.shape[2],
+            halves=node.attributes["halves"],
             x=self.buffer(x),
             table=self.buffer(table),
             y=y,
@@ -311,6 +360,7 @@ class Lowering:
             dim=self._dim(cells),
             cells=self.buffer(cells),
             pairs=table.shape[2],
+            halves=node.attributes["halves"],
             table=self.buffer(table),
             target=target.handle,
         )

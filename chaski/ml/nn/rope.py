@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.graph import Weight
 from chaski.ml.nn.module import Module
 
-__all__ = ["RopeFactors", "rope_frequencies"]
+__all__ = ["RopeFactors", "Yarn", "rope_frequencies", "yarn_frequencies"]
+
+F64 = npt.NDArray[np.float64]
 
 
 class RopeFactors(Module):
@@ -25,7 +30,46 @@ def rope_frequencies(
 
     `scale` below 1 is linear position interpolation (Chen et al. 2023): 1/factor of the file's rope scaling.
     """
-    frequencies = scale / np.power(base, np.arange(0, dims, 2, dtype=np.float64) / dims)
+    frequencies = scale * _plain_frequencies(dims, base)
     if factors is not None:
         frequencies = frequencies / factors
     return frequencies.astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Yarn:
+    """YaRN (Peng et al. 2023): for a context `factor` times as long as the `trained` one.
+
+    Pairs that turn more than `beta_fast` times within the trained context keep their frequency, those that
+    turn less than `beta_slow` times are divided by the factor, and in between it is a ramp over the pairs.
+    `truncate`: whether the ends of the ramp are rounded outwards to whole pairs.
+    """
+
+    factor: float
+    trained: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+
+    def magnitude(self, multiplier: float = 1.0) -> float:
+        """0.1 · multiplier · ln(factor) + 1, by which the paper multiplies queries and keys."""
+        return 0.1 * multiplier * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
+
+
+def yarn_frequencies(dims: int, base: float, yarn: Yarn) -> npt.NDArray[np.float32]:
+    """Radians per position of each rotated pair, shape (dims/2,)."""
+    plain = _plain_frequencies(dims, base)
+    low, high = (
+        dims * math.log(yarn.trained / (turns * 2 * math.pi)) / (2 * math.log(base))
+        for turns in (yarn.beta_fast, yarn.beta_slow)
+    )
+    if yarn.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    ramp = np.clip((np.arange(dims // 2) - low) / max(high - low, 0.001), 0, 1)
+    return (plain * (1 - ramp) + plain / yarn.factor * ramp).astype(np.float32)
+
+
+def _plain_frequencies(dims: int, base: float) -> F64:
+    frequencies: F64 = np.power(base, -np.arange(0, dims, 2, dtype=np.float64) / dims)
+    return frequencies

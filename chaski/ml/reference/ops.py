@@ -6,6 +6,7 @@ this is what kernels are tested against, so it is written to be read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,9 +40,20 @@ def rows(x: F32, indices: I32) -> F32:
     return x[indices]
 
 
-def rms_norm(x: F32, weight: F32, *, eps: float) -> F32:
+def scale(x: F32, *, factor: float) -> F32:
+    return x * np.float32(factor)
+
+
+def rms_norm(x: F32, weight: F32 | None = None, *, eps: float) -> F32:
     mean_square = np.square(x).mean(axis=-1, keepdims=True)
-    y: F32 = x / np.sqrt(mean_square + np.float32(eps)) * weight
+    y: F32 = x / np.sqrt(mean_square + np.float32(eps))
+    return y if weight is None else y * weight
+
+
+def layer_norm(x: F32, weight: F32, bias: F32, *, eps: float) -> F32:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = np.square(centred).mean(axis=-1, keepdims=True)
+    y: F32 = centred / np.sqrt(variance + np.float32(eps)) * weight + bias
     return y
 
 
@@ -52,18 +64,51 @@ def swiglu(gate: F32, up: F32) -> F32:
     return y
 
 
-def rope_table(positions: I32, *, frequencies: F32) -> F32:
+def geglu(gate: F32, up: F32) -> F32:
+    inner = np.float32(math.sqrt(2 / math.pi)) * (gate + np.float32(0.044715) * gate**3)
+    y: F32 = np.float32(0.5) * gate * (1 + np.tanh(inner)) * up
+    return y
+
+
+def clamped_swiglu(gate: F32, up: F32, *, alpha: float, limit: float) -> F32:
+    gate, up = np.minimum(gate, np.float32(limit)), np.clip(up, np.float32(-limit), np.float32(limit))
+    with np.errstate(over="ignore"):
+        y: F32 = gate / (1 + np.exp(-np.float32(alpha) * gate)) * (up + 1)
+    return y
+
+
+def gelu(x: F32) -> F32:
+    erf = np.array([math.erf(value) for value in x.ravel() / math.sqrt(2)], np.float32).reshape(x.shape)
+    return np.float32(0.5) * x * (1 + erf)
+
+
+def softcap(x: F32, *, cap: float) -> F32:
+    y: F32 = np.float32(cap) * np.tanh(x / np.float32(cap))
+    return y
+
+
+def position_scale(positions: I32, *, length: int, beta: float, offset: int) -> F32:
+    steps = (positions + offset) // length
+    return (1 + beta * np.log1p(steps)).astype(np.float32)[:, None]
+
+
+def times(x: F32, factors: F32) -> F32:
+    return x * factors.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def rope_table(positions: I32, *, frequencies: F32, magnitude: float, halves: bool) -> F32:
     angles = positions.astype(np.float32)[:, None] * frequencies
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1) * np.float32(magnitude)
 
 
-def rope(x: F32, table: F32) -> F32:
-    dims = 2 * table.shape[2]
+def rope(x: F32, table: F32, *, halves: bool) -> F32:
+    pairs = table.shape[2]
     cos, sin = table[:, None, 0], table[:, None, 1]
-    even, odd = x[..., 0:dims:2], x[..., 1:dims:2]
+    first = slice(0, pairs) if halves else slice(0, 2 * pairs, 2)
+    second = slice(pairs, 2 * pairs) if halves else slice(1, 2 * pairs, 2)
     y = x.copy()
-    y[..., 0:dims:2] = even * cos - odd * sin
-    y[..., 1:dims:2] = even * sin + odd * cos
+    y[..., first] = x[..., first] * cos - x[..., second] * sin
+    y[..., second] = x[..., first] * sin + x[..., second] * cos
     return y
 
 
@@ -106,8 +151,8 @@ def store(x: F32, cells: I32, buffer: Storage) -> Storage:
     return buffer
 
 
-def rotate_cells(cells: I32, table: F32, buffer: Storage) -> Storage:
-    buffer.write(cells, rope(buffer.rows[cells], table))
+def rotate_cells(cells: I32, table: F32, buffer: Storage, *, halves: bool) -> Storage:
+    buffer.write(cells, rope(buffer.rows[cells], table, halves=halves))
     return buffer
 
 
@@ -186,9 +231,17 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         embedding,
         linear,
         add,
+        scale,
+        times,
         rows,
         rms_norm,
+        layer_norm,
         swiglu,
+        geglu,
+        clamped_swiglu,
+        gelu,
+        softcap,
+        position_scale,
         rope_table,
         rope,
         store,

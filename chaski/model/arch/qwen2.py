@@ -1,0 +1,9 @@
+"""Qwen 2 and 2.5 (Yang et al. 2024): Llama with biases on query, key and value, and pairs in halves."""
+
+from __future__ import annotations
+
+from chaski.model.arch import llama
+
+
+class Model(llama.Model):
+    halves = True

@@ -1,0 +1,73 @@
+"""Qwen 3, dense (Yang et al. 2025): each head of queries and keys is normalized before it is turned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
+from chaski.ml import ops
+from chaski.ml.graph import Tensor
+from chaski.ml.nn import Linear, Module, RMSNorm, SwiGLU
+from chaski.model.config import DecoderConfig
+from chaski.model.decoder import Decoder
+from chaski.model.input import Inputs
+
+
+class Attention(Module):
+    inline = True
+
+    def __init__(self, config: DecoderConfig) -> None:
+        self._config = config
+        self.attn_q = Linear(config.hidden_size, config.num_heads * config.head_size)
+        self.attn_q_norm = RMSNorm(config.head_size, config.eps)
+        self.attn_k = Linear(config.hidden_size, config.num_kv_heads * config.head_size)
+        self.attn_k_norm = RMSNorm(config.head_size, config.eps)
+        self.attn_v = Linear(config.hidden_size, config.num_kv_heads * config.value_size)
+        self.attn_output = Linear(config.num_heads * config.value_size, config.hidden_size)
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
+        c = self._config
+        q = self.attn_q_norm(self.attn_q(x).reshape(c.num_heads, c.head_size))
+        k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        keys, values, mask = cache.update(ops.rope(k, rope), v)
+        attended = ops.attention(ops.rope(q, rope), keys, values, mask, scale=c.head_size**-0.5)
+        return self.attn_output(attended.reshape(c.num_heads * c.value_size))
+
+
+class Layer(Module):
+    def __init__(self, config: DecoderConfig, ffn: Module) -> None:
+        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.attn = Attention(config)
+        self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.ffn = ffn
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
+        h = self.attn(self.attn_norm(x), rope, cache)
+        if outputs is not None:  # the last layer goes on with the rows that need logits only
+            h, x = h.rows(outputs), x.rows(outputs)
+        x = x + h
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Model(Decoder):
+    def __init__(self, file: GGUFFile) -> None:
+        config = DecoderConfig.read(file)
+        super().__init__(config, [Layer(config, self.ffn(file, config)) for _ in range(config.num_layers)])
+        self._rope = config.rope.rope(halves=True)
+
+    def ffn(self, file: GGUFFile, config: DecoderConfig) -> Module:
+        """The feed-forward block of a layer."""
+        return SwiGLU(config.hidden_size, config.ffn_size)
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        c = self.config
+        return [Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope))] * c.num_layers
+
+    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+        rope = ops.rope_table(inputs.positions, self._rope)
+        x = self.token_embd(inputs.tokens)
+        for layer, cache in zip(self.blk, caches, strict=True):
+            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
+        return self.head(x)
