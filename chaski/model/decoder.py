@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm
@@ -13,17 +11,16 @@ __all__ = ["Decoder"]
 
 
 class Decoder(Module):
-    """A model of `layers`; `output` may be tied to the embedding. Each architecture writes its own forward."""
+    """The base of a model, which adds its layers, `blk`. `output` may be tied to the embedding."""
 
-    def __init__(self, config: DecoderConfig, layers: Sequence[Module]) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         self.config = config
         self.token_embd = Embedding(config.vocab_size, config.hidden_size)
-        self.blk = list(layers)
         self.output_norm = RMSNorm(config.hidden_size, config.eps)
         self.output = Linear(config.hidden_size, config.vocab_size, optional=True)
 
     def head(self, x: Tensor, softcap: float = 0.0) -> Tensor:
-        """The rows that are wanted -> logits, bounded by `softcap` where it is given; of an embedder themselves."""
+        """The last layer's rows -> logits, bounded where there is a `softcap`; an embedder has no logits."""
         x = self.output_norm(x)
         if self.config.pooling is not None:
             return x

@@ -21,7 +21,7 @@ from chaski.kvcache import (
     cache_memory,
 )
 from chaski.ml import BackendOptions, open_backend
-from chaski.ml.graph import Dim, DType, Graph
+from chaski.ml.graph import Dim, DType, Graph, Rope
 
 SIZE = CacheSize(sequences=1, capacity=64, max_batch=16)
 TYPES = KVTypes(DType.F16, DType.Q8_0)
@@ -69,7 +69,7 @@ def test_the_memory_of_each_kind() -> None:
 
 def test_keys_of_some_layers_may_have_no_positions() -> None:
     backend = open_backend("reference", BackendOptions())
-    turned = Causal(KVShape(1, 4, 4, np.array([0.5, 0.1], np.float32)))
+    turned = Causal(KVShape(1, 4, 4, Rope(np.array([0.5, 0.1], np.float32))))
     unturned = Causal(KVShape(1, 4, 4, Rope(np.zeros(0, np.float32))))
     cache = build_cache(backend, [turned, unturned], SIZE, KVTypes(DType.F32, DType.F32))
     cache.check_remove(0, 0)

@@ -167,7 +167,8 @@ def test_keys_turn_to_their_new_positions_in_slices() -> None:
 
 def turned(positions: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
     """A key along the first axis, turned to each position."""
-    return np.stack([np.cos(ROTATION.frequencies[0] * positions), np.sin(ROTATION.frequencies[0] * positions)], axis=-1)
+    angles = ROTATION.frequencies[0] * positions
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
 
 
 @pytest.mark.parametrize(

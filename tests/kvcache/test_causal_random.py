@@ -9,7 +9,7 @@ import pytest
 
 from chaski.errors import NotSupportedError
 from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach
-from chaski.ml.graph import Dim, DType, Graph
+from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
 from chaski.ml.reference.ops import Storage
 from chaski.model.input import Batch
@@ -145,7 +145,7 @@ def forward(cache: CausalCache, lists: Lists, content: dict[int, int], batch: Ba
 @pytest.mark.parametrize("reach", REACHES, ids=str)
 def test_random_operations_match_plain_lists(reach: Reach) -> None:
     random = np.random.default_rng(11)
-    shapes = [KVShape(1, 2, 2, np.array([FREQUENCY], np.float32))]
+    shapes = [KVShape(1, 2, 2, Rope(np.array([FREQUENCY], np.float32)))]
     cache = CausalCache(
         ReferenceBackend(),
         shapes,

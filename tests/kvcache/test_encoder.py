@@ -113,7 +113,9 @@ def test_without_an_image_attention_gives_zeros(backend: str) -> None:
     tokens = graph.input("tokens", (Dim("tokens", 8),), DType.I32)
     (face,) = cache.record(graph, Dim("tokens", 8))
     # Any numbers will do for queries, keys and values: angles of positions.
-    q, kv = (ops.rope_table(ids, Rope(np.linspace(1, 2, 32, dtype=np.float32))) for ids in (tokens, face.rows))
+    q, kv = (
+        ops.rope_table(ids, Rope(np.linspace(1, 2, 32, dtype=np.float32))) for ids in (tokens, face.rows)
+    )
     y = ops.attention(q.reshape(2, 32), *face.update(kv.reshape(2, 32), kv.reshape(2, 32)), scale=0.2)
     graph.output("y", y.reshape(64))
     plan = opened.compile(graph)

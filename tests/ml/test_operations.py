@@ -108,14 +108,43 @@ def test_sum_and_product_with_bias_and_residual(tmp_path: Path, isa: str) -> Non
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("heads", [1, 3])
+def test_norms_of_heads(tmp_path: Path, isa: str, heads: int) -> None:
+    size = 37
+    arrays = {"table": uniform(11, heads * size), "weight": uniform(size), "bias": uniform(size)}
+
+    def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
+        x = ops.embedding(ids, w["table"]).reshape(heads, size)
+        y = ops.layer_norm(x, w["weight"], w["bias"], 1e-5) + ops.rms_norm(x, None, 1e-5)
+        return (y + ops.rms_norm(x, w["weight"], 1e-2)).reshape(heads * size)
+
+    expected, found = results(tmp_path, arrays, record, 9, isa)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 37, 2500])
+def test_activations(tmp_path: Path, isa: str, size: int) -> None:
+    arrays = {"table": uniform(11, size) * np.float32(4), "up": uniform(11, size) * np.float32(4)}
+
+    def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
+        x, up = ops.embedding(ids, w["table"]), ops.embedding(ids, w["up"])
+        factors = ops.position_scale(ids, length=3, beta=0.3, offset=1)
+        y = ops.geglu(x, up) + ops.clamped_swiglu(x, up, alpha=1.702, limit=2.5) * 0.75
+        return ops.times(ops.softcap(y, 5.0), factors) + ops.gelu(x)
+
+    expected, found = results(tmp_path, arrays, record, 9, isa)
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=4e-6)
+
+
+@pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize(("heads", "size", "dims"), [(1, 2, 2), (3, 10, 6), (4, 64, 64)])
-def test_rope(tmp_path: Path, isa: str, heads: int, size: int, dims: int) -> None:
+def test_rope(tmp_path: Path, isa: str, heads: int, size: int, dims: int, halves: bool) -> None:
     arrays = {"table": uniform(11, heads * size)}
     frequencies = np.float32(100.0) ** (-np.arange(0, dims, 2, dtype=np.float32) / dims)
 
     def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
         x = ops.embedding(ids, w["table"]).reshape(heads, size)
-        return ops.rope(x, ops.rope_table(ids, Rope(frequencies))).reshape(heads * size)
+        return ops.rope(x, ops.rope_table(ids, Rope(frequencies, halves, 1.25))).reshape(heads * size)
 
     expected, found = results(tmp_path, arrays, record, 8, isa)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)

@@ -67,7 +67,8 @@ def yarn_frequencies(dims: int, base: float, yarn: Yarn) -> npt.NDArray[np.float
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dims - 1)
     ramp = np.clip((np.arange(dims // 2) - low) / max(high - low, 0.001), 0, 1)
-    return (plain * (1 - ramp) + plain / yarn.factor * ramp).astype(np.float32)
+    frequencies: F64 = plain * (1 - ramp) + plain / yarn.factor * ramp
+    return frequencies.astype(np.float32)
 
 
 def _plain_frequencies(dims: int, base: float) -> F64:

@@ -53,7 +53,8 @@ class Model(Decoder):
     def __init__(self, file: GGUFFile) -> None:
         refuse(file, f"{file.architecture}.expert_count", allowed=0, what="experts (mixture of experts)")
         config = DecoderConfig.read(file)
-        super().__init__(config, [Layer(config) for _ in range(config.num_layers)])
+        super().__init__(config)
+        self.blk = [Layer(config) for _ in range(config.num_layers)]
         self.rope_freqs = RopeFactors(config.rope.dims)
 
     def layer_kinds(self) -> Sequence[LayerKind]:

@@ -37,11 +37,11 @@ class Attention(Module):
 
 
 class Layer(Module):
-    def __init__(self, config: DecoderConfig, ffn: Module) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         self.attn = Attention(config)
         self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.ffn = ffn
+        self.ffn = SwiGLU(config.hidden_size, config.ffn_size)
 
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
         h = self.attn(self.attn_norm(x), rope, cache)
@@ -54,12 +54,9 @@ class Layer(Module):
 class Model(Decoder):
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file)
-        super().__init__(config, [Layer(config, self.ffn(file, config)) for _ in range(config.num_layers)])
+        super().__init__(config)
+        self.blk = [Layer(config) for _ in range(config.num_layers)]
         self._rope = config.rope.rope(halves=True)
-
-    def ffn(self, file: GGUFFile, config: DecoderConfig) -> Module:
-        """The feed-forward block of a layer."""
-        return SwiGLU(config.hidden_size, config.ffn_size)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config

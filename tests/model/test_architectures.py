@@ -1,0 +1,127 @@
+"""Every architecture against transformers, and its logits bit for bit however they are computed.
+
+The files and the expected logits are made by tools/fixtures/make_architectures.py. The prompt is longer than
+every window, chunk and trained context of the models.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import chaski
+from chaski.formats.gguf import open_gguf
+from chaski.formats.requantize import requantize
+from chaski.kvcache import CacheSize, KVTypes, build_cache
+from chaski.ml import BackendOptions, open_backend
+from chaski.ml.graph import DType
+from chaski.model.input import Batch
+from chaski.model.program import Program
+from chaski.model.registry import build_model
+from chaski.model.weights import bind_weights
+
+DATA = Path(__file__).parents[1] / "data" / "architectures"
+NAMES = sorted(path.stem for path in DATA.glob("*.gguf"))
+
+F32 = NDArray[np.float32]
+
+
+@cache
+def expected(name: str) -> tuple[list[int], F32]:
+    with np.load(DATA / f"{name}.npz") as arrays:
+        return arrays["ids"].tolist(), arrays["logits"]
+
+
+def logits(path: Path, ids: list[int], backend: str = "cpu", threads: int = 2, num_batch: int = 512) -> F32:
+    with chaski.load(path, backend=backend, threads=threads, context=128, num_batch=num_batch) as model:
+        return np.asarray(model.logits(ids))
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), [("reference", 1e-4), ("cpu", 1e-3)])
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_equal_those_of_transformers(name: str, backend: str, tolerance: float) -> None:
+    ids, wanted = expected(name)
+    found = logits(DATA / f"{name}.gguf", ids, backend)
+    assert wanted.std() > 0.3
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=["as it is", "Q4_0"])
+def path(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file, and one whose matrices are quantized: their products are computed by other kernels."""
+    source = DATA / f"{name}.gguf"
+    if request.param == "as it is":
+        return source
+    target = tmp_path_factory.mktemp("quantized") / f"{name}.gguf"
+    with open_gguf(source) as file:
+        requantize(file, target, request.param)
+    return target
+
+
+def test_logits_do_not_depend_on_chunks_and_threads(name: str, path: Path) -> None:
+    ids, _ = expected(name)
+    whole = logits(path, ids)
+    np.testing.assert_array_equal(logits(path, ids, num_batch=13), whole)
+    np.testing.assert_array_equal(logits(path, ids, num_batch=1, threads=1), whole)
+
+
+def test_logits_do_not_depend_on_other_sequences(name: str, path: Path) -> None:
+    ids, _ = expected(name)
+    whole = logits(path, ids)
+    others = ids[:1] + ids[:40:-1]
+    runs = Runs(path)
+    runs.forward({1: others[:20]})
+    for begin, end in ((0, 30), (30, 31), (31, 52), (52, len(ids))):
+        part = ids[begin:end]
+        found = runs.forward(
+            {1: others[20 + begin // 3 : 20 + max(end // 3, begin // 3 + 1)], 0: part, 2: part}
+        )
+        np.testing.assert_array_equal(found[0], whole[end - 1])
+        np.testing.assert_array_equal(found[2], whole[end - 1])
+
+
+def test_a_cached_prefix_gives_the_same_text(name: str, path: Path) -> None:
+    ids, _ = expected(name)
+    with chaski.load(path, context=128, parallel=1) as model:
+        fresh = model.generate(ids[:80], num_predict=8, temperature=0, logprobs=True)
+        model.generate(ids[:60] + ids[5:20], num_predict=4, temperature=0)
+        cached = model.generate(ids[:80], num_predict=8, temperature=0, logprobs=True)
+    assert cached.token_ids == fresh.token_ids
+    assert cached.logprobs == fresh.logprobs
+
+
+class Runs:
+    """A model whose batches hold tokens of several sequences."""
+
+    def __init__(self, path: Path) -> None:
+        file = open_gguf(path)
+        model = build_model(file)
+        backend = open_backend("cpu", BackendOptions(threads=2))
+        bind_weights(model, file, backend, lambda _: None)
+        types = KVTypes(DType.F32, DType.F32)
+        if path.parent != DATA:
+            types = KVTypes(DType.F16, DType.F16)
+        self.cache = build_cache(backend, model.layer_kinds(), CacheSize(3, 128, 128), types)
+        self.program = Program(model, self.cache, backend, 128, 3)
+
+    def forward(self, sequences: dict[int, list[int]]) -> dict[int, F32]:
+        """Go on with each sequence -> the logits of its last token."""
+        ids, positions, rows, outputs = [], [], [], []
+        for sequence, tokens in sequences.items():
+            begin = self.cache.length(sequence)
+            ids += tokens
+            positions += range(begin, begin + len(tokens))
+            rows += [sequence] * len(tokens)
+            outputs.append(len(ids) - 1)
+        arrays = (np.array(values, np.int32) for values in (ids, positions, rows, outputs))
+        found = self.program.forward(Batch(*arrays)).copy()
+        return dict(zip(sequences, found, strict=True))
