@@ -3,7 +3,7 @@
 from chaski.ml.nn.attention import attention
 from chaski.ml.nn.layers import Embedding, Linear, RMSNorm, SwiGLU
 from chaski.ml.nn.module import Module
-from chaski.ml.nn.rope import RopeFactors, rope_frequencies
+from chaski.ml.nn.rope import RopeFactors
 
 __all__ = [
     "Embedding",
@@ -13,5 +13,4 @@ __all__ = [
     "RopeFactors",
     "SwiGLU",
     "attention",
-    "rope_frequencies",
 ]

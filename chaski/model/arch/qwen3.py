@@ -8,7 +8,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import Linear, Module, RMSNorm, SwiGLU
+from chaski.ml.nn import Linear, Module, RMSNorm, SwiGLU, attention
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
@@ -31,9 +31,8 @@ class Attention(Module):
         q = self.attn_q_norm(self.attn_q(x).reshape(c.num_heads, c.head_size))
         k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
         v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
-        keys, values, mask = cache.update(ops.rope(k, rope), v)
-        attended = ops.attention(ops.rope(q, rope), keys, values, mask, scale=c.head_size**-0.5)
-        return self.attn_output(attended.reshape(c.num_heads * c.value_size))
+        q, k = ops.rope(q, rope), ops.rope(k, rope)
+        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
 
 
 class Layer(Module):
