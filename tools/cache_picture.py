@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +22,20 @@ LEFT, TOP, STEP, CELL = 60, 70, 14, 7
 
 # What happens before each step, and how many tokens of each sequence the step then computes.
 SCRIPT: list[tuple[str, dict[int, int]]] = [
-    ("A starts", {0: 10}),
-    *[("", {0: 1})] * 2,
+    ("A starts", {0: 8}),
+    *[("", {0: 1})] * 3,
     ("B starts", {0: 1, 1: 6}),
-    *[("", {0: 1, 1: 1})] * 5,
+    *[("", {0: 1, 1: 1})] * 4,
     ("C begins like A", {0: 1, 1: 1, 2: 3}),
-    *[("", {0: 1, 1: 1, 2: 1})] * 5,
+    *[("", {0: 1, 1: 1, 2: 1})] * 6,
     ("A is full, and drops half", {0: 1, 1: 1, 2: 1}),
     *[("", {0: 1, 1: 1, 2: 1})] * 3,
     ("B ends", {0: 1, 2: 1}),
     *[("", {0: 1, 2: 1})] * 2,
-    ("D starts in B's place", {0: 1, 1: 9, 2: 1}),
-    *[("", {0: 1, 1: 1})] * 3,
+    ("D starts in B's place", {0: 1, 1: 9}),
+    ("", {0: 1, 1: 1}),
     ("C ends", {0: 1, 1: 1}),
-    *[("", {0: 1, 1: 1})] * 3,
+    *[("", {0: 1, 1: 1})] * 2,
 ]
 
 
@@ -81,14 +83,24 @@ def text(x: float, y: float, words: str, turn: int = 0, anchor: str = "start") -
     return f'<text {place} font-family="sans-serif" font-size="11" fill="#222">{words}</text>'
 
 
-def cell(column: int, number: int, owners: list[int], is_new: bool) -> list[str]:
-    """A cell at a step; one that is shared shows the colours of its owners side by side."""
-    x, y = LEFT + column * STEP, TOP + (SEQUENCES * CAPACITY - 1 - number) * CELL
+def runs(cells: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """Neighbouring cells with the same owners: first, last, owners."""
+    for _, group in groupby(enumerate(sorted(cells)), lambda item: (item[1] - item[0], cells[item[1]])):
+        numbers = [number for _, number in group]
+        yield numbers[0], numbers[-1], cells[numbers[0]]
+
+
+def run_of_cells(column: int, first: int, last: int, owners: tuple[int, ...], before: Set[int]) -> list[str]:
+    """Cells at a step: the colours of their owners side by side; a bar where they were just written."""
+    x, y = LEFT + column * STEP, TOP + (SEQUENCES * CAPACITY - 1 - last) * CELL
+    height = (last - first + 1) * CELL
     width = (STEP - 1) / len(owners)
-    drawn = [
-        rectangle(x + part * width, y, width, CELL - 1, COLOURS[owner]) for part, owner in enumerate(owners)
-    ]
-    return [*drawn, rectangle(x + STEP - 4, y, 3, CELL - 1, "#222")] if is_new else drawn
+    drawn = [rectangle(x + i * width, y, width, height, COLOURS[owner]) for i, owner in enumerate(owners)]
+    written = {number: () for number in range(first, last + 1) if number not in before}
+    for begin, end, _ in runs(written):
+        top = TOP + (SEQUENCES * CAPACITY - 1 - end) * CELL
+        drawn.append(rectangle(x + STEP - 4, top, 3, (end - begin + 1) * CELL, "#222"))
+    return drawn
 
 
 def drawing(moments: list[Moment]) -> str:
@@ -98,15 +110,15 @@ def drawing(moments: list[Moment]) -> str:
         rectangle(0, 0, width, height, "#fff"),
         rectangle(LEFT, TOP, len(moments) * STEP, num_cells * CELL, "#f1f1f1"),
     ]
-    before: dict[int, list[int]] = {}
+    before: Set[int] = set()
     for column, moment in enumerate(moments):
-        owners: dict[int, list[int]] = {}
+        owners: dict[int, tuple[int, ...]] = {}
         for sequence, cells in enumerate(moment.cells):
             for number in cells:
-                owners.setdefault(number, []).append(sequence)
-        for number, who in sorted(owners.items()):
-            parts += cell(column, number, who, number not in before)
-        before = owners
+                owners[number] = (*owners.get(number, ()), sequence)
+        for first, last, who in runs(owners):
+            parts += run_of_cells(column, first, last, who, before)
+        before = owners.keys()
         if moment.event:
             x = LEFT + column * STEP
             parts.append(rectangle(x - 1, TOP - 4, 1, num_cells * CELL + 4, "#999"))
