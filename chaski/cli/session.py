@@ -53,6 +53,8 @@ class Session:
         click.echo()
         if self.keeps_history:
             self.history += [_message("user", prompt), _message("assistant", "".join(said))]
+        if done is not None and done.dropped_tokens:
+            click.echo(f"The context is full: {done.dropped_tokens} tokens were left out.", err=True)
         if done is not None and self.is_verbose:
             click.echo(report(done if self._is_first else replace(done, load_seconds=0.0)), err=True)
         self._is_first = False
@@ -62,7 +64,9 @@ class Session:
         if self.is_raw:
             return self.model.stream(prompt, **self.options)
         system = [_message("system", self.system)] if self.system else []
-        return self.model.stream_chat([*system, *self.history, _message("user", prompt)], **self.options)
+        # Old turns may be left out; a first message that does not fit is refused.
+        options = {"truncate": bool(self.history), **self.options}
+        return self.model.stream_chat([*system, *self.history, _message("user", prompt)], **options)
 
 
 def report(done: Done) -> str:
@@ -76,6 +80,7 @@ def report(done: Done) -> str:
         ("load duration", duration(done.load_seconds), done.load_seconds),
         ("prompt eval count", f"{done.prompt_tokens} token(s)", done.prompt_tokens),
         ("prompt cached count", f"{done.cached_tokens} token(s)", done.cached_tokens),
+        ("prompt dropped count", f"{done.dropped_tokens} token(s)", done.dropped_tokens),
         ("prompt eval duration", duration(done.prefill_seconds), done.prefill_seconds),
         ("prompt eval rate", _rate(computed, done.prefill_seconds), computed),
         ("eval count", f"{done.generated_tokens} token(s)", done.generated_tokens),

@@ -19,6 +19,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, Memory
 from chaski.model.registry import ModelConfig
 from chaski.runner.answer import Answer, collect
+from chaski.runner.conversation import shortened
 from chaski.runner.engine import Engine
 from chaski.runner.events import Done, Event, Outputs
 from chaski.runner.generation import Generation, Request, Shift
@@ -175,9 +176,19 @@ class LLM:
         tools: Items[Mapping[str, Any]] | None,
         options: Mapping[str, Any],
     ) -> Sequence:
-        """The sequence that answers a conversation, to be submitted to `engine`."""
-        text = self.template.render(self.defaults.conversation(messages), tools=tools)
-        return self._sequence(self._with_bos(text), options)
+        """The sequence that answers a conversation, to be submitted to `engine`.
+
+        With `truncate` a conversation that does not fit loses its oldest turns first.
+        """
+
+        def written(conversation: Items[Message]) -> list[int]:
+            return self._with_bos(self.template.render(conversation, tools=tools))
+
+        conversation = self.defaults.conversation(messages)
+        ids = whole = written(conversation)
+        if len(whole) > self.context and {**self.defaults.options, **options}.get("truncate"):
+            ids = written(shortened(conversation, lambda rest: len(written(rest)) <= self.context))
+        return self._sequence(ids, options, dropped=len(whole) - len(ids))
 
     def prepare_embed(self, texts: Items[str | Items[int]], truncate: bool) -> Items[Sequence]:
         """A sequence for each text, to be submitted to `engine`."""
@@ -258,7 +269,7 @@ class LLM:
         if self.pooling is not None:
             raise UnsupportedError(f"{self.path.name}: this model makes embeddings, not text; use embed")
 
-    def _sequence(self, ids: list[int], options: Mapping[str, Any]) -> Generation:
+    def _sequence(self, ids: list[int], options: Mapping[str, Any], dropped: int = 0) -> Generation:
         self._require_text()
         limits, sampling = parse_options({**self.defaults.options, **options})
         prompt = self._fitted(self._checked(ids), limits)
@@ -275,7 +286,7 @@ class LLM:
                 end_ids=self.tokenizer.eos_ids,
                 stop=limits.stop,
                 decoder=self.tokenizer.stream(),
-                dropped_tokens=len(ids) - len(prompt),
+                dropped_tokens=dropped + len(ids) - len(prompt),
                 load_seconds=self.load_seconds,
             )
         )

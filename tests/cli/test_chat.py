@@ -133,6 +133,16 @@ def test_mistakes_do_not_end_the_chat(
     assert session.options == {"temperature": 0, "num_predict": 6}
 
 
+def test_old_turns_leave_a_full_context(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk(session, monkeypatch, *["a message of some length"] * 12)
+    output = capsys.readouterr()
+    assert "tokens were left out." in output.err
+    assert "Error" not in output.err
+    assert len(said(session)) == 12
+
+
 def test_what_can_be_shown(
     session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

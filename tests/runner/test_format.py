@@ -89,7 +89,8 @@ def test_it_begins_behind_a_text(path: Path) -> None:
         free = model.generate("thinking ", seed=3, temperature=1.0, num_predict=40)
         before = model.detokenize(free.token_ids[:9])
         marker = before[-2:]
-        assert before.count(marker) == 1 and "\ufffd" not in marker
+        assert before.count(marker) == 1
+        assert "\ufffd" not in marker
         answer = model.generate(
             "thinking ",
             format={"enum": ["yes", "no"]},
