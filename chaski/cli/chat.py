@@ -121,7 +121,7 @@ def _show(session: Session, argument: str) -> None:
         case "parameters":
             click.echo(section("Parameters", sorted(session.options.items())) or "No parameters are set.")
         case "system":
-            click.echo(session.system or "No system message is set.")
+            click.echo(session.system or model.defaults.system or "No system message is set.")
         case "template":
             click.echo(model.chat_template or "The model has no chat template.")
         case _:

@@ -32,7 +32,7 @@ from chaski.sample.grammar import Grammar, GrammarCompiler, Spelling
 if TYPE_CHECKING:
     from chaski.runner.asynchronous import AsyncModel
     from chaski.runner.service import Service
-    from chaski.text.template import ChatTemplate, PlainTemplate
+    from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
     from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["LLM", "Answer"]
@@ -90,14 +90,19 @@ class LLM:
 
     @property
     def chat_template(self) -> str | None:
-        """How the file writes a conversation, in Jinja; None when it does not say."""
-        return self._file.get("tokenizer.chat_template", str, None)
+        """How a conversation is written: in Go's language by the store, else in Jinja by the file.
+
+        None when neither says.
+        """
+        return self.defaults.template or self._file.get("tokenizer.chat_template", str, None)
 
     @cached_property
-    def template(self) -> ChatTemplate | PlainTemplate:
+    def template(self) -> ChatTemplate | GoTemplate | PlainTemplate:
         """The chat template, ready to render; for a file without one, plain text and a warning in the log."""
-        from chaski.text.template import ChatTemplate, PlainTemplate
+        from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
 
+        if self.defaults.template:
+            return GoTemplate(self.defaults.template)
         if self.chat_template is None:
             _log.warning("%s has no chat template: it gets plain text, without roles", self.path.name)
             return PlainTemplate()

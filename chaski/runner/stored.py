@@ -29,11 +29,13 @@ class Defaults:
 
     options   keyword options of `LLM.generate`
     loading   settings of the file's loading, such as num_ctx
-    opening   the turns that every conversation begins with, a system message left out
+    template  how a conversation is written, in Go's template language; None for the way of the file
+    opening   the turns that every conversation begins with
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     loading: Mapping[str, int] = field(default_factory=dict)
+    template: str | None = None
     system: str | None = None
     opening: Sequence[Mapping[str, str]] = ()
 
@@ -43,10 +45,6 @@ class Defaults:
         name = model.name.short if model.name else model.path.name
         if model.adapters:
             raise UnsupportedError(f"{name} has an adapter (LoRA), which this version cannot apply")
-        if model.template is not None:
-            _log.warning(
-                "%s has a Go template, which is not used yet; the chat template of its file is", name
-            )
         unknown = model.parameters.keys() - _OPTIONS - _LOADING - DEPRECATED
         if unknown:
             _log.warning("%s sets %s, which this version does not know", name, ", ".join(sorted(unknown)))
@@ -57,13 +55,22 @@ class Defaults:
             for key, value in model.parameters.items()
             if key in _LOADING - {"use_mmap"}
         }
-        return cls(options, loading, model.system, model.messages)
+        return cls(options, loading, _template(model, name), model.system, model.messages)
 
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The messages behind the model's own; its system message only where theirs is not the first."""
         has_system = bool(messages) and messages[0].get("role") == "system"
         system = [{"role": "system", "content": self.system}] if self.system and not has_system else []
         return [*system, *self.opening, *messages]
+
+
+def _template(model: StoredModel, name: str) -> str | None:
+    """The store's template, but not beside a renderer: what stands there is no whole template."""
+    if not model.config.renderer:
+        return model.template
+    note = "%s asks for the renderer %s, which is not there; the template of its file is used"
+    _log.warning(note, name, model.config.renderer)
+    return None
 
 
 def _value(name: str, value: Parameter) -> Parameter | None:

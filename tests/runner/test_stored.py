@@ -61,6 +61,22 @@ def test_arguments_win_over_the_model_and_the_model_over_the_environment(
         assert model.context == 48
 
 
+def test_the_template_of_the_store_is_used(root: Path, tiny_llama: Path) -> None:
+    put(root, tiny_llama, template="<{{ .System }}|{{ .Prompt }}>", system="be brief", params=SHORT)
+    with chaski.load(tiny_llama) as plain, chaski.load("mine") as mine:
+        assert mine.chat_template == "<{{ .System }}|{{ .Prompt }}>"
+        assert mine.chat([HELLO]).token_ids == plain.generate("<be brief|hello>", **SHORT).token_ids
+        assert mine.chat([HELLO]).prompt_tokens == len(mine.tokenize("<be brief|hello>"))
+
+
+def test_a_renderer_that_is_not_there(root: Path, tiny_llama: Path, caplog: pytest.LogCaptureFixture) -> None:
+    layers = {"model": tiny_llama.read_bytes(), "template": b"{{ .Prompt }}"}
+    put_by_hand(root, "registry.ollama.ai/library/mine/latest", layers, b'{"renderer":"qwen3-coder"}')
+    with caplog.at_level(logging.WARNING), chaski.load(tiny_llama) as plain, chaski.load("mine") as mine:
+        assert mine.chat([HELLO], **SHORT).token_ids == plain.chat([HELLO], **SHORT).token_ids
+    assert "mine:latest asks for the renderer qwen3-coder" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("parameters", "error", "message"),
     [
@@ -82,6 +98,5 @@ def test_what_cannot_be_done_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(UnsupportedError, match="has an adapter"):
         Defaults.of(StoredModel(None, path, adapters=(path,)))
     with caplog.at_level(logging.WARNING):
-        Defaults.of(StoredModel(None, path, template="{{ .Prompt }}", parameters={"dry": 1, "numa": True}))
-    assert "x.gguf has a Go template, which is not used yet" in caplog.text
+        Defaults.of(StoredModel(None, path, parameters={"dry": 1, "numa": True}))
     assert "x.gguf sets dry, which this version does not know" in caplog.text
