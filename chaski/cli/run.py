@@ -8,6 +8,7 @@ import click
 
 __all__ = ["command"]
 
+_PATHS = (".", "/", "~")
 _INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 
 
@@ -27,6 +28,7 @@ _INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 @click.option("--context", type=int, metavar="N", help="Tokens that prompt and answers may take.")
 @click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
 @click.option("--verbose", is_flag=True, help="Print counts and rates after each answer, on stderr.")
+@click.option("--insecure", is_flag=True, help="Allow http:// when the model must be pulled.")
 @click.help_option("-h", "--help")
 def command(
     model: str,
@@ -37,17 +39,19 @@ def command(
     context: int | None,
     backend: str,
     verbose: bool,
+    insecure: bool,
     **options: object,
 ) -> None:
     """Answer PROMPT with MODEL, a name or a path to a GGUF file; without a prompt, chat.
 
-    Text on the standard input is put before the prompt.
+    Text on the standard input is put before the prompt. A model that is not here is pulled.
     """
     from chaski.cli.chat import chat
     from chaski.cli.progress import load_model
     from chaski.cli.session import Session
 
     text = _whole_prompt(prompt)
+    _pull_if_missing(model, insecure)
     with load_model(model, threads=threads, context=context, backend=backend) as loaded:
         given = {name: value for name, value in options.items() if value not in (None, ())}
         session = Session(loaded, given, system=system, is_raw=raw, is_verbose=verbose)
@@ -55,6 +59,23 @@ def command(
             chat(session)
         elif not session.answer(text):
             raise click.exceptions.Exit(_INTERRUPTED)
+
+
+def _pull_if_missing(model: str, insecure: bool) -> None:
+    """Pull what is called like a model and is not here. Raises ModelNotFoundError where that fails too."""
+    from chaski.cli.pull import pull_model
+    from chaski.errors import ModelNotFoundError, OptionError, RegistryError
+    from chaski.store.model import find_model
+
+    try:
+        find_model(model)
+    except ModelNotFoundError as error:
+        if model.startswith(_PATHS) or model.endswith(".gguf"):
+            raise
+        try:
+            pull_model(model, insecure)
+        except (ModelNotFoundError, RegistryError, OptionError) as failure:
+            raise ModelNotFoundError(f"{error}; it cannot be pulled: {failure}") from None
 
 
 def _whole_prompt(arguments: tuple[str, ...]) -> str | None:

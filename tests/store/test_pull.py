@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -121,9 +120,11 @@ def test_a_killed_pull_goes_on_where_it_was(store: Store, registry: FakeRegistry
     command = [sys.executable, "-c", program, str(store.root), name]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        while int(process.stdout.readline()) < 800_000:
-            pass
-        process.send_signal(signal.SIGKILL)
+        try:
+            while int(process.stdout.readline()) < 800_000:
+                pass
+        finally:
+            process.kill()
     assert list(store.names()) == []
     assert list(store.blobs) == []
     pulled(store, registry)
