@@ -7,11 +7,13 @@ import re
 from chaski.errors import TemplateError
 from chaski.text.template.go.values import from_bytes
 
-_ESCAPE = re.compile(
-    r"\\(?:([abfnrtv\\\"'])|x([0-9a-fA-F]{2})|([0-7]{3})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))|([^\\])|(\\)",
+_CHARACTER = re.compile(
+    r"\\(?:(?P<simple>[abfnrtv\\\"'])|x(?P<hexadecimal>[0-9a-fA-F]{2})|(?P<octal>[0-7]{3})"
+    r"|u(?P<short>[0-9a-fA-F]{4})|U(?P<long>[0-9a-fA-F]{8}))|(?P<plain>[^\\])|\\",
     re.DOTALL,
 )
 _SIMPLE = dict(zip("abfnrtv\\\"'", "\a\b\f\n\r\t\v\\\"'", strict=True))
+_BYTES = {"hexadecimal": 16, "octal": 8}
 _OCTAL = re.compile(r"([+-]?)0([0-7_]+)")
 _HEX_FLOAT = re.compile(r"[+-]?0[xX][^pP]*[pP].*", re.DOTALL)
 _DECIMAL_FLOAT = re.compile(r"[+-]?[0-9_]*(?:\.[0-9_]*(?:[eE][+-]?[0-9_]+)?|[eE][+-]?[0-9_]+)")
@@ -22,15 +24,15 @@ def unquote(literal: str) -> str:
     body = literal[1:-1]
     if literal.startswith("`"):
         return body.replace("\r", "")
-    return from_bytes(b"".join(_characters(body, '"')))
+    return from_bytes(b"".join(_encoded(match, '"') for match in _CHARACTER.finditer(body)))
 
 
 def character(literal: str) -> int:
     """The number of the character in a literal in single quotes."""
-    parts = list(_characters(literal[1:-1], "'", narrow=False))
-    if len(parts) != 1:
+    matches = list(_CHARACTER.finditer(literal[1:-1]))
+    if len(matches) != 1:
         raise TemplateError(f"malformed character constant {literal}: it must hold one character")
-    return ord(parts[0].decode("utf-32-le", "surrogatepass"))
+    return _code(matches[0], "'")
 
 
 def number(literal: str) -> int | float | complex:
@@ -44,27 +46,30 @@ def number(literal: str) -> int | float | complex:
     return value
 
 
-def _characters(body: str, quote: str, narrow: bool = True) -> list[bytes]:
-    """Each character or escape; as UTF-8 bytes if `narrow`, else as one UTF-32 unit."""
-    return [_character(match, quote, narrow) for match in _ESCAPE.finditer(body)]
+def _encoded(match: re.Match[str], quote: str) -> bytes:
+    """The bytes of a character in a string, where some escapes are a byte of their own."""
+    code = _code(match, quote)
+    return bytes([code]) if match.lastgroup in _BYTES else chr(code).encode()
 
 
-def _character(match: re.Match[str], quote: str, narrow: bool) -> bytes:
-    simple, hexadecimal, octal, short, long, plain, _ = match.groups()
-    wrong_quote = simple in ("'", '"') and simple != quote
-    byte = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else None
-    code = int(short or long, 16) if short or long else ord(_SIMPLE.get(simple, "") or plain or "\0")
-    bad = match.lastgroup is None and match.group(7)
-    if bad or wrong_quote or (byte or 0) > 255 or code > 0x10FFFF or ((short or long) and _is_half(code)):
-        raise TemplateError(f"bad escape {match.group()!r} in a literal; Go knows \\n, \\t, \\x41, \\u0041 …")
-    if byte is not None:
-        return bytes([byte]) if narrow else byte.to_bytes(4, "little")
-    text = chr(code)
-    return text.encode("utf-8", "surrogateescape") if narrow else text.encode("utf-32-le", "surrogatepass")
+def _code(match: re.Match[str], quote: str) -> int:
+    """The number of a character or an escape."""
+    text = match[match.lastgroup or 0]
+    match match.lastgroup:
+        case "plain":
+            return ord(text)
+        case "simple" if text not in "'\"" or text == quote:
+            return ord(_SIMPLE[text])
+        case "hexadecimal" | "octal" as group if int(text, _BYTES[group]) < 256:
+            return int(text, _BYTES[group])
+        case "short" | "long" if _is_character(int(text, 16)):
+            return int(text, 16)
+        case _:
+            raise TemplateError(f"bad escape {match[0]!r} in a literal; Go knows \\n, \\t, \\x41, \\u0041 …")
 
 
-def _is_half(code: int) -> bool:
-    return 0xD800 <= code < 0xE000
+def _is_character(code: int) -> bool:
+    return code <= 0x10FFFF and not 0xD800 <= code < 0xE000
 
 
 def _imaginary(literal: str) -> complex:

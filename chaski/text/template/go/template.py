@@ -38,7 +38,7 @@ class GoTemplate:
         self._limits = limits or Limits()
         check_source(source)
         with guarded(self._limits):
-            self._templates = dict(parse(source, FUNCTIONS))
+            self._templates = dict(parse(from_text(source), FUNCTIONS))
             self.names = names(self._templates)
         if not self.names & {"messages", "response"}:
             self._templates[MAIN] += (_RESPONSE,)
