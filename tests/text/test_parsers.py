@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -102,6 +103,13 @@ CASES = [
     ("hermes", "<tool_call></tool_call>", [Content("<tool_call></tool_call>")]),
     ("hermes", "a < b and <tool", [Content("a < b and <tool")]),
     ("hermes", '<tool_call>{"name": "now", "arguments": NaN}</tool_call>', None),
+    ("hermes", '<tool_call>{"name": "now", "arguments": {"a": 1e999}}</tool_call>', None),
+    (
+        "hermes",
+        '<tool_call>{"name": "now", "arguments": {"\\ud800": ["\\ud83d\\ude00\\udc00"]}}</tool_call>',
+        [ToolCall("now", {"\ufffd": ["\U0001f600\ufffd"]})],
+    ),
+    ("hermes", "<tool_call>```json\n" + ROME + "\n```</tool_call>", [CALL]),
     ("hermes", '<tool_call>{"name": 3}</tool_call>', None),
     ("hermes", '<tool_call>{"name": "now", "arguments": [1]}</tool_call>', None),
     ("hermes", "<tool_call>" + "[" * 5000 + "</tool_call>", None),
@@ -165,6 +173,10 @@ CASES = [
         [Content("Hi")],
     ),
     ("gemma3", '```tool_code\nget_weather(city="Rome")\n```', [CALL]),
+    ("gemma3", '```tool_code\nget_weather(city="\\d")\n```', [ToolCall("get_weather", {"city": "\\d"})]),
+    ("gemma3", "```tool_code\n" + "-" * 5000 + "1\n```", None),
+    ("gemma3", "```tool_code\n" + "a." * 5000 + "b()\n```", None),
+    ("gemma3", "```tool_code\n" + "f(" * 5000 + "\n```", None),
     ("gemma3", "```python\nprint(1)\n```", None),
     ("gemma3", "```tool_code\nprint(f(1))\n```", None),
     (
@@ -361,7 +373,25 @@ class TestChoice:
             assert not any(a != b and b.startswith(a) for a in marks for b in marks)
 
 
-def test_long_calls_take_linear_time():
-    text = '<tool_call>{"name": "now", "arguments": {"a": "' + "x" * 200_000 + '"}}</tool_call>'
+@pytest.mark.parametrize("inside", ["x", "</tool_call>", " ", "{", "\\\\"])
+def test_long_calls_are_quick(inside):
+    text = (
+        '<tool_call>{"name": "now", "arguments": {"a": "'
+        + inside * (100_000 // len(inside))
+        + '"}}</tool_call>'
+    )
     portions = [text[i : i + 8] for i in range(0, len(text), 8)]
+    start = time.process_time()
     assert isinstance(parsed("hermes", portions)[0], ToolCall)
+    assert time.process_time() - start < 3
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+@pytest.mark.parametrize(
+    "noise", [" ", "<tool_call>", "<arg_key>", "```", '"', "[", "<function=f><parameter=p>"]
+)
+def test_long_noise_is_quick(format, noise):
+    start = time.process_time()
+    for opening in ("", *(block.opening for block in FORMATS[format].blocks)):
+        parsed(format, [opening, *[noise * 50] * 100])
+    assert time.process_time() - start < 3

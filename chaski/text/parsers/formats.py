@@ -13,7 +13,7 @@ from chaski.errors import UnsupportedError
 from chaski.text.parsers.harmony import HarmonyParser
 from chaski.text.parsers.pieces import Parser
 from chaski.text.parsers.readers import (
-    Tools,
+    read_actions,
     read_braces,
     read_json,
     read_json_or_python,
@@ -23,6 +23,7 @@ from chaski.text.parsers.readers import (
     read_parameters,
     read_python,
 )
+from chaski.text.parsers.schema import Tools
 from chaski.text.parsers.stream import Block, StreamParser
 
 _THINK = ("<think>", "</think>")
@@ -61,7 +62,9 @@ _COHERE = Format(
     thinking=("<|START_THINKING|>", "<|END_THINKING|>"),
     silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
 )
-_COMMAND_R = Format((Block("Action: ```json", "```", read_json), Block("Action:```json", "```", read_json)))
+_COMMAND_R = Format(
+    (Block("Action: ```json", "```", read_actions), Block("Action:```json", "```", read_actions))
+)
 _LLAMA = Format((Block("<|python_tag|>", "<|eom_id|>", read_json_or_python), *_BARE_JSON))
 _GEMMA3 = Format((Block("```tool_code", "```", read_python),), thinking=None)
 _GEMMA4 = Format(

@@ -9,18 +9,18 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+from chaski.text.parsers.json_text import json_values, load_json, readable, unfenced
 from chaski.text.parsers.pieces import ToolCall
+from chaski.text.parsers.schema import Tools, function_of, properties_of, typed
 
-Tools: TypeAlias = Sequence[Mapping[str, Any]]
 Reader: TypeAlias = Callable[[str, Tools], list[ToolCall] | None]
 
 _NAME_KEYS = ("name", "tool_name", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args")
-# Cohere's way of saying that there is nothing to call.
 _NO_CALL = {"directly_answer", "directly-answer"}
 _FAULTS = (ValueError, SyntaxError, RecursionError, MemoryError)
 
@@ -28,17 +28,23 @@ _FAULTS = (ValueError, SyntaxError, RecursionError, MemoryError)
 def read_json(text: str, tools: Tools) -> list[ToolCall] | None:
     """JSON objects, or lists of them, one after the other: `{"name": …, "arguments": {…}}`."""
     try:
-        values = list(_json_values(_unfenced(text)))
+        values = list(json_values(unfenced(text)))
         calls = [_call(item) for value in values for item in (value if isinstance(value, list) else [value])]
     except _FAULTS:
         return None
-    return [call for call in calls if call.name not in _NO_CALL] if values else None
+    return calls if values else None
+
+
+def read_actions(text: str, tools: Tools) -> list[ToolCall] | None:
+    """Command R: a list of calls, one of which may say that there is nothing to call."""
+    calls = read_json(text, tools)
+    return None if calls is None else [call for call in calls if call.name not in _NO_CALL]
 
 
 def read_known_json(text: str, tools: Tools) -> list[ToolCall] | None:
     """JSON calls without a tag: only of tools that there are, because an answer may be JSON as well."""
     calls = read_json(text, tools)
-    names = {_function(tool).get("name") for tool in tools}
+    names = {function_of(tool).get("name") for tool in tools}
     return calls if calls and all(call.name in names for call in calls) else None
 
 
@@ -53,7 +59,7 @@ def read_named_json(mark: str) -> Reader:
         if name == "function":  # DeepSeek R1 writes the type, then the name on a line of its own
             name, _, arguments = arguments.partition("\n")
         try:
-            values = list(_json_values(_unfenced(arguments)))
+            values = list(json_values(unfenced(arguments)))
             return [_made(name.strip(), values[0] if values else {})] if len(values) < 2 else None
         except _FAULTS:
             return None
@@ -64,7 +70,7 @@ def read_named_json(mark: str) -> Reader:
 def read_arguments(text: str) -> Mapping[str, Any] | None:
     """The arguments of a call whose name is known: a JSON object, or nothing."""
     try:
-        return _made("any", _loads(text) if text.strip() else {}).arguments
+        return _made("any", load_json(text) if text.strip() else {}).arguments
     except _FAULTS:
         return None
 
@@ -73,7 +79,8 @@ def read_python(text: str, tools: Tools) -> list[ToolCall] | None:
     """Calls in Python's syntax with named literals: `f(a=1)`, one a line, or in a list."""
     source = text.strip()
     try:
-        tree = ast.parse(source).body
+        with warnings.catch_warnings(action="ignore"):  # of escapes such as \\d
+            tree = ast.parse(source).body
         nodes = [node.value for node in tree if isinstance(node, ast.Expr)]
         if len(nodes) != len(tree) or not nodes:
             return None
@@ -115,90 +122,19 @@ def read_braces(quote: str) -> Reader:
         if match is None:
             return None
         try:
-            return [_made(match[1], _loads(_braces_to_json(match[2], quote)))]
+            return [_made(match[1], load_json(_braces_to_json(match[2], quote)))]
         except _FAULTS:
             return None
 
     return read
 
 
-@dataclass(slots=True)
-class JsonScanner:
-    """Finds where a JSON value ends, over any portions of text. `depth` counts open brackets."""
-
-    depth: int = 0
-    in_string: bool = False
-    escaped: bool = False
-
-    def feed(self, text: str, start: int = 0) -> int | None:
-        """The position behind the value if it ends in this text."""
-        position = start
-        while position < len(text):
-            if self.escaped:
-                self.escaped = False
-                position += 1
-                continue
-            match = (_IN_STRING if self.in_string else _OUTSIDE).search(text, position)
-            if match is None:
-                return None
-            position = match.end()
-            if self._take(match.group()):
-                return position
-        return None
-
-    def _take(self, mark: str) -> bool:
-        if mark == '"':
-            self.in_string = not self.in_string
-        elif mark == "\\":
-            self.escaped = True
-        else:
-            self.depth += 1 if mark in "{[" else -1
-        return not self.in_string and mark != '"' and self.depth <= 0
-
-
-def is_in_string(text: str) -> bool:
-    """Whether a JSON string is open at the end of the text."""
-    return '"' in _STRING.sub("", text)
-
-
-_IN_STRING = re.compile(r'["\\]')
-_OUTSIDE = re.compile(r'["{}\[\]]')
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_SEPARATOR = re.compile(r"[\s;,]*")
-_FENCE = re.compile(r"\s*```(?:json)?\s*(.*?)\s*(?:```\s*)?", re.DOTALL)
 _FUNCTION = re.compile(r"<function=([^>\n]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
-_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_PAIR = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 _BRACES = re.compile(r"call:([\w.\-]+)\s*(\{.*\})", re.DOTALL)
 _BARE = re.compile(r"([A-Za-z_][\w.\-]*)(\s*:)?")
 _LITERALS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
-_DECODER = json.JSONDecoder(parse_constant=lambda name: _no_number(name))
-
-
-def _json_values(text: str) -> Iterator[Any]:
-    position = _after_blank(text, 0)
-    while position < len(text):
-        value, position = _DECODER.raw_decode(text, position)
-        yield value
-        position = _after_blank(text, position)
-
-
-def _after_blank(text: str, position: int) -> int:
-    match = _SEPARATOR.match(text, position)
-    return position if match is None else match.end()
-
-
-def _unfenced(text: str) -> str:
-    match = _FENCE.fullmatch(text)
-    return text if match is None else match[1]
-
-
-def _loads(text: str) -> Any:
-    return _DECODER.decode(text)
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _call(value: Any) -> ToolCall:
@@ -215,7 +151,7 @@ def _call(value: Any) -> ToolCall:
 def _made(name: str, arguments: Any) -> ToolCall:
     """The call, its arguments decoded where they are JSON in a string; absent ones are an empty object."""
     if isinstance(arguments, str):
-        arguments = _loads(arguments)
+        arguments = load_json(arguments)
     if arguments is None:
         arguments = {}
     if not name or not isinstance(arguments, dict):
@@ -235,7 +171,9 @@ def _python_call(node: ast.expr) -> ToolCall:
 
 def _literal(node: ast.expr) -> Any:
     match node:
-        case ast.Constant(value=None | bool() | str() as value):
+        case ast.Constant(value=str() as text):
+            return readable(text)
+        case ast.Constant(value=None | bool() as value):
             return value
         case ast.Constant(value=int() | float() as number) if abs(number) != float("inf"):
             return number
@@ -267,64 +205,13 @@ def _as_json(match: re.Match[str]) -> str:
     return word if word in ("true", "false", "null") and not colon else json.dumps(word) + (colon or "")
 
 
-def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    function = tool.get("function")
-    return function if isinstance(function, Mapping) else {}
-
-
-def _properties(name: str, tools: Tools) -> Mapping[str, Any]:
-    """The schemas of the tool's parameters, by name."""
-    for function in map(_function, tools):
-        parameters = function.get("parameters")
-        if function.get("name") == name and isinstance(parameters, Mapping):
-            properties = parameters.get("properties")
-            return properties if isinstance(properties, Mapping) else {}
-    return {}
-
-
 def _typed_call(name: str, values: Sequence[tuple[str, str]], tools: Tools) -> ToolCall:
     """A call whose arguments are text, typed by the tool's schema."""
-    properties = _properties(name.strip(), tools)
-    arguments = {key.strip(): _typed(value, properties.get(key.strip())) for key, value in values}
+    properties = properties_of(name.strip(), tools)
+    arguments = {key.strip(): typed(value, properties.get(key.strip())) for key, value in values}
     return ToolCall(name.strip(), arguments)
 
 
 def _line(value: str) -> str:
     """A value without the line breaks that set it apart from its tags."""
     return value.removeprefix("\n").removesuffix("\n")
-
-
-def _typed(text: str, schema: Any) -> Any:
-    """The text as the first of the schema's types that fits, text last; `null` is nothing in every schema."""
-    types = _types(schema)
-    lowered = text.strip().lower()
-    if lowered == "null":
-        return None
-    if "boolean" in types and lowered in ("true", "false"):
-        return lowered == "true"
-    try:
-        value = _loads(text.strip())
-    except _FAULTS:
-        return text
-    fits = any(_fits(value, name) for name in types)
-    return value if fits else text
-
-
-def _types(schema: Any) -> set[str]:
-    if not isinstance(schema, Mapping):
-        return set()
-    choices = schema.get("anyOf")
-    if isinstance(choices, list) and choices:
-        return set().union(*map(_types, choices))
-    names = schema.get("type")
-    return {names} if isinstance(names, str) else set(names) if isinstance(names, list) else set()
-
-
-def _fits(value: Any, type_name: str) -> bool:
-    kinds: dict[str, tuple[type, ...]] = {
-        "integer": (int,),
-        "number": (int, float),
-        "array": (list,),
-        "object": (dict,),
-    }
-    return isinstance(value, kinds.get(type_name, ())) and not isinstance(value, bool)

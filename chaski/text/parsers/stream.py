@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
+from chaski.text.parsers.json_text import JsonScanner
 from chaski.text.parsers.pieces import Content, Piece, Thinking
-from chaski.text.parsers.readers import JsonScanner, Reader, Tools, is_in_string
+from chaski.text.parsers.readers import Reader
+from chaski.text.parsers.schema import Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class StreamParser:
         self._block: Block | None = None
         self._scanner = JsonScanner()
         self._scanned = 0
+        self._tracked = 0
 
     def feed(self, text: str) -> list[Piece]:
         """What is certain now."""
@@ -133,7 +136,7 @@ class StreamParser:
 
     def _open(self, block: Block, gap: str, body: str) -> None:
         self._state, self._block, self._gap, self._buffer = _State.BLOCK, block, gap, body
-        self._scanner, self._scanned = JsonScanner(), 0
+        self._scanner, self._scanned, self._tracked = JsonScanner(), 0, 0
 
     def _in_block(self, final: bool) -> Steps:
         assert self._block is not None
@@ -163,14 +166,19 @@ class StreamParser:
             start = self._start_of_json(block)
             if start is None:
                 return None
-            end = self._scanner.feed(self._buffer, max(self._scanned, start))
+            end = self._scanner.feed(self._buffer, max(self._scanned, start), len(self._buffer))
             self._scanned = len(self._buffer)
             return None if end is None else (end, end)
         found = self._buffer.find(block.closing, max(self._scanned - len(block.closing), 0))
-        while found >= 0 and block.quoted and is_in_string(self._buffer[:found]):
+        while found >= 0 and block.quoted and self._is_in_string(found):
             found = self._buffer.find(block.closing, found + 1)
         self._scanned = len(self._buffer)
         return None if found < 0 else (found, found + len(block.closing))
+
+    def _is_in_string(self, position: int) -> bool:
+        self._scanner.track(self._buffer, self._tracked, position)
+        self._tracked = position
+        return self._scanner.in_string
 
     def _start_of_json(self, block: Block) -> int | None:
         named = block.before_json is not None and not self._buffer.lstrip().startswith(("[", "{"))

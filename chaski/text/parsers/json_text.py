@@ -1,0 +1,110 @@
+"""JSON as models write it: several values in a row, in a code fence, and in portions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+_IN_STRING = re.compile(r'["\\]')
+_OUTSIDE = re.compile(r'["{}\[\]]')
+_SEPARATOR = re.compile(r"[\s;,]*")
+
+
+@dataclass(slots=True)
+class JsonScanner:
+    """Finds where a JSON value ends, over any portions of text. `depth` counts open brackets."""
+
+    depth: int = 0
+    in_string: bool = False
+    escaped: bool = False
+
+    def feed(self, text: str, start: int, end: int) -> int | None:
+        """Go through `text[start:end]`; the position behind the value if it ends there."""
+        position = start
+        while position < end:
+            if self.escaped:
+                self.escaped = False
+                position += 1
+                continue
+            match = (_IN_STRING if self.in_string else _OUTSIDE).search(text, position, end)
+            if match is None:
+                return None
+            position = match.end()
+            if self._take(match.group()):
+                return position
+        return None
+
+    def track(self, text: str, start: int, end: int) -> None:
+        """Go through `text[start:end]`, over any number of values."""
+        position: int | None = start
+        while position is not None:
+            position = self.feed(text, position, end)
+
+    def _take(self, mark: str) -> bool:
+        if mark == '"':
+            self.in_string = not self.in_string
+        elif mark == "\\":
+            self.escaped = True
+        else:
+            self.depth += 1 if mark in "{[" else -1
+        return not self.in_string and mark != '"' and self.depth <= 0
+
+
+def json_values(text: str) -> Iterator[Any]:
+    """Values one after the other, with blanks, commas and semicolons between; else `ValueError`."""
+    position = _after_blank(text, 0)
+    while position < len(text):
+        value, position = _DECODER.raw_decode(text, position)
+        yield _readable(value) if "\\u" in text else value
+        position = _after_blank(text, position)
+
+
+def load_json(text: str) -> Any:
+    """One value; `ValueError` for anything else, and for what only Python takes for JSON."""
+    value = _DECODER.decode(text)
+    return _readable(value) if "\\u" in text else value
+
+
+def unfenced(text: str) -> str:
+    """The text inside of a code fence, if there is one around it."""
+    stripped = text.strip()
+    if not stripped.startswith("```"):
+        return text
+    return stripped.removeprefix("```").removeprefix("json").removesuffix("```")
+
+
+def readable(text: str) -> str:
+    """The text with U+FFFD for half of a surrogate pair, which an escape can make and nobody can send."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _readable(value: Any) -> Any:
+    match value:
+        case str():
+            return readable(value)
+        case list():
+            return [_readable(item) for item in value]
+        case dict():
+            return {readable(key): _readable(item) for key, item in value.items()}
+        case _:
+            return value
+
+
+def _after_blank(text: str, position: int) -> int:
+    match = _SEPARATOR.match(text, position)
+    return position if match is None else match.end()
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if abs(number) != float("inf") else _no_number(text)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
