@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from chaski.kvcache import CausalCache, KVShape, KVTypes
-from chaski.ml.graph import DType
+from chaski.ml.graph import DType, Rope
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.input import Batch
 
 TARGET = Path(__file__).parent.parent / "docs" / "cache.svg"
 SEQUENCES, CAPACITY = 3, 24
-ROTATION = np.array([0.5], np.float32)
+ROTATION = Rope(np.array([0.5], np.float32))
 COLOURS = ("#3b78c3", "#d98324", "#4c9a57")
 LEFT, TOP, STEP, CELL = 60, 70, 14, 7
 
