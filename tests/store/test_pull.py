@@ -24,7 +24,7 @@ from tests.store.stores import assert_valid
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = random.Random(1).randbytes(1_000_000)
-LAYERS = {"model": WEIGHTS, "template": b"{{ .Prompt }}", "params": b"{}"}
+LAYERS = {"model": WEIGHTS, "template": b"{{ .Prompt }}", "params": b"{}", "license": b""}
 LOCAL = Access(insecure=True, private_hosts=frozenset({"127.0.0.1"}), stall_seconds=0.3)
 PACE = Pace(connections=4, min_part_bytes=100_000, pause_seconds=0.001, report_seconds=0.001)
 
