@@ -40,7 +40,7 @@ def test_language(source, expected):
 @pytest.mark.parametrize(("family", "name", "expected"), RECORDED["chats"])
 def test_conversation(family, name, expected):
     request = RECORDED["conversations"][name]
-    template = GoTemplate(RECORDED["families"][family])
+    template = GoTemplate(RECORDED["families"][family], Limits(seconds=20))
     if "suffix" in request:
         text = template.render_prompt(request["prompt"], suffix=request["suffix"])
     else:
@@ -123,7 +123,7 @@ class TestWhatATemplateTells:
         ],
     )
     def test_tags(self, family, tags, tag):
-        template = GoTemplate(RECORDED["families"][family])
+        template = GoTemplate(RECORDED["families"][family], Limits(seconds=20))
         assert template.thinking_tags() == tags
         if family != "harmony":
             assert template.tool_call_tag() == tag
@@ -160,10 +160,10 @@ BOMBS = {
 class TestLimits:
     @pytest.mark.parametrize("name", BOMBS)
     def test_bomb(self, name):
-        start = time.monotonic()
+        start = time.process_time()
         with pytest.raises(TemplateError):
             GoTemplate(BOMBS[name], LIMITS).render([])
-        assert time.monotonic() - start < 5
+        assert time.process_time() - start < 5
 
     def test_long_conversations_are_far_from_the_limits(self):
         messages = [{"role": "user" if i % 2 else "assistant", "content": "word " * 100} for i in range(1000)]
