@@ -22,6 +22,7 @@ from chaski.kvcache import (
 )
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import Dim, DType, Graph, Rope
+from chaski.model.input import Batch
 
 SIZE = CacheSize(sequences=1, capacity=64, max_batch=16)
 TYPES = KVTypes(DType.F16, DType.Q8_0)
@@ -67,10 +68,16 @@ def test_the_memory_of_each_kind() -> None:
     ]
 
 
-def test_keys_of_some_layers_may_have_no_positions() -> None:
+def test_keys_without_positions_stay_as_they_are_when_they_move() -> None:
     backend = open_backend("reference", BackendOptions())
     turned = Causal(KVShape(1, 4, 4, Rope(np.array([0.5, 0.1], np.float32))))
     unturned = Causal(KVShape(1, 4, 4, Rope(np.zeros(0, np.float32))))
     cache = build_cache(backend, [turned, unturned], SIZE, KVTypes(DType.F32, DType.F32))
-    cache.check_remove(0, 0)
-    assert isinstance(cache, CausalCache)
+    turned_keys, keys = (face.keys.handle.rows for face in cache.record(Graph(), Dim("tokens", 16)))
+    turned_keys[:], keys[:] = 1, 1
+    positions = np.arange(6, dtype=np.int32)
+    cache.start_forward(Batch(positions, positions, np.zeros_like(positions), positions[:0]))
+    cache.remove(0, 1, 3)
+    assert cache.length(0) == 4
+    assert (turned_keys[3:6] != 1).any()
+    assert (keys == 1).all()
