@@ -171,9 +171,10 @@ struct Range {
 template <DType T>
 void score(const View& view, const Range& range, const Workspace& w) {
     const Attention& job = view.job;
+    const Keys<T> stored(job.keys, view.kv_head);
     range.for_blocks([&](std::int64_t at, std::int64_t from, std::int64_t to) {
         KeyBlock keys;
-        keys.find<T>(job.keys, view.kv_head, job.cells + range.start + at, from, to, w.panels);
+        keys.find<T>(stored, job.cells + range.start + at, from, to, w.panels);
         score_block<T>(w.queries, view.rows, keys, job.keys.size, w.weights + at, job.length, w.widened);
     });
 }
@@ -181,10 +182,12 @@ void score(const View& view, const Range& range, const Workspace& w) {
 template <DType T>
 void add_up(const View& view, const Range& range, const Workspace& w, const Part& part) {
     const Attention& job = view.job;
+    const std::byte* first = job.values.row(view.kv_head, 0);
+    const std::int64_t bytes = row_bytes(T, job.values.size);
     range.for_blocks([&](std::int64_t at, std::int64_t from, std::int64_t to) {
         const std::byte* rows[kBlock];
         for (std::int64_t i = from; i < to; ++i) {
-            rows[i - from] = job.values.row(view.kv_head, job.cells[range.start + at + i]);
+            rows[i - from] = first + job.cells[range.start + at + i] * bytes;
         }
         add_values<T>(w.weights + at + from, job.length, view.rows, rows, to - from, job.values.size,
                       part.sums, w.widened);

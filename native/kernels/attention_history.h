@@ -50,40 +50,55 @@ CHASKI_INLINE bool are_consecutive(const std::int32_t* cells, int count, std::in
     return differences == 0;
 }
 
+// The keys of one head: its panels, one after the other.
+template <DType T>
+struct Keys {
+    const std::byte* panels;
+    std::int64_t size;
+    std::int64_t panel_size;
+
+    Keys(const KVStorage& storage, std::int64_t head)
+        : panels(storage.panel(head, 0)), size(storage.size), panel_size(panel_bytes(T, size)) {}
+
+    CHASKI_INLINE const std::byte* panel(std::int64_t cell) const {
+        return panels + cell / kLanes * panel_size;
+    }
+};
+
 // The panel whose lanes from..to-1 hold the keys of those entries of `cells`; the others hold anything.
 template <DType T>
-const std::byte* find_panel(const KVStorage& keys, std::int64_t head, const std::int32_t* cells, int from,
-                            int to, std::byte* scratch) {
+CHASKI_INLINE const std::byte* find_panel(const Keys<T>& keys, const std::int32_t* cells, int from, int to,
+                                          std::byte* scratch) {
     const std::int32_t first = cells[from] - from;
     if (first % kLanes == 0 && are_consecutive(cells + from, to - from, cells[from])) {
-        return keys.panel(head, first);
+        return keys.panel(first);
     }
     Run runs[kLanes];
     int count = 0;
     for (int i = from; i < to; ++i) {
         const bool goes_on = i > from && cells[i] == cells[i - 1] + 1 && cells[i] % kLanes != 0;
-        if (!goes_on) runs[count++] = {keys.panel(head, cells[i]), cells[i] % kLanes, i};
+        if (!goes_on) runs[count++] = {keys.panel(cells[i]), cells[i] % kLanes, i};
     }
     copy_runs<T>(runs, count, keys.size, scratch);
     return scratch;
 }
 
-// The panels of a block of which the entries from..to-1 are wanted; panels without any are null.
+// The panels of a block of which the entries from..to-1 are wanted.
 struct KeyBlock {
     const std::byte* panels[kBlockPanels];
 
     template <DType T>
-    CHASKI_INLINE void find(const KVStorage& keys, std::int64_t head, const std::int32_t* cells,
-                            std::int64_t from, std::int64_t to, std::byte* scratch) {
-        const std::int64_t bytes = panel_bytes(T, keys.size) + kStorageSlack;
+    CHASKI_INLINE void find(const Keys<T>& keys, const std::int32_t* cells, std::int64_t from,
+                            std::int64_t to, std::byte* scratch) {
+        const std::int64_t bytes = keys.panel_size + kStorageSlack;
         for (int p = 0; p < kBlockPanels; ++p) {
             const auto lane_from = static_cast<int>(from > p * kLanes ? from - p * kLanes : 0);
             const auto lane_to = static_cast<int>(to < (p + 1) * kLanes ? to - p * kLanes : kLanes);
-            // Where nothing is wanted the kernels read any other panel of the block.
-            panels[p] = lane_from < lane_to ? find_panel<T>(keys, head, cells + p * kLanes, lane_from,
-                                                            lane_to, scratch + p * bytes)
-                                            : nullptr;
+            panels[p] = lane_from < lane_to
+                            ? find_panel<T>(keys, cells + p * kLanes, lane_from, lane_to, scratch + p * bytes)
+                            : nullptr;
         }
+        // Where nothing is wanted the kernels read any other panel of the block.
         const std::byte* any = panels[from / kLanes];
         for (const std::byte*& panel : panels) panel = panel == nullptr ? any : panel;
     }
