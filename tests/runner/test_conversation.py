@@ -54,7 +54,7 @@ def test_a_chat_that_outgrows_its_context(tiny_llama: Path) -> None:
         messages += [{"role": "user", "content": f"question {turn}"}, {"role": "assistant", "content": "yes"}]
     messages.append({"role": "user", "content": "and now?"})
     with chaski.load(tiny_llama) as model:
-        with pytest.raises(OptionError, match="the prompt has .* tokens, but the context holds 256"):
+        with pytest.raises(OptionError, match="tokens, but the context holds 256"):
             model.chat(messages, num_predict=5)
         answer = model.chat(messages, num_predict=5, truncate=True)
         whole = model.template.render(messages)
