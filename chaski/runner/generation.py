@@ -35,15 +35,17 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """What happens when a sequence fills its context: `num_keep` tokens stay, half of the rest goes."""
+    """What happens when a sequence fills its context: `num_keep` tokens stay, about half of the rest goes."""
 
     context: int
     num_keep: int
 
     def dropped(self, groups: Groups = ()) -> range:
         """The positions that are dropped: no group in part, but one that begins in what stays goes whole."""
-        begin = not_inside(self.num_keep, groups)
-        return range(begin, outside(self.num_keep + max((self.context - self.num_keep) // 2, 1), groups))
+        count = max((self.context - self.num_keep) // 2, 1)
+        # Kernels read keys in panels of 16 positions: so what is behind stays where it is in its panels.
+        count -= count % 16 if count > 16 else 0
+        return range(not_inside(self.num_keep, groups), outside(self.num_keep + count, groups))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

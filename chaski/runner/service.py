@@ -71,15 +71,15 @@ class Service:
         model = self._model
         match call:
             case Generate():
-                self._driver.follow(model.prepare(call.prompt, call.options), task, task.put)
+                self._driver.follow(model.prompts.generation(call.prompt, call.options), task, task.put)
             case Chat():
-                sequence = model.prepare_chat(call.messages, call.tools, call.options)
+                sequence = model.prompts.chat(call.messages, call.tools, call.options)
                 self._driver.follow(sequence, task, task.put)
             case Embed():
-                sequences = model.prepare_embed(call.texts, call.truncate)
+                sequences = model.prompts.embeddings(call.texts, call.truncate)
                 rows = _Rows(len(sequences), call.normalize, task)
-                for index, sequence in enumerate(sequences):
-                    self._driver.follow(sequence, task, partial(rows.put, index))
+                for index, pooled in enumerate(sequences):
+                    self._driver.follow(pooled, task, partial(rows.put, index))
             case Tokenize():
                 ids = model.tokenize(call.text, call.add_special, call.parse_special)
                 task.put(Tokens(tuple(ids)))

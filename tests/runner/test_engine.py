@@ -242,7 +242,8 @@ def test_a_cache_that_cannot_drop_a_tail_starts_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "num_keep", "count"), [(2048, 5, 1021), (2048, 2047, 1), (2048, 0, 1024), (10, 2, 4)]
+    ("context", "num_keep", "count"),
+    [(2048, 5, 1008), (2048, 2047, 1), (2048, 0, 1024), (10, 2, 4), (40, 7, 16)],
 )
 def test_how_much_a_full_context_drops(context: int, num_keep: int, count: int) -> None:
     assert Shift(context, num_keep).dropped() == range(num_keep, num_keep + count)

@@ -120,5 +120,5 @@ def test_what_cannot_be_compiled(model: chaski.LLM, format: Any, message: str) -
 def test_grammars_are_compiled_once(model: chaski.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = {"enum": ["once"]}
     model.generate("x", format=schema, num_predict=20)
-    monkeypatch.setattr(type(model._grammars), "_compiled", None)
+    monkeypatch.setattr(type(model.prompts._grammars), "_compiled", None)
     assert model.generate("y", format=schema, num_predict=20).text == '"once"'

@@ -148,7 +148,7 @@ def test_generation_ends_with_the_context(model: chaski.LLM) -> None:
 def test_an_answer_goes_on_when_the_context_is_full(model: chaski.LLM) -> None:
     answer = model.generate([1] * (CONTEXT - 10), **GREEDY, num_keep=6)
     assert answer.done.generated_tokens == 24
-    assert answer.shifted_tokens == (CONTEXT - 6) // 2
+    assert answer.shifted_tokens == (CONTEXT - 6) // 2 // 16 * 16
     short = model.generate([1] * (CONTEXT - 10), **GREEDY, shift=False)
     assert short.token_ids == answer.token_ids[:11]
     assert (short.done_reason, short.shifted_tokens) == ("length", 0)
@@ -218,7 +218,7 @@ def test_counts_and_times(model: chaski.LLM) -> None:
 def test_truncation_keeps_the_beginning_and_the_end(model: chaski.LLM, num_keep: int, kept: int) -> None:
     """BOS is kept in any case, and the last token too."""
     ids = [BOS, *range(200), *range(200)]
-    sequence = model._sequence(ids, {"truncate": True, "num_keep": num_keep})
+    sequence = model.prompts._sequence(ids, {"truncate": True, "num_keep": num_keep})
     assert sequence.tokens == [*ids[:kept], *ids[kept - CONTEXT :]]
     answer = model.generate(ids, truncate=True, num_keep=num_keep, num_predict=1)
     assert (answer.dropped_tokens, answer.prompt_tokens) == (len(ids) - CONTEXT, CONTEXT)
