@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from chaski.durations import parse_duration
 from chaski.errors import OptionError
 
 __all__ = ["Environment", "Variable", "variables"]
@@ -48,6 +49,23 @@ def _switch(text: str) -> bool:
     return words[text.lower()]
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > 18:
+        raise ValueError("a whole number of at least 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except OptionError:
+        raise ValueError("a duration such as 90s, 5m or 1h30m, or a number of seconds") from None
+
+
+def _secrets(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip().lower() for word in text.split(",") if word.strip())
 
@@ -70,8 +88,12 @@ class Environment:
         _positive,
         unset="the model's own, at most 4096",
     )
-    parallel: int = _variable(
-        "OLLAMA_NUM_PARALLEL", "number", "sequences that are computed at the same time", _positive, default=1
+    parallel: int | None = _variable(
+        "OLLAMA_NUM_PARALLEL",
+        "number",
+        "sequences that are computed at the same time, each with a context of its own",
+        _positive,
+        unset="1; in the server 4, where the memory is enough",
     )
     kv_type: str | None = _variable(
         "OLLAMA_KV_CACHE_TYPE",
@@ -130,6 +152,87 @@ class Environment:
         _words,
         default=(),
         unset="none",
+    )
+
+    host: str = _variable(
+        "OLLAMA_HOST",
+        "address",
+        "where the server listens, and where commands look for it: host, host:port or a URL",
+        str,
+        default="127.0.0.1:11434",
+    )
+    origins: tuple[str, ...] = _variable(
+        "OLLAMA_ORIGINS",
+        "origins",
+        "web pages that may use the server, with commas between them; * stands for any text",
+        _words,
+        default=(),
+        unset="those of this machine",
+    )
+    allowed_hosts: tuple[str, ...] = _variable(
+        "CHASKI_ALLOWED_HOSTS",
+        "hosts",
+        "further names by which clients may call the server, with commas between them",
+        _words,
+        default=(),
+        unset="names and addresses of this machine and of private networks",
+    )
+    api_keys: tuple[str, ...] = _variable(
+        "CHASKI_API_KEYS",
+        "keys",
+        "keys, with commas between them, of which the server wants one with each request",
+        _secrets,
+        default=(),
+        unset="none is wanted",
+    )
+    admin_keys: tuple[str, ...] = _variable(
+        "CHASKI_ADMIN_KEYS",
+        "keys",
+        "keys that also allow to pull, push, create, copy and delete models",
+        _secrets,
+        default=(),
+        unset="nobody may where there are API keys, all may where there are none",
+    )
+    is_open: bool = _variable(
+        "CHASKI_OPEN",
+        "switch",
+        "on: the server listens on other addresses than loopback even without any key",
+        _switch,
+        default=False,
+        unset="off",
+    )
+    api_key: str | None = _variable(
+        "OLLAMA_API_KEY", "key", "the key that commands send to the server", str, unset="none"
+    )
+    keep_alive: float = _variable(
+        "OLLAMA_KEEP_ALIVE",
+        "duration",
+        "how long the server keeps a model after its last request; 0 not at all, below 0 for ever",
+        _seconds,
+        default=300.0,
+        unset="5m",
+    )
+    load_timeout: float = _variable(
+        "OLLAMA_LOAD_TIMEOUT",
+        "duration",
+        "how long loading may go without progress before the server gives it up; 0 and below for ever",
+        _seconds,
+        default=300.0,
+        unset="5m",
+    )
+    max_loaded: int = _variable(
+        "OLLAMA_MAX_LOADED_MODELS",
+        "number",
+        "models that the server keeps in memory at most; 0 means 3",
+        _count,
+        default=0,
+    )
+    max_queue: int = _variable(
+        "OLLAMA_MAX_QUEUE",
+        "number",
+        "requests that may wait for a model; more are refused with 503",
+        _positive,
+        default=512,
     )
 
     @classmethod

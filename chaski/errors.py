@@ -18,6 +18,7 @@ ChaskiError
 │   ├── CacheFullError        no free cells for the batch
 │   └── NotSupportedError     this cache cannot do that; remove the whole sequence instead
 ├── WorkerError               the process of a model died, or what it says cannot be understood
+├── BusyError                 too many requests are waiting already
 ├── SamplingError             options or logits that cannot be sampled from
 └── OptionError               a bad argument, option or environment variable
 """
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 __all__ = [
     "AccessDeniedError",
+    "BusyError",
     "CacheError",
     "CacheFullError",
     "ChaskiError",
@@ -118,6 +120,12 @@ class NotSupportedError(CacheError):
 
 class WorkerError(ChaskiError):
     """The process that computes a model ended or failed; a new one is started for the next request."""
+
+
+class BusyError(ChaskiError):
+    """Too many requests are waiting already; `retry_after` is in seconds."""
+
+    retry_after = 1
 
 
 class SamplingError(ChaskiError):

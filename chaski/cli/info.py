@@ -46,5 +46,6 @@ def command() -> None:
 
 
 def _value(row: Variable) -> str:
-    """What a variable is set to; what goes without it in parentheses."""
-    return os.environ.get(row.name) or f"({row.default})"
+    """What a variable is set to; what goes without it in parentheses. Keys are not shown."""
+    value = os.environ.get(row.name)
+    return f"({row.default})" if not value else "(set)" if row.kind in ("key", "keys") else value

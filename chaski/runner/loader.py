@@ -67,7 +67,7 @@ def load(
     file = open_gguf(found.path)
     network = build_model(file)
     context = _context(network, file, context, defaults.loading.get("num_ctx", environment.context))
-    parallel = environment.parallel if parallel is None else _at_least("parallel", parallel, 1)
+    parallel = _at_least("parallel", environment.parallel or 1 if parallel is None else parallel, 1)
     num_batch = min(_at_least("num_batch", num_batch, parallel), parallel * context)
     own_threads = defaults.loading.get("num_thread") or environment.threads
     threads = own_threads if threads is None else _at_least("threads", threads, 1)

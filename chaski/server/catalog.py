@@ -1,0 +1,117 @@
+"""`Catalog`: from a name in a request to a model, and to what its file says that the server must know.
+
+Names come from strangers. They lead to manifests of the store and to bundled models, never to other files.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chaski.errors import ChaskiError, ModelNotFoundError, OptionError
+from chaski.names import ModelName
+from chaski.store.model import StoredModel, bundled_model, read_model
+from chaski.store.store import Entry, Store
+
+if TYPE_CHECKING:
+    from chaski.server.templates import Writer
+    from chaski.text.tokenizer import Tokenizer
+
+__all__ = ["Catalog", "Facts", "Found"]
+
+_REMEMBERED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A model that a request names. label: the name as the request has it. entry: None for a bundled one."""
+
+    label: str
+    name: ModelName
+    model: StoredModel
+    entry: Entry | None
+
+
+class Facts:
+    """What a model's file says: read once, kept while the model is in use. Safe to use from several threads."""
+
+    def __init__(self, model: StoredModel) -> None:
+        from chaski.formats.gguf import open_gguf
+
+        self.model = model
+        with open_gguf(model.path) as file:
+            self.architecture = file.architecture
+            self.trained_context = file.get(f"{self.architecture}.context_length", int, 0)
+            self.embedding_length = file.get(f"{self.architecture}.embedding_length", int, 0)
+            self.is_embedding = file.get(f"{self.architecture}.pooling_type", int, 0) != 0
+            self.jinja = file.get("tokenizer.chat_template", str, None)
+            self.bos_id = file.get("tokenizer.ggml.bos_token_id", int, None)
+            tokens = file.get("tokenizer.ggml.tokens", list[str], ())
+            ids = (self.bos_id, file.get("tokenizer.ggml.eos_token_id", int, None))
+            self.bos, self.eos = ("" if i is None or not 0 <= i < len(tokens) else tokens[i] for i in ids)
+
+    @cached_property
+    def writer(self) -> Writer:
+        """How conversations are written. Raises TemplateError."""
+        from chaski.server.templates import choose_writer
+
+        return choose_writer(self)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """For the texts of single tokens; prompts are cut into tokens by the worker."""
+        from chaski.formats.gguf import open_gguf
+        from chaski.text.tokenizer import load_tokenizer
+
+        return load_tokenizer(open_gguf(self.model.path).metadata)
+
+    @cached_property
+    def capabilities(self) -> list[str]:
+        """Ollama's words for what the model can do."""
+        if self.is_embedding:
+            return ["embedding"]
+        try:
+            return ["completion", *self.writer.capabilities]
+        except ChaskiError:
+            return ["completion"]
+
+
+class Catalog:
+    """The models that requests may name."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._facts: OrderedDict[tuple[Path, str], Facts] = OrderedDict()
+
+    def find(self, label: str) -> Found:
+        """The model of a name. Raises ModelNotFoundError, OptionError, or what a damaged one raises."""
+        if not label:
+            raise OptionError("model is required")
+        name = _parse(label)
+        entry = self.store.entry(name) if self.store.locate(name) else None
+        if entry is not None:
+            return Found(label, entry.name, read_model(self.store, entry), entry)
+        bundled = bundled_model(name.short.removesuffix(":latest"))
+        if bundled is None:
+            raise ModelNotFoundError(f"model '{label:.200}' not found")
+        return Found(label, name, StoredModel(None, bundled), None)
+
+    def facts(self, found: Found) -> Facts:
+        """What its file says. Raises GGUFError, UnsupportedError."""
+        key = (found.model.path, str(found.entry.digest) if found.entry else "")
+        if key not in self._facts:
+            self._facts[key] = Facts(found.model)
+            while len(self._facts) > _REMEMBERED:
+                self._facts.popitem(last=False)
+        self._facts.move_to_end(key)
+        return self._facts[key]
+
+
+def _parse(label: str) -> ModelName:
+    try:
+        return ModelName.parse(label)
+    except OptionError:
+        raise OptionError("invalid model name") from None

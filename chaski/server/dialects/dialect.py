@@ -1,0 +1,73 @@
+"""`Dialect`: what differs between the APIs around an answer: the form of errors, and of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from starlette.responses import Response
+
+from chaski.server.jsons import dump
+from chaski.server.problems import Problem
+
+__all__ = ["ANTHROPIC", "OLLAMA", "OPENAI", "Dialect", "ndjson", "sse"]
+
+Fields: TypeAlias = Mapping[str, Any]
+
+_ANTHROPIC_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_OPENAI_KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """media_type: of a stream. error: the body that says a problem. ending: how a stream ends with one."""
+
+    media_type: str
+    error: Callable[[Problem], Fields]
+    ending: Callable[[Problem], bytes]
+
+    def refusal(self, problem: Problem) -> Response:
+        """The whole answer where nothing was sent yet."""
+        body = dump(self.error(problem))
+        return Response(body, problem.status, problem.headers, "application/json; charset=utf-8")
+
+
+def ndjson(fields: Fields) -> bytes:
+    """A line of a native stream."""
+    return dump(fields) + b"\n"
+
+
+def sse(fields: Fields, event: str | None = None) -> bytes:
+    """A server-sent event, with a name if it has one."""
+    name = f"event: {event}\n".encode() if event else b""
+    return name + b"data: " + dump(fields) + b"\n\n"
+
+
+def _ollama_error(problem: Problem) -> Fields:
+    return {"error": problem.message}
+
+
+def _openai_error(problem: Problem) -> Fields:
+    kind = _OPENAI_KINDS.get(problem.status, "api_error")
+    return {"error": {"message": problem.message, "type": kind, "param": None, "code": None}}
+
+
+def _anthropic_error(problem: Problem) -> Fields:
+    kind = _ANTHROPIC_KINDS.get(problem.status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": problem.message}}
+
+
+OLLAMA = Dialect("application/x-ndjson", _ollama_error, lambda problem: ndjson(_ollama_error(problem)))
+OPENAI = Dialect(
+    "text/event-stream", _openai_error, lambda problem: sse(_openai_error(problem)) + b"data: [DONE]\n\n"
+)
+ANTHROPIC = Dialect("text/event-stream", _anthropic_error, lambda problem: sse(_anthropic_error(problem), "error"))

@@ -1,0 +1,150 @@
+"""`Endpoint`: what is common to all handlers that take JSON and answer with JSON or with a stream.
+
+The body is read within limits; a client that leaves cancels the work; an error is told in the dialect, with its
+status before the first byte and as the end of the stream after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from chaski.errors import OptionError
+from chaski.server.dialects import Dialect, dialect_of
+from chaski.server.jsons import dump, load_object
+from chaski.server.problems import Problem, problem_of
+
+__all__ = ["Ask", "Endpoint", "Reply", "Stream"]
+
+MAX_BODY = 64 << 20
+"""Bytes of a JSON body at most."""
+_BODY_SECONDS = 60.0
+"""How long the next piece of a body may take."""
+
+Stream: TypeAlias = AsyncGenerator[bytes, None]
+Reply: TypeAlias = Mapping[str, Any] | Response | Stream
+"""An object for the body, a whole answer, or pieces of a stream in the form of the dialect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request with JSON. client: who asks, for fairness between them. services: what the app shares."""
+
+    body: Mapping[str, Any]
+    client: str
+    request: Request
+
+    @property
+    def services(self) -> Any:
+        return self.request.app.state.services
+
+
+Handler: TypeAlias = Callable[[Ask], Awaitable[Reply]]
+
+
+class Endpoint:
+    """An ASGI application around a handler."""
+
+    def __init__(self, handler: Handler, has_body: bool = True) -> None:
+        self._handler = handler
+        self._has_body = has_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        dialect = dialect_of(scope["path"])
+        try:
+            body = load_object(await read_body(scope, receive)) if self._has_body else {}
+        except Exception as error:
+            await _refuse(dialect, error, scope, receive, send)
+            return
+        ask = Ask(body, _client(scope), Request(scope))
+        work = asyncio.create_task(self._answer(ask, dialect, scope, receive, send))
+        watch = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watch.cancel()
+            if not work.done():
+                work.cancel()
+                with suppress(asyncio.CancelledError):
+                    await work
+        if not work.cancelled():
+            work.result()
+
+    async def _answer(self, ask: Ask, dialect: Dialect, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            reply = await self._handler(ask)
+            if isinstance(reply, AsyncGenerator):
+                await _stream(reply, dialect, send)
+                return
+        except Exception as error:
+            await _refuse(dialect, error, scope, receive, send)
+            return
+        if not isinstance(reply, Response):
+            reply = Response(dump(reply), media_type="application/json; charset=utf-8")
+        await reply(scope, receive, send)
+
+
+class TooLargeError(OptionError):
+    """A body of more bytes than are taken."""
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int = MAX_BODY) -> bytes:
+    """The whole body. Raises OptionError for one that is too long, or does not come."""
+    announced = Headers(scope=scope).get("content-length", "0")
+    if not announced.isdecimal() or int(announced[:20]) > limit:
+        raise TooLargeError(f"the request has {announced:.20} bytes; at most {limit} are taken")
+    pieces = bytearray()
+    while True:
+        try:
+            message = await asyncio.wait_for(receive(), _BODY_SECONDS)
+        except TimeoutError:
+            raise OptionError("the body of the request did not come") from None
+        if message["type"] == "http.disconnect":
+            raise OptionError("request canceled")
+        pieces += message.get("body", b"")
+        if len(pieces) > limit:
+            raise TooLargeError(f"the request is too long; at most {limit} bytes are taken")
+        if not message.get("more_body", False):
+            return bytes(pieces)
+
+
+async def _stream(pieces: Stream, dialect: Dialect, send: Send) -> None:
+    """Send pieces as they come. An error before the first one goes to the caller, a later one ends the stream."""
+    async with aclosing(pieces):
+        first = await anext(pieces, b"")
+        headers = [(b"content-type", dialect.media_type.encode()), (b"cache-control", b"no-cache")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+        try:
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except Exception as error:
+            last = dialect.ending(problem_of(error))
+            await send({"type": "http.response.body", "body": last, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _refuse(dialect: Dialect, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    problem = problem_of(error)
+    if isinstance(error, TooLargeError):
+        problem = Problem(413, problem.message)
+    await dialect.refusal(problem)(scope, receive, send)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _client(scope: Scope) -> str:
+    """Who asks: by key, else by address."""
+    key = Headers(scope=scope).get("authorization", "")
+    return key or (scope.get("client") or ("",))[0]

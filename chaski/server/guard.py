@@ -1,0 +1,151 @@
+"""Who may ask at all: checks of Host, Origin and keys, before any handler runs.
+
+A web page of anybody can send requests to this machine. Browsers tell their origin, so foreign ones are
+refused; and a page whose name was bent to this machine (DNS rebinding) still has its own name as Host.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from chaski.server.address import without_port
+from chaski.server.dialects import dialect_of
+from chaski.server.problems import Problem
+from chaski.server.settings import Settings
+
+__all__ = ["Guard"]
+
+_LOCAL_ENDINGS = (".localhost", ".local", ".internal")
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0", "[::1]")
+_LOCAL_ORIGINS = (
+    *(f"{scheme}://{host}{port}" for scheme in ("http", "https") for host in _LOCAL_HOSTS for port in ("", ":*")),
+    *(f"{scheme}://*" for scheme in ("app", "file", "tauri", "vscode-webview", "vscode-file")),
+)
+# Open without a key: whether the server is there and well.
+_PUBLIC = ("/", "/health", "/api/version")
+_ADMIN = ("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/")
+_METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
+_HEADERS = "Authorization, Content-Type, User-Agent, Accept, X-Requested-With, OpenAI-Beta, X-Api-Key, Anthropic-Version"
+_ASKED_HEADERS = "access-control-request-headers"
+_DAY = "43200"
+
+
+class Guard:
+    """ASGI middleware. Refuses with 403 without a word what comes from the wrong place, with 401 without a key."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        self._origins = (*_LOCAL_ORIGINS, *settings.origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if not self._is_host_allowed(headers, scope) or not self._is_origin_allowed(origin, headers, scope):
+            await Response(status_code=403)(scope, receive, send)
+        elif scope["method"] == "OPTIONS":
+            await Response(status_code=204, headers=_preflight(origin, headers))(scope, receive, send)
+        elif (problem := self._problem(scope["path"], headers)) is not None:
+            await dialect_of(scope["path"]).refusal(problem)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send if origin is None else _with_origin(send, origin))
+
+    def _is_host_allowed(self, headers: Headers, scope: Scope) -> bool:
+        hosts = headers.getlist("host")
+        if len(hosts) > 1:
+            return False
+        host = without_port(hosts[0]) if hosts else ""
+        if host is None:
+            return False
+        return host in self._names or host.endswith(_LOCAL_ENDINGS) or _is_near(host, scope)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        own = ("", "localhost", socket.gethostname().lower(), self._settings.address.host.lower())
+        return frozenset((*own, *self._settings.allowed_hosts))
+
+    def _is_origin_allowed(self, origin: str | None, headers: Headers, scope: Scope) -> bool:
+        if origin is None:
+            return True
+        if origin in ("", "null"):
+            return False
+        if origin == f"{scope['scheme']}://{headers.get('host', '')}":
+            return True
+        return any(fnmatchcase(origin.lower(), _literal(pattern)) for pattern in self._origins)
+
+    def _problem(self, path: str, headers: Headers) -> Problem | None:
+        """What is wrong with the key of a request. Without any key in the settings nothing is."""
+        settings = self._settings
+        if not settings.has_keys or path in _PUBLIC:
+            return None
+        key = _key(headers)
+        is_admin = _is_one_of(key, settings.admin_keys)
+        if not is_admin and not _is_one_of(key, settings.api_keys):
+            return Problem(401, "unauthorized: this server wants an API key")
+        if not is_admin and path.startswith(_ADMIN):
+            return Problem(403, "forbidden: changing models wants an admin key")
+        return None
+
+
+def _is_near(host: str, scope: Scope) -> bool:
+    """An address of this machine or of its own networks; an address cannot be bent to another one."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    own = (scope.get("server") or ("",))[0]
+    return address.is_loopback or address.is_private or address.is_unspecified or host == own
+
+
+def _literal(pattern: str) -> str:
+    """Only * is special in origins, not what else file names know."""
+    return pattern.replace("[", "[[]").replace("?", "[?]")
+
+
+def _key(headers: Headers) -> str:
+    """From `Authorization: Bearer KEY`, or as Anthropic's clients send it."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+def _is_one_of(key: str, known: Iterable[str]) -> bool:
+    """Compares with all of them, in a time that says nothing of how much was right."""
+    given = key.encode()
+    return any([hmac.compare_digest(given, each.encode()) for each in known])
+
+
+def _preflight(origin: str | None, headers: Headers) -> dict[str, str]:
+    if origin is None:
+        return {}
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Allow-Methods": _METHODS,
+        "Access-Control-Allow-Headers": headers.get(_ASKED_HEADERS, _HEADERS),
+        "Access-Control-Max-Age": _DAY,
+        "Vary": "Origin",
+    }
+
+
+def _with_origin(send: Send, origin: str) -> Send:
+    """Let the page read the answer."""
+
+    async def send_with_origin(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["Access-Control-Allow-Origin"] = origin
+            headers.add_vary_header("Origin")
+        await send(message)
+
+    return send_with_origin

@@ -1,0 +1,58 @@
+"""What went wrong, as HTTP says it: a status and a text, found by the class of the error."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+
+from chaski import errors
+from chaski.errors import BusyError, ChaskiError
+
+__all__ = ["Problem", "problem_of"]
+
+_log = logging.getLogger(__name__)
+
+# The first class that fits counts.
+_STATUSES: tuple[tuple[type[ChaskiError], int], ...] = (
+    (errors.ModelNotFoundError, 404),
+    (errors.BusyError, 503),
+    (errors.OptionError, 400),
+    (errors.SamplingError, 400),
+    (errors.UnsupportedError, 400),
+    (errors.FormatError, 400),
+    (errors.DigestError, 400),
+    (ChaskiError, 500),
+)
+_CRASHED = (
+    "model runner has unexpectedly stopped, this may be due to resource limitations or an internal error, "
+    "check the server's log for details: "
+)
+# A path says what else is on this disk; its last part is enough to know the file.
+_FOLDERS = re.compile(r"(?<![\w:/.])/(?:[^\s/:'\"]+/)+")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An answer that is none. `retry_after`: seconds after which it may help to ask again."""
+
+    status: int
+    message: str
+    retry_after: int | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that go with it."""
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+
+
+def problem_of(error: Exception) -> Problem:
+    """What to say of an error. One that is not ours is a defect: its trace goes to the log, nothing of it out."""
+    if not isinstance(error, ChaskiError):
+        _log.error("a request failed", exc_info=error)
+        return Problem(500, "internal server error")
+    status = next(status for kind, status in _STATUSES if isinstance(error, kind))
+    text = _FOLDERS.sub("", str(error))
+    if isinstance(error, errors.WorkerError):
+        text = _CRASHED + text
+    return Problem(status, text, error.retry_after if isinstance(error, BusyError) else None)

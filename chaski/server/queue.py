@@ -1,0 +1,64 @@
+"""`FairQueue`: who may ask a model next. Clients take turns, and each of them is served in its own order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+
+from chaski.errors import BusyError
+
+__all__ = ["FairQueue"]
+
+_Turn = asyncio.Future[None]
+
+
+class FairQueue:
+    """A number of places, and a bounded line before them. For one event loop."""
+
+    def __init__(self, places: int, limit: int) -> None:
+        self._free = places
+        self._limit = limit
+        self._lines: OrderedDict[str, deque[_Turn]] = OrderedDict()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait now."""
+        return sum(map(len, self._lines.values()))
+
+    async def enter(self, client: str) -> None:
+        """Take a place, or wait for one. Raises BusyError where too many wait. `leave` gives it back."""
+        if self._free and not self._lines:
+            self._free -= 1
+            return
+        if self.waiting >= self._limit:
+            raise BusyError("server busy, please try again.  maximum pending requests exceeded")
+        turn: _Turn = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(client, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._give_up(client, turn)
+            raise
+
+    def leave(self) -> None:
+        """Give the place to the client whose turn it is."""
+        if not self._lines:
+            self._free += 1
+            return
+        client, line = next(iter(self._lines.items()))
+        turn = line.popleft()
+        # Whoever has more to ask goes behind the others.
+        self._lines.move_to_end(client)
+        self._drop_empty(client)
+        turn.set_result(None)
+
+    def _give_up(self, client: str, turn: _Turn) -> None:
+        if not turn.cancelled():
+            self.leave()  # the place was given just now
+            return
+        self._lines[client].remove(turn)
+        self._drop_empty(client)
+
+    def _drop_empty(self, client: str) -> None:
+        if not self._lines[client]:
+            del self._lines[client]

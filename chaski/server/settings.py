@@ -1,0 +1,70 @@
+"""How the server behaves: one value, read once from the environment."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+from chaski.env import Environment
+from chaski.errors import OptionError
+from chaski.server.address import Address, is_loopback
+
+__all__ = ["Settings"]
+
+_DEFAULT_LOADED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """See `chaski.env` for what they mean. Times are seconds; `math.inf` is for ever.
+
+    parallel  None: as many as the server thinks fit
+    """
+
+    address: Address = Address("127.0.0.1", 11434)
+    origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = ()
+    admin_keys: tuple[str, ...] = ()
+    is_open: bool = False
+    keep_alive: float = 300.0
+    load_timeout: float = 300.0
+    max_loaded: int = _DEFAULT_LOADED
+    max_queue: int = 512
+    parallel: int | None = None
+    context: int | None = None
+    private_registries: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, environment: Environment) -> Self:
+        """Raises OptionError for settings that are not safe together."""
+        settings = cls(
+            address=Address.parse(environment.host),
+            origins=environment.origins,
+            allowed_hosts=environment.allowed_hosts,
+            api_keys=environment.api_keys,
+            admin_keys=environment.admin_keys,
+            is_open=environment.is_open,
+            keep_alive=environment.keep_alive,
+            load_timeout=environment.load_timeout or math.inf,
+            max_loaded=environment.max_loaded or _DEFAULT_LOADED,
+            max_queue=environment.max_queue,
+            parallel=environment.parallel,
+            context=environment.context,
+            private_registries=frozenset(environment.private_registries),
+        )
+        settings.check()
+        return settings
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.api_keys or self.admin_keys)
+
+    def check(self) -> None:
+        """Refuse to be reachable from elsewhere without a key, unless that was asked for."""
+        if not (is_loopback(self.address.host) or self.has_keys or self.is_open):
+            raise OptionError(
+                f"listening on {self.address.host} lets everybody who reaches this machine use and change its "
+                "models; set CHASKI_API_KEYS or CHASKI_ADMIN_KEYS, or CHASKI_OPEN=1 if that is what you want"
+            )
