@@ -54,19 +54,26 @@ class Needs:
     path        the file of the weights; names that share it share what is loaded
     name        for people
     context     tokens that a sequence must be able to hold
+    usual_context   what it is loaded with where nobody asks for anything
     keep_alive  seconds that it stays after this request
     """
 
     path: Path
     name: str
     context: int | None = None
+    usual_context: int | None = None
     threads: int | None = None
     keep_alive: float | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Loaded:
-    """A model in memory. expires_at: of `time.time`; `users` requests are using it or waiting to."""
+    """A model in memory.
+
+    users     requests that use it or wait to
+    used_at   when the last one ended, as of `time.time`
+    opening   the token that begins every text, if there is one; None while nobody has asked
+    """
 
     path: Path
     name: str
@@ -79,6 +86,7 @@ class Loaded:
     users: int = 0
     used_at: float = 0.0
     is_leaving: bool = False
+    opening: list[int] | None = None
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     timer: asyncio.TimerHandle | None = None
 
@@ -244,7 +252,7 @@ class Models:
 
     async def _load(self, needs: Needs, parallel: int) -> Loaded:
         progress = _Progress()
-        options = {"context": needs.context, "threads": needs.threads, "parallel": parallel}
+        options = {"context": needs.context or needs.usual_context, "threads": needs.threads, "parallel": parallel}
         worker = self._open_worker(needs.path, progress=progress, **options)
         model = worker.asynchronous()
         try:

@@ -1,0 +1,33 @@
+"""`chaski serve`: the models of the store, and more, over HTTP."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+__all__ = ["command"]
+
+
+@click.command("serve", short_help="Serve models over HTTP.")
+@click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: OLLAMA_HOST, 127.0.0.1:11434]")
+@click.option("--verbose", is_flag=True, help="Log what is loaded and unloaded.")
+@click.help_option("-h", "--help")
+def command(host: str | None, verbose: bool) -> None:
+    """Answer over the APIs of Ollama, OpenAI and Anthropic, until Ctrl-C.
+
+    Everything is set by environment variables: see docs/server.md and `chaski info`.
+    """
+    from dataclasses import replace
+
+    from chaski.env import Environment
+    from chaski.server.run import serve
+    from chaski.server.settings import Settings
+    from chaski.store.store import Store
+
+    logging.getLogger("chaski").setLevel(logging.INFO if verbose else logging.WARNING)
+    environment = Environment.read()
+    if host is not None:
+        environment = replace(environment, host=host)
+    settings = Settings.of(environment)
+    serve(settings, Store.default(), lambda url: click.echo(f"chaski listens on {url}", err=True))

@@ -1,0 +1,293 @@
+"""`Answering`: from a typed request to typed events. What all dialects and handlers share."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import OptionError
+from chaski.runner.events import Text
+from chaski.runner.stored import Defaults
+from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
+from chaski.server.catalog import Catalog, Facts, Found
+from chaski.server.events import Delta, Event, Finish
+from chaski.server.metrics import Metrics
+from chaski.server.models import Loaded, Models, Needs
+from chaski.server.options import Options, read_options
+from chaski.server.prompts import TOO_LONG, Prompt, Turns, conversation_prompt, encode, text_prompt
+from chaski.server.scores import score_of
+from chaski.server.settings import Settings
+from chaski.server.templates import Writer, go_writer
+from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish, Wish
+from chaski.text.parsers import Parser, ToolCall, parser_for
+
+__all__ = ["Answering", "Embedded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Vectors (n, size), and what they took."""
+
+    rows: npt.NDArray[np.float32]
+    num_tokens: int
+    load_seconds: float
+    total_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A request on its way: what it asks for, of which model, since when, for whom."""
+
+    wish: Wish
+    found: Found
+    facts: Facts
+    options: Options
+    started: float
+    client: str
+
+    @property
+    def needs(self) -> Needs:
+        """What it wants of the model."""
+        usual = self.found.model.parameters.get("num_ctx")
+        return Needs(
+            path=self.found.model.path,
+            name=self.found.name.short,
+            context=self._bounded(self.options.context),
+            usual_context=self._bounded(usual if isinstance(usual, int) else None),
+            threads=self.options.threads,
+            keep_alive=self.wish.keep_alive,
+        )
+
+    def _bounded(self, context: int | None) -> int | None:
+        """Never more than the model was made for."""
+        return context and min(context, self.facts.trained_context or context)
+
+
+class Answering:
+    """Answers requests. For one event loop."""
+
+    def __init__(self, settings: Settings, catalog: Catalog, models: Models, metrics: Metrics) -> None:
+        self._settings = settings
+        self._catalog = catalog
+        self._models = models
+        self._metrics = metrics
+
+    async def chat(self, wish: ChatWish, client: str) -> AsyncGenerator[Event, None]:
+        """Answer a conversation."""
+        job = await self._job(wish, client)
+        _require(not job.facts.is_embedding, f'"{wish.model}" does not support chat')
+        _require(all(not message.get("images") for message in wish.messages), _lacks(job, "vision"))
+        writer = job.facts.writer
+        tools = chosen_tools(wish.tools, wish.tool_choice)
+        _require(not tools or "tools" in writer.capabilities, _lacks(job, "tools"))
+        think = _think(job, writer, wish.think, wish.drops_think)
+        messages = _defaults(job).conversation(wish.messages)
+        turns = Turns(writer, messages, tools, think)
+        is_demanded = bool(tools) and wish.tool_choice not in ("auto", "none")
+        async with self._models.use(job.needs, client) as loaded:
+            loading = perf_counter() - job.started
+            prompt = await conversation_prompt(loaded, turns, wish)
+            reader: Parser = writer.reader(prompt.text, () if is_demanded else tools, bool(think))
+            if is_demanded:
+                reader = DemandedCall(reader)
+            format = schema_of_call(tools) if is_demanded else wish.format
+            after = writer.thinking_tags[1] if think and writer.thinking_tags else ""
+            options = _generation(job, format, after)
+            async with aclosing(self._run(job, loaded, prompt, reader, options, loading)) as events:
+                async for event in events:
+                    yield event
+
+    async def generate(self, wish: GenerateWish, client: str) -> AsyncGenerator[Event, None]:
+        """Answer a prompt, or continue it."""
+        job = await self._job(wish, client)
+        _require(not job.facts.is_embedding, f'"{wish.model}" does not support generate')
+        _require(not wish.has_images, _lacks(job, "vision"))
+        writer = go_writer(wish.template, job.facts) if wish.template else job.facts.writer
+        _require(not wish.suffix or wish.raw or "insert" in writer.capabilities, _lacks(job, "insert"))
+        is_plain = wish.raw or bool(wish.suffix)
+        think = None if is_plain else _think(job, writer, wish.think, False)
+        async with self._models.use(job.needs, client) as loaded:
+            loading = perf_counter() - job.started
+            prompt = await self._prompt(job, loaded, wish, writer, think)
+            reader = parser_for("passthrough") if is_plain else writer.reader(prompt.text, (), bool(think))
+            after = writer.thinking_tags[1] if think and writer.thinking_tags else ""
+            options = _generation(job, wish.format, after)
+            async with aclosing(self._run(job, loaded, prompt, reader, options, loading)) as events:
+                async for event in events:
+                    yield event
+
+    async def embed(self, wish: EmbedWish, client: str) -> Embedded:
+        """Make vectors."""
+        job = await self._job(wish, client)
+        _require(job.facts.is_embedding, _lacks(job, "embedding"))
+        async with self._models.use(job.needs, client) as loaded:
+            loading = perf_counter() - job.started
+            prompts = [await _ids(loaded, text) for text in wish.inputs]
+            limit = loaded.info.context
+            _require(wish.truncate or all(len(ids) <= limit for ids in prompts), TOO_LONG)
+            prompts = [ids[:limit] for ids in prompts]
+            if prompts:
+                rows = await loaded.model.embed(prompts, normalize=wish.normalize)
+            else:
+                rows = np.zeros((0, 0), np.float32)
+        count = sum(map(len, prompts))
+        self._metrics.count_prompt(job.found.name.short, count, 0)
+        return Embedded(_cut(rows, wish.dimensions), count, loading, perf_counter() - job.started)
+
+    async def load(self, wish: Wish, client: str) -> float:
+        """Only load a model -> the seconds that it took."""
+        job = await self._job(wish, client)
+        async with self._models.use(job.needs, client):
+            return perf_counter() - job.started
+
+    async def unload(self, label: str) -> None:
+        """Let a model go, as soon as nobody uses it."""
+        found = await asyncio.to_thread(self._catalog.find, label)
+        await self._models.expire(found.model.path)
+
+    async def tokenize(self, wish: Wish, text: str, client: str) -> list[int]:
+        """The tokens of a text, with those that begin every prompt."""
+        job = await self._job(wish, client)
+        async with self._models.use(job.needs, client) as loaded:
+            return await loaded.model.tokenize(text)
+
+    async def detokenize(self, wish: Wish, token_ids: Sequence[int], client: str) -> str:
+        """The text of tokens."""
+        job = await self._job(wish, client)
+        async with self._models.use(job.needs, client) as loaded:
+            outside = [token for token in token_ids if not 0 <= token < loaded.info.vocab_size]
+            _require(not outside, f"token {outside[:1]} is not among the {loaded.info.vocab_size} of the model")
+            return await loaded.model.detokenize(token_ids)
+
+    async def count(self, wish: ChatWish, client: str) -> int:
+        """How many tokens the prompt of a conversation has, all of it."""
+        job = await self._job(wish, client)
+        writer = job.facts.writer
+        think = _think(job, writer, wish.think, wish.drops_think)
+        tools = chosen_tools(wish.tools, wish.tool_choice)
+        turns = Turns(writer, _defaults(job).conversation(wish.messages), tools, think)
+        async with self._models.use(job.needs, client) as loaded:
+            return len(await encode(loaded, await asyncio.to_thread(turns.render)))
+
+    async def _job(self, wish: Wish, client: str) -> _Job:
+        started = perf_counter()
+        found, facts = await asyncio.to_thread(self._look_up, wish.model)
+        return _Job(wish, found, facts, read_options(wish.options), started, client)
+
+    def _look_up(self, label: str) -> tuple[Found, Facts]:
+        found = self._catalog.find(label)
+        return found, self._catalog.facts(found)
+
+    async def _prompt(
+        self, job: _Job, loaded: Loaded, wish: GenerateWish, writer: Writer, think: bool | str | None
+    ) -> Prompt:
+        if wish.raw:
+            return Prompt(wish.prompt, await loaded.model.tokenize(wish.prompt))
+        if wish.suffix:
+            text = await asyncio.to_thread(writer.fill_in, wish.prompt, wish.suffix)
+            return await text_prompt(loaded, text, wish)
+        messages = [{"role": "system", "content": wish.system}] if wish.system else []
+        messages.append({"role": "user", "content": wish.prompt})
+        turns = Turns(writer, _defaults(job).conversation(messages), (), think)
+        text = await asyncio.to_thread(turns.render)
+        prompt = await text_prompt(loaded, text, wish)
+        if not wish.context:
+            return prompt
+        begun = [token for token in wish.context if 0 <= token < loaded.info.vocab_size]
+        opening = loaded.opening or []
+        later = prompt.token_ids[len(opening) :] if prompt.token_ids[:1] == opening else prompt.token_ids
+        return Prompt(text, begun + later)
+
+    async def _run(
+        self,
+        job: _Job,
+        loaded: Loaded,
+        prompt: Prompt,
+        reader: Parser,
+        options: Mapping[str, Any],
+        load_seconds: float,
+    ) -> AsyncGenerator[Event, None]:
+        """The events of a prompt."""
+        wish, name = job.wish, job.found.name.short
+        keeps_ids = isinstance(wish, GenerateWish) and wish.returns_context
+        written: list[int] = []
+        called = False
+        if wish.logprobs:
+            await asyncio.to_thread(lambda: job.facts.tokenizer)
+        async with aclosing(loaded.model.stream(prompt.token_ids, **options)) as events:
+            async for event in events:
+                if isinstance(event, Text):
+                    pieces = reader.feed(event.text)
+                    scores = [score_of(sampled, job.facts.tokenizer) for sampled in event.logprobs]
+                    if keeps_ids:
+                        written += event.token_ids
+                else:
+                    pieces, scores = reader.flush(), []
+                called = called or any(isinstance(piece, ToolCall) for piece in pieces)
+                if pieces or scores:
+                    yield Delta(pieces, scores)
+                if not isinstance(event, Text):
+                    self._metrics.count_answer(name, event)
+                    yield Finish(
+                        done=event,
+                        called=called,
+                        context=loaded.info.context,
+                        dropped=prompt.dropped + event.dropped_tokens,
+                        token_ids=prompt.token_ids + written if keeps_ids else None,
+                        load_seconds=load_seconds,
+                        total_seconds=perf_counter() - job.started,
+                    )
+
+
+def _generation(job: _Job, format: Any, after: str) -> dict[str, Any]:
+    """The options of a generation: the model's own, then those of the request."""
+    wish = job.wish
+    options = {**_defaults(job).options, **job.options.generate}
+    options |= {"truncate": wish.truncate, "shift": wish.shift}
+    if format is not None:
+        options |= {"format": format, "format_after": after}
+    if wish.logprobs:
+        options |= {"logprobs": True, "top_logprobs": wish.top_logprobs}
+    return options
+
+
+def _defaults(job: _Job) -> Defaults:
+    return Defaults.of(job.found.model)
+
+
+def _think(job: _Job, writer: Writer, think: bool | str | None, drops: bool) -> bool | str | None:
+    """Whether to think: models that can do so do, unless they are told otherwise."""
+    if "thinking" in writer.capabilities:
+        return True if think is None else think
+    _require(not think or drops, f'"{job.wish.model}" does not support thinking')
+    return None
+
+
+async def _ids(loaded: Loaded, text: str | Sequence[int]) -> list[int]:
+    return await loaded.model.tokenize(text) if isinstance(text, str) else list(text)
+
+
+def _cut(rows: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[np.float32]:
+    """The first dimensions, with a length of 1 again."""
+    if not dimensions or dimensions >= rows.shape[-1]:
+        return rows
+    cut = rows[:, :dimensions]
+    norms = np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)
+    return (cut / norms).astype(np.float32)
+
+
+def _lacks(job: _Job, capability: str) -> str:
+    return f"{job.found.name} does not support {capability}"
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise OptionError(problem)

@@ -1,0 +1,82 @@
+"""`create_app`: the routes as a list, and the life of what they share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from chaski.server.endpoint import Endpoint, Handler
+from chaski.server.guard import Guard
+from chaski.server.handlers import general, native, store
+from chaski.server.models import OpenWorker
+from chaski.server.services import Services
+from chaski.server.settings import Settings
+from chaski.store.store import Store
+
+__all__ = ["create_app"]
+
+_REFUSALS = {404: "404 page not found", 405: "405 method not allowed"}
+
+
+def create_app(settings: Settings, model_store: Store, open_worker: OpenWorker) -> Starlette:
+    """The application. `open_worker` makes the process of a model."""
+
+    @asynccontextmanager
+    async def life(app: Starlette) -> AsyncIterator[None]:
+        services = Services.start(settings, model_store, open_worker)
+        app.state.services = services
+        yield
+        await services.close()
+
+    return Starlette(
+        routes=_routes(),
+        middleware=[Middleware(Guard, settings=settings)],
+        exception_handlers={HTTPException: _refuse},
+        lifespan=life,
+    )
+
+
+def _routes() -> list[Route]:
+    return [
+        Route("/", general.root),
+        *_get("/health", general.health),
+        *_get("/metrics", general.metrics),
+        *_get("/api/version", general.version),
+        *_get("/api/status", general.status),
+        *_get("/api/tags", store.tags),
+        *_get("/api/ps", store.ps),
+        _post("/api/show", store.show),
+        _post("/api/generate", native.generate),
+        _post("/api/chat", native.chat),
+        _post("/api/embed", native.embed),
+        _post("/api/embeddings", native.embeddings),
+        _post("/api/tokenize", native.tokenize),
+        _post("/api/detokenize", native.detokenize),
+        _post("/api/create", store.create),
+        _post("/api/copy", store.copy),
+        _post("/api/pull", store.pull),
+        _post("/api/push", store.push),
+        Route("/api/delete", Endpoint(store.delete), methods=["DELETE"]),
+        Route("/api/blobs/{digest}", store.has_blob, methods=["HEAD"]),
+        Route("/api/blobs/{digest}", store.put_blob, methods=["POST"]),
+    ]
+
+
+def _post(path: str, handler: Handler) -> Route:
+    return Route(path, Endpoint(handler), methods=["POST"])
+
+
+def _get(path: str, handler: Handler) -> list[Route]:
+    return [Route(path, Endpoint(handler, has_body=False), methods=["GET"])]
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return PlainTextResponse(_REFUSALS.get(error.status_code, error.detail), error.status_code)

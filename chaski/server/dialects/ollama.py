@@ -1,0 +1,271 @@
+"""The native API: its requests to wishes, events to its fields. Fields that are 0 or empty are absent, as there."""
+
+from __future__ import annotations
+
+import secrets
+import string
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chaski.durations import parse_duration
+from chaski.errors import OptionError
+from chaski.server.events import Delta, Event, Finish, Score, TopScore, Whole
+from chaski.server.fields import Fields
+from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish
+from chaski.text.parsers import Content, Thinking, ToolCall
+
+__all__ = [
+    "chat_fields",
+    "chat_whole",
+    "empty_fields",
+    "generate_fields",
+    "generate_whole",
+    "read_chat",
+    "read_embed",
+    "read_generate",
+    "read_keep_alive",
+    "read_think",
+    "timestamp",
+]
+
+MAX_TOP_LOGPROBS = 20
+_LEVELS = ("high", "medium", "low", "max")
+_ROLES = ("system", "user", "assistant", "tool")
+_ID_LETTERS = string.ascii_lowercase + string.digits
+
+
+def read_chat(body: Mapping[str, Any]) -> ChatWish:
+    """A request of /api/chat. Raises OptionError."""
+    fields = Fields(body)
+    return ChatWish(
+        messages=[_message(message) for message in fields.objects("messages")],
+        tools=[dict(tool.data) for tool in fields.objects("tools")],
+        **_common(fields),
+    )
+
+
+def read_generate(body: Mapping[str, Any]) -> GenerateWish:
+    """A request of /api/generate. Raises OptionError."""
+    fields = Fields(body)
+    raw = fields.flag("raw", False)
+    context = fields.items("context")
+    template, system = fields.text("template"), fields.text_or_none("system")
+    if raw and (template or system or context):
+        raise OptionError("raw mode does not support template, system, or context")
+    if not all(type(token) is int for token in context):
+        raise OptionError("context must be a list of integers")
+    return GenerateWish(
+        prompt=fields.text("prompt"),
+        suffix=fields.text("suffix"),
+        system=system,
+        template=template or None,
+        context=context,
+        raw=raw,
+        has_images=bool(fields.items("images")),
+        returns_context=not raw,
+        **_common(fields),
+    )
+
+
+def read_embed(body: Mapping[str, Any]) -> EmbedWish:
+    """A request of /api/embed; tokens are taken as well as texts. Raises OptionError."""
+    fields = Fields(body)
+    dimensions = fields.integer("dimensions", None)
+    if dimensions is not None and dimensions < 0:
+        raise OptionError("dimensions must be at least 0")
+    return EmbedWish(inputs=read_inputs(fields, "input"), dimensions=dimensions, **_base(fields))
+
+
+def read_inputs(fields: Fields, name: str) -> list[str | list[int]]:
+    """Texts, or lists of tokens, or a single one of those."""
+    value = fields.data.get(name)
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    items = fields.items(name)
+    if items and all(type(item) is int for item in items):
+        return [list(items)]
+    is_known = all(isinstance(i, str) or (isinstance(i, list) and all(type(t) is int for t in i)) for i in items)
+    if not is_known:
+        raise OptionError("invalid input type")
+    return list(items)
+
+
+def read_keep_alive(fields: Fields) -> float | None:
+    """Seconds."""
+    return parse_duration(fields.data["keep_alive"]) if fields.has("keep_alive") else None
+
+
+def read_think(fields: Fields) -> bool | str | None:
+    """Yes, no, or a level."""
+    value = fields.data.get("think")
+    if value is None or isinstance(value, bool):
+        return value
+    words = '"high", "medium", "low", "max", true, or false'
+    if not isinstance(value, str):
+        raise OptionError(f"think must be a boolean or string ({words})")
+    if value not in _LEVELS:
+        raise OptionError(f'invalid think value: "{value:.40}" (must be {words})')
+    return value
+
+
+def chat_fields(model: str, event: Event) -> dict[str, Any]:
+    """A line of the stream of a chat."""
+    if isinstance(event, Finish):
+        return _head(model) | {"message": {"role": "assistant", "content": ""}} | _end(event)
+    content, thinking, calls = _parts(event)
+    message = _assistant(content, thinking, calls)
+    return _head(model) | {"message": message, "done": False} | _logprobs(event.scores)
+
+
+def chat_whole(model: str, whole: Whole) -> dict[str, Any]:
+    """The answer of a chat without stream."""
+    message = _assistant(whole.content, whole.thinking, whole.calls)
+    return _head(model) | {"message": message} | _end(whole.finish) | _logprobs(whole.scores)
+
+
+def generate_fields(model: str, event: Event) -> dict[str, Any]:
+    """A line of the stream of a completion."""
+    if isinstance(event, Finish):
+        return _head(model) | {"response": ""} | _end(event)
+    content, thinking, _ = _parts(event)
+    found = {"response": content} | ({"thinking": thinking} if thinking else {})
+    return _head(model) | found | {"done": False} | _logprobs(event.scores)
+
+
+def generate_whole(model: str, whole: Whole) -> dict[str, Any]:
+    """A completion without stream."""
+    found = {"response": whole.content} | ({"thinking": whole.thinking} if whole.thinking else {})
+    return _head(model) | found | _end(whole.finish) | _logprobs(whole.scores)
+
+
+def empty_fields(model: str, reason: str, is_chat: bool) -> dict[str, Any]:
+    """The answer to a request that only loads or unloads."""
+    said = {"message": {"role": "assistant", "content": ""}} if is_chat else {"response": ""}
+    return _head(model) | said | {"done": True, "done_reason": reason}
+
+
+def timestamp(seconds: float | None = None) -> str:
+    """A time as Go writes it in UTC, to the nanosecond; now by default."""
+    now = time.time_ns() if seconds is None else int(seconds * 1e9)
+    whole, nanoseconds = divmod(now, 10**9)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{nanoseconds:09d}Z"
+
+
+def _base(fields: Fields) -> dict[str, Any]:
+    """What requests for embeddings have as well."""
+    return {
+        "model": fields.text("model", "name"),
+        "options": fields.object("options"),
+        "keep_alive": read_keep_alive(fields),
+        "truncate": fields.flag("truncate", True),
+    }
+
+
+def _common(fields: Fields) -> dict[str, Any]:
+    top = fields.integer("top_logprobs", 0)
+    if not 0 <= top <= MAX_TOP_LOGPROBS:
+        raise OptionError(f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
+    return _base(fields) | {
+        "stream": fields.flag("stream", True),
+        "shift": fields.flag("shift", True),
+        "think": read_think(fields),
+        "format": _format(fields.data.get("format")),
+        "logprobs": fields.flag("logprobs", False) or top > 0,
+        "top_logprobs": top,
+    }
+
+
+def _format(value: Any) -> Any:
+    if value in (None, ""):
+        return None
+    if value == "json" or isinstance(value, dict):
+        return value
+    raise OptionError(f'invalid format: "{str(value):.80}"; expected "json" or a valid JSON Schema object')
+
+
+def _message(fields: Fields) -> dict[str, Any]:
+    role = fields.text("role").lower()
+    if role not in _ROLES:
+        raise OptionError(f'invalid role "{role:.40}": it must be system, user, assistant or tool')
+    found: dict[str, Any] = {"role": role, "content": fields.text("content")}
+    found |= {name: fields.text(name) for name in ("thinking", "tool_name", "tool_call_id") if fields.has(name)}
+    if calls := [_call(call) for call in fields.objects("tool_calls")]:
+        found["tool_calls"] = calls
+    if images := fields.items("images"):
+        found["images"] = list(images)
+    return found
+
+
+def _call(fields: Fields) -> dict[str, Any]:
+    function = Fields(fields.object("function"), "function")
+    named = {"name": function.text("name"), "arguments": dict(function.object("arguments"))}
+    return {"id": fields.text("id"), "function": named}
+
+
+def _parts(delta: Delta) -> tuple[str, str, list[ToolCall]]:
+    """Content, thinking and calls of a delta."""
+    content = "".join(piece.text for piece in delta.pieces if isinstance(piece, Content))
+    thinking = "".join(piece.text for piece in delta.pieces if isinstance(piece, Thinking))
+    return content, thinking, [piece for piece in delta.pieces if isinstance(piece, ToolCall)]
+
+
+def _assistant(content: str, thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if thinking:
+        message["thinking"] = thinking
+    if calls:
+        message["tool_calls"] = [
+            {"id": call_id(), "function": {"index": index, "name": call.name, "arguments": call.arguments}}
+            for index, call in enumerate(calls)
+        ]
+    return message
+
+
+def call_id() -> str:
+    """A name for a call that no other has."""
+    return "call_" + "".join(secrets.choice(_ID_LETTERS) for _ in range(8))
+
+
+def _head(model: str) -> dict[str, Any]:
+    return {"model": model, "created_at": timestamp()}
+
+
+def _end(finish: Finish) -> dict[str, Any]:
+    done = finish.done
+    counts = {
+        "context": finish.token_ids,
+        "total_duration": _nanoseconds(finish.total_seconds),
+        "load_duration": _nanoseconds(finish.load_seconds),
+        "prompt_eval_count": done.prompt_tokens,
+        "prompt_eval_duration": _nanoseconds(done.prefill_seconds),
+        "eval_count": done.generated_tokens,
+        "eval_duration": _nanoseconds(done.decode_seconds),
+        "prompt_cached_count": done.cached_tokens,
+        "prompt_dropped_count": finish.dropped,
+        "truncated": finish.dropped > 0,
+        "shifted_count": done.shifted_tokens,
+        "context_length": finish.context,
+    }
+    said = {key: value for key, value in counts.items() if value}
+    return {"done": True, "done_reason": "stop" if done.reason == "cancelled" else done.reason} | said
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+def _logprobs(scores: Sequence[Score]) -> dict[str, Any]:
+    return {"logprobs": [score_fields(score) for score in scores]} if scores else {}
+
+
+def score_fields(score: Score) -> dict[str, Any]:
+    """A token and those that were most likely in its place."""
+    top = {} if score.top is None else {"top_logprobs": [_token(each) for each in score.top]}
+    return _token(score.chosen) | top
+
+
+def _token(score: TopScore) -> dict[str, Any]:
+    return {"token": score.token, "logprob": score.logprob, "bytes": list(score.data)}

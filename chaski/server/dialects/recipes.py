@@ -1,0 +1,71 @@
+"""A request of /api/create to a `Recipe`: names and digests only, never a path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chaski.errors import OptionError, UnsupportedError
+from chaski.names import Digest, ModelName
+from chaski.server.fields import Fields
+from chaski.server.options import read_options
+from chaski.store.recipe import Recipe
+
+__all__ = ["read_recipe"]
+
+_LATER = ("adapters", "draft_files", "draft_quantize", "remote_host", "info")
+
+
+def read_recipe(fields: Fields) -> Recipe:
+    """Raises OptionError, or UnsupportedError for what this version cannot make."""
+    for name in _LATER:
+        if fields.has(name) and fields.data[name]:
+            raise UnsupportedError(f"{name} is not supported by this version")
+    return Recipe(
+        sources=_sources(fields),
+        template=fields.text_or_none("template"),
+        system=fields.text_or_none("system"),
+        parameters=_parameters(fields),
+        messages=[_message(message) for message in fields.objects("messages")],
+        licenses=fields.texts("license"),
+        renderer=fields.text_or_none("renderer"),
+        parser=fields.text_or_none("parser"),
+        requires=fields.text_or_none("requires"),
+        quantize=(fields.text("quantize", "quantization") or "").upper() or None,
+    )
+
+
+def _sources(fields: Fields) -> list[Any]:
+    if fields.has("from") and fields.text("from"):
+        return [_model(fields.text("from"))]
+    files = Fields(fields.object("files"), "files")
+    if not files.data:
+        raise OptionError("neither 'from' or 'files' was specified")
+    for path in files.data:
+        if path.startswith(("/", "\\")) or ".." in path.replace("\\", "/").split("/"):
+            raise OptionError("file path must be relative")
+    found = [files.text(path) for path in files.data if path.endswith(".gguf")]
+    if not found:
+        if any(path.endswith((".safetensors", ".bin", ".pth")) for path in files.data):
+            raise UnsupportedError("safetensors must be converted to GGUF first; this version cannot do that")
+        found = [files.text(path) for path in files.data]
+    return [Digest.parse(digest) for digest in found]
+
+
+def _model(label: str) -> ModelName:
+    try:
+        return ModelName.parse(label)
+    except OptionError:
+        raise OptionError("invalid model name") from None
+
+
+def _parameters(fields: Fields) -> dict[str, Any]:
+    given = {name: value for name, value in fields.object("parameters").items() if value is not None}
+    read_options(given)
+    return given
+
+
+def _message(fields: Fields) -> dict[str, str]:
+    role = fields.text("role").lower()
+    if role not in ("system", "user", "assistant"):
+        raise OptionError('message role must be one of "system", "user", or "assistant"')
+    return {"role": role, "content": fields.text("content")}

@@ -1,0 +1,94 @@
+"""What an answer tells, the same for every dialect."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from chaski.runner.events import Done
+from chaski.text.parsers import Content, Piece, Thinking, ToolCall
+
+__all__ = ["Delta", "Event", "Finish", "Score", "TopScore", "Whole", "whole"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopScore:
+    """A token with its bytes and its natural log-probability."""
+
+    token: str
+    data: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A token of the answer, and those that were most likely in its place."""
+
+    chosen: TopScore
+    top: Sequence[TopScore] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Pieces of the answer, and the scores of the tokens that they came from, if those were asked for."""
+
+    pieces: Sequence[Piece]
+    scores: Sequence[Score] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The end.
+
+    done         what the engine says
+    called       whether there were tool calls
+    context      tokens that a sequence of the model may hold
+    dropped      tokens of the prompt that did not fit and were left out, those of whole messages included
+    token_ids    prompt and answer, where that is wanted
+    load_seconds, total_seconds   of this request, waiting included
+    """
+
+    done: Done
+    called: bool
+    context: int
+    dropped: int
+    token_ids: Sequence[int] | None = None
+    load_seconds: float
+    total_seconds: float
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the answer ended because of a limit."""
+        return self.done.reason == "length"
+
+
+Event: TypeAlias = Delta | Finish
+"""Deltas as they come, at last one `Finish`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All of an answer."""
+
+    content: str
+    thinking: str
+    calls: Sequence[ToolCall]
+    scores: Sequence[Score]
+    finish: Finish
+
+
+async def whole(events: AsyncIterator[Event]) -> Whole:
+    """Read an answer to its end."""
+    every = [event async for event in events]
+    finish = every[-1]
+    assert isinstance(finish, Finish)
+    deltas = [event for event in every if isinstance(event, Delta)]
+    pieces = [piece for delta in deltas for piece in delta.pieces]
+    return Whole(
+        content="".join(piece.text for piece in pieces if isinstance(piece, Content)),
+        thinking="".join(piece.text for piece in pieces if isinstance(piece, Thinking)),
+        calls=[piece for piece in pieces if isinstance(piece, ToolCall)],
+        scores=[score for delta in deltas for score in delta.scores],
+        finish=finish,
+    )

@@ -1,0 +1,96 @@
+"""`Fields`: reading a JSON object from a stranger, field by field, each with its type. Null is as good as absent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from chaski.errors import OptionError
+
+__all__ = ["Fields"]
+
+MAX_ITEMS = 20_000
+"""Items of a list at most, whatever it is of."""
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+_NAMES = {str: "a string", bool: "true or false", dict: "an object", list: "a list"}
+
+
+class Fields:
+    """The fields of an object. Every method raises OptionError for a value of another type."""
+
+    def __init__(self, data: object, where: str = "") -> None:
+        self._where = where
+        self.data: Mapping[str, Any] = self._checked(where or "the request", data, dict)
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.data.get(name) is not None
+
+    def text(self, *names: str, default: str = "") -> str:
+        """A string, by the first of several names that is there."""
+        found = next((name for name in names if self.has(name)), None)
+        return default if found is None else self._checked(found, self.data[found], str)
+
+    def text_or_none(self, name: str) -> str | None:
+        """A string."""
+        return self._checked(name, self.data[name], str) if self.has(name) else None
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        return self._checked(name, self.data[name], bool) if self.has(name) else default
+
+    def integer(self, name: str, default: D) -> int | D:
+        """A whole number; one with a fraction of 0 counts."""
+        if not self.has(name):
+            return default
+        value = self.data[name]
+        is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        self._require(is_whole and not isinstance(value, bool), name, "an integer")
+        return int(value)
+
+    def number(self, name: str, default: D) -> float | D:
+        """A finite number."""
+        if not self.has(name):
+            return default
+        value = self.data[name]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+        self._require(is_number, name, "a number")
+        return float(value)
+
+    def object(self, name: str) -> Mapping[str, Any]:
+        """An object; an empty one where it is absent."""
+        return self._checked(name, self.data[name], dict) if self.has(name) else {}
+
+    def items(self, name: str) -> Sequence[Any]:
+        """A list, not too long; an empty one where it is absent."""
+        found = self._checked(name, self.data[name], list) if self.has(name) else []
+        if len(found) > MAX_ITEMS:
+            raise OptionError(f"{self._path(name)} has {len(found)} items; at most {MAX_ITEMS} are taken")
+        return found
+
+    def objects(self, name: str) -> Iterator[Fields]:
+        """The objects of a list."""
+        for index, item in enumerate(self.items(name)):
+            yield Fields(item, f"{self._path(name)}[{index}]")
+
+    def texts(self, name: str) -> list[str]:
+        """A list of strings, or a single one."""
+        if isinstance(self.data.get(name), str):
+            return [self.data[name]]
+        return [self._checked(f"{name}[{index}]", item, str) for index, item in enumerate(self.items(name))]
+
+    def _checked(self, name: str, value: object, kind: type[T]) -> T:
+        if not isinstance(value, kind):
+            raise OptionError(f"{self._path(name)} must be {_NAMES[kind]}")
+        return value
+
+    def _require(self, condition: bool, name: str, wanted: str) -> None:
+        if not condition:
+            raise OptionError(f"{self._path(name)} must be {wanted}")
+
+    def _path(self, name: str) -> str:
+        return f"{self._where}.{name}" if self._where and name != self._where else name

@@ -1,0 +1,230 @@
+"""The native API's models: which there are, what they are, and changing that."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from chaski.errors import ChaskiError, ModelNotFoundError, OptionError
+from chaski.names import Digest, ModelName
+from chaski.server.descriptions import describe, listed, running
+from chaski.server.dialects import OLLAMA
+from chaski.server.dialects.dialect import ndjson
+from chaski.server.dialects.recipes import read_recipe
+from chaski.server.endpoint import Ask, Reply, Stream
+from chaski.server.fields import Fields
+from chaski.server.problems import Problem, problem_of
+from chaski.server.services import Services
+from chaski.store.create import create as create_model
+from chaski.store.http import Access
+from chaski.store.progress import Progress
+from chaski.store.pull import pull as pull_model
+from chaski.store.push import push as push_model
+
+__all__ = ["copy", "create", "delete", "has_blob", "ps", "pull", "push", "put_blob", "show", "tags"]
+
+_PIECE_SECONDS = 60.0
+# Bytes that an upload leaves free on the disk.
+_SPARE = 1 << 30
+
+
+async def tags(ask: Ask) -> Reply:
+    """The models of the store, the newest first."""
+    return {"models": await asyncio.to_thread(listed, ask.services.catalog)}
+
+
+async def ps(ask: Ask) -> Reply:
+    """The models in memory."""
+    services = ask.services
+    return {"models": await asyncio.to_thread(running, services.catalog, services.models.loaded)}
+
+
+async def show(ask: Ask) -> Reply:
+    """All about a model."""
+    fields = Fields(ask.body)
+    label, is_verbose = fields.text("model", "name"), fields.flag("verbose", False)
+    return await asyncio.to_thread(describe, ask.services.catalog, label, is_verbose)
+
+
+async def copy(ask: Ask) -> Reply:
+    """Give a model a second name."""
+    fields = Fields(ask.body)
+    source, target = _name(fields.text("source")), _name(fields.text("destination"))
+    try:
+        await asyncio.to_thread(ask.services.catalog.store.copy, source, target)
+    except ModelNotFoundError:
+        raise ModelNotFoundError(f'model "{fields.text("source"):.200}" not found') from None
+    return Response()
+
+
+async def delete(ask: Ask) -> Reply:
+    """Take a model out of the store; if it is in memory, it goes when its requests are answered."""
+    label = Fields(ask.body).text("model", "name")
+    name, services = _name(label), ask.services
+    if services.catalog.store.locate(name) is None:
+        raise ModelNotFoundError(f"model '{label:.200}' not found")
+    await asyncio.to_thread(services.catalog.store.remove, name)
+    return Response()
+
+
+async def pull(ask: Ask) -> Reply:
+    """Get a model from its registry."""
+    fields = Fields(ask.body)
+    name, access = _name(fields.text("model", "name")), _access(fields, ask.services)
+    return await _progress(ask, partial(pull_model, ask.services.catalog.store, name, access))
+
+
+async def push(ask: Ask) -> Reply:
+    """Send a model to its registry."""
+    fields = Fields(ask.body)
+    name, access = _name(fields.text("model", "name")), _access(fields, ask.services)
+    return await _progress(ask, partial(push_model, ask.services.catalog.store, name, access))
+
+
+async def create(ask: Ask) -> Reply:
+    """Make a model from others or from blobs."""
+    fields = Fields(ask.body)
+    store, access = ask.services.catalog.store, _access(Fields({}), ask.services)
+    try:
+        name = ModelName.parse(fields.text("model", "name"))
+    except OptionError:
+        raise OptionError("invalid model name") from None
+    recipe = read_recipe(fields)
+    fetch = partial(_pull_source, store, access)
+    return await _progress(ask, partial(create_model, store, name, recipe, fetch))
+
+
+async def has_blob(request: Request) -> Response:
+    """Whether a blob is in the store."""
+    try:
+        digest = Digest.parse(request.path_params["digest"])
+    except OptionError as error:
+        return OLLAMA.refusal(problem_of(error))
+    size = request.app.state.services.catalog.store.blobs.size(digest)
+    return Response(status_code=404 if size is None else 200)
+
+
+async def put_blob(request: Request) -> Response:
+    """Add a blob; its name must be the digest of its bytes, and the disk keeps some space."""
+    services: Services = request.app.state.services
+    blobs = services.catalog.store.blobs
+    try:
+        digest = Digest.parse(request.path_params["digest"])
+        if blobs.size(digest) is not None:
+            return Response(status_code=200)
+        await _receive(request, services, digest)
+    except ClientDisconnect:
+        return Response(status_code=400)
+    except _FullError as error:
+        return OLLAMA.refusal(Problem(413, str(error)))
+    except Exception as error:
+        return OLLAMA.refusal(problem_of(error))
+    return Response(status_code=201)
+
+
+class _FullError(ChaskiError):
+    """An upload is larger than the disk can take."""
+
+
+async def _receive(request: Request, services: Services, digest: Digest) -> None:
+    """Bring the pieces of a body to a thread that hashes and writes them."""
+    blobs = services.catalog.store.blobs
+    room = shutil.disk_usage(blobs.folder.parent if blobs.folder.parent.is_dir() else "/").free - _SPARE
+    pieces: SimpleQueue[bytes | None] = SimpleQueue()
+    taken = asyncio.Semaphore(16)
+    loop = asyncio.get_running_loop()
+    writing = loop.run_in_executor(
+        services.transfers, blobs.add_stream, _pieces(pieces, loop, taken), digest
+    )
+    ended = False
+    try:
+        async for piece in request.stream():
+            room -= len(piece)
+            if room < 0:
+                raise _FullError("the blob is larger than the disk has room for")
+            await asyncio.wait_for(taken.acquire(), _PIECE_SECONDS)
+            pieces.put(piece)
+        ended = True
+    finally:
+        # What was cut off has another digest, so nothing of it stays.
+        pieces.put(b"" if ended else b"\0")
+        pieces.put(None)
+        if not ended:
+            await asyncio.gather(writing, return_exceptions=True)
+    await writing
+
+
+def _pieces(
+    queue: SimpleQueue[bytes | None], loop: asyncio.AbstractEventLoop, taken: asyncio.Semaphore
+) -> Iterator[bytes]:
+    while (piece := queue.get()) is not None:
+        yield piece
+        loop.call_soon_threadsafe(taken.release)
+
+
+async def _progress(ask: Ask, work: partial[Iterator[Progress]]) -> Reply:
+    """The steps of a long work as lines, or only the last one."""
+    steps = _steps(ask.services, work)
+    if Fields(ask.body).flag("stream", True):
+        return _lines(steps)
+    last: Mapping[str, Any] = {}
+    async for step in steps:
+        last = step.fields()
+    return last
+
+
+async def _lines(steps: AsyncIterator[Progress]) -> Stream:
+    # The reference answers 200 before it begins, and tells errors in the stream.
+    yield b""
+    async for step in steps:
+        yield ndjson(step.fields())
+
+
+async def _steps(services: Services, work: partial[Iterator[Progress]]) -> AsyncIterator[Progress]:
+    """Run a generator in a thread. When nobody waits any more it is closed, and with it the work."""
+    loop = asyncio.get_running_loop()
+    steps = iter(work())
+    following: asyncio.Future[Progress | None] | None = None
+    try:
+        while True:
+            following = loop.run_in_executor(services.transfers, next, steps, None)
+            step = await asyncio.shield(following)
+            if step is None:
+                return
+            yield step
+    finally:
+        if following is not None and not following.done():
+            await asyncio.gather(following, return_exceptions=True)
+        close = getattr(steps, "close", None)
+        if close is not None:
+            await loop.run_in_executor(services.transfers, close)
+
+
+def _pull_source(store: Any, access: Access, name: ModelName) -> Iterator[Progress]:
+    return pull_model(store, name, access)
+
+
+def _access(fields: Fields, services: Services) -> Access:
+    """How far the server goes for a stranger: private addresses only where the settings name them."""
+    return Access(
+        insecure=fields.flag("insecure", False),
+        private_hosts=services.settings.private_registries,
+        username=fields.text_or_none("username"),
+        password=fields.text_or_none("password"),
+    )
+
+
+def _name(label: str) -> ModelName:
+    if not label:
+        raise OptionError("model is required")
+    try:
+        return ModelName.parse(label)
+    except OptionError:
+        raise OptionError(f'name "{label:.200}" is invalid') from None

@@ -1,0 +1,81 @@
+"""`Metrics`: what operators want to see, in the words of Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from chaski.runner.events import Done
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+    from chaski.server.models import Loaded
+
+__all__ = ["Metrics"]
+
+_SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+
+
+class Metrics:
+    """Counters of this server. Nothing in them names a client or a text."""
+
+    def __init__(self, loaded: Callable[[], list[Loaded]], waiting: Callable[[], int]) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Histogram
+
+        self.registry = CollectorRegistry()
+        named = {"labelnames": ("model",), "registry": self.registry}
+        self._prompt = Counter("chaski_prompt_tokens", "Tokens of prompts", **named)
+        self._cached = Counter("chaski_cached_tokens", "Tokens of prompts that were cached", **named)
+        self._generated = Counter("chaski_generated_tokens", "Tokens of answers", **named)
+        self._answers = Counter("chaski_answers", "Answers that came to their end", **named)
+        self._prefill = Histogram(
+            "chaski_prefill_seconds", "Time until the first token", buckets=_SECONDS, **named
+        )
+        self._decode = Histogram("chaski_decode_seconds", "Time after the first token", buckets=_SECONDS, **named)
+        self.registry.register(_State(loaded, waiting))
+
+    def count_prompt(self, model: str, tokens: int, cached: int) -> None:
+        """Note a prompt."""
+        self._prompt.labels(model).inc(tokens)
+        self._cached.labels(model).inc(cached)
+
+    def count_answer(self, model: str, done: Done) -> None:
+        """Note an answer with its prompt."""
+        self.count_prompt(model, done.prompt_tokens, done.cached_tokens)
+        self._generated.labels(model).inc(done.generated_tokens)
+        self._answers.labels(model).inc()
+        self._prefill.labels(model).observe(done.prefill_seconds)
+        self._decode.labels(model).observe(done.decode_seconds)
+
+    def page(self) -> tuple[bytes, str]:
+        """The page that Prometheus reads, and its media type."""
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+
+class _State:
+    """What is so now: read when the page is asked for."""
+
+    def __init__(self, loaded: Callable[[], list[Loaded]], waiting: Callable[[], int]) -> None:
+        self._loaded = loaded
+        self._waiting = waiting
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        yield GaugeMetricFamily("chaski_waiting_for_load", "Requests that wait for a model", value=self._waiting())
+        label = ["model"]
+        waiting = GaugeMetricFamily("chaski_waiting", "Requests that wait for a place", labels=label)
+        running = GaugeMetricFamily("chaski_running", "Requests that have a place", labels=label)
+        places = GaugeMetricFamily("chaski_places", "Sequences that are computed together", labels=label)
+        memory = GaugeMetricFamily("chaski_memory_bytes", "Memory of a model", labels=label)
+        for model in self._loaded():
+            held = model.info.memory
+            waiting.add_metric([model.name], model.queue.waiting)
+            running.add_metric([model.name], model.users - model.queue.waiting)
+            places.add_metric([model.name], model.parallel)
+            memory.add_metric([model.name], held.weights + held.cache + held.plans)
+        yield from (waiting, running, places, memory)

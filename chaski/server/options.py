@@ -1,0 +1,81 @@
+"""Ollama's `options`: checked by type, and told apart into what a request and what loading is asked for."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaski.errors import OptionError
+from chaski.runner.options import GenerateOptions, parse_options
+
+__all__ = ["Options", "read_options"]
+
+_log = logging.getLogger(__name__)
+
+_INTEGERS = {
+    *("num_keep", "seed", "num_predict", "top_k", "repeat_last_n", "num_ctx", "num_batch", "num_gpu"),
+    *("main_gpu", "num_thread", "draft_num_predict"),
+}
+_FLOATS = {
+    *("top_p", "min_p", "typical_p", "temperature"),
+    *("repeat_penalty", "presence_penalty", "frequency_penalty"),
+}
+# Ollama says "a fresh one", or "all", by any number below 0.
+_NONE_BELOW_ZERO = {"seed", "repeat_last_n"}
+_MAX_STOPS = 64
+_GENERATE = GenerateOptions.__annotations__.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """generate: options of a generation, as `chaski.runner` takes them. The others are for loading."""
+
+    generate: Mapping[str, Any] = field(default_factory=dict)
+    context: int | None = None
+    threads: int | None = None
+
+
+def read_options(raw: Mapping[str, Any]) -> Options:
+    """Check options. Unknown ones are passed over with a note. Raises OptionError or SamplingError."""
+    values = {name: _typed(name, value) for name, value in raw.items() if value is not None}
+    generate = {name: value for name, value in values.items() if name in _GENERATE}
+    for name in _NONE_BELOW_ZERO & generate.keys():
+        generate[name] = None if generate[name] < 0 else generate[name]
+    parse_options(generate)
+    return Options(generate, _at_least_0("num_ctx", values), _at_least_0("num_thread", values))
+
+
+def _typed(name: str, value: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+    if name in _INTEGERS:
+        _require(is_number, name, "of type integer")
+        return int(value)
+    if name in _FLOATS:
+        _require(is_number, name, "of type float32")
+        return float(value)
+    if name == "stop":
+        texts = [value] if isinstance(value, str) else value
+        _require(isinstance(texts, list), name, "of type array")
+        _require(all(isinstance(text, str) for text in texts), name, "of an array of strings")
+        _require(len(texts) <= _MAX_STOPS, name, f"an array of at most {_MAX_STOPS} strings")
+        return [text for text in texts if text]
+    if name == "use_mmap":
+        _require(isinstance(value, bool), name, "of type boolean")
+    else:
+        _log.info("option %.40s is unknown and does nothing", name)
+    return None
+
+
+def _at_least_0(name: str, values: Mapping[str, Any]) -> int | None:
+    value = values.get(name)
+    if value is not None and value < 0:
+        raise OptionError(f"option {name} is {value}; it must be at least 0")
+    return value or None
+
+
+def _require(condition: bool, name: str, wanted: str) -> None:
+    if not condition:
+        raise OptionError(f'option "{name}" must be {wanted}')

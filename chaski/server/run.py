@@ -1,0 +1,57 @@
+"""`serve`: the application on a socket, until somebody stops it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from chaski.errors import OptionError
+from chaski.runner.worker import Worker
+from chaski.server.app import create_app
+from chaski.server.settings import Settings
+from chaski.store.store import Store
+
+__all__ = ["serve"]
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_GRACE_SECONDS = 5
+
+
+def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambda url: None) -> None:
+    """Serve until SIGINT or SIGTERM. `ready` is told the address when requests are taken.
+
+    Raises OptionError when the address cannot be listened on.
+    """
+    listener = _listen(settings)
+    config = uvicorn.Config(
+        create_app(settings, store, Worker),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    host, port = listener.getsockname()[:2]
+    ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    uvicorn.Server(config).run([listener])
+
+
+def _listen(settings: Settings) -> socket.socket:
+    address = settings.address
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, place = found[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OptionError(f"listen {address.host}:{address.port}: {reason}; see OLLAMA_HOST") from None
+    return listener

@@ -1,0 +1,45 @@
+"""`Services`: what all handlers share."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from chaski.server.answering import Answering
+from chaski.server.catalog import Catalog
+from chaski.server.metrics import Metrics
+from chaski.server.models import Models, OpenWorker
+from chaski.server.settings import Settings
+from chaski.store.store import Store
+
+__all__ = ["Services"]
+
+_TRANSFERS = 16
+
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """transfers: threads for what waits for disks and networks, so that templates never wait for those."""
+
+    settings: Settings
+    catalog: Catalog
+    models: Models
+    metrics: Metrics
+    answering: Answering
+    transfers: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(_TRANSFERS, "chaski-transfer")
+    )
+
+    @classmethod
+    def start(cls, settings: Settings, store: Store, open_worker: OpenWorker) -> Services:
+        """Make them. Nothing is loaded."""
+        catalog = Catalog(store)
+        models = Models(settings, open_worker)
+        metrics = Metrics(lambda: models.loaded, lambda: models.waiting)
+        return cls(settings, catalog, models, metrics, Answering(settings, catalog, models, metrics))
+
+    async def close(self) -> None:
+        """End all of them."""
+        await self.models.close()
+        self.transfers.shutdown(wait=False, cancel_futures=True)

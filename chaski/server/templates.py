@@ -1,0 +1,160 @@
+"""`Writer`: how a model wants conversations written, and how what it answers is read.
+
+A model may bring a template of Ollama, in Go's language, and one of its file, in Jinja. Ollama's goes first,
+unless the file's can do more, or the model names a renderer of Ollama, which no template can stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chaski.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from chaski.server.catalog import Facts
+    from chaski.text.parsers import Parser
+    from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
+
+__all__ = ["GoWriter", "JinjaWriter", "Writer", "choose_writer"]
+
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]]
+Think = bool | str | None
+
+_THINKING_VARIABLES = ("enable_thinking", "reasoning_content", "reasoning_effort", "thinking")
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A way of writing conversations. Messages, tools and `think` are those of Ollama's API.
+
+    capabilities   Ollama's words for what it knows: tools, insert, thinking
+    parser         the name of the format that answers are in
+    thinking_tags  what stands around thinking, where that is known
+    tool_call_tag  what stands before calls, where a Go template shows it
+    """
+
+    capabilities: tuple[str, ...]
+    parser: str
+    thinking_tags: tuple[str, str] | None = None
+    tool_call_tag: str = ""
+
+    def render(self, messages: Messages, tools: Tools | None = None, think: Think = None) -> str:
+        """The text of a conversation, up to where the answer begins. Raises TemplateError."""
+        raise NotImplementedError
+
+    def fill_in(self, prompt: str, suffix: str) -> str:
+        """The text for what belongs between two texts. Raises UnsupportedError."""
+        raise UnsupportedError("this model does not support insert")
+
+    def reader(self, prompt: str, tools: Tools = (), thinks: bool = True) -> Parser:
+        """A machine that takes the answer to `prompt` apart."""
+        from chaski.text.parsers import parser_for
+
+        return parser_for(self.parser, tools, prompt, thinks, self.thinking_tags, self.tool_call_tag)
+
+
+@dataclass(frozen=True, slots=True)
+class GoWriter(Writer):
+    """By a template of Ollama."""
+
+    template: GoTemplate | None = None
+
+    def render(self, messages: Messages, tools: Tools | None = None, think: Think = None) -> str:
+        assert self.template is not None
+        return self.template.render(messages, tools=tools, think=think)
+
+    def fill_in(self, prompt: str, suffix: str) -> str:
+        assert self.template is not None
+        return self.template.render_prompt(prompt, suffix=suffix)
+
+
+@dataclass(frozen=True, slots=True)
+class JinjaWriter(Writer):
+    """By the template of the file, or without any."""
+
+    template: ChatTemplate | PlainTemplate | None = None
+
+    def render(self, messages: Messages, tools: Tools | None = None, think: Think = None) -> str:
+        assert self.template is not None
+        extra = {} if think is None else _thinking_variables(think)
+        return self.template.render([_as_jinja(message) for message in messages], tools=tools or None, **extra)
+
+
+def choose_writer(facts: Facts) -> Writer:
+    """The way of a model. Raises TemplateError."""
+    model = facts.model
+    jinja = None if facts.jinja is None else _jinja_writer(facts, facts.jinja)
+    if model.template is None or (jinja is not None and model.config.renderer):
+        return jinja or _plain_writer(facts)
+    go = go_writer(model.template, facts)
+    is_richer = jinja is not None and set(jinja.capabilities) - {"insert"} > set(go.capabilities) - {"insert"}
+    return jinja if jinja is not None and is_richer else go
+
+
+def go_writer(source: str, facts: Facts) -> GoWriter:
+    """By a template of Ollama, of the model or of a request."""
+    from chaski.text.template import GoTemplate
+
+    template = GoTemplate(source)
+    tags = template.thinking_tags()
+    parser = _parser(facts, source)
+    thinks = tags is not None or "think" in template.names or parser == "harmony"
+    found = {"tools": "tools" in template.names, "insert": "suffix" in template.names, "thinking": thinks}
+    names = tuple(name for name, is_there in found.items() if is_there)
+    return GoWriter(names, parser, tags, template.tool_call_tag(), template)
+
+
+def _jinja_writer(facts: Facts, source: str) -> JinjaWriter:
+    from chaski.text.parsers.formats import tags_in
+    from chaski.text.template import ChatTemplate
+
+    parser = _parser(facts, source)
+    tags = tags_in(source)
+    thinks = tags is not None or parser == "harmony" or any(name in source for name in _THINKING_VARIABLES)
+    found = {"tools": "tools" in source, "thinking": thinks}
+    names = tuple(name for name, is_there in found.items() if is_there)
+    return JinjaWriter(names, parser, tags, "", ChatTemplate(source, facts.bos, facts.eos))
+
+
+def _plain_writer(facts: Facts) -> JinjaWriter:
+    from chaski.text.template import PlainTemplate
+
+    return JinjaWriter((), "passthrough", template=PlainTemplate())
+
+
+def _parser(facts: Facts, source: str) -> str:
+    """The format that Ollama stored with the model, where it is known here; else what the template shows."""
+    from chaski.text.parsers import choose_format
+    from chaski.text.parsers.formats import FORMATS
+
+    named = facts.model.config.parser
+    return named if named in FORMATS else choose_format(source, facts.architecture)
+
+
+def _thinking_variables(think: bool | str) -> dict[str, object]:
+    """How templates are told: whether to think under two names, and how much."""
+    effort = {"reasoning_effort": think} if isinstance(think, str) else {}
+    return {"enable_thinking": bool(think), "thinking": bool(think), **effort}
+
+
+def _as_jinja(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message of Ollama's API as transformers' templates expect it."""
+    found: dict[str, Any] = {"role": message["role"], "content": message.get("content") or ""}
+    if thinking := message.get("thinking"):
+        found |= {"reasoning_content": thinking, "thinking": thinking}
+    if calls := message.get("tool_calls"):
+        found["tool_calls"] = [_call(call) for call in calls]
+    if name := message.get("tool_name"):
+        found["name"] = name
+    if call_id := message.get("tool_call_id"):
+        found["tool_call_id"] = call_id
+    return found
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    named = {"name": function["name"], "arguments": function.get("arguments") or {}}
+    return {"type": "function", "id": call.get("id") or "", "function": named}

@@ -1,0 +1,73 @@
+"""What requests of all dialects ask for, as checked values; messages, tools and options in Ollama's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = ["ChatWish", "EmbedWish", "GenerateWish", "ToolChoice", "Wish"]
+
+ToolChoice = Literal["auto", "none", "required"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What all requests have in common.
+
+    options     of Ollama, checked by type; they win over those of the model
+    keep_alive  seconds that the model stays; None as it is set
+    format      "json" or a JSON schema that the answer follows
+    """
+
+    model: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    keep_alive: float | None = None
+    stream: bool = True
+    format: Any = None
+    think: bool | str | None = None
+    truncate: bool = True
+    shift: bool = True
+    logprobs: bool = False
+    top_logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatWish(Wish):
+    """Answer a conversation.
+
+    tool_choice  whether there may, or must, be calls; another text is the name of the only tool to call
+    drops_think  a model that cannot think is no error
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: ToolChoice | str = "auto"
+    parallel_calls: bool = True
+    drops_think: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateWish(Wish):
+    """Answer a prompt, or go on with it as it is (`raw`), or fill in what belongs before `suffix`.
+
+    context  tokens of an earlier answer that go before
+    """
+
+    prompt: str
+    suffix: str = ""
+    system: str | None = None
+    template: str | None = None
+    context: Sequence[int] = ()
+    raw: bool = False
+    has_images: bool = False
+    returns_context: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedWish(Wish):
+    """Vectors of texts, or of lists of tokens; `dimensions` cuts them and makes their length 1 again."""
+
+    inputs: Sequence[str | Sequence[int]]
+    dimensions: int | None = None
+    normalize: bool = True
