@@ -12,7 +12,21 @@ from chaski.errors import ChaskiError
 
 __all__ = ["chaski_command", "main"]
 
-_COMMANDS = ("run", "pull", "push", "create", "list", "show", "cp", "rm", "verify", "prune", "info", "bench")
+_COMMANDS = (
+    "serve",
+    "run",
+    "pull",
+    "push",
+    "create",
+    "list",
+    "show",
+    "cp",
+    "rm",
+    "verify",
+    "prune",
+    "info",
+    "bench",
+)
 _ALIASES = {"ls": "list"}
 
 

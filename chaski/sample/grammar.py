@@ -28,6 +28,8 @@ Format = Literal["json"] | Mapping[str, Any]
 """`json` for any JSON object, or a JSON schema."""
 
 _NUM_KEPT = 32
+# A small model would write blanks for ever.
+_BLANKS = r"\n? {0,20}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class GrammarCompiler:
     def _compiled(self, schema: str) -> LLMatcher:
         from llguidance import LLMatcher
 
-        grammar = LLMatcher.grammar_from_json_schema(schema)
+        grammar = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": _BLANKS})
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
             raise OptionError(f"option format holds a schema that cannot be used: {matcher.get_error()}")

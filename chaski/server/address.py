@@ -25,7 +25,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read `host`, `host:port`, `:port`, or a URL, whose port is that of its scheme. Raises OptionError."""
+        """Read `host`, `host:port`, `:port` or a URL, which has its scheme's port. Raises OptionError."""
         scheme, mark, rest = text.strip().partition("://")
         if not mark:
             scheme, rest = "http", scheme

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from chaski.errors import OptionError
 from chaski.runner.events import Text
+from chaski.runner.readout import normalized
 from chaski.runner.stored import Defaults
 from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
 from chaski.server.catalog import Catalog, Facts, Found
@@ -164,7 +164,9 @@ class Answering:
         job = await self._job(wish, client)
         async with self._models.use(job.needs, client) as loaded:
             outside = [token for token in token_ids if not 0 <= token < loaded.info.vocab_size]
-            _require(not outside, f"token {outside[:1]} is not among the {loaded.info.vocab_size} of the model")
+            _require(
+                not outside, f"token {outside[:1]} is not among the {loaded.info.vocab_size} of the model"
+            )
             return await loaded.model.detokenize(token_ids)
 
     async def count(self, wish: ChatWish, client: str) -> int:
@@ -279,9 +281,7 @@ def _cut(rows: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[n
     """The first dimensions, with a length of 1 again."""
     if not dimensions or dimensions >= rows.shape[-1]:
         return rows
-    cut = rows[:, :dimensions]
-    norms = np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)
-    return (cut / norms).astype(np.float32)
+    return normalized(rows[:, :dimensions])
 
 
 def _lacks(job: _Job, capability: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from chaski.server.endpoint import Endpoint, Handler
 from chaski.server.guard import Guard
-from chaski.server.handlers import general, native, store
+from chaski.server.handlers import anthropic, general, native, openai, store
 from chaski.server.models import OpenWorker
 from chaski.server.services import Services
 from chaski.server.settings import Settings
@@ -63,6 +63,13 @@ def _routes() -> list[Route]:
         _post("/api/copy", store.copy),
         _post("/api/pull", store.pull),
         _post("/api/push", store.push),
+        _post("/v1/chat/completions", openai.chat),
+        _post("/v1/completions", openai.completions),
+        _post("/v1/embeddings", openai.embeddings),
+        *_get("/v1/models", openai.models),
+        *_get("/v1/models/{model:path}", openai.model),
+        _post("/v1/messages", anthropic.messages),
+        _post("/v1/messages/count_tokens", anthropic.count_tokens),
         Route("/api/delete", Endpoint(store.delete), methods=["DELETE"]),
         Route("/api/blobs/{digest}", store.has_blob, methods=["HEAD"]),
         Route("/api/blobs/{digest}", store.put_blob, methods=["POST"]),

@@ -36,7 +36,7 @@ class Found:
 
 
 class Facts:
-    """What a model's file says: read once, kept while the model is in use. Safe to use from several threads."""
+    """What a model's file says, read once. Safe to use from several threads."""
 
     def __init__(self, model: StoredModel) -> None:
         from chaski.formats.gguf import open_gguf

@@ -1,7 +1,7 @@
 """`Endpoint`: what is common to all handlers that take JSON and answer with JSON or with a stream.
 
-The body is read within limits; a client that leaves cancels the work; an error is told in the dialect, with its
-status before the first byte and as the end of the stream after it.
+The body is read within limits; a client that leaves cancels the work; an error is told in the dialect, with
+its status before the first byte and as the end of the stream after it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int = MAX_BODY) -> by
 
 
 async def _stream(pieces: Stream, dialect: Dialect, send: Send) -> None:
-    """Send pieces as they come. An error before the first one goes to the caller, a later one ends the stream."""
+    """Send pieces as they come. An error before the first is raised, a later one ends the stream."""
     async with aclosing(pieces):
         first = await anext(pieces, b"")
         headers = [(b"content-type", dialect.media_type.encode()), (b"cache-control", b"no-cache")]

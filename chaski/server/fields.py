@@ -1,4 +1,4 @@
-"""`Fields`: reading a JSON object from a stranger, field by field, each with its type. Null is as good as absent."""
+"""`Fields`: reading a JSON object from a stranger, field by field. Null is as good as absent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Fields:
         self._require(is_number, name, "a number")
         return float(value)
 
-    def object(self, name: str) -> Mapping[str, Any]:
+    def mapping(self, name: str) -> Mapping[str, Any]:
         """An object; an empty one where it is absent."""
         return self._checked(name, self.data[name], dict) if self.has(name) else {}
 

@@ -24,15 +24,19 @@ class Metrics:
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
         self.registry = CollectorRegistry()
-        named = {"labelnames": ("model",), "registry": self.registry}
-        self._prompt = Counter("chaski_prompt_tokens", "Tokens of prompts", **named)
-        self._cached = Counter("chaski_cached_tokens", "Tokens of prompts that were cached", **named)
-        self._generated = Counter("chaski_generated_tokens", "Tokens of answers", **named)
-        self._answers = Counter("chaski_answers", "Answers that came to their end", **named)
-        self._prefill = Histogram(
-            "chaski_prefill_seconds", "Time until the first token", buckets=_SECONDS, **named
-        )
-        self._decode = Histogram("chaski_decode_seconds", "Time after the first token", buckets=_SECONDS, **named)
+
+        def counter(name: str, meaning: str) -> Counter:
+            return Counter(name, meaning, ("model",), registry=self.registry)
+
+        def histogram(name: str, meaning: str) -> Histogram:
+            return Histogram(name, meaning, ("model",), registry=self.registry, buckets=_SECONDS)
+
+        self._prompt = counter("chaski_prompt_tokens", "Tokens of prompts")
+        self._cached = counter("chaski_cached_tokens", "Tokens of prompts that were cached")
+        self._generated = counter("chaski_generated_tokens", "Tokens of answers")
+        self._answers = counter("chaski_answers", "Answers that came to their end")
+        self._prefill = histogram("chaski_prefill_seconds", "Time until the first token")
+        self._decode = histogram("chaski_decode_seconds", "Time after the first token")
         self.registry.register(_State(loaded, waiting))
 
     def count_prompt(self, model: str, tokens: int, cached: int) -> None:
@@ -66,7 +70,9 @@ class _State:
         """The gauges."""
         from prometheus_client.core import GaugeMetricFamily
 
-        yield GaugeMetricFamily("chaski_waiting_for_load", "Requests that wait for a model", value=self._waiting())
+        yield GaugeMetricFamily(
+            "chaski_waiting_for_load", "Requests that wait for a model", value=self._waiting()
+        )
         label = ["model"]
         waiting = GaugeMetricFamily("chaski_waiting", "Requests that wait for a place", labels=label)
         running = GaugeMetricFamily("chaski_running", "Requests that have a place", labels=label)

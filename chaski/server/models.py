@@ -1,7 +1,7 @@
 """`Models`: which models are loaded, who may use them, and which one goes when memory is needed.
 
 Whether a model fits is not guessed: its worker works out what it needs before it takes any of it, and refuses
-with OutOfMemoryError. Then the model that was used the longest time ago has to go, and loading is tried again.
+with OutOfMemoryError. Then the model that was used the longest ago has to go, and loading is tried again.
 One model is loaded or unloaded at a time; requests to those that are there never wait for that.
 """
 
@@ -233,7 +233,7 @@ class Models:
             self._rest(loaded)
 
     def _oldest(self) -> Loaded:
-        """Who must go first: of those that nobody uses, else of all, the one that was used the longest ago."""
+        """Who must go first: one that nobody uses if there is any, and that was used the longest ago."""
         return min(self._loaded.values(), key=lambda loaded: (loaded.users > 0, loaded.used_at))
 
     async def _load_somehow(self, needs: Needs) -> Loaded:
@@ -252,7 +252,11 @@ class Models:
 
     async def _load(self, needs: Needs, parallel: int) -> Loaded:
         progress = _Progress()
-        options = {"context": needs.context or needs.usual_context, "threads": needs.threads, "parallel": parallel}
+        options = {
+            "context": needs.context or needs.usual_context,
+            "threads": needs.threads,
+            "parallel": parallel,
+        }
         worker = self._open_worker(needs.path, progress=progress, **options)
         model = worker.asynchronous()
         try:

@@ -47,7 +47,7 @@ class Problem:
 
 
 def problem_of(error: Exception) -> Problem:
-    """What to say of an error. One that is not ours is a defect: its trace goes to the log, nothing of it out."""
+    """What to say of an error. One that is not ours is a defect, and its trace is for the log only."""
     if not isinstance(error, ChaskiError):
         _log.error("a request failed", exc_info=error)
         return Problem(500, "internal server error")

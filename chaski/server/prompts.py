@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chaski.errors import OptionError, TemplateError
+from chaski.errors import OptionError
+from chaski.runner.conversation import shortened
 from chaski.server.models import Loaded
 from chaski.server.templates import Writer
 from chaski.server.wishes import Wish
@@ -16,8 +17,8 @@ __all__ = ["Prompt", "Turns", "conversation_prompt", "encode", "text_prompt"]
 
 TOO_LONG = "the input length exceeds the context length"
 _NO_SHIFT = (
-    "the prompt is longer than the context length currently available to the model; shorten the prompt, adjust "
-    "the context length in settings, or use a model with a longer context length"
+    "the prompt is longer than the context length currently available to the model; shorten the prompt, "
+    "adjust the context length in settings, or use a model with a longer context length"
 )
 
 
@@ -42,18 +43,6 @@ class Turns:
     def render(self) -> str:
         """Its text. Raises TemplateError."""
         return self.writer.render(self.messages, self.tools, self.think)
-
-    @property
-    def droppable(self) -> list[int]:
-        """Which messages can be left out, the oldest first: all but the system's and the last one."""
-        turns = enumerate(self.messages[:-1])
-        return [index for index, message in turns if message["role"] != "system"]
-
-    def without(self, count: int) -> Turns:
-        """The same without the oldest messages."""
-        dropped = set(self.droppable[:count])
-        kept = [message for index, message in enumerate(self.messages) if index not in dropped]
-        return replace(self, messages=kept)
 
 
 async def conversation_prompt(loaded: Loaded, turns: Turns, wish: Wish) -> Prompt:
@@ -97,18 +86,12 @@ async def _written(loaded: Loaded, turns: Turns) -> Prompt:
 
 
 async def _shortened(loaded: Loaded, turns: Turns) -> Prompt:
-    """With as many messages as fit; at least the last one stays. Found by halving."""
-    low, high = 1, len(turns.droppable)
-    best = await _written(loaded, turns.without(high))
-    while low < high:
-        middle = (low + high) // 2
-        try:
-            prompt = await _written(loaded, turns.without(middle))
-        except TemplateError:
-            low = middle + 1  # what is left makes no conversation, a result without its call for instance
-            continue
-        if len(prompt.token_ids) <= loaded.info.context:
-            best, high = prompt, middle
-        else:
-            low = middle + 1
-    return best
+    """Without as many of the oldest turns as it takes; at least the last one stays."""
+    loop = asyncio.get_running_loop()
+
+    def fits(messages: Sequence[Mapping[str, Any]]) -> bool:
+        counting = encode(loaded, replace(turns, messages=messages).render())
+        return len(asyncio.run_coroutine_threadsafe(counting, loop).result()) <= loaded.info.context
+
+    messages = await asyncio.to_thread(shortened, turns.messages, fits)
+    return await _written(loaded, replace(turns, messages=messages))

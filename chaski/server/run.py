@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Callable
 
 import uvicorn
+from starlette.applications import Starlette
 
 from chaski.errors import OptionError
 from chaski.runner.worker import Worker
@@ -14,9 +14,7 @@ from chaski.server.app import create_app
 from chaski.server.settings import Settings
 from chaski.store.store import Store
 
-__all__ = ["serve"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["listen", "serve", "server_config"]
 
 _BACKLOG = 1024
 _GRACE_SECONDS = 5
@@ -27,9 +25,16 @@ def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambd
 
     Raises OptionError when the address cannot be listened on.
     """
-    listener = _listen(settings)
-    config = uvicorn.Config(
-        create_app(settings, store, Worker),
+    listener = listen(settings)
+    host, port = listener.getsockname()[:2]
+    ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    uvicorn.Server(server_config(create_app(settings, store, Worker))).run([listener])
+
+
+def server_config(app: Starlette) -> uvicorn.Config:
+    """How the application is served."""
+    return uvicorn.Config(
+        app,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -37,12 +42,10 @@ def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambd
         ws="none",
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-    host, port = listener.getsockname()[:2]
-    ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    uvicorn.Server(config).run([listener])
 
 
-def _listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
+    """The socket of the server. Raises OptionError."""
     address = settings.address
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)

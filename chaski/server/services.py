@@ -17,7 +17,6 @@ __all__ = ["Services"]
 _TRANSFERS = 16
 
 
-
 @dataclass(frozen=True, slots=True)
 class Services:
     """transfers: threads for what waits for disks and networks, so that templates never wait for those."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from chaski.env import Environment
 from chaski.errors import OptionError
-from chaski.server.address import Address, is_loopback
+from chaski.server.address import DEFAULT_PORT, Address, is_loopback
 
 __all__ = ["Settings"]
 
@@ -22,7 +22,7 @@ class Settings:
     parallel  None: as many as the server thinks fit
     """
 
-    address: Address = Address("127.0.0.1", 11434)
+    address: Address = field(default_factory=lambda: Address("127.0.0.1", DEFAULT_PORT))
     origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
@@ -65,6 +65,6 @@ class Settings:
         """Refuse to be reachable from elsewhere without a key, unless that was asked for."""
         if not (is_loopback(self.address.host) or self.has_keys or self.is_open):
             raise OptionError(
-                f"listening on {self.address.host} lets everybody who reaches this machine use and change its "
-                "models; set CHASKI_API_KEYS or CHASKI_ADMIN_KEYS, or CHASKI_OPEN=1 if that is what you want"
+                f"listening on {self.address.host} lets everybody who reaches this machine use and change "
+                "its models; set CHASKI_API_KEYS or CHASKI_ADMIN_KEYS, or CHASKI_OPEN=1 if you want that"
             )

@@ -79,8 +79,10 @@ class JinjaWriter(Writer):
 
     def render(self, messages: Messages, tools: Tools | None = None, think: Think = None) -> str:
         assert self.template is not None
-        extra = {} if think is None else _thinking_variables(think)
-        return self.template.render([_as_jinja(message) for message in messages], tools=tools or None, **extra)
+        extra: dict[str, Any] = {} if think is None else _thinking_variables(think)
+        return self.template.render(
+            [_as_jinja(message) for message in messages], tools=tools or None, **extra
+        )
 
 
 def choose_writer(facts: Facts) -> Writer:

@@ -70,4 +70,6 @@ OLLAMA = Dialect("application/x-ndjson", _ollama_error, lambda problem: ndjson(_
 OPENAI = Dialect(
     "text/event-stream", _openai_error, lambda problem: sse(_openai_error(problem)) + b"data: [DONE]\n\n"
 )
-ANTHROPIC = Dialect("text/event-stream", _anthropic_error, lambda problem: sse(_anthropic_error(problem), "error"))
+ANTHROPIC = Dialect(
+    "text/event-stream", _anthropic_error, lambda problem: sse(_anthropic_error(problem), "error")
+)

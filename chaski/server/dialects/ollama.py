@@ -1,4 +1,4 @@
-"""The native API: its requests to wishes, events to its fields. Fields that are 0 or empty are absent, as there."""
+"""The native API: its requests to wishes, events to its fields. What is 0 or empty is absent, as there."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def read_inputs(fields: Fields, name: str) -> list[str | list[int]]:
     items = fields.items(name)
     if items and all(type(item) is int for item in items):
         return [list(items)]
-    is_known = all(isinstance(i, str) or (isinstance(i, list) and all(type(t) is int for t in i)) for i in items)
+    is_known = all(
+        isinstance(i, str) or (isinstance(i, list) and all(type(t) is int for t in i)) for i in items
+    )
     if not is_known:
         raise OptionError("invalid input type")
     return list(items)
@@ -143,7 +145,8 @@ def generate_whole(model: str, whole: Whole) -> dict[str, Any]:
 
 def empty_fields(model: str, reason: str, is_chat: bool) -> dict[str, Any]:
     """The answer to a request that only loads or unloads."""
-    said = {"message": {"role": "assistant", "content": ""}} if is_chat else {"response": ""}
+    message = {"role": "assistant", "content": ""}
+    said: dict[str, Any] = {"message": message} if is_chat else {"response": ""}
     return _head(model) | said | {"done": True, "done_reason": reason}
 
 
@@ -158,7 +161,7 @@ def _base(fields: Fields) -> dict[str, Any]:
     """What requests for embeddings have as well."""
     return {
         "model": fields.text("model", "name"),
-        "options": fields.object("options"),
+        "options": fields.mapping("options"),
         "keep_alive": read_keep_alive(fields),
         "truncate": fields.flag("truncate", True),
     }
@@ -183,7 +186,7 @@ def _format(value: Any) -> Any:
         return None
     if value == "json" or isinstance(value, dict):
         return value
-    raise OptionError(f'invalid format: "{str(value):.80}"; expected "json" or a valid JSON Schema object')
+    raise OptionError(f'invalid format: "{value!s:.80}"; expected "json" or a valid JSON Schema object')
 
 
 def _message(fields: Fields) -> dict[str, Any]:
@@ -191,7 +194,9 @@ def _message(fields: Fields) -> dict[str, Any]:
     if role not in _ROLES:
         raise OptionError(f'invalid role "{role:.40}": it must be system, user, assistant or tool')
     found: dict[str, Any] = {"role": role, "content": fields.text("content")}
-    found |= {name: fields.text(name) for name in ("thinking", "tool_name", "tool_call_id") if fields.has(name)}
+    found |= {
+        name: fields.text(name) for name in ("thinking", "tool_name", "tool_call_id") if fields.has(name)
+    }
     if calls := [_call(call) for call in fields.objects("tool_calls")]:
         found["tool_calls"] = calls
     if images := fields.items("images"):
@@ -200,8 +205,8 @@ def _message(fields: Fields) -> dict[str, Any]:
 
 
 def _call(fields: Fields) -> dict[str, Any]:
-    function = Fields(fields.object("function"), "function")
-    named = {"name": function.text("name"), "arguments": dict(function.object("arguments"))}
+    function = Fields(fields.mapping("function"), "function")
+    named = {"name": function.text("name"), "arguments": dict(function.mapping("arguments"))}
     return {"id": fields.text("id"), "function": named}
 
 

@@ -37,7 +37,7 @@ def read_recipe(fields: Fields) -> Recipe:
 def _sources(fields: Fields) -> list[Any]:
     if fields.has("from") and fields.text("from"):
         return [_model(fields.text("from"))]
-    files = Fields(fields.object("files"), "files")
+    files = Fields(fields.mapping("files"), "files")
     if not files.data:
         raise OptionError("neither 'from' or 'files' was specified")
     for path in files.data:
@@ -59,7 +59,7 @@ def _model(label: str) -> ModelName:
 
 
 def _parameters(fields: Fields) -> dict[str, Any]:
-    given = {name: value for name, value in fields.object("parameters").items() if value is not None}
+    given = {name: value for name, value in fields.mapping("parameters").items() if value is not None}
     read_options(given)
     return given
 

@@ -59,7 +59,7 @@ async def embeddings(ask: Ask) -> Reply:
     wish = EmbedWish(
         model=fields.text("model", "name"),
         inputs=[prompt] if prompt else [],
-        options=fields.object("options"),
+        options=fields.mapping("options"),
         keep_alive=ollama.read_keep_alive(fields),
         normalize=False,
     )

@@ -140,9 +140,7 @@ async def _receive(request: Request, services: Services, digest: Digest) -> None
     pieces: SimpleQueue[bytes | None] = SimpleQueue()
     taken = asyncio.Semaphore(16)
     loop = asyncio.get_running_loop()
-    writing = loop.run_in_executor(
-        services.transfers, blobs.add_stream, _pieces(pieces, loop, taken), digest
-    )
+    writing = loop.run_in_executor(services.transfers, blobs.add_stream, _pieces(pieces, loop, taken), digest)
     ended = False
     try:
         async for piece in request.stream():

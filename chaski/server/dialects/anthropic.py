@@ -1,0 +1,260 @@
+"""Anthropic's API: its requests to wishes, events to its blocks."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaski.errors import OptionError, UnsupportedError
+from chaski.server.events import Delta, Finish, Whole
+from chaski.server.fields import Fields
+from chaski.server.wishes import ChatWish
+from chaski.text.parsers import Piece, Thinking, ToolCall
+
+__all__ = ["Blocks", "message_whole", "read_count", "read_messages"]
+
+Event = tuple[str, dict[str, Any]]
+"""The name and the data of a server-sent event."""
+
+
+def read_messages(body: Mapping[str, Any]) -> ChatWish:
+    """A request of /v1/messages. Raises OptionError or UnsupportedError."""
+    fields = Fields(body)
+    limit = fields.integer("max_tokens", 0)
+    if limit <= 0:
+        raise OptionError("max_tokens is required and must be positive")
+    return _wish(fields, {"num_predict": limit})
+
+
+def read_count(body: Mapping[str, Any]) -> ChatWish:
+    """A request of /v1/messages/count_tokens."""
+    return _wish(Fields(body), {})
+
+
+@dataclass(slots=True)
+class Blocks:
+    """The events of one stream: blocks of thinking, text and calls, one open at a time."""
+
+    model: str
+    id: str = field(default_factory=lambda: f"msg_{secrets.token_hex(12)}")
+    _index: int = -1
+    _open: str | None = None
+
+    def begin(self, input_tokens: int = 0) -> Event:
+        """The head of the message. How long the prompt is, is told at the end as well."""
+        usage = {"input_tokens": input_tokens, "output_tokens": 0}
+        message = _message(self.id, self.model, [], None, None, usage)
+        return "message_start", {"type": "message_start", "message": message}
+
+    def delta(self, delta: Delta) -> Iterator[Event]:
+        """What is new."""
+        for piece in delta.pieces:
+            if isinstance(piece, ToolCall):
+                yield from self._call(piece)
+            elif piece.text:
+                yield from self._text(piece)
+
+    def finish(self, finish: Finish) -> Iterator[Event]:
+        """The end of the message, with its counts."""
+        yield from self._close()
+        reason, stop = _stop(finish)
+        end = {"stop_reason": reason, "stop_sequence": stop}
+        yield "message_delta", {"type": "message_delta", "delta": end, "usage": _usage(finish)}
+        yield "message_stop", {"type": "message_stop"}
+
+    def _text(self, piece: Piece) -> Iterator[Event]:
+        assert not isinstance(piece, ToolCall)
+        kind = "thinking" if isinstance(piece, Thinking) else "text"
+        if self._open != kind:
+            empty = {"thinking": "", "signature": ""} if kind == "thinking" else {"text": ""}
+            yield from self._start(kind, {"type": kind, **empty})
+        yield self._piece({"type": f"{kind}_delta", kind: piece.text})
+
+    def _call(self, call: ToolCall) -> Iterator[Event]:
+        yield from self._start("tool_use", _tool_use(call) | {"input": {}})
+        arguments = json.dumps(call.arguments, ensure_ascii=False)
+        yield self._piece({"type": "input_json_delta", "partial_json": arguments})
+        yield from self._close()
+
+    def _start(self, kind: str, block: dict[str, Any]) -> Iterator[Event]:
+        yield from self._close()
+        self._index += 1
+        self._open = kind
+        data = {"type": "content_block_start", "index": self._index, "content_block": block}
+        yield "content_block_start", data
+
+    def _piece(self, delta: dict[str, Any]) -> Event:
+        return "content_block_delta", {"type": "content_block_delta", "index": self._index, "delta": delta}
+
+    def _close(self) -> Iterator[Event]:
+        if self._open is not None:
+            self._open = None
+            yield "content_block_stop", {"type": "content_block_stop", "index": self._index}
+
+
+def message_whole(model: str, whole: Whole) -> dict[str, Any]:
+    """A message without stream."""
+    content: list[dict[str, Any]] = []
+    if whole.thinking:
+        content.append({"type": "thinking", "thinking": whole.thinking, "signature": ""})
+    if whole.content or not whole.calls:
+        content.append({"type": "text", "text": whole.content})
+    content += [_tool_use(call) for call in whole.calls]
+    reason, stop = _stop(whole.finish)
+    return _message(f"msg_{secrets.token_hex(12)}", model, content, reason, stop, _usage(whole.finish))
+
+
+def _wish(fields: Fields, options: dict[str, Any]) -> ChatWish:
+    if not fields.text("model"):
+        raise OptionError("model is required")
+    messages = [*_system(fields), *_turns(fields)]
+    if not fields.items("messages"):
+        raise OptionError("messages is required")
+    given = {
+        name: fields.number(name, None) for name in ("temperature", "top_p", "top_k") if fields.has(name)
+    }
+    options |= {"temperature": 1.0} | given
+    if stops := fields.texts("stop_sequences"):
+        options["stop"] = stops
+    choice = Fields(fields.mapping("tool_choice"), "tool_choice")
+    return ChatWish(
+        model=fields.text("model"),
+        messages=messages,
+        tools=[_tool(tool) for tool in fields.objects("tools")],
+        tool_choice=_tool_choice(choice),
+        parallel_calls=not choice.flag("disable_parallel_tool_use", False),
+        options=options,
+        stream=fields.flag("stream", False),
+        think=_thinking(fields),
+        drops_think=True,
+    )
+
+
+def _thinking(fields: Fields) -> bool | str | None:
+    kind = Fields(fields.mapping("thinking"), "thinking").text("type", default="disabled")
+    return kind in ("enabled", "adaptive")
+
+
+def _tool_choice(fields: Fields) -> str:
+    kind = fields.text("type", default="auto")
+    if kind == "tool":
+        return fields.text("name")
+    if kind not in ("auto", "any", "none"):
+        raise OptionError(f"tool_choice.type {kind!r:.40} must be auto, any, none or tool")
+    return {"any": "required"}.get(kind, kind)
+
+
+def _tool(fields: Fields) -> dict[str, Any]:
+    name = fields.text("name")
+    if not name:
+        raise OptionError("a tool has no name")
+    described = {"name": name, "description": fields.text("description")}
+    return {"type": "function", "function": described | {"parameters": dict(fields.mapping("input_schema"))}}
+
+
+def _system(fields: Fields) -> list[dict[str, Any]]:
+    system = fields.data.get("system")
+    if system is None or isinstance(system, str):
+        return [{"role": "system", "content": system}] if system else []
+    texts = [block.text("text") for block in fields.objects("system")]
+    return [{"role": "system", "content": "\n\n".join(texts)}]
+
+
+def _turns(fields: Fields) -> Iterator[dict[str, Any]]:
+    names: dict[str, str] = {}
+    for message in fields.objects("messages"):
+        role = message.text("role")
+        if role not in ("user", "assistant", "system"):
+            raise OptionError(f"role {role!r:.40} must be user or assistant")
+        if isinstance(message.data.get("content"), list):
+            yield from _blocks(role, message, names)
+        else:
+            yield {"role": role, "content": message.text("content")}
+
+
+def _blocks(role: str, message: Fields, names: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """The messages of Ollama that the blocks of one message are: results of tools, then what was said."""
+    said: dict[str, Any] = {"role": role, "content": ""}
+    texts, calls, results = [], [], 0
+    for block in message.objects("content"):
+        match block.text("type"):
+            case "text":
+                texts.append(block.text("text"))
+            case "thinking":
+                said["thinking"] = said.get("thinking", "") + block.text("thinking")
+            case "tool_use":
+                calls.append(_read_call(block, names))
+            case "tool_result":
+                results += 1
+                yield _result(block, names)
+            case "redacted_thinking":
+                pass  # nobody but its maker can read it
+            case kind:
+                raise UnsupportedError(
+                    f"content of type {kind!r:.40} is not supported by this version; only text and tools are"
+                )
+    said["content"] = "\n".join(texts)
+    if calls:
+        said["tool_calls"] = calls
+    if texts or calls or not results:
+        yield said
+
+
+def _read_call(block: Fields, names: dict[str, str]) -> dict[str, Any]:
+    call_id = block.text("id")
+    if not call_id:
+        raise OptionError("tool_use block missing required 'id' field")
+    names[call_id] = block.text("name")
+    return {
+        "id": call_id,
+        "function": {"name": block.text("name"), "arguments": dict(block.mapping("input"))},
+    }
+
+
+def _result(block: Fields, names: dict[str, str]) -> dict[str, Any]:
+    call_id = block.text("tool_use_id")
+    if isinstance(block.data.get("content"), list):
+        text = "\n".join(part.text("text") for part in block.objects("content"))
+    else:
+        text = block.text("content")
+    return {"role": "tool", "content": text, "tool_call_id": call_id, "tool_name": names.get(call_id, "")}
+
+
+def _tool_use(call: ToolCall) -> dict[str, Any]:
+    id = f"toolu_{secrets.token_hex(12)}"
+    return {"type": "tool_use", "id": id, "name": call.name, "input": dict(call.arguments)}
+
+
+def _message(
+    id: str,
+    model: str,
+    content: list[dict[str, Any]],
+    reason: str | None,
+    stop: str | None,
+    usage: dict[str, Any],
+) -> dict[str, Any]:
+    head = {"id": id, "type": "message", "role": "assistant", "model": model}
+    return head | {"content": content, "stop_reason": reason, "stop_sequence": stop, "usage": usage}
+
+
+def _stop(finish: Finish) -> tuple[str, str | None]:
+    if finish.is_cut:
+        return "max_tokens", None
+    if finish.called:
+        return "tool_use", None
+    stop = finish.done.stop_string
+    return ("end_turn", None) if stop is None else ("stop_sequence", stop)
+
+
+def _usage(finish: Finish) -> dict[str, Any]:
+    """Anthropic counts cached tokens apart from the others."""
+    done = finish.done
+    return {
+        "input_tokens": done.evaluated_tokens,
+        "cache_read_input_tokens": done.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": done.generated_tokens,
+    }

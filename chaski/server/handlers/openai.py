@@ -1,0 +1,136 @@
+"""OpenAI's API: chat completions, completions, embeddings, models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TypeVar
+
+from chaski.errors import OptionError
+from chaski.server.dialects import openai
+from chaski.server.dialects.dialect import sse
+from chaski.server.endpoint import Ask, Reply, Stream
+from chaski.server.events import Delta, Event, Finish, Whole, whole
+from chaski.server.wishes import ChatWish, GenerateWish
+
+__all__ = ["chat", "completions", "embeddings", "model", "models"]
+
+_DONE = b"data: [DONE]\n\n"
+
+W = TypeVar("W", ChatWish, GenerateWish)
+
+
+async def chat(ask: Ask) -> Reply:
+    """Answer a conversation."""
+    wish, count = openai.read_chat(ask.body), openai.read_count(ask.body)
+    answers = _answers(wish, count, lambda each: ask.services.answering.chat(each, ask.client))
+    if wish.stream:
+        return _chunks(answers, openai.Chunks(wish.model, is_chat=True), openai.includes_usage(ask.body))
+    return openai.chat_whole(wish.model, await _wholes(answers))
+
+
+async def completions(ask: Ask) -> Reply:
+    """Answer a prompt."""
+    wish, count = openai.read_completion(ask.body), openai.read_count(ask.body)
+    if not wish.prompt and not wish.suffix:
+        raise OptionError("prompt is required")
+    answers = _answers(wish, count, lambda each: ask.services.answering.generate(each, ask.client))
+    if wish.stream:
+        return _chunks(answers, openai.Chunks(wish.model, is_chat=False), openai.includes_usage(ask.body))
+    return openai.completion_whole(wish.model, await _wholes(answers))
+
+
+async def embeddings(ask: Ask) -> Reply:
+    """Vectors of texts or of lists of tokens."""
+    wish, in_base64 = openai.read_embeddings(ask.body)
+    found = await ask.services.answering.embed(wish, ask.client)
+    return openai.embeddings(wish.model, found.rows, found.num_tokens, in_base64)
+
+
+async def models(ask: Ask) -> Reply:
+    """The models of the store."""
+    entries = await asyncio.to_thread(ask.services.catalog.store.entries)
+    data = [_model(entry.name.short, entry.modified, entry.name.namespace) for entry in entries]
+    return {"object": "list", "data": data}
+
+
+async def model(ask: Ask) -> Reply:
+    """One model."""
+    label = ask.request.path_params["model"]
+    found = await asyncio.to_thread(ask.services.catalog.find, label)
+    return _model(label, found.entry.modified if found.entry else 0, found.name.namespace)
+
+
+def _model(name: str, created: float, owner: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": int(created), "owned_by": owner}
+
+
+def _answers(
+    wish: W, count: int, answer: Callable[[W], AsyncGenerator[Event, None]]
+) -> list[AsyncGenerator[Event, None]]:
+    """Several answers to one request; with a seed each has the next one."""
+    seed = wish.options.get("seed")
+    seeds = [seed if seed is None or seed < 0 else seed + index for index in range(count)]
+    return [answer(replace(wish, options={**wish.options, "seed": each})) for each in seeds]
+
+
+async def _wholes(answers: list[AsyncGenerator[Event, None]]) -> list[Whole]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(whole(answer)) for answer in answers]
+    return [task.result() for task in tasks]
+
+
+async def _chunks(
+    answers: list[AsyncGenerator[Event, None]], chunks: openai.Chunks, has_usage: bool
+) -> Stream:
+    finishes: dict[int, Finish] = {}
+    async with aclosing(_merged(answers)) as events:
+        async for index, event in events:
+            if isinstance(event, Delta):
+                if said := chunks.delta(index, event):
+                    yield b"".join(map(sse, said))
+            else:
+                finishes[index] = event
+                yield sse(chunks.finish(index, event))
+    if has_usage:
+        yield sse(chunks.usage([finishes[index] for index in sorted(finishes)]))
+    yield _DONE
+
+
+async def _merged(answers: list[AsyncGenerator[Event, None]]) -> AsyncGenerator[tuple[int, Event], None]:
+    """The events of all answers as they come, with the number of their answer."""
+    if len(answers) == 1:
+        async with aclosing(answers[0]) as events:
+            async for event in events:
+                yield 0, event
+        return
+    arrived: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue()
+    tasks = [asyncio.create_task(_forward(n, answer, arrived)) for n, answer in enumerate(answers)]
+    running = len(tasks)
+    try:
+        while running:
+            found = await arrived.get()
+            if isinstance(found, Exception):
+                raise found
+            if found is None:
+                running -= 1
+            else:
+                yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _forward(
+    number: int, events: AsyncIterator[Event], arrived: asyncio.Queue[tuple[int, Event] | Exception | None]
+) -> None:
+    try:
+        async for event in events:
+            arrived.put_nowait((number, event))
+    except Exception as error:
+        arrived.put_nowait(error)
+    else:
+        arrived.put_nowait(None)

@@ -1,0 +1,269 @@
+"""Who may ask: Host, Origin, keys, addresses and bodies, tried over the wire."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaski.env import Environment
+from chaski.errors import OptionError
+from chaski.server.address import Address
+from chaski.server.settings import Settings
+from tests.server.conftest import SOMEWHERE
+from tests.server.running import Running, running
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """With keys, a further origin and a further name."""
+    settings = Settings(
+        address=SOMEWHERE,
+        api_keys=("user-key", "other-key"),
+        admin_keys=("admin-key",),
+        origins=("https://*.example.org", "chrome-extension://*"),
+        allowed_hosts=("models.example.org",),
+    )
+    with running(settings, tmp_path_factory.mktemp("none")) as found:
+        yield found
+
+
+# ---- names by which it is called (DNS rebinding) ----
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "localhost:11434",
+        "127.0.0.1:80",
+        "[::1]:11434",
+        "192.168.1.7",
+        "10.0.0.1:11434",
+        "0.0.0.0",
+        "my.localhost",
+        "box.local",
+        "host.docker.internal:11434",
+        socket.gethostname(),
+    ],
+)
+def test_hosts_of_this_machine(server: Running, host: str) -> None:
+    assert server.get("/api/version", Host=host).status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:11434",
+        "8.8.8.8",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "local",
+        "x@localhost",
+        "localhost/x",
+        "localhost:99999",
+        "[::1",
+    ],
+)
+def test_foreign_hosts(server: Running, host: str) -> None:
+    reply = server.get("/api/version", Host=host)
+    assert (reply.status, reply.body) == (403, b"")
+
+
+def test_hosts_that_the_settings_name(guarded: Running) -> None:
+    assert guarded.get("/api/version", Host="models.example.org:443").status == 200
+
+
+# ---- pages that ask (CSRF) ----
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://localhost",
+        "http://localhost:3000",
+        "https://127.0.0.1:8443",
+        "http://[::1]:80",
+        "app://obsidian.md",
+        "tauri://localhost",
+        "vscode-webview://abc",
+    ],
+)
+def test_origins_of_this_machine(server: Running, origin: str) -> None:
+    reply = server.get("/api/version", Origin=origin)
+    assert reply.status == 200
+    assert reply.headers["access-control-allow-origin"] == origin
+    assert reply.headers["vary"] == "Origin"
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://evil.example",
+        "null",
+        "",
+        "http://localhost.evil.example",
+        "http://evil.example/http://localhost",
+        "chrome-extension://abc",
+        "http://localhost@evil.example",
+    ],
+)
+def test_foreign_origins_are_refused_before_the_handler(server: Running, origin: str) -> None:
+    """A form or a simple fetch sends JSON without asking; it must not reach anything."""
+    body = {"model": "helper", "keep_alive": 0}
+    reply = server.ask("DELETE", "/api/delete", body, {"Origin": origin, "Content-Type": "text/plain"})
+    assert (reply.status, reply.body) == (403, b"")
+    assert "access-control-allow-origin" not in reply.headers
+    assert server.post("/api/show", {"model": "helper"}).status == 200
+
+
+def test_the_same_origin_may_ask(server: Running) -> None:
+    assert server.get("/api/version", Origin="http://box.local:80", Host="box.local:80").status == 200
+
+
+def test_origins_of_the_settings(guarded: Running) -> None:
+    for origin in ("https://chat.example.org", "chrome-extension://abc"):
+        assert guarded.get("/", Origin=origin).status == 200
+    assert guarded.get("/", Origin="https://example.org.evil.example").status == 403
+
+
+def test_preflight(server: Running) -> None:
+    asked = {"Origin": "http://localhost:3000", "Access-Control-Request-Headers": "authorization"}
+    reply = server.ask("OPTIONS", "/api/chat", headers=asked)
+    assert reply.status == 204
+    assert reply.headers["access-control-allow-origin"] == "http://localhost:3000"
+    assert reply.headers["access-control-allow-headers"] == "authorization"
+    assert server.ask("OPTIONS", "/api/chat", headers={"Origin": "https://evil.example"}).status == 403
+
+
+# ---- keys ----
+
+
+def test_without_a_key(guarded: Running) -> None:
+    for path in ("/", "/health", "/api/version"):
+        assert guarded.get(path).status == 200
+    refused = guarded.get("/api/tags")
+    assert refused.status == 401
+    assert "unauthorized" in refused.error
+    for key in ("wrong", "", "user-key-and-more", "user-ke"):
+        assert guarded.get("/api/tags", Authorization=f"Bearer {key}").status == 401
+    assert guarded.get("/v1/models").json["error"]["type"] == "authentication_error"
+    assert guarded.post("/v1/messages", {}).json["type"] == "error"
+
+
+def test_with_a_key(guarded: Running) -> None:
+    assert guarded.get("/api/tags", Authorization="Bearer other-key").status == 200
+    assert guarded.get("/v1/models", Authorization="bearer user-key").status == 200
+    assert guarded.post("/v1/messages", {}, **{"x-api-key": "user-key"}).status == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/pull"),
+        ("POST", "/api/push"),
+        ("POST", "/api/create"),
+        ("POST", "/api/copy"),
+        ("DELETE", "/api/delete"),
+        ("POST", f"/api/blobs/sha256:{'0' * 64}"),
+    ],
+)
+def test_changing_models_wants_an_admin(guarded: Running, method: str, path: str) -> None:
+    """Management without authentication was CVE-2025-63389."""
+    assert guarded.ask(method, path, {}).status == 401
+    assert guarded.ask(method, path, {}, {"Authorization": "Bearer user-key"}).status == 403
+    assert guarded.ask(method, path, {}, {"Authorization": "Bearer admin-key"}).status == 400
+
+
+# ---- where it listens ----
+
+
+def test_everybody_may_ask_only_if_that_is_meant() -> None:
+    for host in ("0.0.0.0", "192.168.1.2:80", "[::]:11434", "models.example.org"):
+        with pytest.raises(OptionError, match="CHASKI_OPEN=1"):
+            Settings.of(Environment(host=host))
+        assert Settings.of(Environment(host=host, is_open=True)).is_open
+        assert Settings.of(Environment(host=host, api_keys=("k",))).has_keys
+    for host in ("127.0.0.1", "localhost:0", "[::1]:5", ":7"):
+        Settings.of(Environment(host=host))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:11434", Address("127.0.0.1", 11434)),
+        ("", Address("127.0.0.1", 11434)),
+        (":5000", Address("127.0.0.1", 5000)),
+        ("example.org", Address("example.org", 11434)),
+        ("http://example.org", Address("example.org", 80)),
+        ("https://example.org/sub/", Address("example.org", 443, "https", "sub")),
+        ("[::1]:90", Address("::1", 90)),
+        ("::1", Address("::1", 11434)),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert Address.parse(text) == address
+
+
+@pytest.mark.parametrize("text", ["ftp://x", "x:port", "x:99999"])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(OptionError, match="OLLAMA_HOST"):
+        Address.parse(text)
+
+
+# ---- bodies ----
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "missing request body"),
+        (b"{", "invalid JSON"),
+        (b"[1]", "must be a JSON object"),
+        (b'{"model": NaN}', "NaN is no number"),
+        (b"[" * 100_000, "invalid JSON"),
+        (b'{"model": ' + b"9" * 5000 + b"}", "invalid JSON"),
+        (b'{"model": "guide", "options": {"num_ctx": 1e999}}', "num_ctx"),
+        (b'{"model": "\xff"}', "invalid JSON"),
+    ],
+)
+def test_bodies_that_are_no_requests(server: Running, body: bytes, text: str) -> None:
+    reply = server.post("/api/generate", body)
+    assert reply.status == 400
+    assert text in reply.error
+
+
+def test_bodies_have_a_limit(server: Running) -> None:
+    reply = server.ask("POST", "/api/chat", None, {"Content-Length": str(1 << 40)})
+    assert reply.status == 413
+
+
+def test_content_types_do_not_matter(server: Running) -> None:
+    reply = server.ask("POST", "/api/show", {"model": "guide"}, {"Content-Type": "text/plain"})
+    assert reply.status == 200
+
+
+def test_wrong_paths_and_methods(server: Running) -> None:
+    missing, wrong = server.get("/api/nothing"), server.get("/api/chat")
+    assert (missing.status, missing.body) == (404, b"404 page not found")
+    assert (wrong.status, wrong.body) == (405, b"405 method not allowed")
+
+
+def test_no_path_of_this_disk_in_errors(server: Running, models: Path) -> None:
+    digest = next((models / "blobs").iterdir()).name
+    tries = [
+        server.post("/api/show", {"model": "/etc/passwd"}),
+        server.post("/api/show", {"model": "./guide.gguf"}),
+        server.post("/api/generate", {"model": "../../etc/passwd", "prompt": "x"}),
+        server.post("/api/create", {"model": "new", "files": {"/etc/passwd": digest}}),
+        server.post("/api/create", {"model": "new", "files": {"a.gguf": "sha256:../../../etc/passwd"}}),
+        server.post("/api/create", {"model": "new", "from": "/etc/passwd"}),
+        server.ask("HEAD", "/api/blobs/sha256:..%2f..%2fetc%2fpasswd"),
+    ]
+    for reply in tries:
+        assert reply.status in (400, 404)
+        assert str(models).encode() not in reply.body
+        assert b"/blobs" not in reply.body
