@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from chaski.errors import (
     AccessDeniedError,
+    BusyError,
     CacheError,
     CacheFullError,
     ChaskiError,
@@ -46,6 +47,7 @@ __all__ = [
     "LLM",
     "AccessDeniedError",
     "Answer",
+    "BusyError",
     "CacheError",
     "CacheFullError",
     "ChaskiError",

@@ -10,7 +10,7 @@ from chaski.errors import OptionError
 
 def test_nothing_is_set() -> None:
     assert Environment.read({}) == Environment()
-    assert (Environment().context, Environment().parallel, Environment().isa) == (None, 1, "auto")
+    assert (Environment().context, Environment().parallel, Environment().isa) == (None, None, "auto")
 
 
 def test_values_are_parsed() -> None:
