@@ -203,6 +203,43 @@ class Plan:
         y: int,
         barrier: bool,
     ) -> None: ...
+    def route(
+        self,
+        dim: int,
+        experts: int,
+        count: int,
+        gating: int,
+        normalized: bool,
+        scale: float,
+        weights: Weights | None,
+        bias: int,
+        x: int,
+        y: int,
+        barrier: bool,
+    ) -> None: ...
+    def group(self, dim: int, experts: int, count: int, routes: int, y: int, barrier: bool) -> None: ...
+    def dispatch(
+        self, dim: int, count: int, width: int, x: int, routes: int, groups: int, y: int, barrier: bool
+    ) -> None: ...
+    def dispatch_quantized(
+        self, dim: int, count: int, width: int, x: int, groups: int, y: int, barrier: bool
+    ) -> None: ...
+    def expert_matmul(
+        self,
+        dim: int,
+        count: int,
+        experts: Sequence[WeightMatrix],
+        weights: Weights | None,
+        bias: int,
+        x: int,
+        quantized: int,
+        groups: int,
+        y: int,
+        barrier: bool,
+    ) -> None: ...
+    def combine(
+        self, dim: int, count: int, width: int, x: int, routes: int, groups: int, y: int, barrier: bool
+    ) -> None: ...
     def attention(
         self,
         dim: int,

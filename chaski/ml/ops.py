@@ -129,9 +129,20 @@ def rope_table(positions: Tensor, rope: Rope) -> Tensor:
 
 
 def rope(x: Tensor, table: Tensor) -> Tensor:
-    """Turn the pairs of each head of x (n, heads, size) by the angles of `table`; see `Rope`."""
+    """Turn the pairs of each head of x (n, heads, size) by the angles of `table`; see `Rope`.
+
+    A table times factors, by `times`, scales what it turns.
+    """
     _require(len(x.shape) == 3 and x.shape[0] == table.shape[0], "rope", x.shape, table.shape)
-    return x.graph.record("rope", (x, table), x.shape, halves=table.attributes["halves"])
+    return x.graph.record("rope", (x, table), x.shape, halves=_is_in_halves(table))
+
+
+def _is_in_halves(table: Tensor) -> bool:
+    """Whether the rope that `table` was made for has its pairs in halves."""
+    source = table.operands[0] if table.op == "times" else table
+    assert isinstance(source, Tensor)
+    assert source.op == "rope_table", f"{source.op} is not a rope table"
+    return bool(source.attributes["halves"])
 
 
 def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
@@ -153,7 +164,7 @@ def rotate_cells(cells: Tensor, table: Tensor, buffer: KVBuffer) -> Tensor:
     _require(isinstance(pairs, int) and 2 * pairs <= buffer.size, "rotate_cells", table.shape, buffer.size)
     _require(cells.shape == table.shape[:1], "rotate_cells", cells.shape, table.shape)
     shape: Shape = (buffer.cells, buffer.heads, buffer.size)
-    halves = table.attributes["halves"]
+    halves = _is_in_halves(table)
     return cells.graph.record("rotate_cells", (cells, table, buffer), shape, buffer.dtype, halves=halves)
 
 

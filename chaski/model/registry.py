@@ -16,9 +16,14 @@ from chaski.model.pooling import Pooling
 __all__ = ["ARCHITECTURES", "Model", "build_model"]
 
 ARCHITECTURES = {
+    "gemma3": "gemma3",
+    "gpt-oss": "gptoss",
     "llama": "llama",
+    "llama4": "llama4",
+    "mistral3": "mistral3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
+    "qwen3moe": "qwen3moe",
 }
 
 

@@ -10,6 +10,7 @@
 
 #include "../steps/attention.h"
 #include "../steps/elementwise.h"
+#include "../steps/experts.h"
 #include "../steps/matmul.h"
 #include "../steps/short_conv.h"
 #include "isa.h"
@@ -241,6 +242,72 @@ class PlanBuilder {
         add(std::make_unique<ShortConvStep>(dim, segments_dim, in<float>(x, dim, s.size), std::move(filter),
                                             in<Segment>(segments, segments_dim, 1), s,
                                             in<float>(y, dim, s.size)),
+            barrier);
+    }
+
+    // `routes` is [row][2][count], `groups` [row][count] of Group; see experts.h.
+    void route(int dim, std::int64_t experts, std::int64_t count, int gating, bool normalized, float scale,
+               const Weights* weights, std::int64_t bias, std::size_t x, std::size_t y, bool barrier) {
+        require(0 < count && count <= experts && 0 <= gating && gating <= 2, "route: bad count or gating");
+        Routing routing{experts,    count, static_cast<Gating>(gating),
+                        normalized, scale, vector(weights, bias, experts)};
+        add(std::make_unique<RouteStep>(dim, routing, in<float>(x, dim, experts),
+                                        in<float>(y, dim, 2 * count)),
+            barrier);
+    }
+
+    void group(int dim, std::int64_t experts, std::int64_t count, std::size_t routes, std::size_t y,
+               bool barrier) {
+        require(experts > 0 && count > 0, "group: no experts");
+        add(std::make_unique<GroupStep>(dim, experts, count, in<float>(routes, dim, 2 * count),
+                                        in<Group>(y, dim, count)),
+            barrier);
+    }
+
+    void dispatch(int dim, std::int64_t count, std::int64_t width, std::size_t x, std::int64_t routes,
+                  std::size_t groups, std::size_t y, bool barrier) {
+        add(std::make_unique<DispatchStep>(ops_, dim, count, width, in<float>(x, dim, width),
+                                           routes < 0 ? nullptr : in<float>(routes, dim, 2 * count),
+                                           in<Group>(groups, dim, count), in<float>(y, dim, count * width)),
+            barrier);
+    }
+
+    void dispatch_quantized(int dim, std::int64_t count, std::int64_t width, std::int64_t x,
+                            std::size_t groups, std::int64_t y, bool barrier) {
+        require(x >= 0 && y >= 0, "dispatch_quantized: no source or target");
+        add(std::make_unique<DispatchQuantizedStep>(dim, count, width, quantizer(dim, width, x)->out,
+                                                    in<Group>(groups, dim, count),
+                                                    quantizer(dim, count * width, y)->out),
+            barrier);
+    }
+
+    void expert_matmul(int dim, std::int64_t count, const std::vector<OwnedMatrix>& experts,
+                       const Weights* weights, std::int64_t bias, std::size_t x, std::int64_t quantized,
+                       std::size_t groups, std::size_t y, bool barrier) {
+        require(!experts.empty() && count > 0, "expert_matmul: no experts");
+        const Matrix& m = experts[0].matrix;
+        for (const OwnedMatrix& expert : experts) {
+            const Matrix& other = expert.matrix;
+            require(other.type == m.type && other.rows == m.rows && other.k == m.k,
+                    "expert_matmul: experts of different shapes or types");
+        }
+        require(!is_quantized(m.type) || quantized >= 0,
+                "expert_matmul: a quantized matrix needs quantized activations");
+        Activations activations =
+            is_quantized(m.type) ? quantizer(dim, count * m.k, quantized)->out
+                                 : Activations{nullptr, nullptr, nullptr, in<float>(x, dim, count * m.k)};
+        auto size = static_cast<std::int64_t>(experts.size());
+        add(std::make_unique<ExpertMatmulStep>(
+                kernels_, dim, maximum(dim), count, experts, vector(weights, bias, size * m.rows),
+                activations, in<Group>(groups, dim, count), in<float>(y, dim, count * m.rows)),
+            barrier);
+    }
+
+    void combine(int dim, std::int64_t count, std::int64_t width, std::size_t x, std::int64_t routes,
+                 std::size_t groups, std::size_t y, bool barrier) {
+        add(std::make_unique<CombineStep>(ops_, dim, count, width, in<float>(x, dim, count * width),
+                                          routes < 0 ? nullptr : in<float>(routes, dim, 2 * count),
+                                          in<Group>(groups, dim, count), in<float>(y, dim, width)),
             barrier);
     }
 
@@ -476,6 +543,17 @@ void bind_plan(nb::module_& m) {
              "target"_a, "barrier"_a)
         .def("short_conv", &PlanBuilder::short_conv, "dim"_a, "segments_dim"_a, "x"_a, "filter"_a,
              "segments"_a, "states"_a, "y"_a, "barrier"_a)
+        .def("route", &PlanBuilder::route, "dim"_a, "experts"_a, "count"_a, "gating"_a, "normalized"_a,
+             "scale"_a, "weights"_a.none(), "bias"_a, "x"_a, "y"_a, "barrier"_a)
+        .def("group", &PlanBuilder::group, "dim"_a, "experts"_a, "count"_a, "routes"_a, "y"_a, "barrier"_a)
+        .def("dispatch", &PlanBuilder::dispatch, "dim"_a, "count"_a, "width"_a, "x"_a, "routes"_a, "groups"_a,
+             "y"_a, "barrier"_a)
+        .def("dispatch_quantized", &PlanBuilder::dispatch_quantized, "dim"_a, "count"_a, "width"_a, "x"_a,
+             "groups"_a, "y"_a, "barrier"_a)
+        .def("expert_matmul", &PlanBuilder::expert_matmul, "dim"_a, "count"_a, "experts"_a,
+             "weights"_a.none(), "bias"_a, "x"_a, "quantized"_a, "groups"_a, "y"_a, "barrier"_a)
+        .def("combine", &PlanBuilder::combine, "dim"_a, "count"_a, "width"_a, "x"_a, "routes"_a, "groups"_a,
+             "y"_a, "barrier"_a)
         .def("attention", &PlanBuilder::attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "cap"_a,
              "is_plain"_a, "q"_a, "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "weights"_a.none(),
              "sinks"_a, "parts"_a, "y"_a, "barrier"_a)

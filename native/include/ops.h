@@ -98,6 +98,8 @@ struct Ops {
     void (*softcap)(const float* x, float cap, std::int64_t count, float* y);
     void (*scale)(const float* x, float factor, std::int64_t count, float* y);
     void (*add)(const float* a, const float* b, std::int64_t count, float* y);
+    // y = fma(x, factor, y).
+    void (*add_scaled)(float* y, const float* x, float factor, std::int64_t count);
     // Rotates `pairs` pairs of each head of one token, the pairs being (2j, 2j+1) or, in halves, (j,
     // j+pairs); copies the rest.
     void (*rope)(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,

@@ -122,6 +122,10 @@ void add(const float* a, const float* b, std::int64_t count, float* y) {
     map2(a, b, count, y, [](F32x16 u, F32x16 v) { return u + v; });
 }
 
+void add_scaled(float* y, const float* x, float factor, std::int64_t count) {
+    map2(x, y, count, y, [&](F32x16 u, F32x16 v) { return fma(u, splat(factor), v); });
+}
+
 }  // namespace
 
 void rope(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
@@ -149,6 +153,7 @@ const Ops kOps = {
     .softcap = softcap,
     .scale = scale,
     .add = add,
+    .add_scaled = add_scaled,
     .rope = rope,
     .store = store_cell,
     .load = load_cell,

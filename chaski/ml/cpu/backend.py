@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,11 +27,27 @@ _GROUP_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """A matrix of a file and where it goes in the weights' memory."""
+    """A matrix of a file, the `index`-th of those of its tensor, and where it goes in the weights' memory."""
 
     weight: Weight
     info: TensorInfo
+    index: int
     offset: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.info.nbytes // self.count
+
+    @property
+    def count(self) -> int:
+        """How many matrices the tensor has."""
+        return math.prod(self.info.shape[:-2])
+
+    def target(self) -> _native.WeightMatrix:
+        handle = self.weight.handle
+        target = handle[self.index] if isinstance(handle, list) else handle
+        assert isinstance(target, _native.WeightMatrix)
+        return target
 
 
 class CPUBackend:
@@ -74,7 +91,14 @@ class CPUBackend:
             weight.handle = vector
         for matrix in self._matrices:
             info = matrix.info
-            matrix.weight.handle = self._weights.matrix(matrix.offset, int(info.type), *info.shape)
+            target = self._weights.matrix(matrix.offset, int(info.type), *info.shape[-2:])
+            if len(info.shape) == 2:
+                matrix.weight.handle = target
+            elif matrix.index == 0:
+                matrix.weight.handle = [target]
+            else:
+                assert isinstance(matrix.weight.handle, list)
+                matrix.weight.handle.append(target)
 
     def load(self, progress: Progress) -> None:
         memory = self.memory()
@@ -86,11 +110,11 @@ class CPUBackend:
         for _, info, vector in self._vectors:
             assert self._weights is not None
             values = dequantize(info.data, info.type, info.shape)
-            self._weights.vector(vector.offset, info.shape[0])[:] = values
+            self._weights.vector(vector.offset, values.size)[:] = values.ravel()
         loaded = 0
         for group in _groups(self._matrices):
             self._load(group)
-            loaded += sum(matrix.info.nbytes for matrix in group)
+            loaded += sum(matrix.num_bytes for matrix in group)
             progress(min(1.0, loaded / self._weight_bytes))
         progress(1.0)
         self._matrices, self._vectors = [], []
@@ -127,9 +151,8 @@ class CPUBackend:
                 info = matrix.info
                 if info.path not in descriptors:
                     descriptors[info.path] = os.open(info.path, os.O_RDONLY)
-                target = matrix.weight.handle
-                assert isinstance(target, _native.WeightMatrix)
-                sources.append((descriptors[info.path], info.offset, target))
+                place = info.offset + matrix.index * matrix.num_bytes
+                sources.append((descriptors[info.path], place, matrix.target()))
             _native.load_matrices(self._pool, self.isa, sources)
         except (OSError, RuntimeError) as error:
             raise ModelError(f"the weights of {group[0].info.path} cannot be read: {error}") from error
@@ -159,12 +182,14 @@ def _layout(
     """Give every weight its place -> matrices, vectors, bytes in all."""
     matrices, vectors, offset = [], [], 0
     for weight, info in weights:
-        if len(info.shape) == 1:
+        if len(info.shape) == 1 or weight.plain:
             vectors.append((weight, info, Vector(offset)))
-            size = 4 * info.shape[0]
-        elif len(info.shape) == 2 and int(info.type) in _native.matrix_types():
-            matrices.append(_Matrix(weight, info, offset))
-            size = _native.matrix_bytes(int(info.type), *info.shape)
+            size = 4 * math.prod(info.shape)
+        elif len(info.shape) in (2, 3) and int(info.type) in _native.matrix_types():
+            step = _native.matrix_bytes(int(info.type), *info.shape[-2:])
+            count = math.prod(info.shape[:-2])
+            matrices += [_Matrix(weight, info, index, offset + index * step) for index in range(count)]
+            size = count * step
         else:
             raise UnsupportedError(
                 f"tensor {info.name}: no kernels for {info.type.name} of shape {info.shape}"
@@ -177,7 +202,7 @@ def _groups(matrices: Sequence[_Matrix]) -> Iterator[list[_Matrix]]:
     group: list[_Matrix] = []
     for matrix in matrices:
         group.append(matrix)
-        if sum(m.info.nbytes for m in group) >= _GROUP_BYTES:
+        if sum(m.num_bytes for m in group) >= _GROUP_BYTES:
             yield group
             group = []
     if group:

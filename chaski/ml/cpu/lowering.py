@@ -57,7 +57,7 @@ class Lowering:
         self._is_plain = is_plain
         self._uses = Counter(x for node in graph.nodes for x in node.operands if isinstance(x, Tensor))
         self._uses.update(graph.outputs.values())
-        self._quantized_inputs = {_source(n.operands[0]) for n in graph.nodes if _is_quantized_product(n)}
+        self._quantized_inputs = _quantized_inputs(graph)
         self._buffers: dict[Tensor, Buffer] = {}
         self._quantized: dict[Tensor, Buffer] = {}
         self._products: dict[Tensor, Tensor] = _sums_of_products(graph, self._uses)
@@ -339,6 +339,91 @@ class Lowering:
             y=y,
         )
 
+    def _route(self, node: Tensor, logits: Tensor, bias: Weight | None = None) -> None:
+        y = self._new(node)
+        self._call(
+            "route",
+            (self.buffer(logits),),
+            (y,),
+            dim=self._dim(node),
+            experts=_width(logits),
+            weights=self._weights,
+            bias=-1 if bias is None else _offset(bias),
+            x=self.buffer(logits),
+            y=y,
+            **node.attributes,
+        )
+
+    def _group(self, node: Tensor, routes: Tensor) -> None:
+        y, source = self._new(node), self.buffer(routes)
+        arguments = {"dim": self._dim(node), "count": node.shape[1], **node.attributes}
+        self._call("group", (source,), (y,), routes=source, y=y, **arguments)
+
+    def _dispatch(self, node: Tensor, x: Tensor, groups: Tensor, routes: Tensor | None = None) -> None:
+        order, arguments = self.buffer(groups), {"dim": self._dim(node), "count": groups.shape[1]}
+        arguments["width"] = _width(x)
+        if routes is None and node in self._quantized_inputs:
+            source, target = self._quantized_form(x), self._new_quantized(node)
+            self._call(
+                "dispatch_quantized",
+                (source, order),
+                (target,),
+                x=source,
+                groups=order,
+                y=target,
+                **arguments,
+            )
+            return
+        y = self._new(node)
+        weights = () if routes is None else (self.buffer(routes),)
+        self._call(
+            "dispatch",
+            (self.buffer(x), order, *weights),
+            (y,),
+            x=self.buffer(x),
+            routes=weights[0] if weights else -1,
+            groups=order,
+            y=y,
+            **arguments,
+        )
+
+    def _expert_linear(
+        self, node: Tensor, x: Tensor, groups: Tensor, weight: Weight, bias: Weight | None = None
+    ) -> None:
+        y, order = self._new(node), self.buffer(groups)
+        is_quantized = _is_quantized_product(node)
+        source = self._quantized_form(x) if is_quantized else self.buffer(x)
+        self._call(
+            "expert_matmul",
+            (source, order),
+            (y,),
+            dim=self._dim(node),
+            count=groups.shape[1],
+            experts=weight.handle,
+            weights=self._weights,
+            bias=-1 if bias is None else _offset(bias),
+            x=0 if is_quantized else source,
+            quantized=source if is_quantized else -1,
+            groups=order,
+            y=y,
+        )
+
+    def _combine(self, node: Tensor, x: Tensor, groups: Tensor, routes: Tensor | None = None) -> None:
+        y, order = self._new(node), self.buffer(groups)
+        weights = () if routes is None else (self.buffer(routes),)
+        self._call(
+            "combine",
+            (self.buffer(x), order, *weights),
+            (y,),
+            dim=self._dim(node),
+            count=groups.shape[1],
+            width=_width(node),
+            x=self.buffer(x),
+            routes=weights[0] if weights else -1,
+            groups=order,
+            y=y,
+        )
+
     def _store(self, node: Tensor, x: Tensor, cells: Tensor, target: KVBuffer) -> None:
         self._check(cells, target.cells)
         self._call(
@@ -460,13 +545,22 @@ def _sums_of_products(graph: Graph, uses: Mapping[Tensor, int]) -> dict[Tensor, 
     return taken
 
 
+def _quantized_inputs(graph: Graph) -> set[Tensor]:
+    """What is read as int8 blocks: by products with quantized matrices, or to be sorted for them."""
+    found: set[Tensor] = set()
+    for node in reversed(graph.nodes):
+        is_sorted = node.op == "dispatch" and len(node.operands) == 2 and node in found
+        if is_sorted or _is_quantized_product(node):
+            found.add(_source(node.operands[0]))
+    return found
+
+
 def _is_quantized_product(node: Tensor) -> bool:
-    """Whether it multiplies by a quantized matrix, and so reads int8 activations."""
-    if node.op != "linear":
+    """Whether it multiplies by quantized matrices, and so reads int8 activations."""
+    if node.op not in ("linear", "expert_linear"):
         return False
-    weight = node.operands[1]
-    assert isinstance(weight, Weight)
-    matrix = weight.handle
+    weight = next(operand for operand in node.operands if isinstance(operand, Weight))
+    matrix = weight.handle[0] if isinstance(weight.handle, list) else weight.handle
     assert isinstance(matrix, _native.WeightMatrix)
     return bool(_native.is_quantized(matrix.type))
 

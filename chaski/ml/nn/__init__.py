@@ -1,16 +1,20 @@
 """Building blocks of models. They declare weights and record operations; they do not compute."""
 
 from chaski.ml.nn.attention import attention
+from chaski.ml.nn.experts import Experts, Routing, SharedExpert
 from chaski.ml.nn.layers import Embedding, Linear, RMSNorm, SwiGLU
 from chaski.ml.nn.module import Module
 from chaski.ml.nn.rope import RopeFactors
 
 __all__ = [
     "Embedding",
+    "Experts",
     "Linear",
     "Module",
     "RMSNorm",
     "RopeFactors",
+    "Routing",
+    "SharedExpert",
     "SwiGLU",
     "attention",
 ]

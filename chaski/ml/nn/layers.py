@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.nn.module import Module
@@ -46,14 +48,17 @@ class RMSNorm(Module):
 
 
 class SwiGLU(Module):
-    """The gated feed-forward block: ffn_down(silu(ffn_gate x) · ffn_up x)."""
+    """The gated feed-forward block: ffn_down(silu(ffn_gate x) · ffn_up x), or of another `activation`."""
 
     inline = True
 
-    def __init__(self, size: int, hidden: int) -> None:
+    def __init__(
+        self, size: int, hidden: int, activation: Callable[[Tensor, Tensor], Tensor] = ops.swiglu
+    ) -> None:
+        self._activation = activation
         self.ffn_gate = Linear(size, hidden)
         self.ffn_up = Linear(size, hidden)
         self.ffn_down = Linear(hidden, size)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.ffn_down(ops.swiglu(self.ffn_gate(x), self.ffn_up(x)))
+        return self.ffn_down(self._activation(self.ffn_gate(x), self.ffn_up(x)))

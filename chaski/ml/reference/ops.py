@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from chaski.formats.quant import QuantType, dequantize
 from chaski.formats.quantize import quantize
+from chaski.ml.reference.expert_ops import combine, dispatch, expert_linear, group, route
 
 __all__ = ["DEFINITIONS", "Storage"]
 
@@ -249,5 +250,10 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         attention,
         dense_attention,
         short_conv,
+        route,
+        group,
+        dispatch,
+        expert_linear,
+        combine,
     )
 }

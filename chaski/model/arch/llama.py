@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
@@ -12,6 +13,14 @@ from chaski.ml.nn import Linear, Module, RMSNorm, RopeFactors, SwiGLU, attention
 from chaski.model.config import DecoderConfig, refuse
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The tables that turn queries and keys. They differ where a model scales queries by their position."""
+
+    q: Tensor
+    k: Tensor
 
 
 class Attention(Module):
@@ -24,10 +33,10 @@ class Attention(Module):
         self.attn_v = Linear(config.hidden_size, config.num_kv_heads * config.value_size)
         self.attn_output = Linear(config.num_heads * config.value_size, config.hidden_size)
 
-    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
+    def __call__(self, x: Tensor, turns: Turns, cache: LayerCache) -> Tensor:
         c = self._config
-        q = ops.rope(self.attn_q(x).reshape(c.num_heads, c.head_size), rope)
-        k = ops.rope(self.attn_k(x).reshape(c.num_kv_heads, c.head_size), rope)
+        q = ops.rope(self.attn_q(x).reshape(c.num_heads, c.head_size), turns.q)
+        k = ops.rope(self.attn_k(x).reshape(c.num_kv_heads, c.head_size), turns.k)
         v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
         return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
 
@@ -39,8 +48,8 @@ class Layer(Module):
         self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
         self.ffn = SwiGLU(config.hidden_size, config.ffn_size)
 
-    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
-        h = self.attn(self.attn_norm(x), rope, cache)
+    def __call__(self, x: Tensor, turns: Turns, cache: LayerCache, outputs: Tensor | None) -> Tensor:
+        h = self.attn(self.attn_norm(x), turns, cache)
         if outputs is not None:  # the last layer goes on with the rows that need logits only
             h, x = h.rows(outputs), x.rows(outputs)
         x = x + h
@@ -59,14 +68,18 @@ class Model(Decoder):
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
-        return [Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope()))] * c.num_layers
+        return [Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self.rope()))] * c.num_layers
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
-        rope = ops.rope_table(inputs.positions, self._rope())
+        turns = self.turns(inputs.positions)
         x = self.token_embd(inputs.tokens)
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
+            x = layer(x, turns, cache, inputs.outputs if layer is self.blk[-1] else None)
         return self.head(x)
 
-    def _rope(self) -> Rope:
+    def turns(self, positions: Tensor) -> Turns:
+        table = ops.rope_table(positions, self.rope())
+        return Turns(table, table)
+
+    def rope(self) -> Rope:
         return self.config.rope.rope(halves=self.halves, factors=self.rope_freqs.weight.array)

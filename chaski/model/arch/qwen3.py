@@ -8,7 +8,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import Linear, Module, RMSNorm, SwiGLU, attention
+from chaski.ml.nn import Experts, Linear, Module, RMSNorm, SwiGLU, attention
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
@@ -36,11 +36,11 @@ class Attention(Module):
 
 
 class Layer(Module):
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, ffn: SwiGLU | Experts) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         self.attn = Attention(config)
         self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.ffn = SwiGLU(config.hidden_size, config.ffn_size)
+        self.ffn = ffn
 
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
         h = self.attn(self.attn_norm(x), rope, cache)
@@ -54,8 +54,12 @@ class Model(Decoder):
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
-        self.blk = [Layer(config) for _ in range(config.num_layers)]
+        self.blk = [Layer(config, self.ffn(file)) for _ in range(config.num_layers)]
         self._rope = config.rope.rope(halves=True)
+
+    def ffn(self, file: GGUFFile) -> SwiGLU | Experts:
+        """The feed-forward block of a layer."""
+        return SwiGLU(self.config.hidden_size, self.config.ffn_size)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config

@@ -1,0 +1,90 @@
+"""Operations of a mixture of experts: route tokens to experts, sort rows by expert, multiply, add up.
+
+The meaning of each is its NumPy form in `chaski.ml.reference.expert_ops`. A token that chooses `count`
+experts makes `count` pairs. From `dispatch` to `combine` there is one row for each pair, sorted by expert and
+then by token, so that each expert that anybody chose is read once. The shape is (n, count, …) then, of which
+only the product n · count has a meaning.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from chaski.ml.graph import DType, Tensor, Weight
+
+__all__ = ["Gating", "combine", "dispatch", "expert_linear", "group", "route"]
+
+
+class Gating(IntEnum):
+    """What the router's logits become: the first two are metadata's `expert_gating_func`, less 1."""
+
+    SOFTMAX = 0
+    SIGMOID = 1
+    CHOSEN_SOFTMAX = 2
+    """Softmax over the logits of the chosen experts only."""
+
+
+def route(
+    logits: Tensor,
+    count: int,
+    gating: Gating,
+    *,
+    normalized: bool = False,
+    scale: float = 1.0,
+    bias: Weight | None = None,
+) -> Tensor:
+    """Choose `count` experts for each token by logits (n, experts) -> (n, 2, count): [numbers, weights].
+
+    Chosen are the experts with the highest score plus `bias` (experts,), the best first, the lower number of
+    equals first. Weights are scores without the bias, divided by their sum if `normalized`, times `scale`.
+    """
+    experts = logits.shape[1]
+    if not isinstance(experts, int) or not 0 < count <= experts:
+        raise ValueError(f"route: {count} of {experts} experts cannot be chosen")
+    operands = (logits,) if bias is None else (logits, bias)
+    return logits.graph.record(
+        "route",
+        operands,
+        (logits.shape[0], 2, count),
+        count=count,
+        gating=gating,
+        normalized=normalized,
+        scale=scale,
+    )
+
+
+def group(routes: Tensor, experts: int) -> Tensor:
+    """The order of rows for `routes` (n, 2, count) -> (n, count, 4) int32, for the operations below.
+
+    Of n · count entries each: the pair of a row, the row of a pair; for the chosen experts in ascending order
+    their number (-1 behind the last) and where their rows end.
+    """
+    shape = (routes.shape[0], routes.shape[2], 4)
+    return routes.graph.record("group", (routes,), shape, DType.I32, experts=experts)
+
+
+def dispatch(x: Tensor, groups: Tensor, routes: Tensor | None = None) -> Tensor:
+    """Rows of tokens (n, size) -> of pairs (n, count, size); with `routes` each times its weight."""
+    operands = (x, groups) if routes is None else (x, groups, routes)
+    return x.graph.record("dispatch", operands, (x.shape[0], groups.shape[1], *x.shape[1:]))
+
+
+def expert_linear(x: Tensor, groups: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
+    """Each row of x (n, count, columns) by its own expert's matrix of `weight` (experts, rows, columns).
+
+    `bias` (experts, rows) is a plain weight. Returns (n, count, rows).
+    """
+    experts, rows, columns = weight.shape
+    if x.shape[1:] != (groups.shape[1], columns) or (bias is not None and bias.shape != (experts, rows)):
+        raise ValueError(f"expert_linear: {x.shape} and {weight.shape} do not fit")
+    operands = (x, groups, weight) if bias is None else (x, groups, weight, bias)
+    return x.graph.record("expert_linear", operands, (*x.shape[:2], rows))
+
+
+def combine(x: Tensor, groups: Tensor, routes: Tensor | None = None) -> Tensor:
+    """The sum of each token's rows of x (n, count, size) in the order of its choices -> (n, size).
+
+    With `routes` each row is multiplied by its weight.
+    """
+    operands = (x, groups) if routes is None else (x, groups, routes)
+    return x.graph.record("combine", operands, (x.shape[0], *x.shape[2:]))

@@ -1,0 +1,102 @@
+"""A mixture of experts in place of the feed-forward block: what varies between models are parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chaski.ml import ops
+from chaski.ml.expert_ops import Gating, combine, dispatch, expert_linear, group, route
+from chaski.ml.graph import Tensor, Weight
+from chaski.ml.nn.layers import Linear
+from chaski.ml.nn.module import Module
+
+__all__ = ["Experts", "Routing", "SharedExpert"]
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a token gets its experts; see `route`.
+
+    has_bias       the file has a bias that takes part in the choice only (`exp_probs_b`)
+    weighs_inputs  weights multiply what goes into an expert, not what comes out of it (Llama 4)
+    """
+
+    num_experts: int
+    num_used: int
+    gating: Gating = Gating.SOFTMAX
+    normalized: bool = False
+    scale: float = 1.0
+    has_bias: bool = False
+    weighs_inputs: bool = False
+
+
+class _Bias(Module):
+    """GGUF calls it `exp_probs_b.bias`."""
+
+    def __init__(self, size: int, optional: bool) -> None:
+        self.bias = Weight((size,), optional)
+
+
+class ExpertLinear(Module):
+    """The same layer of all experts, one matrix for each. The bias is used when the file has one."""
+
+    def __init__(self, num_experts: int, in_features: int, out_features: int) -> None:
+        self.weight = Weight((num_experts, out_features, in_features))
+        self.bias = Weight((num_experts, out_features), optional=True, plain=True)
+
+    def __call__(self, x: Tensor, groups: Tensor) -> Tensor:
+        return expert_linear(x, groups, self.weight, self.bias if self.bias.is_present else None)
+
+
+class Experts(Module):
+    """Gated feed-forward blocks of `hidden` elements, of which each token goes through a few.
+
+    `activation` makes one of gate and up.
+    """
+
+    inline = True
+
+    def __init__(
+        self,
+        size: int,
+        hidden: int,
+        routing: Routing,
+        activation: Callable[[Tensor, Tensor], Tensor] = ops.swiglu,
+    ) -> None:
+        self._routing = routing
+        self._activation = activation
+        self.ffn_gate_inp = Linear(size, routing.num_experts)
+        self.exp_probs_b = _Bias(routing.num_experts, optional=not routing.has_bias)
+        self.ffn_gate_exps = ExpertLinear(routing.num_experts, size, hidden)
+        self.ffn_up_exps = ExpertLinear(routing.num_experts, size, hidden)
+        self.ffn_down_exps = ExpertLinear(routing.num_experts, hidden, size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        routing = self._routing
+        routes = route(
+            self.ffn_gate_inp(x),
+            routing.num_used,
+            routing.gating,
+            normalized=routing.normalized,
+            scale=routing.scale,
+            bias=self.exp_probs_b.bias if routing.has_bias else None,
+        )
+        groups = group(routes, routing.num_experts)
+        rows = dispatch(x, groups, routes if routing.weighs_inputs else None)
+        hidden = self._activation(self.ffn_gate_exps(rows, groups), self.ffn_up_exps(rows, groups))
+        return combine(self.ffn_down_exps(hidden, groups), groups, None if routing.weighs_inputs else routes)
+
+
+class SharedExpert(Module):
+    """The expert that every token goes through."""
+
+    inline = True
+
+    def __init__(self, size: int, hidden: int) -> None:
+        self.ffn_gate_shexp = Linear(size, hidden)
+        self.ffn_up_shexp = Linear(size, hidden)
+        self.ffn_down_shexp = Linear(hidden, size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.ffn_down_shexp(ops.swiglu(self.ffn_gate_shexp(x), self.ffn_up_shexp(x)))

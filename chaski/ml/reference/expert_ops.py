@@ -1,0 +1,80 @@
+"""The definition of the operations of a mixture of experts, in NumPy and float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.ml.expert_ops import Gating
+
+__all__ = ["combine", "dispatch", "expert_linear", "group", "route"]
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+
+
+def route(
+    logits: F32, bias: F32 | None = None, *, count: int, gating: Gating, normalized: bool, scale: float
+) -> F32:
+    scores = logits
+    if gating is Gating.SOFTMAX:
+        scores = _softmax(logits)
+    elif gating is Gating.SIGMOID:
+        scores = (1 / (1 + np.exp(-logits))).astype(np.float32)
+    ranks = scores if bias is None else scores + bias
+    chosen = np.argsort(-ranks, axis=1, kind="stable")[:, :count]
+    weights = np.take_along_axis(scores, chosen, axis=1)
+    if gating is Gating.CHOSEN_SOFTMAX:
+        weights = _softmax(weights)
+    if normalized:
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    return np.stack([chosen.astype(np.float32), weights * np.float32(scale)], axis=1)
+
+
+def group(routes: F32, *, experts: int) -> I32:
+    of_pairs = routes[:, 0].ravel().astype(np.int32)
+    groups = np.empty((len(of_pairs), 4), np.int32)
+    groups[:, 0] = np.argsort(of_pairs, kind="stable")
+    groups[groups[:, 0], 1] = np.arange(len(of_pairs))
+    chosen, sizes = np.unique(of_pairs, return_counts=True)
+    groups[:, 2:] = -1
+    groups[: len(chosen), 2] = chosen
+    groups[: len(chosen), 3] = np.cumsum(sizes)
+    return groups.reshape(len(routes), -1, 4)
+
+
+def dispatch(x: F32, groups: I32, routes: F32 | None = None) -> F32:
+    count = groups.shape[1]
+    pairs = groups[..., 0].ravel()
+    rows: F32 = x[pairs // count]
+    if routes is not None:
+        rows = rows * routes[:, 1].ravel()[pairs, None]
+    return rows.reshape(len(x), count, x.shape[1])
+
+
+def expert_linear(x: F32, groups: I32, weight: F32, bias: F32 | None = None) -> F32:
+    rows = x.reshape(-1, x.shape[2])
+    y = np.empty((len(rows), weight.shape[1]), np.float32)
+    begin = 0
+    for _, _, expert, end in groups.reshape(-1, 4):
+        if expert < 0:
+            break
+        y[begin:end] = rows[begin:end] @ weight[expert].T
+        if bias is not None:
+            y[begin:end] += bias[expert]
+        begin = end
+    return y.reshape(*x.shape[:2], -1)
+
+
+def combine(x: F32, groups: I32, routes: F32 | None = None) -> F32:
+    of_pairs = x.reshape(-1, x.shape[2])[groups[..., 1].ravel()].reshape(x.shape)
+    if routes is not None:
+        of_pairs = of_pairs * routes[:, 1, :, None]
+    y: F32 = of_pairs.sum(axis=1)
+    return y
+
+
+def _softmax(x: F32) -> F32:
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
+    y: F32 = powers / powers.sum(axis=1, keepdims=True)
+    return y

@@ -1,0 +1,100 @@
+"""Gemma 3, text (Gemma Team 2025): five layers that see a window, then one that sees all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Reach
+from chaski.ml import ops
+from chaski.ml.graph import Rope, Tensor
+from chaski.ml.nn import Linear, Module, RMSNorm, SwiGLU, attention
+from chaski.model.config import DecoderConfig
+from chaski.model.decoder import Decoder
+from chaski.model.input import Inputs
+
+_LAYERS_OF_27B = 62
+
+
+class Attention(Module):
+    inline = True
+
+    def __init__(self, config: DecoderConfig, scale: float, softcap: float) -> None:
+        self._config = config
+        self._attend = partial(attention, scale=scale, softcap=softcap)
+        self.attn_q = Linear(config.hidden_size, config.num_heads * config.head_size)
+        self.attn_q_norm = RMSNorm(config.head_size, config.eps)
+        self.attn_k = Linear(config.hidden_size, config.num_kv_heads * config.head_size)
+        self.attn_k_norm = RMSNorm(config.head_size, config.eps)
+        self.attn_v = Linear(config.hidden_size, config.num_kv_heads * config.value_size)
+        self.attn_output = Linear(config.num_heads * config.value_size, config.hidden_size)
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
+        c = self._config
+        q = self.attn_q_norm(self.attn_q(x).reshape(c.num_heads, c.head_size))
+        k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        return self.attn_output(self._attend(ops.rope(q, rope), ops.rope(k, rope), v, cache))
+
+
+class Layer(Module):
+    """Norms stand before and behind both blocks. `window` is None where all tokens are seen."""
+
+    def __init__(self, config: DecoderConfig, attn: Attention, window: int | None) -> None:
+        self.window = window
+        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.attn = attn
+        self.post_attention_norm = RMSNorm(config.hidden_size, config.eps)
+        self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.ffn = SwiGLU(config.hidden_size, config.ffn_size, ops.geglu)
+        self.post_ffw_norm = RMSNorm(config.hidden_size, config.eps)
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
+        h = self.attn(self.attn_norm(x), rope, cache)
+        if outputs is not None:  # the last layer goes on with the rows that need logits only
+            h, x = h.rows(outputs), x.rows(outputs)
+        x = x + self.post_attention_norm(h)
+        return x + self.post_ffw_norm(self.ffn(self.ffn_norm(x)))
+
+
+class Model(Decoder):
+    def __init__(self, file: GGUFFile) -> None:
+        config = DecoderConfig.read(file)
+        super().__init__(config)
+        window = file.get("gemma3.attention.sliding_window", int)
+        period = file.get("gemma3.attention.sliding_window_pattern", int, 6)
+        attn = partial(
+            Attention, config, _scale(file, config), file.get("gemma3.attn_logit_softcapping", float, 0.0)
+        )
+        self.blk = [
+            Layer(config, attn(), window if (index + 1) % period else None)
+            for index in range(config.num_layers)
+        ]
+        self._softcap = file.get("gemma3.final_logit_softcapping", float, 0.0)
+        # The window's layers turn faster, and the file's scaling is not theirs.
+        local = config.rope.unscaled(file.get("gemma3.rope.freq_base_swa", float, 10000.0))
+        self._local, self._global = local.rope(halves=True), config.rope.rope(halves=True)
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        return [Causal(self._shape(self._rope(layer)), Reach(layer.window)) for layer in self.blk]
+
+    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+        ropes = {rope: ops.rope_table(inputs.positions, rope) for rope in (self._local, self._global)}
+        x = self.token_embd(inputs.tokens) * self.config.hidden_size**0.5
+        for layer, cache in zip(self.blk, caches, strict=True):
+            outputs = inputs.outputs if layer is self.blk[-1] else None
+            x = layer(x, ropes[self._rope(layer)], cache, outputs)
+        return self.head(x, self._softcap)
+
+    def _rope(self, layer: Layer) -> Rope:
+        return self._global if layer.window is None else self._local
+
+    def _shape(self, rope: Rope) -> KVShape:
+        return KVShape(self.config.num_kv_heads, self.config.head_size, self.config.value_size, rope)
+
+
+def _scale(file: GGUFFile, config: DecoderConfig) -> float:
+    """Queries are scaled by the size of a head, in the 27B by hidden size per head; files do not say it."""
+    size = config.head_size if config.num_layers != _LAYERS_OF_27B else config.hidden_size // config.num_heads
+    return file.get("gemma3.attention.scale", float, size**-0.5)

@@ -1,0 +1,89 @@
+"""gpt-oss (OpenAI 2025): sinks, every other layer sees a window, YaRN, and experts with a bounded SwiGLU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Reach
+from chaski.ml import ops
+from chaski.ml.expert_ops import Gating
+from chaski.ml.graph import Tensor, Weight
+from chaski.ml.nn import Experts, Linear, Module, RMSNorm, attention
+from chaski.model.config import DecoderConfig
+from chaski.model.decoder import Decoder
+from chaski.model.experts import read_routing
+from chaski.model.input import Inputs
+
+_ALPHA, _LIMIT = 1.702, 7.0
+# Thoughts are dropped between turns, so prompts often go on from far before the end.
+_MEMORY = 4096
+
+
+class Sinks(Module):
+    def __init__(self, num_heads: int) -> None:
+        self.weight = Weight((num_heads,))
+
+
+class Attention(Module):
+    inline = True
+
+    def __init__(self, config: DecoderConfig) -> None:
+        self._config = config
+        self.attn_q = Linear(config.hidden_size, config.num_heads * config.head_size)
+        self.attn_k = Linear(config.hidden_size, config.num_kv_heads * config.head_size)
+        self.attn_v = Linear(config.hidden_size, config.num_kv_heads * config.value_size)
+        self.attn_sinks = Sinks(config.num_heads)
+        self.attn_output = Linear(config.num_heads * config.value_size, config.hidden_size)
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
+        c = self._config
+        q = ops.rope(self.attn_q(x).reshape(c.num_heads, c.head_size), rope)
+        k = ops.rope(self.attn_k(x).reshape(c.num_kv_heads, c.head_size), rope)
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        sinks = self.attn_sinks.weight
+        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5, sinks=sinks))
+
+
+class Layer(Module):
+    def __init__(self, config: DecoderConfig, experts: Experts) -> None:
+        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.attn = Attention(config)
+        self.post_attention_norm = RMSNorm(config.hidden_size, config.eps)
+        self.ffn = experts
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
+        h = self.attn(self.attn_norm(x), rope, cache)
+        if outputs is not None:  # the last layer goes on with the rows that need logits only
+            h, x = h.rows(outputs), x.rows(outputs)
+        x = x + h
+        return x + self.ffn(self.post_attention_norm(x))
+
+
+class Model(Decoder):
+    def __init__(self, file: GGUFFile) -> None:
+        config = DecoderConfig.read(file)
+        super().__init__(config)
+        hidden = file.get("gpt-oss.expert_feed_forward_length", int)
+        routing = read_routing(file, Gating.CHOSEN_SOFTMAX, normalized=False)
+        activation = partial(ops.clamped_swiglu, alpha=_ALPHA, limit=_LIMIT)
+        self.blk = [
+            Layer(config, Experts(config.hidden_size, hidden, routing, activation))
+            for _ in range(config.num_layers)
+        ]
+        self._window = file.get("gpt-oss.attention.sliding_window", int)
+        self._rope = config.rope.untruncated().rope(halves=True)
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        c = self.config
+        shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope)
+        near = Reach(self._window, memory=max(self._window, _MEMORY))
+        return [Causal(shape, Reach() if index % 2 else near) for index in range(c.num_layers)]
+
+    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+        rope = ops.rope_table(inputs.positions, self._rope)
+        x = self.token_embd(inputs.tokens)
+        for layer, cache in zip(self.blk, caches, strict=True):
+            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
+        return self.head(x)

@@ -1,0 +1,132 @@
+"""Llama 4, text (Meta 2025): chunks, but every fourth layer sees all and has no rope; experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Reach
+from chaski.ml import ops
+from chaski.ml.expert_ops import Gating
+from chaski.ml.graph import Rope, Tensor
+from chaski.ml.nn import Experts, Linear, Module, RMSNorm, RopeFactors, SharedExpert, SwiGLU, attention
+from chaski.model.config import DecoderConfig
+from chaski.model.decoder import Decoder
+from chaski.model.experts import read_routing
+from chaski.model.input import Inputs
+
+_PERIOD = 4
+_UNTURNED = Rope(np.zeros(0, np.float32))
+_EXPERTS_WITHOUT_NORMS = 128  # of Maverick
+
+
+class Attention(Module):
+    """Chunked layers turn, then normalize heads; the others scale queries by their position."""
+
+    inline = True
+
+    def __init__(self, config: DecoderConfig, has_norms: bool) -> None:
+        self._config = config
+        self._has_norms = has_norms
+        self.attn_q = Linear(config.hidden_size, config.num_heads * config.head_size)
+        self.attn_k = Linear(config.hidden_size, config.num_kv_heads * config.head_size)
+        self.attn_v = Linear(config.hidden_size, config.num_kv_heads * config.value_size)
+        self.attn_output = Linear(config.num_heads * config.value_size, config.hidden_size)
+
+    def __call__(self, x: Tensor, rope: Tensor | None, scale: Tensor, cache: LayerCache) -> Tensor:
+        c = self._config
+        q = self.attn_q(x).reshape(c.num_heads, c.head_size)
+        k = self.attn_k(x).reshape(c.num_kv_heads, c.head_size)
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        if rope is None:
+            q = ops.times(q, scale)
+        else:
+            q, k = ops.rope(q, rope), ops.rope(k, rope)
+            if self._has_norms:
+                q, k = ops.rms_norm(q, None, c.eps), ops.rms_norm(k, None, c.eps)
+        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
+
+
+class MixedFeedForward(Module):
+    """What an expert makes of a token, and what the one for all makes of it."""
+
+    inline = True
+
+    def __init__(self, experts: Experts, shared: SharedExpert) -> None:
+        self.experts = experts
+        self.shared = shared
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.experts(x) + self.shared(x)
+
+
+class Layer(Module):
+    def __init__(self, config: DecoderConfig, attn: Attention, ffn: SwiGLU | MixedFeedForward) -> None:
+        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.attn = attn
+        self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.ffn = ffn
+
+    def __call__(
+        self, x: Tensor, rope: Tensor | None, scale: Tensor, cache: LayerCache, outputs: Tensor | None
+    ) -> Tensor:
+        h = self.attn(self.attn_norm(x), rope, scale, cache)
+        if outputs is not None:  # the last layer goes on with the rows that need logits only
+            h, x = h.rows(outputs), x.rows(outputs)
+        x = x + h
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Model(Decoder):
+    def __init__(self, file: GGUFFile) -> None:
+        config = DecoderConfig.read(file)
+        super().__init__(config)
+        self.rope_freqs = RopeFactors(config.rope.dims)
+        self._chunk = file.get("llama4.attention.chunk_size", int, 8192)
+        self._length = file.get("llama4.attention.temperature_length", int, 8192)
+        self._beta = file.get("llama4.attention.temperature_scale", float, 0.1)
+        step = file.get("llama4.interleave_moe_layer_step", int)
+        num_experts = file.get("llama4.expert_count", int)
+        has_norms = file.get("llama4.use_qk_norm", bool, num_experts != _EXPERTS_WITHOUT_NORMS)
+        self.blk = [
+            Layer(
+                config,
+                Attention(config, has_norms),
+                SwiGLU(config.hidden_size, config.ffn_size) if (index + 1) % step else _mixed(file, config),
+            )
+            for index in range(config.num_layers)
+        ]
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        c = self.config
+        shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope())
+        chunked = Causal(shape, Reach(chunk=self._chunk))
+        full = Causal(replace(shape, rotation=_UNTURNED))
+        return [chunked if _is_chunked(index) else full for index in range(c.num_layers)]
+
+    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+        rope = ops.rope_table(inputs.positions, self._rope())
+        scale = ops.position_scale(inputs.positions, self._length, self._beta, offset=1)
+        x = self.token_embd(inputs.tokens)
+        for index, (layer, cache) in enumerate(zip(self.blk, caches, strict=True)):
+            outputs = inputs.outputs if layer is self.blk[-1] else None
+            x = layer(x, rope if _is_chunked(index) else None, scale, cache, outputs)
+        return self.head(x)
+
+    def _rope(self) -> Rope:
+        return self.config.rope.rope(factors=self.rope_freqs.weight.array)
+
+
+def _is_chunked(index: int) -> bool:
+    return (index + 1) % _PERIOD != 0
+
+
+def _mixed(file: GGUFFile, config: DecoderConfig) -> MixedFeedForward:
+    hidden = file.get("llama4.expert_feed_forward_length", int)
+    routing = replace(read_routing(file, Gating.SIGMOID, normalized=False), weighs_inputs=True)
+    return MixedFeedForward(
+        Experts(config.hidden_size, hidden, routing), SharedExpert(config.hidden_size, hidden)
+    )

@@ -1,0 +1,15 @@
+"""Qwen 3 with experts (Yang et al. 2025): softmax over all, the best few, whose weights add up to 1."""
+
+from __future__ import annotations
+
+from chaski.formats.gguf import GGUFFile
+from chaski.ml.expert_ops import Gating
+from chaski.ml.nn import Experts, SwiGLU
+from chaski.model.arch import qwen3
+from chaski.model.experts import read_routing
+
+
+class Model(qwen3.Model):
+    def ffn(self, file: GGUFFile) -> SwiGLU | Experts:
+        hidden = file.get("qwen3moe.expert_feed_forward_length", int)
+        return Experts(self.config.hidden_size, hidden, read_routing(file, Gating.SOFTMAX, normalized=True))

@@ -1,0 +1,26 @@
+"""What a file says about its experts."""
+
+from __future__ import annotations
+
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.ml.expert_ops import Gating
+from chaski.ml.nn import Routing
+
+__all__ = ["read_routing"]
+
+
+def read_routing(file: GGUFFile, gating: Gating, *, normalized: bool, has_bias: bool = False) -> Routing:
+    """The number of experts, and the architecture's routing, where metadata does not declare another one."""
+    arch = file.architecture
+    number = file.get(f"{arch}.expert_gating_func", int, int(gating) + 1) - 1
+    if number not in set(Gating):
+        raise UnsupportedError(f"{file.path}: {arch}.expert_gating_func = {number + 1} is not supported")
+    return Routing(
+        num_experts=file.get(f"{arch}.expert_count", int),
+        num_used=file.get(f"{arch}.expert_used_count", int),
+        gating=Gating(number),
+        normalized=file.get(f"{arch}.expert_weights_norm", bool, normalized),
+        scale=file.get(f"{arch}.expert_weights_scale", float, 1.0),
+        has_bias=has_bias,
+    )

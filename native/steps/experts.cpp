@@ -1,0 +1,154 @@
+#include "experts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace chaski {
+
+namespace {
+
+// In place. The largest becomes 1 before the division, so nothing overflows.
+void soften(float* scores, std::int64_t count) {
+    float highest = *std::max_element(scores, scores + count);
+    float total = 0.0f;
+    for (std::int64_t i = 0; i < count; ++i) total += scores[i] = std::exp(scores[i] - highest);
+    for (std::int64_t i = 0; i < count; ++i) scores[i] /= total;
+}
+
+}  // namespace
+
+void RouteStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
+    auto* scores = reinterpret_cast<float*>(scratch);
+    float* ranks = scores + routing_.experts;
+    for (std::int64_t i = begin; i < end; ++i) {
+        float* experts = routes_ + i * 2 * routing_.count;
+        score(logits_ + i * routing_.experts, scores);
+        for (std::int64_t e = 0; e < routing_.experts; ++e) {
+            ranks[e] = routing_.bias == nullptr ? scores[e] : scores[e] + routing_.bias[e];
+        }
+        choose(ranks, experts);
+        weigh(scores, experts, experts + routing_.count);
+    }
+}
+
+void RouteStep::score(const float* logits, float* scores) const {
+    std::copy(logits, logits + routing_.experts, scores);
+    if (routing_.gating == Gating::kSoftmax) soften(scores, routing_.experts);
+    if (routing_.gating == Gating::kSigmoid) {
+        for (std::int64_t e = 0; e < routing_.experts; ++e) scores[e] = 1.0f / (1.0f + std::exp(-scores[e]));
+    }
+}
+
+void RouteStep::choose(float* ranks, float* experts) const {
+    for (std::int64_t j = 0; j < routing_.count; ++j) {
+        float* best = std::max_element(ranks, ranks + routing_.experts);  // the first of equals
+        experts[j] = static_cast<float>(best - ranks);
+        *best = -std::numeric_limits<float>::infinity();
+    }
+}
+
+void RouteStep::weigh(const float* scores, const float* experts, float* weights) const {
+    for (std::int64_t j = 0; j < routing_.count; ++j) weights[j] = scores[static_cast<int>(experts[j])];
+    if (routing_.gating == Gating::kChosenSoftmax) soften(weights, routing_.count);
+    float factor = routing_.scale;
+    if (routing_.normalized) {
+        float total = 0.0f;
+        for (std::int64_t j = 0; j < routing_.count; ++j) total += weights[j];
+        factor /= total;
+    }
+    for (std::int64_t j = 0; j < routing_.count; ++j) weights[j] *= factor;
+}
+
+std::int32_t GroupStep::expert_of(std::int64_t pair) const {
+    // A NaN in the logits must not lead outside of the experts.
+    float expert = routes_[pair / count_ * 2 * count_ + pair % count_];
+    return expert >= 0.0f && expert < static_cast<float>(experts_) ? static_cast<std::int32_t>(expert) : 0;
+}
+
+void GroupStep::run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const {
+    std::int64_t pairs = sizes[dim_] * count_;
+    auto* next = reinterpret_cast<std::int32_t*>(scratch);  // of each expert: rows, then the next row
+    std::fill(next, next + experts_, 0);
+    for (std::int64_t pair = 0; pair < pairs; ++pair) ++next[expert_of(pair)];
+    std::int32_t row = 0;
+    std::int64_t group = 0;
+    for (std::int32_t expert = 0; expert < experts_; ++expert) {
+        std::int32_t rows = next[expert];
+        next[expert] = row;
+        row += rows;
+        if (rows > 0) {
+            groups_[group].expert = expert;
+            groups_[group++].end = row;
+        }
+    }
+    for (; group < pairs; ++group) groups_[group].expert = -1;
+    for (std::int64_t pair = 0; pair < pairs; ++pair) {
+        std::int32_t own = next[expert_of(pair)]++;
+        groups_[own].pair = static_cast<std::int32_t>(pair);
+        groups_[pair].row = own;
+    }
+}
+
+void DispatchStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
+    for (std::int64_t row = begin * count_; row < end * count_; ++row) {
+        std::int64_t pair = groups_[row].pair, token = pair / count_;
+        if (routes_ == nullptr) {
+            std::memcpy(y_ + row * width_, x_ + token * width_, width_ * sizeof(float));
+        } else {
+            float weight = routes_[(2 * token + 1) * count_ + pair % count_];
+            ops_.scale(x_ + token * width_, weight, width_, y_ + row * width_);
+        }
+    }
+}
+
+void DispatchQuantizedStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
+    std::int64_t scales = width_ / 32, sums = width_ / 16;
+    for (std::int64_t row = begin * count_; row < end * count_; ++row) {
+        std::int64_t token = groups_[row].pair / count_;
+        std::memcpy(y_.values + row * width_, x_.values + token * width_, width_);
+        std::memcpy(y_.scales + row * scales, x_.scales + token * scales, scales * sizeof(float));
+        std::memcpy(y_.sums + row * sums, x_.sums + token * sums, sums * sizeof(std::int16_t));
+    }
+}
+
+void ExpertMatmulStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
+    std::int64_t panels = num_panels(experts_[0].matrix.rows);
+    while (begin < end) {
+        std::int64_t group = begin / slabs_, stop = std::min(end, (group + 1) * slabs_);
+        if (groups_[group].expert < 0) return;  // so are all behind it
+        std::int64_t last = stop - group * slabs_;
+        multiply(group, (begin - group * slabs_) * kSlab, std::min(last * kSlab, panels), scratch);
+        begin = stop;
+    }
+}
+
+void ExpertMatmulStep::multiply(std::int64_t group, std::int64_t panel_begin, std::int64_t panel_end,
+                                std::byte* scratch) const {
+    const std::int32_t expert = groups_[group].expert;
+    const Matrix& w = experts_[expert].matrix;
+    const std::int64_t row = group == 0 ? 0 : groups_[group - 1].end;
+    Activations x{nullptr, nullptr, nullptr, nullptr};
+    if (is_quantized(w.type)) {
+        x = {x_.values + row * w.k, x_.scales + row * (w.k / 32), x_.sums + row * (w.k / 16), nullptr};
+    } else {
+        x.floats = x_.floats + row * w.k;
+    }
+    Output out{y_ + row * w.rows, w.rows, bias_ == nullptr ? nullptr : bias_ + expert * w.rows, nullptr};
+    kernels_.matmul(w, panel_begin, panel_end, x, groups_[group].end - row, out, scratch);
+}
+
+void CombineStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
+    for (std::int64_t token = begin; token < end; ++token) {
+        float* y = y_ + token * width_;
+        std::fill(y, y + width_, 0.0f);
+        for (std::int64_t j = 0; j < count_; ++j) {
+            const float* row = x_ + groups_[token * count_ + j].row * width_;
+            ops_.add_scaled(y, row, routes_ == nullptr ? 1.0f : routes_[(2 * token + 1) * count_ + j],
+                            width_);
+        }
+    }
+}
+
+}  // namespace chaski

@@ -1,0 +1,189 @@
+// Mixture of experts: tokens choose experts, rows are sorted by expert, and each expert multiplies its rows.
+//
+// A token that chooses `count` experts makes `count` pairs; pair number token · count + j is its j-th choice.
+// Between dispatching and combining there is one row for each pair, sorted by expert, then by token.
+#pragma once
+
+#include <vector>
+
+#include "elementwise.h"
+#include "matmul.h"
+
+namespace chaski {
+
+// How scores become weights; the numbers are those of Python's Gating.
+enum class Gating : int { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2 };
+
+struct Routing {
+    std::int64_t experts;
+    std::int64_t count;  // of experts that a token chooses
+    Gating gating;
+    bool normalized;
+    float scale;
+    const float* bias;  // [experts], added to choose only; or null
+};
+
+// [token][2][count]: the chosen experts, best first and the lower one of equals, and their weights.
+class RouteStep final : public RowStep {
+   public:
+    RouteStep(int dim, const Routing& routing, const float* logits, float* routes)
+        : RowStep(dim), routing_(routing), logits_(logits), routes_(routes) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
+    std::size_t scratch_bytes() const override { return 2 * routing_.experts * sizeof(float); }
+
+   private:
+    void score(const float* logits, float* scores) const;
+    void choose(float* ranks, float* experts) const;
+    void weigh(const float* scores, const float* experts, float* weights) const;
+
+    const Routing routing_;
+    const float* logits_;
+    float* routes_;
+};
+
+// Four lists of [token · count] entries side by side. Entry i of `pair` is the pair of row i, of `row` the
+// row of pair i. Groups are the experts that were chosen, in ascending order: entry i of `expert` is that of
+// group i, or -1 behind the last one, and `end` is where its rows end.
+struct Group {
+    std::int32_t pair;
+    std::int32_t row;
+    std::int32_t expert;
+    std::int32_t end;
+};
+
+class GroupStep final : public Step {
+   public:
+    GroupStep(int dim, std::int64_t experts, std::int64_t count, const float* routes, Group* groups)
+        : dim_(dim), experts_(experts), count_(count), routes_(routes), groups_(groups) {}
+    std::int64_t items(const Sizes& sizes) const override { return sizes[dim_] == 0 ? 0 : 1; }
+    std::int64_t grain(const Sizes&, int) const override { return 1; }
+    void run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const override;
+    std::size_t scratch_bytes() const override { return experts_ * sizeof(std::int32_t); }
+
+   private:
+    std::int32_t expert_of(std::int64_t pair) const;
+
+    const int dim_;
+    const std::int64_t experts_;
+    const std::int64_t count_;
+    const float* routes_;
+    Group* groups_;
+};
+
+// Rows of tokens to rows of pairs; where `routes` is given, each times its weight.
+class DispatchStep final : public RowStep {
+   public:
+    DispatchStep(const Ops& ops, int dim, std::int64_t count, std::int64_t width, const float* x,
+                 const float* routes, const Group* groups, float* y)
+        : RowStep(dim),
+          ops_(ops),
+          count_(count),
+          width_(width),
+          x_(x),
+          routes_(routes),
+          groups_(groups),
+          y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const Ops& ops_;
+    const std::int64_t count_;
+    const std::int64_t width_;
+    const float* x_;
+    const float* routes_;
+    const Group* groups_;
+    float* y_;
+};
+
+// The same of rows that are quantized already.
+class DispatchQuantizedStep final : public RowStep {
+   public:
+    DispatchQuantizedStep(int dim, std::int64_t count, std::int64_t width, const Activations& x,
+                          const Group* groups, const Activations& y)
+        : RowStep(dim), count_(count), width_(width), x_(x), groups_(groups), y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const std::int64_t count_;
+    const std::int64_t width_;
+    const Activations x_;
+    const Group* groups_;
+    const Activations y_;
+};
+
+// y = x · Wᵀ + bias with the matrix of each row's expert. An item is a slab of panels of one group, so only
+// chosen experts are read, and each once.
+class ExpertMatmulStep final : public Step {
+   public:
+    ExpertMatmulStep(const Kernels& kernels, int dim, std::int64_t max_tokens, std::int64_t count,
+                     std::vector<OwnedMatrix> experts, const float* bias, const Activations& x,
+                     const Group* groups, float* y)
+        : kernels_(kernels),
+          dim_(dim),
+          max_tokens_(max_tokens),
+          count_(count),
+          experts_(std::move(experts)),
+          slabs_((num_panels(experts_[0].matrix.rows) + kSlab - 1) / kSlab),
+          bias_(bias),
+          x_(x),
+          groups_(groups),
+          y_(y) {}
+    std::int64_t items(const Sizes& sizes) const override { return max_groups(sizes) * slabs_; }
+    std::int64_t grain(const Sizes& sizes, int threads) const override {
+        std::int64_t piece = items(sizes) / (8 * threads);
+        return piece < slabs_ ? piece : slabs_;
+    }
+    void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
+    std::size_t scratch_bytes() const override {
+        return static_cast<std::size_t>(kernels_.matmul_scratch_bytes(experts_[0].matrix, max_tokens_));
+    }
+
+   private:
+    static constexpr std::int64_t kSlab = 4;  // panels
+
+    std::int64_t max_groups(const Sizes& sizes) const {
+        auto experts = static_cast<std::int64_t>(experts_.size());
+        std::int64_t pairs = sizes[dim_] * count_;
+        return pairs < experts ? pairs : experts;
+    }
+    void multiply(std::int64_t group, std::int64_t panel_begin, std::int64_t panel_end,
+                  std::byte* scratch) const;
+
+    const Kernels& kernels_;
+    const int dim_;
+    const std::int64_t max_tokens_;
+    const std::int64_t count_;
+    const std::vector<OwnedMatrix> experts_;
+    const std::int64_t slabs_;
+    const float* bias_;  // [expert][rows], or null
+    const Activations x_;
+    const Group* groups_;
+    float* y_;
+};
+
+// The sum of a token's rows in the order of its choices, each times its weight where `routes` is given.
+class CombineStep final : public RowStep {
+   public:
+    CombineStep(const Ops& ops, int dim, std::int64_t count, std::int64_t width, const float* x,
+                const float* routes, const Group* groups, float* y)
+        : RowStep(dim),
+          ops_(ops),
+          count_(count),
+          width_(width),
+          x_(x),
+          routes_(routes),
+          groups_(groups),
+          y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const Ops& ops_;
+    const std::int64_t count_;
+    const std::int64_t width_;
+    const float* x_;
+    const float* routes_;
+    const Group* groups_;
+    float* y_;
+};
+
+}  // namespace chaski

@@ -1,0 +1,118 @@
+"""Routing and the matrices of experts: kernels against the definition, and ties to the lower number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from chaski import _native
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.quant import QuantType
+from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml.expert_ops import Gating, combine, dispatch, expert_linear, group, route
+from chaski.ml.graph import Dim, DType, Graph, Weight
+
+F32 = npt.NDArray[np.float32]
+
+IDS, EXPERTS, SIZE, HIDDEN = 50, 7, 64, 40
+PLACES = [("reference", "auto"), *(("cpu", name) for name in _native.isa_names())]
+
+
+class Mixture:
+    """A graph of every operation over embedded ids, on one backend."""
+
+    def __init__(
+        self,
+        folder: Path,
+        place: tuple[str, str],
+        gating: Gating,
+        count: int = 3,
+        type: QuantType = QuantType.F32,
+        *,
+        normalized: bool = False,
+        weighs_inputs: bool = False,
+    ) -> None:
+        self.backend = open_backend(place[0], BackendOptions(threads=2, isa=place[1]))
+        w = self._weights(folder, type)
+        graph = Graph()
+        ids = graph.input("ids", (Dim("tokens", 200),), DType.I32)
+        routes = route(
+            ops.embedding(ids, w["logits"]),
+            count,
+            gating,
+            normalized=normalized,
+            scale=1.5,
+            bias=w["rank"] if gating is Gating.SIGMOID else None,
+        )
+        groups = group(routes, EXPERTS)
+        rows = dispatch(ops.embedding(ids, w["x"]), groups, routes if weighs_inputs else None)
+        hidden = expert_linear(rows, groups, w["matrices"], w["bias"])
+        graph.output("routes", routes.reshape(2 * count))
+        graph.output("y", combine(hidden, groups, None if weighs_inputs else routes))
+        self.plan = self.backend.compile(graph)
+        self.backend.load(lambda _: None)
+
+    def _weights(self, folder: Path, type: QuantType) -> dict[str, Weight]:
+        random = np.random.default_rng(4)
+        arrays = {
+            "logits": np.round(random.standard_normal((IDS, EXPERTS)) * 2),  # many of them are equal
+            "rank": random.standard_normal(EXPERTS),
+            "x": random.standard_normal((IDS, SIZE)),
+            "matrices": random.standard_normal((EXPERTS, HIDDEN, SIZE)) / 8,
+            "bias": random.standard_normal((EXPERTS, HIDDEN)),
+        }
+        types = {name: type if name == "matrices" else QuantType.F32 for name in arrays}
+        tensors = {name: (a.astype(np.float32), types[name]) for name, a in arrays.items()}
+        write_gguf(folder / "experts.gguf", {"general.architecture": "test"}, tensors)
+        weights = {name: Weight(a.shape, plain=name == "bias", name=name) for name, a in arrays.items()}
+        with open_gguf(folder / "experts.gguf") as file:
+            self.backend.place([(weights[name], file.tensors[name]) for name in arrays])
+            return weights
+
+    def run(self, ids: npt.NDArray[np.int64]) -> tuple[F32, F32]:
+        self.plan.inputs["ids"][: len(ids)] = ids
+        self.plan.run({"tokens": len(ids)})
+        return self.plan.output("routes").copy(), self.plan.output("y").copy()
+
+
+@pytest.mark.parametrize("gating", Gating)
+@pytest.mark.parametrize(("normalized", "weighs_inputs"), [(False, True), (True, False)])
+@pytest.mark.parametrize("place", PLACES[1:], ids=str)
+def test_kernels_follow_the_definition(
+    tmp_path: Path, place: tuple[str, str], gating: Gating, normalized: bool, weighs_inputs: bool
+) -> None:
+    ids = np.random.default_rng(2).integers(IDS, size=150)
+    wanted, found = (
+        Mixture(tmp_path, at, gating, normalized=normalized, weighs_inputs=weighs_inputs).run(ids)
+        for at in (PLACES[0], place)
+    )
+    np.testing.assert_array_equal(found[0][:, :3], wanted[0][:, :3])
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+    np.testing.assert_allclose(found[1], wanted[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_of_equals_the_lower_number_is_chosen(tmp_path: Path, place: tuple[str, str]) -> None:
+    routes, _ = Mixture(tmp_path, place, Gating.CHOSEN_SOFTMAX, count=EXPERTS).run(np.arange(IDS))
+    random = np.random.default_rng(4)
+    logits = np.round(random.standard_normal((IDS, EXPERTS)) * 2)
+    ties = 0
+    for row, chosen in zip(logits, routes[:, :EXPERTS].astype(int), strict=True):
+        assert chosen.tolist() == sorted(range(EXPERTS), key=lambda expert: (-row[expert], expert))
+        ties += len(set(row)) < EXPERTS
+    assert ties > IDS // 2
+
+
+@pytest.mark.parametrize("type", [QuantType.F32, QuantType.Q8_0, QuantType.Q4_0])
+@pytest.mark.parametrize("place", PLACES[1:], ids=str)
+def test_bits_do_not_depend_on_the_batch(tmp_path: Path, place: tuple[str, str], type: QuantType) -> None:
+    """Experts with one row, few, and so many that other kernels take them."""
+    mixture = Mixture(tmp_path, place, Gating.SOFTMAX, type=type)
+    ids = np.random.default_rng(2).integers(IDS, size=200)
+    _, whole = mixture.run(ids)
+    for begin, end in ((0, 1), (1, 3), (3, 40), (40, 200)):
+        np.testing.assert_array_equal(mixture.run(ids[begin:end])[1], whole[begin:end])
