@@ -25,6 +25,7 @@ from chaski.model.input import Batch
 from chaski.model.program import Program
 from chaski.model.registry import Model, build_model
 from chaski.model.weights import place_weights
+from chaski.runner.generation import Shift
 
 SIZE = CacheSize(sequences=8, capacity=1024, max_batch=256)
 HISTORY = 512
@@ -99,10 +100,13 @@ class Running:
         return count
 
     def shift(self, sequence: int) -> None:
-        """Drop half of a sequence but its beginning; where what is behind is shared, drop that too."""
-        length = self.cache.length(sequence)
+        """Drop half of a sequence but its beginning, as the runner does.
+
+        Where what is behind is shared, drop that too.
+        """
+        dropped = Shift(self.cache.length(sequence), num_keep=4).dropped()
         try:
-            self.cache.remove(sequence, 4, 4 + length // 2)
+            self.cache.remove(sequence, dropped.start, dropped.stop)
         except NotSupportedError:
             self.cache.remove(sequence, 4)
 
