@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from chaski.model.registry import ARCHITECTURES
 from tools.docs import PAGES
 
 ROOT = Path(__file__).parent.parent
@@ -27,3 +28,21 @@ def test_links_of_the_pages_lead_somewhere() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_first_page_runs_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    code = next(re.finditer(r"```python\n(import chaski.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+    names: dict[str, object] = {}
+    exec(code[1], names)
+    assert "--threads" in capsys.readouterr().out
+    names["model"].close()  # type: ignore[attr-defined]
+
+
+def test_the_first_page_shows_the_model_as_it_is() -> None:
+    code = next(re.finditer(r"```python\n(class .*?)\n```", (ROOT / "README.md").read_text(), re.DOTALL))
+    assert code[1] in (ROOT / "chaski/model/arch/llama.py").read_text()
+
+
+def test_the_first_page_names_every_architecture() -> None:
+    row = next(re.finditer(r"\| architectures \|(.*)", (ROOT / "README.md").read_text()))[1]
+    assert {name for name in ARCHITECTURES if f"`{name}`" not in row} == set()
