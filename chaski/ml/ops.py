@@ -11,13 +11,16 @@ import numpy.typing as npt
 from chaski.ml.graph import DenseMask, KVBuffer, Mask, Rope, Shape, Tensor, Weight
 
 __all__ = [
+    "add_vector",
     "attention",
     "clamped_swiglu",
+    "columns",
     "embedding",
     "geglu",
     "gelu",
     "layer_norm",
     "linear",
+    "multiply",
     "position_scale",
     "rms_norm",
     "rope",
@@ -103,6 +106,27 @@ def position_scale(positions: Tensor, length: int, beta: float, offset: int = 0)
     return positions.graph.record(
         "position_scale", (positions,), shape, length=length, beta=beta, offset=offset
     )
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """a · b, element by element."""
+    _require(a.shape == b.shape, "multiply", a.shape, b.shape)
+    return a.graph.record("multiply", (a, b), a.shape)
+
+
+def add_vector(x: Tensor, vector: Weight) -> Tensor:
+    """x (n, size) plus, in every row, `vector`: (size,), or a plain (rows, size) of which it is the first."""
+    _require(x.shape[1:] == vector.shape[-1:], "add_vector", x.shape, vector.shape)
+    return x.graph.record("add_vector", (x, vector), x.shape)
+
+
+def columns(x: Tensor, first: int, count: int) -> Tensor:
+    """The elements `first` to first + count of each row of x (n, size) -> (n, count)."""
+    size = x.shape[1]
+    _require(
+        isinstance(size, int) and first >= 0 and first + count <= size, "columns", x.shape, (first, count)
+    )
+    return x.graph.record("columns", (x,), (x.shape[0], count), first=first, count=count)
 
 
 def times(x: Tensor, factors: Tensor) -> Tensor:

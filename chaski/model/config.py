@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.pooling import Pooling, read_pooling
 from chaski.model.rope import RopeConfig, read_rope
 
-__all__ = ["DecoderConfig", "refuse", "vocab_size"]
+__all__ = ["DecoderConfig", "kv_heads", "refuse", "vocab_size"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,13 @@ class DecoderConfig:
     eps: float
     rope: RopeConfig
     pooling: Pooling | None
+    is_causal: bool
 
     @classmethod
-    def read(cls, file: GGUFFile) -> DecoderConfig:
-        """Raises ModelError for a key that is missing or of another type, UnsupportedError for a value."""
+    def read(cls, file: GGUFFile, eps: str = "layer_norm_rms_epsilon") -> DecoderConfig:
+        """`eps` names the key of the norms' epsilon.
+
+        Raises ModelError for a key that is missing or of another type, UnsupportedError for a value."""
         arch = file.architecture
         hidden_size = file.get(f"{arch}.embedding_length", int)
         num_heads = file.get(f"{arch}.attention.head_count", int)
@@ -43,13 +48,22 @@ class DecoderConfig:
             ffn_size=file.get(f"{arch}.feed_forward_length", int),
             num_layers=file.get(f"{arch}.block_count", int),
             num_heads=num_heads,
-            num_kv_heads=file.get(f"{arch}.attention.head_count_kv", int, num_heads),
+            num_kv_heads=max(kv_heads(file, 1)),
             head_size=head_size,
             value_size=file.get(f"{arch}.attention.value_length", int, head_size),
-            eps=file.get(f"{arch}.attention.layer_norm_rms_epsilon", float),
+            eps=file.get(f"{arch}.attention.{eps}", float),
             rope=read_rope(file, head_size),
             pooling=read_pooling(file),
+            is_causal=file.get(f"{arch}.attention.causal", bool, True),
         )
+
+
+def kv_heads(file: GGUFFile, num_layers: int) -> list[int]:
+    """The key/value heads of each layer: files have one number for all, or one for each."""
+    key = f"{file.architecture}.attention.head_count_kv"
+    if isinstance(file.metadata.get(key), np.ndarray):
+        return [int(heads) for heads in file.get(key, list[int])]
+    return [file.get(key, int, file.get(f"{file.architecture}.attention.head_count", int))] * num_layers
 
 
 def refuse(file: GGUFFile, key: str, allowed: int, what: str) -> None:

@@ -18,9 +18,11 @@ __all__ = ["ARCHITECTURES", "Model", "build_model"]
 ARCHITECTURES = {
     "gemma3": "gemma3",
     "gpt-oss": "gptoss",
+    "lfm2": "lfm2",
     "llama": "llama",
     "llama4": "llama4",
     "mistral3": "mistral3",
+    "nomic-bert": "nomicbert",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3moe": "qwen3moe",
@@ -39,6 +41,10 @@ class ModelConfig(Protocol):
     @property
     def pooling(self) -> Pooling | None:
         """How outputs become one vector, for a model that makes embeddings; None for one of text."""
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a token sees nothing behind itself. Else a text is computed as one group, in one batch."""
 
 
 class Model(Protocol):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
+from chaski.model.pooling import Pooling
 from chaski.model.registry import ModelConfig
 from chaski.runner.conversation import shortened
 from chaski.runner.generation import Generation, Request, Shift
@@ -118,7 +119,10 @@ class Prompts:
             raise UnsupportedError(f"{self._name}: this model does not support embeddings")
         if not texts:
             raise OptionError("there is no text to embed; give at least one")
-        return [PooledOutput(self._embeddable(text, truncate), self._config.pooling) for text in texts]
+        return [self._pooled(self._embeddable(text, truncate), self._config.pooling) for text in texts]
+
+    def _pooled(self, ids: list[int], pooling: Pooling) -> PooledOutput:
+        return PooledOutput(ids, pooling, () if self._config.is_causal else (range(len(ids)),))
 
     def _embeddable(self, text: str | Items[int], truncate: bool) -> list[int]:
         ids = self._checked(self.tokenizer.encode(text) if isinstance(text, str) else text)

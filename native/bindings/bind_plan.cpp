@@ -148,6 +148,26 @@ class PlanBuilder {
         map2(dim, width, a, b, y, -1, barrier, ops_.add);
     }
 
+    void multiply(int dim, std::int64_t width, std::size_t a, std::size_t b, std::size_t y,
+                  std::int64_t quantized, bool barrier) {
+        map2(dim, width, a, b, y, quantized, barrier, ops_.multiply);
+    }
+    // Adds a vector of the weights to every row.
+    void add_vector(int dim, std::int64_t width, const Weights* weights, std::int64_t vector_at,
+                    std::size_t x, std::size_t y, bool barrier) {
+        const float* v = vector(weights, vector_at, width);
+        require(v != nullptr, "add_vector: no vector");
+        norm(dim, 1, width, x, y, -1, barrier,
+             [&ops = ops_, v, width](const float* row, float* result) { ops.add(row, v, width, result); });
+    }
+    void columns(int dim, std::int64_t source_width, std::int64_t first, std::int64_t width, std::size_t x,
+                 std::size_t y, bool barrier) {
+        require(first >= 0 && first + width <= source_width, "columns: out of range");
+        add(std::make_unique<ColumnsStep>(dim, source_width, first, width, in<float>(x, dim, source_width),
+                                          in<float>(y, dim, width)),
+            barrier);
+    }
+
     void gelu(int dim, std::int64_t width, std::size_t x, std::size_t y, std::int64_t quantized,
               bool barrier) {
         map1(dim, width, x, y, quantized, barrier, ops_.gelu);
@@ -525,6 +545,12 @@ void bind_plan(nb::module_& m) {
         .def("clamped_swiglu", &PlanBuilder::clamped_swiglu, "dim"_a, "width"_a, "alpha"_a, "limit"_a,
              "gate"_a, "up"_a, "y"_a, "quantized"_a, "barrier"_a)
         .def("add", &PlanBuilder::add_rows, "dim"_a, "width"_a, "a"_a, "b"_a, "y"_a, "barrier"_a)
+        .def("multiply", &PlanBuilder::multiply, "dim"_a, "width"_a, "a"_a, "b"_a, "y"_a, "quantized"_a,
+             "barrier"_a)
+        .def("add_vector", &PlanBuilder::add_vector, "dim"_a, "width"_a, "weights"_a.none(), "vector"_a,
+             "x"_a, "y"_a, "barrier"_a)
+        .def("columns", &PlanBuilder::columns, "dim"_a, "source_width"_a, "first"_a, "width"_a, "x"_a, "y"_a,
+             "barrier"_a)
         .def("gelu", &PlanBuilder::gelu, "dim"_a, "width"_a, "x"_a, "y"_a, "quantized"_a, "barrier"_a)
         .def("softcap", &PlanBuilder::softcap, "dim"_a, "width"_a, "cap"_a, "x"_a, "y"_a, "barrier"_a)
         .def("scale", &PlanBuilder::scale, "dim"_a, "width"_a, "factor"_a, "x"_a, "y"_a, "barrier"_a)

@@ -97,6 +97,7 @@ struct Ops {
     void (*gelu)(const float* x, std::int64_t count, float* y);
     void (*softcap)(const float* x, float cap, std::int64_t count, float* y);
     void (*scale)(const float* x, float factor, std::int64_t count, float* y);
+    void (*multiply)(const float* a, const float* b, std::int64_t count, float* y);
     void (*add)(const float* a, const float* b, std::int64_t count, float* y);
     // y = fma(x, factor, y).
     void (*add_scaled)(float* y, const float* x, float factor, std::int64_t count);

@@ -122,6 +122,10 @@ void add(const float* a, const float* b, std::int64_t count, float* y) {
     map2(a, b, count, y, [](F32x16 u, F32x16 v) { return u + v; });
 }
 
+void multiply(const float* a, const float* b, std::int64_t count, float* y) {
+    map2(a, b, count, y, [](F32x16 u, F32x16 v) { return u * v; });
+}
+
 void add_scaled(float* y, const float* x, float factor, std::int64_t count) {
     map2(x, y, count, y, [&](F32x16 u, F32x16 v) { return fma(u, splat(factor), v); });
 }
@@ -152,6 +156,7 @@ const Ops kOps = {
     .gelu = gelu,
     .softcap = softcap,
     .scale = scale,
+    .multiply = multiply,
     .add = add,
     .add_scaled = add_scaled,
     .rope = rope,

@@ -25,6 +25,12 @@ void RopeTableStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std:
     }
 }
 
+void ColumnsStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
+    for (std::int64_t i = begin; i < end; ++i) {
+        std::memcpy(y_ + i * width_, x_ + i * source_width_ + first_, width_ * sizeof(float));
+    }
+}
+
 void PositionScaleStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
     for (std::int64_t i = begin; i < end; ++i) {
         std::int64_t steps = (positions_[i] + offset_) / length_;

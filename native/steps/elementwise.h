@@ -125,6 +125,22 @@ class QuantizeStep final : public ElementStep {
     const Quantizer quantize_;
 };
 
+// Copies `width` elements of each row of `source_width`, from `first` on.
+class ColumnsStep final : public RowStep {
+   public:
+    ColumnsStep(int dim, std::int64_t source_width, std::int64_t first, std::int64_t width, const float* x,
+                float* y)
+        : RowStep(dim), source_width_(source_width), first_(first), width_(width), x_(x), y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const std::int64_t source_width_;
+    const std::int64_t first_;
+    const std::int64_t width_;
+    const float* x_;
+    float* y_;
+};
+
 // Each row times its own factor.
 class TimesStep final : public RowStep {
    public:

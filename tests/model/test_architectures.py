@@ -14,7 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 import chaski
+from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.quant import QuantType, dequantize
 from chaski.formats.requantize import requantize
 from chaski.kvcache import CacheSize, KVTypes, build_cache
 from chaski.ml import BackendOptions, open_backend
@@ -110,6 +113,31 @@ def test_a_cached_prefix_gives_the_same_text(name: str, path: Path) -> None:
         cached = model.generate(ids[:80], num_predict=8, temperature=0, logprobs=True)
     assert cached.token_ids == fresh.token_ids
     assert cached.logprobs == fresh.logprobs
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "change", "message"),
+    [
+        ("qwen3moe", "blk.1.ffn_up_exps.weight", None, "tensor blk.1.ffn_up_exps.weight .* is missing"),
+        ("gpt-oss", "blk.0.attn_sinks.weight", None, "tensor blk.0.attn_sinks.weight .* is missing"),
+        ("gemma3", "blk.0.attn_gate.weight", (2, 2), "has no use for tensors blk.0.attn_gate.weight"),
+        ("llama4", "blk.1.ffn_down_exps.weight", (3, 32, 32), r"has shape \(3, 32, 32\), but .* \(4, 32, 32\)"),
+        ("lfm2", "blk.0.shortconv.conv.weight", (32, 4), r"has shape \(32, 4\), but .* \(32, 3\)"),
+    ],
+)
+def test_what_a_file_has_too_much_or_too_little_is_refused(
+    name: str, tensor: str, change: tuple[int, ...] | None, message: str, tmp_path: Path
+) -> None:
+    with open_gguf(DATA / f"{name}.gguf") as file:
+        arrays = {key: dequantize(info.data, info.type, info.shape) for key, info in file.tensors.items()}
+        if change is None:
+            del arrays[tensor]
+        else:
+            arrays[tensor] = np.zeros(change, np.float32)
+        tensors = {key: (array, QuantType.F32) for key, array in arrays.items()}
+        write_gguf(tmp_path / "changed.gguf", file.metadata, tensors)
+    with pytest.raises(ModelError, match=message):
+        chaski.load(tmp_path / "changed.gguf")
 
 
 class Runs:

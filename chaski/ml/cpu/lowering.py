@@ -224,6 +224,37 @@ class Lowering:
     def _gated(self, node: Tensor, gate: Tensor, up: Tensor) -> None:
         self._each_element(node, gate, quantizes=True, gate=self.buffer(gate), up=self.buffer(up))
 
+    def _multiply(self, node: Tensor, a: Tensor, b: Tensor) -> None:
+        self._each_element(node, a, quantizes=True, a=self.buffer(a), b=self.buffer(b))
+
+    def _add_vector(self, node: Tensor, x: Tensor, vector: Weight) -> None:
+        y = self._new(node)
+        self._call(
+            "add_vector",
+            (self.buffer(x),),
+            (y,),
+            dim=self._dim(node),
+            width=_width(node),
+            weights=self._weights,
+            vector=_offset(vector),
+            x=self.buffer(x),
+            y=y,
+        )
+
+    def _columns(self, node: Tensor, x: Tensor) -> None:
+        y = self._new(node)
+        self._call(
+            "columns",
+            (self.buffer(x),),
+            (y,),
+            dim=self._dim(node),
+            source_width=_width(x),
+            first=node.attributes["first"],
+            width=_width(node),
+            x=self.buffer(x),
+            y=y,
+        )
+
     def _gelu(self, node: Tensor, x: Tensor) -> None:
         self._each_element(node, x, quantizes=True, x=self.buffer(x))
 

@@ -2,13 +2,14 @@
 
 from chaski.ml.nn.attention import attention
 from chaski.ml.nn.experts import Experts, Routing, SharedExpert
-from chaski.ml.nn.layers import Embedding, Linear, RMSNorm, SwiGLU
+from chaski.ml.nn.layers import Embedding, LayerNorm, Linear, RMSNorm, SwiGLU
 from chaski.ml.nn.module import Module
 from chaski.ml.nn.rope import RopeFactors
 
 __all__ = [
     "Embedding",
     "Experts",
+    "LayerNorm",
     "Linear",
     "Module",
     "RMSNorm",

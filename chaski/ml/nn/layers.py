@@ -8,7 +8,7 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.nn.module import Module
 
-__all__ = ["Embedding", "Linear", "RMSNorm", "SwiGLU"]
+__all__ = ["Embedding", "LayerNorm", "Linear", "RMSNorm", "SwiGLU"]
 
 
 class Linear(Module):
@@ -45,6 +45,18 @@ class RMSNorm(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.rms_norm(x, self.weight, self._eps)
+
+
+class LayerNorm(Module):
+    """Normalization to mean 0 and variance 1 over the last dimension."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        self.weight = Weight((size,))
+        self.bias = Weight((size,))
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.layer_norm(x, self.weight, self.bias, self._eps)
 
 
 class SwiGLU(Module):

@@ -93,6 +93,19 @@ def position_scale(positions: I32, *, length: int, beta: float, offset: int) -> 
     return (1 + beta * np.log1p(steps)).astype(np.float32)[:, None]
 
 
+def multiply(a: F32, b: F32) -> F32:
+    return a * b
+
+
+def add_vector(x: F32, vector: F32) -> F32:
+    y: F32 = x + np.atleast_2d(vector)[0]
+    return y
+
+
+def columns(x: F32, *, first: int, count: int) -> F32:
+    return x[:, first : first + count]
+
+
 def times(x: F32, factors: F32) -> F32:
     return x * factors.reshape(-1, *[1] * (x.ndim - 1))
 
@@ -234,6 +247,9 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         add,
         scale,
         times,
+        multiply,
+        add_vector,
+        columns,
         rows,
         rms_norm,
         layer_norm,

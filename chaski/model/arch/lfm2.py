@@ -1,0 +1,101 @@
+"""LFM 2 (Liquid AI 2025): most layers convolve the last few tokens, some attend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Recurrent, RecurrentLayer, StateShape
+from chaski.ml import ops
+from chaski.ml.graph import Tensor, Weight
+from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, SwiGLU
+from chaski.model.arch.qwen3 import Attention
+from chaski.model.config import DecoderConfig, kv_heads
+from chaski.model.input import Inputs
+
+
+class Filter(Module):
+    def __init__(self, channels: int, taps: int) -> None:
+        self.weight = Weight((channels, taps), host=True)
+
+
+class ShortConv(Module):
+    """out(c · conv(b · x)) with b, c and x from one matrix."""
+
+    def __init__(self, hidden_size: int, taps: int) -> None:
+        self._size = hidden_size
+        self.in_proj = Linear(hidden_size, 3 * hidden_size)
+        self.conv = Filter(hidden_size, taps)
+        self.out_proj = Linear(hidden_size, hidden_size)
+
+    def __call__(self, x: Tensor, cache: RecurrentLayer) -> Tensor:
+        parts = self.in_proj(x)
+        b, c, x = (ops.columns(parts, i * self._size, self._size) for i in range(3))
+        (states,) = cache.states
+        assert self.conv.weight.array is not None
+        y = ops.short_conv(ops.multiply(b, x), self.conv.weight.array, states, cache.segments)
+        return self.out_proj(ops.multiply(c, y))
+
+
+class Layer(Module):
+    def __init__(self, config: DecoderConfig) -> None:
+        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.ffn = SwiGLU(config.hidden_size, config.ffn_size)
+
+    def finish(self, x: Tensor, h: Tensor, outputs: Tensor | None) -> Tensor:
+        if outputs is not None:  # the last layer goes on with the rows that need logits only
+            h, x = h.rows(outputs), x.rows(outputs)
+        x = x + h
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class AttentionLayer(Layer):
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__(config)
+        self.attn = Attention(config)
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
+        return self.finish(x, self.attn(self.attn_norm(x), rope, cache), outputs)
+
+
+class ConvLayer(Layer):
+    def __init__(self, config: DecoderConfig, taps: int) -> None:
+        super().__init__(config)
+        self.shortconv = ShortConv(config.hidden_size, taps)
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: RecurrentLayer, outputs: Tensor | None) -> Tensor:
+        return self.finish(x, self.shortconv(self.attn_norm(x), cache), outputs)
+
+
+class Model(Module):
+    def __init__(self, file: GGUFFile) -> None:
+        self.config = config = DecoderConfig.read(file)
+        self._taps = file.get("lfm2.shortconv.l_cache", int)
+        self.token_embd = Embedding(config.vocab_size, config.hidden_size)
+        self.blk = [
+            AttentionLayer(config) if heads else ConvLayer(config, self._taps)
+            for heads in kv_heads(file, config.num_layers)
+        ]
+        self.token_embd_norm = RMSNorm(
+            config.hidden_size, config.eps
+        )  # it is the last one, in spite of its name
+        self.output = Linear(config.hidden_size, config.vocab_size, optional=True)
+        self._rope = config.rope.rope(halves=True)
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        c = self.config
+        attending = Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope))
+        convolving = Recurrent((StateShape(self._taps - 1, c.hidden_size),))
+        return [attending if isinstance(layer, AttentionLayer) else convolving for layer in self.blk]
+
+    def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
+        rope = ops.rope_table(inputs.positions, self._rope)
+        x = self.token_embd(inputs.tokens)
+        for layer, cache in zip(self.blk, caches, strict=True):
+            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
+        x = self.token_embd_norm(x)
+        if self.config.pooling is not None:
+            return x
+        return self.output(x) if self.output.weight.is_present else self.token_embd.project(x)
