@@ -23,3 +23,5 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
         if variable.name != "CHASKI_ISA":
             monkeypatch.delenv(variable.name, raising=False)
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path_factory.getbasetemp() / "no-models"))
+    # Nothing listens there: a server of the user's is none of a test's business.
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")

@@ -19,6 +19,8 @@ _COMMANDS = (
     "push",
     "create",
     "list",
+    "ps",
+    "stop",
     "show",
     "cp",
     "rm",

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
+
+from chaski.cli.session import Session
+
+if TYPE_CHECKING:
+    from chaski.cli.remote import RemoteModel
 
 __all__ = ["command"]
 
@@ -44,21 +50,49 @@ def command(
 ) -> None:
     """Answer PROMPT with MODEL, a name or a path to a GGUF file; without a prompt, chat.
 
-    Text on the standard input is put before the prompt. A model that is not here is pulled.
+    Text on the standard input is put before the prompt. A model that is not here is pulled. A running
+    server that has the model answers, unless an option says how to load it.
     """
-    from chaski.cli.chat import chat
     from chaski.cli.progress import load_model
-    from chaski.cli.session import Session
 
     text = _whole_prompt(prompt)
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    is_own = bool(threads or context or backend != "cpu" or _is_path(model))
+    served = None if is_own else _of_server(model)
+    if served is not None:
+        _talk(Session(served, given, system=system, is_raw=raw, is_verbose=verbose), text)
+        return
     _pull_if_missing(model, insecure)
     with load_model(model, threads=threads, context=context, backend=backend) as loaded:
-        given = {name: value for name, value in options.items() if value not in (None, ())}
-        session = Session(loaded, given, system=system, is_raw=raw, is_verbose=verbose)
-        if text is None:
-            chat(session)
-        elif not session.answer(text):
-            raise click.exceptions.Exit(_INTERRUPTED)
+        _talk(Session(loaded, given, system=system, is_raw=raw, is_verbose=verbose), text)
+
+
+def _talk(session: Session, text: str | None) -> None:
+    """Answer the prompt, or chat where there is none."""
+    from chaski.cli.chat import chat
+
+    if text is None:
+        chat(session)
+    elif not session.answer(text):
+        raise click.exceptions.Exit(_INTERRUPTED)
+
+
+def _of_server(model: str) -> RemoteModel | None:
+    """The model of a running server; None without a server, or where it has no such model."""
+    from chaski.cli.remote import RemoteModel, running_server
+    from chaski.errors import ModelNotFoundError
+
+    remote = running_server()
+    if not remote.is_there():
+        return None
+    try:
+        return RemoteModel(remote, model)
+    except ModelNotFoundError:
+        return None
+
+
+def _is_path(model: str) -> bool:
+    return model.startswith(_PATHS) or model.endswith(".gguf")
 
 
 def _pull_if_missing(model: str, insecure: bool) -> None:
@@ -70,7 +104,7 @@ def _pull_if_missing(model: str, insecure: bool) -> None:
     try:
         find_model(model)
     except ModelNotFoundError as error:
-        if model.startswith(_PATHS) or model.endswith(".gguf"):
+        if _is_path(model):
             raise
         try:
             pull_model(model, insecure)

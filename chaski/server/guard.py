@@ -45,7 +45,7 @@ _DAY = "43200"
 
 
 class Guard:
-    """ASGI middleware. Refuses with a bare 403 what comes from the wrong place, and with 401 who has no key."""
+    """ASGI middleware. Refuses with a bare 403 what comes from a wrong place, with 401 who has no key."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app

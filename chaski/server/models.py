@@ -96,8 +96,28 @@ class Loaded:
         return self.used_at + self.keep_alive
 
     def suits(self, needs: Needs) -> bool:
-        """Whether a request can have it: with a context that is large enough, never mind how much larger."""
-        return not self.is_leaving and (needs.context is None or needs.context <= self.info.context)
+        """Whether a further request can have it."""
+        return not self.is_leaving and self.is_enough(needs)
+
+    def is_enough(self, needs: Needs) -> bool:
+        """Whether its context is large enough; never mind how much larger."""
+        return needs.context is None or needs.context <= self.info.context
+
+    def claim(self, count: int) -> None:
+        """Note further users."""
+        self.users += count
+        self.idle.clear()
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+@dataclass(slots=True, eq=False)
+class _Load:
+    """A model that is being loaded, and how many wait for it. loaded: it is there, with a claim for each."""
+
+    waiting: int = 0
+    loaded: Loaded | None = None
+    task: asyncio.Task[Loaded] = field(init=False)
 
 
 class Models:
@@ -107,9 +127,8 @@ class Models:
         self._settings = settings
         self._open_worker = open_worker
         self._loaded: dict[Path, Loaded] = {}
-        self._loads: dict[Path, asyncio.Task[None]] = {}
+        self._loads: dict[Path, _Load] = {}
         self._changing = asyncio.Lock()
-        self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -120,7 +139,7 @@ class Models:
     @property
     def waiting(self) -> int:
         """Requests that wait for a model to be loaded."""
-        return self._waiting
+        return sum(load.waiting for load in self._loads.values())
 
     @asynccontextmanager
     async def use(self, needs: Needs, client: str = "") -> AsyncIterator[Loaded]:
@@ -140,7 +159,7 @@ class Models:
                 self._start(self._unload(loaded))
             raise
         finally:
-            self._release(loaded, needs)
+            self._release(loaded, needs.keep_alive)
 
     async def expire(self, path: Path) -> None:
         """Unload a model, when the requests that use it now are answered."""
@@ -152,42 +171,51 @@ class Models:
 
     async def close(self) -> None:
         """Unload all, now."""
-        for task in [*self._loads.values(), *self._tasks]:
+        tasks = [*(load.task for load in self._loads.values()), *self._tasks]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._loads.values(), *self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         workers = [loaded.worker for loaded in self._loaded.values()]
         self._loaded.clear()
         await asyncio.gather(*(asyncio.to_thread(worker.close) for worker in workers))
 
     async def _claim(self, needs: Needs) -> Loaded:
         """The model with one more user, so that nobody takes it away."""
-        while (loaded := self._loaded.get(needs.path)) is None or not loaded.suits(needs):
-            await self._wait_for_load(needs)
-        loaded.users += 1
-        loaded.idle.clear()
-        if loaded.timer is not None:
-            loaded.timer.cancel()
-        return loaded
+        while True:
+            loaded = self._loaded.get(needs.path)
+            if loaded is not None and loaded.suits(needs):
+                loaded.claim(1)
+                return loaded
+            loaded = await self._wait_for_load(needs)
+            if loaded.is_enough(needs):
+                return loaded
+            self._release(loaded)
 
-    async def _wait_for_load(self, needs: Needs) -> None:
-        """Let it be loaded; everybody who wants it waits for the same load, which nobody's leaving ends."""
-        if self._waiting >= self._settings.max_queue:
+    async def _wait_for_load(self, needs: Needs) -> Loaded:
+        """Let it be loaded -> claimed. Who wants the same waits for the same load."""
+        if self.waiting >= self._settings.max_queue:
             raise BusyError("server busy, please try again.  maximum pending requests exceeded")
-        task = self._loads.get(needs.path)
-        if task is None:
-            task = self._loads[needs.path] = asyncio.create_task(self._bring(needs))
-            task.add_done_callback(lambda done: self._loads.pop(needs.path))
-        self._waiting += 1
+        load = self._loads.get(needs.path)
+        if load is None:
+            load = self._loads[needs.path] = _Load()
+            load.task = asyncio.create_task(self._bring(needs, load))
+            # An error is known to all who wait; where nobody does any more, it is nobody's.
+            load.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        load.waiting += 1
         try:
-            await asyncio.shield(task)
+            return await asyncio.shield(load.task)
+        except asyncio.CancelledError:
+            if load.loaded is not None:
+                self._release(load.loaded)
+            raise
         finally:
-            self._waiting -= 1
+            load.waiting -= 1
 
-    def _release(self, loaded: Loaded, needs: Needs) -> None:
+    def _release(self, loaded: Loaded, keep_alive: float | None = None) -> None:
         loaded.users -= 1
         loaded.used_at = time.time()
-        if needs.keep_alive is not None:
-            loaded.keep_alive = needs.keep_alive
+        if keep_alive is not None:
+            loaded.keep_alive = keep_alive
         if not loaded.users:
             self._rest(loaded)
 
@@ -219,18 +247,30 @@ class Models:
             del self._loaded[loaded.path]
         await asyncio.to_thread(loaded.worker.close)
 
-    async def _bring(self, needs: Needs) -> None:
-        async with self._changing:
-            there = self._loaded.get(needs.path)
-            if there is not None:
-                if there.suits(needs):
-                    return
-                await self._remove(there)
-            while len(self._loaded) >= self._settings.max_loaded:
-                await self._remove(self._oldest())
-            loaded = await self._load_somehow(needs)
-            self._loaded[needs.path] = loaded
-            self._rest(loaded)
+    async def _bring(self, needs: Needs, load: _Load) -> Loaded:
+        try:
+            async with self._changing:
+                loaded = await self._made_available(needs)
+                # Before anybody can take it away, it belongs to all who wait for it.
+                load.loaded = loaded
+                if load.waiting:
+                    loaded.claim(load.waiting)
+                else:
+                    self._rest(loaded)
+                return loaded
+        finally:
+            del self._loads[needs.path]
+
+    async def _made_available(self, needs: Needs) -> Loaded:
+        there = self._loaded.get(needs.path)
+        if there is not None:
+            if there.suits(needs):
+                return there
+            await self._remove(there)
+        while len(self._loaded) >= self._settings.max_loaded:
+            await self._remove(self._oldest())
+        loaded = self._loaded[needs.path] = await self._load_somehow(needs)
+        return loaded
 
     def _oldest(self) -> Loaded:
         """Who must go first: one that nobody uses if there is any, and that was used the longest ago."""

@@ -33,7 +33,6 @@ class Settings:
     max_loaded: int = _DEFAULT_LOADED
     max_queue: int = 512
     parallel: int | None = None
-    context: int | None = None
     private_registries: frozenset[str] = frozenset()
 
     @classmethod
@@ -51,7 +50,6 @@ class Settings:
             max_loaded=environment.max_loaded or _DEFAULT_LOADED,
             max_queue=environment.max_queue,
             parallel=environment.parallel,
-            context=environment.context,
             private_registries=frozenset(environment.private_registries),
         )
         settings.check()

@@ -77,9 +77,13 @@ def _answers(
 
 
 async def _wholes(answers: list[AsyncGenerator[Event, None]]) -> list[Whole]:
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(whole(answer)) for answer in answers]
-    return [task.result() for task in tasks]
+    tasks = [asyncio.create_task(whole(answer)) for answer in answers]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _chunks(

@@ -1,0 +1,55 @@
+"""`chaski ps`: the models that a running server holds in memory."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+import click
+
+__all__ = ["command"]
+
+_FOREVER_SECONDS = 20 * 365 * 86400
+
+
+@click.command("ps", short_help="List the models in memory.")
+@click.argument("prefix", default="")
+@click.help_option("-h", "--help")
+def command(prefix: str) -> None:
+    """List the models in the memory of the running server whose names begin with PREFIX."""
+    from chaski.cli.layout import file_size, table
+    from chaski.cli.remote import running_server
+
+    rows = [
+        (
+            model["name"],
+            model.get("digest", "")[:12],
+            file_size(model.get("size", 0)),
+            _processor(model.get("size", 0), model.get("size_vram", 0)),
+            model.get("context_length", ""),
+            _until(model.get("expires_at", "")),
+        )
+        for model in running_server().get("/api/ps")["models"]
+        if model["name"].lower().startswith(prefix.lower())
+    ]
+    click.echo(table([("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"), *rows], indent=""))
+
+
+def _processor(size: int, on_gpu: int) -> str:
+    if not on_gpu:
+        return "100% CPU"
+    share = round(100 * (size - on_gpu) / size) if size else 0
+    return f"{share}%/{100 - share}% CPU/GPU" if share else "100% GPU"
+
+
+def _until(text: str) -> str:
+    """When a model goes: `4 minutes from now`."""
+    from chaski.cli.layout import age
+
+    try:
+        left = datetime.fromisoformat(text).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return "Unknown"
+    if left > _FOREVER_SECONDS:
+        return "Forever"
+    return "Stopping..." if left < 0 else age(left).replace(" ago", " from now")

@@ -1,0 +1,181 @@
+"""A running server, as commands see it: `Remote` asks it, `RemoteModel` is one of its models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import TYPE_CHECKING, Any
+
+from chaski.errors import ChaskiError, ModelNotFoundError
+
+if TYPE_CHECKING:
+    from chaski.runner.events import Done, Event
+    from chaski.runner.stored import Defaults
+
+__all__ = ["Remote", "RemoteModel", "running_server"]
+
+# A server on this machine answers at once, or is not there.
+_KNOCK_SECONDS = 1.0
+_MAX_LINE = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A server at an address."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    key: str | None
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.host}:{self.port}"
+
+    def is_there(self) -> bool:
+        """Whether it answers."""
+        try:
+            with self._ask("HEAD", "/", None, _KNOCK_SECONDS) as response:
+                return response.status == 200
+        except ChaskiError:
+            return False
+
+    def get(self, path: str) -> Any:
+        """The object at an address. Raises ChaskiError."""
+        with self._ask("GET", path, None) as response:
+            return _object(response.read())
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The answer to an object. Raises ModelNotFoundError, or ChaskiError with what the server says."""
+        with self._ask("POST", path, body) as response:
+            return _object(response.read())
+
+    def lines(self, path: str, body: Mapping[str, Any]) -> Generator[Any, None, None]:
+        """The objects of a stream as they come; closing it stops the work."""
+        with self._ask("POST", path, body) as response:
+            while line := response.readline(_MAX_LINE):
+                found = _object(line)
+                if found.get("error"):
+                    raise ChaskiError(found["error"])
+                yield found
+
+    @contextmanager
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float | None = None
+    ) -> Iterator[HTTPResponse]:
+        kind = HTTPSConnection if self.scheme == "https" else HTTPConnection
+        prefix = f"/{self.path}" if self.path else ""
+        headers = {"Content-Type": "application/json"}
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        data = None if body is None else json.dumps(body).encode()
+        with closing(kind(self.host, self.port, timeout=timeout)) as connection:
+            try:
+                connection.request(method, prefix + path, data, headers)
+                response = connection.getresponse()
+                if response.status >= 400:
+                    raise _failure(response)
+                yield response
+            except (OSError, HTTPException) as error:
+                raise ChaskiError(
+                    f"could not connect to a server at {self.url} ({error}); run 'chaski serve' to start one"
+                ) from None
+
+
+class RemoteModel:
+    """A model of a server, with what a conversation on the terminal needs of an `LLM`."""
+
+    def __init__(self, remote: Remote, name: str) -> None:
+        """Raises ModelNotFoundError where the server has no such model."""
+        from chaski.runner.stored import Defaults
+
+        shown = remote.post("/api/show", {"model": name})
+        info = shown.get("model_info") or {}
+        architecture = info.get("general.architecture", "")
+        self._remote = remote
+        self._name = name
+        self.path = f"{name} at {remote.url}"
+        self.context: int = info.get(f"{architecture}.context_length", 0)
+        self.vocab_size: int = info.get(f"{architecture}.vocab_size", 0)
+        self.chat_template: str | None = shown.get("template")
+        self.defaults: Defaults = Defaults(system=shown.get("system"))
+
+    def stream(self, prompt: str, **options: Any) -> Generator[Event, None, None]:
+        """Continue a prompt as it is."""
+        return self._events("/api/generate", {"prompt": prompt, "raw": True}, options)
+
+    def stream_chat(
+        self, messages: Sequence[Mapping[str, Any]], **options: Any
+    ) -> Generator[Event, None, None]:
+        """Answer a conversation."""
+        return self._events("/api/chat", {"messages": list(messages)}, options)
+
+    def _events(
+        self, path: str, asked: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> Generator[Event, None, None]:
+        from chaski.runner.events import Text
+
+        given = dict(options)
+        truncate = given.pop("truncate", False)
+        body = {"model": self._name, **asked, "truncate": truncate, "options": given}
+        with closing(self._remote.lines(path, body)) as lines:
+            for line in lines:
+                message = line.get("message") or {}
+                text = (message.get("thinking") or "") + (
+                    message.get("content") or line.get("response") or ""
+                )
+                if text:
+                    yield Text(text)
+                if line.get("done"):
+                    yield _done(line)
+                    return
+        raise ChaskiError(f"{self._remote.url} broke off its answer")
+
+
+def running_server() -> Remote:
+    """The server that the environment names, whether it runs or not."""
+    from chaski.env import Environment
+    from chaski.server.address import Address
+
+    environment = Environment.read()
+    address = Address.parse(environment.host)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
+    return Remote(address.scheme, host, address.port, address.path, environment.api_key)
+
+
+def _failure(response: HTTPResponse) -> ChaskiError:
+    try:
+        text = json.loads(response.read(_MAX_LINE))["error"]
+    except (ValueError, LookupError, TypeError):
+        text = f"the server answered {response.status} {response.reason}"
+    return ModelNotFoundError(text) if response.status == 404 else ChaskiError(text)
+
+
+def _object(data: bytes) -> Any:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ChaskiError("the server answered something else than a JSON object")
+    return found
+
+
+def _done(line: Mapping[str, Any]) -> Done:
+    from chaski.runner.events import Done
+
+    return Done(
+        reason="length" if line.get("done_reason") == "length" else "stop",
+        prompt_tokens=line.get("prompt_eval_count", 0),
+        cached_tokens=line.get("prompt_cached_count", 0),
+        generated_tokens=line.get("eval_count", 0),
+        dropped_tokens=line.get("prompt_dropped_count", 0),
+        shifted_tokens=line.get("shifted_count", 0),
+        load_seconds=line.get("load_duration", 0) / 1e9,
+        prefill_seconds=line.get("prompt_eval_duration", 0) / 1e9,
+        decode_seconds=line.get("eval_duration", 0) / 1e9,
+    )

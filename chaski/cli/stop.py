@@ -1,0 +1,21 @@
+"""`chaski stop`: a model out of the memory of a running server."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["command"]
+
+
+@click.command("stop", short_help="Take a model out of memory.")
+@click.argument("model")
+@click.help_option("-h", "--help")
+def command(model: str) -> None:
+    """Let the running server unload MODEL, as soon as its requests are answered."""
+    from chaski.cli.remote import running_server
+    from chaski.errors import ModelNotFoundError
+
+    try:
+        running_server().post("/api/generate", {"model": model, "keep_alive": 0})
+    except ModelNotFoundError:
+        raise ModelNotFoundError(f'couldn\'t find model "{model}" to stop') from None

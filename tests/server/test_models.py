@@ -1,0 +1,217 @@
+"""Which models are loaded: with workers that say whether they fit."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaski.errors import BusyError, GGUFError, OutOfMemoryError
+from chaski.server.models import Models, Needs
+from chaski.server.queue import FairQueue
+from chaski.server.settings import Settings
+from tests.server.fake_worker import Script
+
+
+def needs(name: str, **more: Any) -> Needs:
+    return Needs(path=Path(f"/{name}"), name=name, **more)
+
+
+def with_models(test: Callable[[Models], Awaitable[None]], script: Script, **settings: Any) -> None:
+    async def run() -> None:
+        models = Models(Settings(**settings), script.open)
+        try:
+            await asyncio.wait_for(test(models), 10)
+        finally:
+            await models.close()
+            assert all(worker.pid is None for worker in script.opened)
+
+    asyncio.run(run())
+
+
+def names(models: Models) -> list[str]:
+    return [loaded.name for loaded in models.loaded]
+
+
+async def use(models: Models, name: str, **more: Any) -> None:
+    async with models.use(needs(name, **more)):
+        pass
+
+
+def test_a_model_is_loaded_once_for_all() -> None:
+    script = Script()
+
+    async def test(models: Models) -> None:
+        await asyncio.gather(*(use(models, "a") for _ in range(20)))
+        assert names(models) == ["a"]
+
+    with_models(test, script)
+    assert len(script.opened) == 1
+
+
+def test_the_one_that_was_used_the_longest_ago_goes() -> None:
+    async def test(models: Models) -> None:
+        for name in ("a", "b", "a", "c"):
+            await use(models, name)
+            await asyncio.sleep(0.002)
+        assert names(models) == ["c", "a"]
+
+    with_models(test, Script(), max_loaded=2)
+
+
+def test_one_that_is_used_goes_last_and_its_requests_end_first() -> None:
+    async def test(models: Models) -> None:
+        async with models.use(needs("a")):
+            waiting = asyncio.create_task(use(models, "b"))
+            await asyncio.sleep(0.05)
+            assert names(models) == ["a"]
+            late = asyncio.create_task(use(models, "a"))  # must not keep it there for ever
+            await asyncio.sleep(0.05)
+            assert not late.done()
+        await waiting
+        await late
+        assert names(models) == ["a"]
+
+    with_models(test, Script(), max_loaded=1)
+
+
+def test_what_does_not_fit_makes_others_go() -> None:
+    script = Script()
+    script.fail = (
+        lambda options: OutOfMemoryError("no") if sum(w.pid is not None for w in script.opened) > 2 else None
+    )
+
+    async def test(models: Models) -> None:
+        for name in "abcd":
+            await use(models, name)
+            await asyncio.sleep(0.002)
+        assert names(models) == ["d", "c"]
+
+    with_models(test, script, max_loaded=9)
+
+
+def test_less_in_parallel_before_giving_up() -> None:
+    script = Script(fail=lambda options: OutOfMemoryError("no") if options["parallel"] > 1 else None)
+
+    async def test(models: Models) -> None:
+        await use(models, "a")
+        assert models.loaded[0].parallel == 1
+
+    with_models(test, script)
+
+    async def refused(models: Models) -> None:
+        with pytest.raises(OutOfMemoryError):
+            await use(models, "a")
+        assert names(models) == []
+
+    with_models(refused, script, parallel=4)
+
+
+def test_errors_of_loading_name_the_model_and_no_file() -> None:
+    script = Script(fail=lambda options: GGUFError("/a: broken"))
+
+    async def test(models: Models) -> None:
+        for found in await asyncio.gather(*(use(models, "a") for _ in range(3)), return_exceptions=True):
+            assert (type(found), str(found)) == (GGUFError, "a: broken")
+
+    with_models(test, script)
+
+
+@pytest.mark.parametrize(("context", "count"), [(None, 1), (10, 1), (100, 1), (101, 2)])
+def test_only_a_larger_context_loads_anew(context: int | None, count: int) -> None:
+    script = Script()
+
+    async def test(models: Models) -> None:
+        await use(models, "a", context=100)
+        await use(models, "a", context=context)
+        assert len(script.opened) == count
+
+    with_models(test, script)
+
+
+def test_keep_alive() -> None:
+    async def test(models: Models) -> None:
+        await use(models, "now", keep_alive=0.0)
+        await use(models, "soon", keep_alive=0.1)
+        await use(models, "never", keep_alive=math.inf)
+        await use(models, "usual")
+        await asyncio.sleep(0.05)
+        assert set(names(models)) == {"soon", "never", "usual"}
+        await asyncio.sleep(0.15)
+        assert set(names(models)) == {"never", "usual"}
+        await models.expire(Path("/never"))
+        assert names(models) == ["usual"]
+
+    with_models(test, Script(), max_loaded=9)
+
+
+def test_a_long_request_is_not_cut_by_keep_alive() -> None:
+    async def test(models: Models) -> None:
+        await use(models, "a", keep_alive=0.05)
+        async with models.use(needs("a")):
+            await asyncio.sleep(0.1)
+            assert names(models) == ["a"]
+            await models.expire(Path("/a"))
+            assert names(models) == ["a"]
+        await asyncio.sleep(0.05)
+        assert names(models) == []
+
+    with_models(test, Script())
+
+
+def test_leaving_while_it_loads_leaves_others_waiting() -> None:
+    async def test(models: Models) -> None:
+        first, second = (asyncio.create_task(use(models, "a")) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+        assert names(models) == ["a"]
+
+    with_models(test, Script())
+
+
+def test_the_line_is_bounded_and_fair() -> None:
+    async def test() -> None:
+        queue = FairQueue(places=1, limit=4)
+        served: list[str] = []
+
+        async def ask(client: str, name: str) -> None:
+            await queue.enter(client)
+            served.append(name)
+            await asyncio.sleep(0)
+            queue.leave()
+
+        await queue.enter("z")
+        asks = [asyncio.create_task(ask(name[0], name)) for name in ("a1", "a2", "a3", "b1")]
+        await asyncio.sleep(0)
+        with pytest.raises(
+            BusyError, match=r"server busy, please try again.  maximum pending requests exceeded"
+        ):
+            await queue.enter("c")
+        asks[1].cancel()
+        await asyncio.sleep(0)
+        assert queue.waiting == 3
+        queue.leave()
+        await asyncio.gather(*asks, return_exceptions=True)
+        assert served == ["a1", "b1", "a3"]
+        await queue.enter("a")  # nothing got lost
+
+    asyncio.run(test())
+
+
+def test_a_place_that_came_too_late_is_passed_on() -> None:
+    async def test() -> None:
+        queue = FairQueue(places=1, limit=4)
+        await queue.enter("a")
+        waiting = asyncio.create_task(queue.enter("b"))
+        await asyncio.sleep(0)
+        queue.leave()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.wait_for(queue.enter("c"), 1)
+
+    asyncio.run(test())

@@ -1,0 +1,141 @@
+"""Changing the store over HTTP: blobs, create, copy, delete, and what a pull may not reach."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaski.server.settings import Settings
+from chaski.store.model import bundled_model
+from tests.server.conftest import SOMEWHERE
+from tests.server.fake_worker import Script
+from tests.server.running import Running, running
+from tests.store.stores import assert_valid
+from tests.tiny_llama import write_tiny_llama
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(Settings(address=SOMEWHERE), tmp_path_factory.mktemp("store"), Script().open) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def blob(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_tiny_llama(tmp_path_factory.mktemp("blob") / "tiny.gguf").read_bytes()
+
+
+def digest_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def test_the_life_of_a_model(server: Running, blob: bytes) -> None:
+    digest = digest_of(blob)
+    assert server.ask("HEAD", f"/api/blobs/{digest}").status == 404
+    assert server.post(f"/api/blobs/{digest}", blob).status == 201
+    assert server.post(f"/api/blobs/{digest}", blob).status == 200
+    assert server.ask("HEAD", f"/api/blobs/{digest}").status == 200
+
+    asked = {
+        "model": "mine",
+        "files": {"tiny.gguf": digest},
+        "system": "Be kind.",
+        "parameters": {"top_k": 3},
+    }
+    statuses = [line["status"] for line in server.post("/api/create", asked).lines]
+    assert statuses[0] == "parsing GGUF"
+    assert statuses[-2:] == ["writing manifest", "success"]
+    child = {"model": "child", "from": "mine", "system": "Be brief.", "stream": False}
+    assert server.post("/api/create", child).json == {"status": "success"}
+    shown = server.post("/api/show", {"model": "child"}).json
+    assert (shown["system"], shown["parameters"].split()) == ("Be brief.", ["top_k", "3"])
+
+    assert server.post("/api/copy", {"source": "mine", "destination": "you/yours:v1"}).status == 200
+    listed = {model["name"] for model in server.get("/api/tags").json["models"]}
+    assert listed == {"mine:latest", "child:latest", "you/yours:v1"}
+    for name in ("mine", "child", "you/yours:v1"):
+        assert server.ask("DELETE", "/api/delete", {"model": name}).status == 200
+    assert server.ask("DELETE", "/api/delete", {"model": "mine"}).status == 404
+    assert server.get("/api/tags").json == {"models": []}
+    assert_valid(server.services.catalog.store)
+    assert not list(server.services.catalog.store.blobs)
+
+
+def test_blobs_are_what_their_names_say(server: Running) -> None:
+    """A digest that leads elsewhere was CVE-2024-37032."""
+    reply = server.post(f"/api/blobs/{digest_of(b'right')}", b"wrong")
+    assert reply.status == 400
+    assert "digest mismatch" in reply.error
+    for name in ("sha256:..%2f..%2fx", "sha256:" + "g" * 64, "sha256-" + "0" * 63, "md5:0"):
+        assert server.post(f"/api/blobs/{name}", b"x").status in (400, 404)
+    assert not list(server.services.catalog.store.blobs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "neither 'from' or 'files' was specified"),
+        ({"model": "a b"}, "invalid model name"),
+        ({"files": {"../a.gguf": "sha256:" + "0" * 64}}, "file path must be relative"),
+        ({"files": {"a.gguf": "sha256:0"}}, "invalid digest format"),
+        ({"from": "x", "adapters": {"a": "b"}}, "adapters"),
+        ({"from": "x", "parameters": {"top_k": "many"}}, 'option "top_k"'),
+        ({"from": "x", "messages": [{"role": "ghost"}]}, "message role must be one of"),
+    ],
+)
+def test_what_cannot_be_made(server: Running, fields: dict[str, object], text: str) -> None:
+    reply = server.post("/api/create", {"model": "new"} | fields)
+    assert reply.status == 400
+    assert text in reply.error
+
+
+def test_pull_stays_outside_of_private_networks(server: Running) -> None:
+    """Requests by the server to its own network were CVE-2026-5530."""
+    for host in (f"127.0.0.1:{server.port}", "localhost", "169.254.169.254", "[::1]"):
+        reply = server.post("/api/pull", {"model": f"http://{host}/a/b:c", "insecure": True})
+        if reply.status == 200:
+            assert "error" in reply.lines[-1]
+            assert "success" not in reply.body.decode()
+    plain = server.post("/api/pull", {"model": "http://example.org/a/b", "stream": False})
+    assert plain.status >= 400
+
+
+def test_hostile_files_are_refused(server: Running) -> None:
+    """A crafted GGUF must neither crash the server nor become a model (CVE-2024-39720 and the like)."""
+    guide = bundled_model("guide")
+    assert guide is not None
+    whole = guide.read_bytes()
+    for data in (
+        whole[:5000],
+        b"GGUF" + b"\xff" * 64,
+        b"",
+        whole[:4] + b"\x03\0\0\0" + b"\xff" * 16 + whole[24:],
+    ):
+        digest = digest_of(data)
+        server.post(f"/api/blobs/{digest}", data)
+        lines = server.post("/api/create", {"model": "bad", "files": {"a.gguf": digest}}).lines
+        assert "error" in lines[-1]
+    assert server.get("/api/tags").json == {"models": []}
+    assert server.get("/").status == 200
+
+
+def test_templates_of_files_are_in_a_sandbox(server: Running, tmp_path: Path) -> None:
+    """A chat template that ran code was CVE-2024-34359."""
+    evil = "{{ messages.__class__.__base__.__subclasses__() }}"
+    data = write_tiny_llama(tmp_path / "evil.gguf", chat_template=evil).read_bytes()
+    server.post(f"/api/blobs/{digest_of(data)}", data)
+    server.post("/api/create", {"model": "evil", "files": {"a.gguf": digest_of(data)}})
+    reply = server.post("/api/chat", {"model": "evil", "messages": [{"role": "user", "content": "x"}]})
+    assert reply.status == 400
+    endless = server.post(
+        "/api/generate",
+        {
+            "model": "evil",
+            "prompt": "x",
+            "template": "{{ define `a` }}{{ template `a` }}{{ end }}{{ template `a` }}",
+        },
+    )
+    assert endless.status == 400
