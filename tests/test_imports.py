@@ -26,7 +26,8 @@ FLOORS = [
 SIDE_ROOMS = {
     "text": {"errors", "formats"},
     "sample": {"errors", "formats"},
-    "store": {"errors", "durations", "env", "names", "formats"},
+    "convert": {"errors", "formats", "text"},
+    "store": {"errors", "durations", "env", "names", "formats", "convert"},
 }
 ABOVE_SIDE_ROOMS = {"runner", "server", "cli"}
 # The package's own face, and what only `ml.cpu` touches.

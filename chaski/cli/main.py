@@ -18,6 +18,7 @@ _COMMANDS = (
     "pull",
     "push",
     "create",
+    "convert",
     "list",
     "ps",
     "stop",

@@ -1,7 +1,7 @@
 """Quantization: float tensors to the blocks of `quant.py`, in NumPy.
 
-For fixtures, conversion and tests. Q8_0 and Q4_0 follow ggml's rule to the bit. The K-quants search for
-scales: what a block means is fixed by the format, how to choose its numbers is not.
+For fixtures, conversion and tests. The types with blocks of 32 follow ggml's rule to the bit. The K-quants
+search for scales: what a block means is fixed by the format, how to choose its numbers is not.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _EXTREME_STEPS = np.arange(-0.9, 1.0, 0.1)
 def quantize(array: NDArray[np.floating[Any]], type: QuantType) -> Bytes:
     """Return the bytes of `array` as a tensor of `type`: uint8, one dimension.
 
-    Types: F32, F16, BF16, Q4_0, Q8_0, Q4_K, Q5_K, Q6_K; UnsupportedError for others. FormatError when the
-    rows are not whole blocks, or a value is infinite, not a number or too large for the type.
+    Types: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K; UnsupportedError for others.
+    FormatError when the rows are not whole blocks, or a value is infinite, not a number or too large for the
+    type.
     """
     if type not in _ENCODERS:
         raise UnsupportedError(f"quantizing to {type.name} is not supported; " + _choices())
@@ -114,6 +115,46 @@ def _encode_q4_0(values: Floats) -> Blocks:
     blocks["d"] = d
     blocks["qs"] = pack(np.clip(levels, 0, 15).astype(np.uint8), 4, 16)
     return blocks
+
+
+def _encode_q4_1(values: Floats) -> Blocks:
+    """The smallest value becomes level 0, the largest level 15."""
+    blocks = np.empty(len(values), QuantType.Q4_1.layout)
+    blocks["qs"] = pack(_span_levels(blocks, values, 15), 4, 16)
+    return blocks
+
+
+def _encode_q5_0(values: Floats) -> Blocks:
+    """The value of largest magnitude becomes level -16, whatever its sign."""
+    blocks = np.empty(len(values), QuantType.Q5_0.layout)
+    d = _extreme(values) / np.float32(-16)
+    levels = np.trunc(values * _inverse(d)[:, None] + np.float32(16.5))
+    blocks["d"] = d
+    _put_five_bits(blocks, np.clip(levels, 0, 31).astype(np.uint8))
+    return blocks
+
+
+def _encode_q5_1(values: Floats) -> Blocks:
+    """The smallest value becomes level 0, the largest level 31."""
+    blocks = np.empty(len(values), QuantType.Q5_1.layout)
+    _put_five_bits(blocks, _span_levels(blocks, values, 31))
+    return blocks
+
+
+def _span_levels(blocks: Blocks, values: Floats, top: int) -> Bytes:
+    """Fill in scale and minimum of Q4_1 or Q5_1 blocks and return the levels, 0 to `top`: (blocks, 32)."""
+    low = values.min(axis=1)
+    d = (values.max(axis=1) - low) / np.float32(top)
+    blocks["d"], blocks["m"] = d, low
+    levels = np.trunc((values - low[:, None]) * _inverse(d)[:, None] + np.float32(0.5))
+    whole: Bytes = np.clip(levels, 0, top).astype(np.uint8)
+    return whole
+
+
+def _put_five_bits(blocks: Blocks, levels: Bytes) -> None:
+    """Spread levels over the four low bits in `qs` and the fifth in `qh`."""
+    blocks["qs"] = pack(levels & 15, 4, 16)
+    blocks["qh"] = pack(levels >> 4, 1, 1)
 
 
 def _extreme(values: Floats) -> Floats:
@@ -258,6 +299,9 @@ _ENCODERS: dict[QuantType, Callable[[Floats], NDArray[Any]]] = {
     QuantType.F16: _encode_f16,
     QuantType.BF16: _encode_bf16,
     QuantType.Q4_0: _encode_q4_0,
+    QuantType.Q4_1: _encode_q4_1,
+    QuantType.Q5_0: _encode_q5_0,
+    QuantType.Q5_1: _encode_q5_1,
     QuantType.Q8_0: _encode_q8_0,
     QuantType.Q4_K: _encode_q4_k,
     QuantType.Q5_K: _encode_q5_k,

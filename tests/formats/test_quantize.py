@@ -14,7 +14,16 @@ from chaski.errors import FormatError, UnsupportedError
 from chaski.formats.quant import QuantType, dequantize, unpack, unpack_scales_6bit
 from chaski.formats.quantize import pack, pack_scales_6bit, quantize
 
-SIMPLE = [QuantType.F32, QuantType.F16, QuantType.BF16, QuantType.Q8_0, QuantType.Q4_0]
+SIMPLE = [
+    QuantType.F32,
+    QuantType.F16,
+    QuantType.BF16,
+    QuantType.Q8_0,
+    QuantType.Q4_0,
+    QuantType.Q4_1,
+    QuantType.Q5_0,
+    QuantType.Q5_1,
+]
 K_QUANTS = [QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K]
 
 RNG = np.random.default_rng(5)
@@ -102,6 +111,7 @@ FLOATS = st.floats(-60000, 60000, width=32) | st.sampled_from([0.0, 1e-38, -1e-3
 def test_any_values_stay_near(x: np.ndarray, type: QuantType) -> None:
     """No element moves by more than one coarse step of the largest value in its block."""
     step = {QuantType.Q4_0: 1 / 7, QuantType.Q4_K: 1 / 6, QuantType.Q5_K: 1 / 12, QuantType.Q6_K: 1 / 16}
+    step |= {QuantType.Q4_1: 1 / 7, QuantType.Q5_0: 1 / 15, QuantType.Q5_1: 1 / 15}
     restored = dequantize(quantize(x, type), type, x.shape)
     peak = np.abs(x).max(axis=1, keepdims=True)
     assert np.all(np.abs(restored - x) <= step.get(type, 1 / 120) * peak + 1e-5)

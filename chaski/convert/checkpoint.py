@@ -1,0 +1,96 @@
+"""A Hugging Face checkpoint, opened: its configuration, its family, and which tensors make which.
+
+Strict both ways: every planned tensor has its sources in the right shape, and no tensor is left over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaski.convert.config import Config, read_config
+from chaski.convert.families import find_family
+from chaski.convert.family import Family
+from chaski.convert.tensors import Planned
+from chaski.errors import ModelError, UnsupportedError
+from chaski.formats.safetensors import SafeTensor, open_checkpoint
+
+__all__ = ["Checkpoint", "open_model"]
+
+# What wrappers put before the names of a text model, in any order that some release of them had.
+_WRAPPERS = re.compile(r"^(?:model\.|language_model\.|bert\.)+")
+# Buffers that old releases saved, and that follow from the configuration.
+_BUFFERS = (r"(.*\.)?rotary_emb\.inv_freq", r"(.*\.)?position_ids", r".*\.attention\.(masked_)?bias")
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """config: with the text model's own settings on top. tensors: by plain name."""
+
+    folder: Path
+    config: Config
+    family: Family
+    tensors: Mapping[str, SafeTensor]
+    plan: list[Planned]
+
+
+def open_model(folder: Path) -> Checkpoint:
+    """Open the checkpoint in `folder` and plan its conversion; no weights are read.
+
+    Raises ModelError for tensors that are missing, left over or of another shape than the configuration
+    says, UnsupportedError for architectures and quantizations that cannot be converted.
+    """
+    config = read_config(folder)
+    _refuse_quantized(config)
+    family = find_family(config)
+    config = config.part("text_config").over(config)
+    tensors = _plain_names(open_checkpoint(folder))
+    plan = list(family.tensors(config, tensors.keys()))
+    for planned in plan:
+        _check_sources(folder, planned, tensors)
+    _check_unused(config, family, tensors, plan)
+    return Checkpoint(folder, config, family, tensors, plan)
+
+
+def _refuse_quantized(config: Config) -> None:
+    """Quantized weights need another reader each. MXFP4 is read where a family says so."""
+    method = config.part("quantization_config").get("quant_method", str, None)
+    if method not in (None, "mxfp4"):
+        advice = "convert the checkpoint in BF16 or F16 instead"
+        raise UnsupportedError(f"{config.path}: the weights are quantized ({method}); {advice}")
+
+
+def _plain_names(tensors: Mapping[str, SafeTensor]) -> dict[str, SafeTensor]:
+    plain: dict[str, SafeTensor] = {}
+    for name, tensor in tensors.items():
+        short = _WRAPPERS.sub("", name)
+        if short in plain:
+            raise ModelError(f"{tensor.path}: tensors {plain[short].name!r} and {name!r} are the same one")
+        plain[short] = tensor
+    return plain
+
+
+def _check_sources(folder: Path, planned: Planned, tensors: Mapping[str, SafeTensor]) -> None:
+    for name, shape in planned.sources.items():
+        if name not in tensors:
+            raise ModelError(
+                f"{folder}: tensor {name!r} {shape} is missing, which {planned.name!r} is made of"
+            )
+        found = tensors[name].shape
+        if found != shape:
+            raise ModelError(f"{folder}: tensor {name!r} has shape {found}, but config.json asks for {shape}")
+
+
+def _check_unused(
+    config: Config, family: Family, tensors: Mapping[str, SafeTensor], plan: Iterable[Planned]
+) -> None:
+    used = {name for planned in plan for name in planned.sources}
+    unused = re.compile("|".join([*_BUFFERS, *family.unused]))
+    left = sorted(name for name in tensors if name not in used and not unused.fullmatch(name))
+    if left:
+        names = ", ".join(left[:_SHOWN])
+        more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        raise ModelError(f"{config.path.parent}: {family.architecture} has no use for tensors {names}{more}")

@@ -1,0 +1,99 @@
+"""A model's `config.json`: values of a known kind, or an error that names the key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar, overload
+
+from chaski.errors import FormatError, ModelError, ModelNotFoundError, UnsupportedError
+
+__all__ = ["Config", "read_config", "read_json"]
+
+MAX_JSON_BYTES = 256 << 20
+_REQUIRED: Final = object()
+
+T = TypeVar("T", int, float, bool, str)
+D = TypeVar("D")
+
+
+class Config:
+    """The settings of one model, or of one part of it. A value of null counts as absent."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
+        self.path = path
+        self.values = values
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    @overload
+    def get(self, key: str, kind: type[T]) -> T: ...
+    @overload
+    def get(self, key: str, kind: type[T], default: D) -> T | D: ...
+    def get(self, key: str, kind: Any, default: Any = _REQUIRED) -> Any:
+        """The value of `key`; a whole number serves as a float. ModelError for another kind, or none."""
+        value = self.values.get(key)
+        if value is None:
+            if default is _REQUIRED:
+                raise ModelError(f"{self.path}: {key!r} is missing")
+            return default
+        if kind is float and type(value) is int:
+            return float(value)
+        if type(value) is not kind:
+            raise ModelError(f"{self.path}: {key!r} is {value!r:.80}, not {kind.__name__}")
+        return value
+
+    def list(self, key: str) -> list[Any]:
+        """The list under `key`; an absent one is empty."""
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, list):
+            raise ModelError(f"{self.path}: {key!r} is {value!r:.80}, not a list")
+        return value or []
+
+    def part(self, key: str) -> Config:
+        """The settings under `key`; absent ones are empty."""
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise ModelError(f"{self.path}: {key!r} is {value!r:.80}, not an object")
+        return Config(self.path, value or {})
+
+    def over(self, other: Config) -> Config:
+        """These settings, and those of `other` for what is not here."""
+        return Config(self.path, {**other.values, **self.values})
+
+    def expect(self, key: str, *allowed: Any) -> None:
+        """Refuse a setting that changes the computation in a way that GGUF cannot say.
+
+        The first of `allowed` is what an absent value means.
+        """
+        value = self.values.get(key)
+        if (allowed[0] if value is None else value) not in allowed:
+            choices = " or ".join(map(repr, allowed))
+            raise UnsupportedError(f"{self.path}: {key!r} is {value!r:.80}; only {choices} can be converted")
+
+
+def read_config(folder: Path) -> Config:
+    """The configuration of the checkpoint in `folder`. ModelNotFoundError when there is none."""
+    path = folder / "config.json"
+    if not path.exists():
+        raise ModelNotFoundError(f"{path}: no such file; a checkpoint folder has one")
+    return Config(path, read_json(path))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; an absent file is an empty one. FormatError when it is something else."""
+    if not path.exists():
+        return {}
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise FormatError(f"{path}: more than {MAX_JSON_BYTES} bytes")
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise FormatError(f"{path}: not a JSON object")
+    return value

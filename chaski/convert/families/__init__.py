@@ -1,0 +1,31 @@
+"""Which file converts which architecture of `config.json`; imported on demand."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from chaski.convert.config import Config
+from chaski.convert.family import Family
+from chaski.errors import UnsupportedError
+
+__all__ = ["ARCHITECTURES", "find_family"]
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+
+
+def find_family(config: Config) -> Family:
+    """The family of a configuration; UnsupportedError for one that has no file here."""
+    names = config.list("architectures")
+    name = names[0] if names else None
+    if name not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise UnsupportedError(
+            f"{config.path}: architecture {name!r:.80} cannot be converted; known are {known}"
+        )
+    family: Family = import_module(f"chaski.convert.families.{ARCHITECTURES[name]}").FAMILY
+    return family

@@ -1,0 +1,153 @@
+"""What a file of `families` says about its model, and the tensors that most of them have in common.
+
+Names of the checkpoint are plain: without the prefixes that wrappers such as `model.language_model.` put
+before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from chaski.convert.config import Config
+from chaski.convert.metadata import Metadata, head_size
+from chaski.convert.tensors import Arrange, Mapped, Planned, Shape, as_it_is
+
+__all__ = [
+    "Family",
+    "Row",
+    "attention",
+    "biases",
+    "embeddings",
+    "feed_forward",
+    "in_layer",
+    "in_layers",
+    "norm",
+    "rotation",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How checkpoints of one architecture become GGUF.
+
+    architecture: GGUF's name of it. metadata: from its configuration, keys without the architecture before
+    them. tensors: all that the file shall have, given the names that the checkpoint has.
+    unused: patterns of names of the checkpoint that mean nothing for inference.
+    pre_tokenizers: what this architecture calls them, where that is not the usual name of the same rule.
+    """
+
+    architecture: str
+    metadata: Callable[[Config], Metadata]
+    tensors: Callable[[Config, Set[str]], Iterator[Planned]]
+    unused: tuple[str, ...] = ()
+    pre_tokenizers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A tensor that layers have: its name in GGUF and in the checkpoint, inside the layer and without suffix.
+
+    shape, arrange, shift: as in `Mapped`.
+    """
+
+    name: str
+    source: str
+    shape: Shape
+    suffix: str = ".weight"
+    arrange: Arrange = as_it_is
+    shift: float = 0.0
+
+
+def in_layers(config: Config, rows: Iterable[Row]) -> Iterator[Planned]:
+    """The rows in every layer."""
+    rows = list(rows)
+    for layer in range(config.get("num_hidden_layers", int)):
+        yield from in_layer(layer, rows)
+
+
+def in_layer(layer: int, rows: Iterable[Row], prefix: str = "layers") -> Iterator[Planned]:
+    """The rows in one layer."""
+    for row in rows:
+        names = (f"{prefix}.{layer}.{row.source}{row.suffix}",)
+        name = f"blk.{layer}.{row.name}{row.suffix}"
+        yield Mapped(name, row.shape, names, arrange=row.arrange, shift=row.shift)
+
+
+def embeddings(
+    config: Config,
+    names: Set[str],
+    last_norm: str = "norm",
+    gguf_norm: str = "output_norm",
+    shift: float = 0.0,
+) -> Iterator[Planned]:
+    """The embedding, the last norm, and the output matrix where the embedding does not serve as one."""
+    hidden, vocab_size = config.get("hidden_size", int), config.get("vocab_size", int)
+    yield Mapped("token_embd.weight", (vocab_size, hidden), ("embed_tokens.weight",))
+    yield Mapped(f"{gguf_norm}.weight", (hidden,), (f"{last_norm}.weight",), shift=shift)
+    if "lm_head.weight" in names or not config.get("tie_word_embeddings", bool, False):
+        yield Mapped("output.weight", (vocab_size, hidden), ("lm_head.weight",))
+
+
+def norm(config: Config, name: str, source: str, shift: float = 0.0) -> Row:
+    """A norm over the whole state."""
+    return Row(name, source, (config.get("hidden_size", int),), shift=shift)
+
+
+def attention(
+    config: Config,
+    *,
+    rotated: bool = False,
+    biases: str = "",
+    part: str = "self_attn",
+    output: str = "o_proj",
+) -> Iterator[Row]:
+    """Query, key, value and output matrices; `biases`: those of the letters qkvo that have one.
+
+    rotated: in the order of GGUF's `llama`, see `rotation`.
+    """
+    hidden, size = config.get("hidden_size", int), head_size(config)
+    heads = config.get("num_attention_heads", int)
+    kv_heads = config.get("num_key_value_heads", int, heads)
+    for name, source, rows, columns, turned in (
+        ("attn_q", "q_proj", heads * size, hidden, heads),
+        ("attn_k", "k_proj", kv_heads * size, hidden, kv_heads),
+        ("attn_v", "v_proj", kv_heads * size, hidden, 0),
+        ("attn_output", output, hidden, heads * size, 0),
+    ):
+        arrange = rotation(turned) if rotated and turned else as_it_is
+        yield Row(name, f"{part}.{source}", (rows, columns), arrange=arrange)
+        if name[5] in biases:
+            yield Row(name, f"{part}.{source}", (rows,), ".bias", arrange)
+
+
+def biases(config: Config) -> str:
+    """The letters of `attention` for models that switch all biases at once."""
+    return "qkvo" if config.get("attention_bias", bool, False) else ""
+
+
+def rotation(num_heads: int) -> Arrange:
+    """Put the rows of a query or key matrix into the order of GGUF's `llama`.
+
+    Hugging Face turns element i of a head together with i + size / 2, `llama` neighbours: 0 and half,
+    1 and half + 1, and so on become neighbours.
+    """
+
+    def arrange(values: NDArray[Any]) -> NDArray[Any]:
+        return values.reshape(num_heads, 2, -1, *values.shape[1:]).swapaxes(1, 2)
+
+    return arrange
+
+
+def feed_forward(
+    config: Config, size: int, part: str = "mlp", suffix: str = "", bias: bool = False
+) -> Iterator[Row]:
+    """The gated network of that inner size; `suffix`: what GGUF puts behind its names."""
+    hidden = config.get("hidden_size", int)
+    for name, rows, columns in (("gate", size, hidden), ("up", size, hidden), ("down", hidden, size)):
+        yield Row(f"ffn_{name}{suffix}", f"{part}.{name}_proj", (rows, columns))
+        if bias:
+            yield Row(f"ffn_{name}{suffix}", f"{part}.{name}_proj", (rows,), ".bias")

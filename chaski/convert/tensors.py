@@ -1,0 +1,173 @@
+"""What a tensor of the GGUF file is made of, and how its bytes are made, a part at a time.
+
+Arrangements work on views of the mapped file, so permuting, splitting and stacking moves no bytes before the
+part that is being written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaski.errors import ModelError
+from chaski.formats.quant import QuantType
+from chaski.formats.quantize import quantize
+from chaski.formats.safetensors import SafeTensor, widen
+
+__all__ = [
+    "Arrange",
+    "Constant",
+    "Mapped",
+    "PackedExperts",
+    "Planned",
+    "Shape",
+    "Sources",
+    "as_it_is",
+    "transposed",
+]
+
+Shape: TypeAlias = tuple[int, ...]
+Sources: TypeAlias = Mapping[str, SafeTensor]
+Arrange: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
+
+_ELEMENTS_AT_ONCE = 1 << 20
+
+
+class Planned(Protocol):
+    """A tensor of the file that is to be written."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def sources(self) -> Mapping[str, Shape]:
+        """The tensors of the checkpoint that it is made of, and the shape that each must have."""
+
+    @property
+    def packed(self) -> QuantType | None:
+        """The type that it has already; None when it can have any."""
+
+    def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
+        """Its bytes in `type`, part by part."""
+
+
+def as_it_is(values: NDArray[Any]) -> NDArray[Any]:
+    """No arrangement."""
+    return values
+
+
+def transposed(values: NDArray[Any]) -> NDArray[Any]:
+    """With the last two axes exchanged: (…, in, out) -> (…, out, in)."""
+    return values.swapaxes(-1, -2)
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """One tensor of the checkpoint, or several of the same shape one after the other.
+
+    names: those tensors. source_shape: what each must have, by default `shape`.
+    arrange: what becomes of each, as a view; together they have the elements of `shape` in order.
+    shift: is added to every element.
+    """
+
+    name: str
+    shape: Shape
+    names: tuple[str, ...]
+    source_shape: Shape | None = None
+    arrange: Arrange = as_it_is
+    shift: float = 0.0
+
+    packed = None
+
+    @property
+    def sources(self) -> Mapping[str, Shape]:
+        return dict.fromkeys(self.names, self.source_shape or self.shape)
+
+    def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
+        for name in self.names:
+            source = sources[name]
+            if not source.is_float:
+                raise ModelError(f"{source.path}: tensor {name!r} holds {source.dtype}, not floats")
+            for part in _parts(self.arrange(source.data)):
+                values = widen(part, source.dtype).reshape(-1, self.shape[-1])
+                yield quantize(values + np.float32(self.shift) if self.shift else values, type)
+
+
+def _parts(view: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Parts of a view in order, small ones, each of whole rows where the view has two axes or more."""
+    if view.size <= _ELEMENTS_AT_ONCE or view.ndim == 1:
+        yield view
+        return
+    step = _ELEMENTS_AT_ONCE * len(view) // view.size
+    if step:
+        yield from (view[begin : begin + step] for begin in range(0, len(view), step))
+    else:
+        for part in view:
+            yield from _parts(part)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Values that follow from the configuration, written in float32."""
+
+    name: str
+    values: NDArray[np.float32]
+
+    packed = QuantType.F32
+
+    @property
+    def shape(self) -> Shape:
+        return self.values.shape
+
+    @property
+    def sources(self) -> Mapping[str, Shape]:
+        return {}
+
+    def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
+        yield quantize(self.values, type)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """Expert matrices that the checkpoint has in MXFP4 already; only bits move.
+
+    blocks: (experts, rows, columns / 32, 16) bytes, neighbours in one byte, the first in its low half.
+    scales: (experts, rows, columns / 32) exponents. GGUF has both in one block, and in byte j elements j and
+    j + 16. rows: which of the rows, since gate and up may stand in turn.
+    """
+
+    name: str
+    shape: Shape
+    blocks: str
+    scales: str
+    num_source_rows: int
+    rows: slice
+
+    packed = QuantType.MXFP4
+
+    @property
+    def sources(self) -> Mapping[str, Shape]:
+        experts, _, columns = self.shape
+        groups = (experts, self.num_source_rows, columns // 32)
+        return {self.blocks: (*groups, 16), self.scales: groups}
+
+    def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
+        for name in (self.blocks, self.scales):
+            if sources[name].dtype != "U8":
+                raise ModelError(f"{sources[name].path}: tensor {name!r} holds {sources[name].dtype}, not U8")
+        pairs = zip(sources[self.blocks].data, sources[self.scales].data, strict=True)
+        return (_repacked(blocks[self.rows], scales[self.rows]) for blocks, scales in pairs)
+
+
+def _repacked(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(rows, groups, 16) and (rows, groups) -> the bytes of the blocks."""
+    codes = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(*scales.shape, 2, 16)
+    packed = codes[..., 0, :] | codes[..., 1, :] << 4
+    return np.concatenate([scales[..., None], packed], axis=-1).reshape(-1)

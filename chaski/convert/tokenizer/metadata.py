@@ -1,0 +1,44 @@
+"""Which kind of tokenizer a checkpoint has, and all of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from chaski.convert.config import Config
+from chaski.convert.metadata import Metadata
+from chaski.convert.tokenizer.byte_level import byte_level_metadata
+from chaski.convert.tokenizer.files import TokenizerFiles, read_files
+from chaski.convert.tokenizer.sentencepiece import sentencepiece_metadata
+from chaski.convert.tokenizer.special import special_metadata
+from chaski.convert.tokenizer.tokens import TokenList
+from chaski.convert.tokenizer.wordpiece import wordpiece_metadata
+from chaski.errors import TokenizerError, UnsupportedError
+
+__all__ = ["tokenizer_metadata"]
+
+
+def tokenizer_metadata(folder: Path, config: Config, pre_tokenizers: Mapping[str, str]) -> Metadata:
+    """The `tokenizer.*` keys for the tokenizer in `folder`.
+
+    config: the model's. pre_tokenizers: names that the family has for some. Raises TokenizerError for files
+    that are malformed or do not fit the model, UnsupportedError for kinds that GGUF cannot say.
+    """
+    files = read_files(folder, config)
+    if not files.tokenizer.values and not files.sentencepiece.exists():
+        raise TokenizerError(f"{folder}: no tokenizer: neither tokenizer.json nor tokenizer.model is there")
+    tokens = TokenList(files.tokenizer.path, config.get("vocab_size", int))
+    entries = _vocabulary(files, tokens, pre_tokenizers)
+    return entries | special_metadata(files, tokens.ids())
+
+
+def _vocabulary(files: TokenizerFiles, tokens: TokenList, pre_tokenizers: Mapping[str, str]) -> Metadata:
+    model = files.tokenizer.part("model")
+    kind = model.get("type", str, None)
+    if kind == "WordPiece":
+        return wordpiece_metadata(files, tokens)
+    if not files.tokenizer.values or (kind == "BPE" and model.get("byte_fallback", bool, False)):
+        return sentencepiece_metadata(files, tokens)
+    if kind == "BPE":
+        return byte_level_metadata(files, tokens, pre_tokenizers)
+    raise UnsupportedError(f"{files.tokenizer.path}: tokenizers of kind {kind!r} cannot be converted")

@@ -1,0 +1,103 @@
+"""Converted checkpoints against llama.cpp's converter, byte by byte, and against transformers."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.convert.convert import convert
+from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.model.registry import ARCHITECTURES
+from chaski.text.tokenizer import load_tokenizer
+from tests.convert.checkpoints import DATA, NAMES, expected
+
+# Keys that llama.cpp leaves to defaults, or does not find without a `tokenizer.json`.
+OURS = {
+    "tokenizer.ggml.add_bos_token",
+    "tokenizer.ggml.add_eos_token",
+    "tokenizer.ggml.add_space_prefix",
+    "tokenizer.ggml.bos_token_id",
+    "tokenizer.ggml.eos_token_id",
+    "tokenizer.ggml.eos_token_ids",
+    "tokenizer.ggml.unknown_token_id",
+}
+# Of pairs of texts, which nobody here makes.
+THEIRS = {"tokenizer.ggml.add_sep_token"}
+# It knows no scores for a SentencePiece model that comes as `tokenizer.json`, and spells padding otherwise.
+PLACEHOLDERS = {"tokenizer.ggml.scores", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"}
+WITHOUT_SCORES = {"mistral"}
+
+
+@pytest.fixture(scope="module")
+def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> GGUFFile:
+    """One checkpoint in F32."""
+    path = tmp_path_factory.mktemp("converted") / "out.gguf"
+    convert(DATA / request.param, path, "F32")
+    return open_gguf(path)
+
+
+each_checkpoint = pytest.mark.parametrize(
+    ("converted", "name"), [(name, name) for name in NAMES], indirect=["converted"], ids=NAMES
+)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, str | int | float):
+        return value
+    return value.tolist() if isinstance(value, np.ndarray) else list(value)
+
+
+@each_checkpoint
+def test_metadata_is_that_of_llama_cpp(converted: GGUFFile, name: str) -> None:
+    ignored = THEIRS | (PLACEHOLDERS if name in WITHOUT_SCORES else set())
+    wanted = {key: value for key, value in expected(name)["metadata"].items() if key not in ignored}
+    found = {
+        key: plain(value)
+        for key, value in converted.metadata.items()
+        if key not in ignored and not key.startswith(("general.", "tokenizer.chat_template"))
+    }
+    assert found.keys() - wanted.keys() <= OURS
+    assert {key: found.get(key) for key in wanted} == {
+        key: pytest.approx(value) if isinstance(value, float) else value for key, value in wanted.items()
+    }
+
+
+@each_checkpoint
+def test_tensors_are_those_of_llama_cpp(converted: GGUFFile, name: str) -> None:
+    found = {
+        tensor.name: [list(tensor.shape), tensor.type.name, hashlib.sha256(tensor.data).hexdigest()[:16]]
+        for tensor in converted.tensors.values()
+    }
+    wanted = expected(name)["tensors"]
+    if "rope_freqs.weight" in found:  # computed, so only near
+        factors = converted.tensors["rope_freqs.weight"].data.view(np.float32)
+        np.testing.assert_allclose(factors, expected(name)["rope_factors"][0], rtol=1e-6)
+        wanted["rope_freqs.weight"] = found["rope_freqs.weight"]
+    assert found == wanted
+
+
+@each_checkpoint
+def test_token_ids_are_those_of_transformers(converted: GGUFFile, name: str) -> None:
+    tokenizer = load_tokenizer(converted.metadata)
+    for text, ids in expected(name)["ids"]:
+        assert tokenizer.encode(text) == ids, text
+
+
+@each_checkpoint
+def test_logits_are_those_of_transformers(converted: GGUFFile, name: str) -> None:
+    file = converted
+    if file.architecture not in ARCHITECTURES:
+        pytest.skip(f"no architecture {file.architecture} yet")
+    wanted = expected(name)
+    model = chaski.load(file.path, backend="reference", context=64, threads=1)
+    outputs = np.asarray(model.logits(wanted["prompt"].tolist()))[wanted["places"]]
+    np.testing.assert_allclose(outputs, wanted["outputs"], atol=1e-3)
+
+
+@each_checkpoint
+def test_chat_template_is_kept(converted: GGUFFile, name: str) -> None:
+    assert converted.get("tokenizer.chat_template", str) == (DATA / name / "chat_template.jinja").read_text()

@@ -1,0 +1,94 @@
+"""The mixtures of types against what llama.cpp's quantizer chooses."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaski.convert.mixture import MIXTURES, Sizes, find_mixture
+from chaski.errors import OptionError
+from chaski.formats.quant import QuantType
+
+LAYERS = 16
+SHAPES = {
+    "token_embd.weight": (1000, 2048),
+    "output_norm.weight": (2048,),
+    **{f"blk.{i}.attn_v.weight": (512, 2048) for i in range(LAYERS)},
+    **{f"blk.{i}.attn_k.weight": (512, 2048) for i in range(LAYERS)},
+    **{f"blk.{i}.attn_output.weight": (2048, 2048) for i in range(LAYERS)},
+    **{f"blk.{i}.attn_q.bias": (2048,) for i in range(LAYERS)},
+    **{f"blk.{i}.ffn_down.weight": (2048, 8192) for i in range(LAYERS)},
+    **{f"blk.{i}.ffn_gate_inp.weight": (8, 2048) for i in range(LAYERS)},
+}
+SENSITIVE = [0, 1, 4, 7, 10, 13, 14, 15]  # the first and last eighth, and every third between
+
+
+PLAIN = Sizes(LAYERS)
+
+
+def types(name: str, sizes: Sizes = PLAIN, **shapes: tuple[int, ...]) -> dict[str, QuantType]:
+    return find_mixture(name).types(SHAPES | shapes, sizes)
+
+
+@pytest.mark.parametrize(("name", "base"), [("Q4_K_M", QuantType.Q4_K), ("Q5_K_M", QuantType.Q5_K)])
+def test_medium(name: str, base: QuantType) -> None:
+    found = types(name)
+    for part in ("attn_v", "ffn_down"):
+        better = [i for i in range(LAYERS) if found[f"blk.{i}.{part}.weight"] is QuantType.Q6_K]
+        assert better == SENSITIVE
+        assert found[f"blk.2.{part}.weight"] is base
+    assert found["blk.0.attn_k.weight"] is base
+    assert found["token_embd.weight"] is QuantType.Q6_K
+
+
+def test_small() -> None:
+    found = types("Q4_K_S")
+    better = {name for name, type in found.items() if type is QuantType.Q5_K}
+    assert better == {
+        *(f"blk.{i}.attn_v.weight" for i in range(4)),
+        *(f"blk.{i}.ffn_down.weight" for i in range(2)),
+    }
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_what_is_small_stays_whole(name: str) -> None:
+    found = types(name)
+    for small in ("output_norm.weight", "blk.0.attn_q.bias", "blk.0.ffn_gate_inp.weight"):
+        assert found[small] is QuantType.F32
+    assert found["blk.2.attn_k.weight"] is find_mixture(name).base
+
+
+def test_an_output_matrix_relieves_the_embedding() -> None:
+    found = types("Q4_K_M", **{"output.weight": (1000, 2048)})
+    assert found["output.weight"] is QuantType.Q6_K
+    assert found["token_embd.weight"] is QuantType.Q4_K
+    assert types("Q8_0")["token_embd.weight"] is QuantType.Q8_0
+
+
+def test_eight_experts() -> None:
+    found = types("Q4_K_M", Sizes(LAYERS, num_experts=8))
+    assert found["blk.2.attn_v.weight"] is found["blk.2.attn_k.weight"] is QuantType.Q8_0
+    assert found["blk.2.attn_output.weight"] is QuantType.Q5_K
+
+
+def test_70b() -> None:
+    assert types("Q4_K_M", Sizes(LAYERS, shares_values=True))["blk.2.attn_v.weight"] is QuantType.Q5_K
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "type"),
+    [
+        ("Q4_K_M", 2080, QuantType.Q5_0),
+        ("Q5_K_M", 2080, QuantType.Q5_1),
+        ("Q6_K", 2080, QuantType.Q8_0),
+        ("Q4_K_M", 2050, QuantType.F16),
+        ("Q8_0", 2050, QuantType.F16),
+    ],
+)
+def test_rows_that_are_not_whole_blocks(name: str, columns: int, type: QuantType) -> None:
+    assert types(name, **{"blk.0.attn_k.weight": (8, columns)})["blk.0.attn_k.weight"] is type
+
+
+def test_names() -> None:
+    assert find_mixture("q4_k") is MIXTURES["Q4_K_M"]
+    with pytest.raises(OptionError, match="type 'Q3' is not known; choose one of F32, F16"):
+        find_mixture("Q3")
