@@ -109,12 +109,15 @@ FLOATS = st.floats(-60000, 60000, width=32) | st.sampled_from([0.0, 1e-38, -1e-3
 @settings(deadline=None)
 @given(x=arrays(np.float32, (2, 256), elements=FLOATS), type=st.sampled_from([*SIMPLE, *K_QUANTS]))
 def test_any_values_stay_near(x: np.ndarray, type: QuantType) -> None:
-    """No element moves by more than one coarse step of the largest value in its block."""
+    """No element moves by more than one coarse step of the largest value in its block.
+
+    Below 2e-4 even that is lost: the scale of 128 * 32 levels is too small for half precision.
+    """
     step = {QuantType.Q4_0: 1 / 7, QuantType.Q4_K: 1 / 6, QuantType.Q5_K: 1 / 12, QuantType.Q6_K: 1 / 16}
     step |= {QuantType.Q4_1: 1 / 7, QuantType.Q5_0: 1 / 15, QuantType.Q5_1: 1 / 15}
     restored = dequantize(quantize(x, type), type, x.shape)
     peak = np.abs(x).max(axis=1, keepdims=True)
-    assert np.all(np.abs(restored - x) <= step.get(type, 1 / 120) * peak + 1e-5)
+    assert np.all(np.abs(restored - x) <= step.get(type, 1 / 120) * peak + 2e-4)
 
 
 def test_float64_and_three_dimensions() -> None:
