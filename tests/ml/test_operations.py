@@ -136,6 +136,18 @@ def test_activations(tmp_path: Path, isa: str, size: int) -> None:
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=4e-6)
 
 
+def test_columns_and_products_of_them(tmp_path: Path, isa: str) -> None:
+    arrays = {"table": uniform(11, 3 * 21), "vector": uniform(21)}
+
+    def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
+        x = ops.embedding(ids, w["table"])
+        a, b, c = (ops.columns(x, 21 * i, 21) for i in range(3))
+        return ops.add_vector(ops.multiply(a, b), w["vector"]) + c
+
+    expected, found = results(tmp_path, arrays, record, 9, isa)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize(("heads", "size", "dims"), [(1, 2, 2), (3, 10, 6), (4, 64, 64)])
 def test_rope(tmp_path: Path, isa: str, heads: int, size: int, dims: int, halves: bool) -> None:
