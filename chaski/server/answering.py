@@ -15,7 +15,6 @@ import numpy.typing as npt
 from chaski.errors import OptionError
 from chaski.runner.events import Text
 from chaski.runner.readout import normalized
-from chaski.runner.stored import Defaults
 from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
 from chaski.server.catalog import Catalog, Facts, Found
 from chaski.server.events import Delta, Event, Finish
@@ -89,7 +88,7 @@ class Answering:
         tools = chosen_tools(wish.tools, wish.tool_choice)
         _require(not tools or "tools" in writer.capabilities, _lacks(job, "tools"))
         think = _think(job, writer, wish.think, wish.drops_think)
-        messages = _defaults(job).conversation(wish.messages)
+        messages = job.facts.defaults.conversation(wish.messages)
         turns = Turns(writer, messages, tools, think)
         is_demanded = bool(tools) and wish.tool_choice not in ("auto", "none")
         async with self._models.use(job.needs, client) as loaded:
@@ -175,7 +174,7 @@ class Answering:
         writer = job.facts.writer
         think = _think(job, writer, wish.think, wish.drops_think)
         tools = chosen_tools(wish.tools, wish.tool_choice)
-        turns = Turns(writer, _defaults(job).conversation(wish.messages), tools, think)
+        turns = Turns(writer, job.facts.defaults.conversation(wish.messages), tools, think)
         async with self._models.use(job.needs, client) as loaded:
             return len(await encode(loaded, await asyncio.to_thread(turns.render)))
 
@@ -198,7 +197,7 @@ class Answering:
             return await text_prompt(loaded, text, wish)
         messages = [{"role": "system", "content": wish.system}] if wish.system else []
         messages.append({"role": "user", "content": wish.prompt})
-        turns = Turns(writer, _defaults(job).conversation(messages), (), think)
+        turns = Turns(writer, job.facts.defaults.conversation(messages), (), think)
         text = await asyncio.to_thread(turns.render)
         prompt = await text_prompt(loaded, text, wish)
         if not wish.context:
@@ -252,17 +251,13 @@ class Answering:
 def _generation(job: _Job, format: Any, after: str) -> dict[str, Any]:
     """The options of a generation: the model's own, then those of the request."""
     wish = job.wish
-    options = {**_defaults(job).options, **job.options.generate}
+    options = {**job.facts.defaults.options, **job.options.generate}
     options |= {"truncate": wish.truncate, "shift": wish.shift}
     if format is not None:
         options |= {"format": format, "format_after": after}
     if wish.logprobs:
         options |= {"logprobs": True, "top_logprobs": wish.top_logprobs}
     return options
-
-
-def _defaults(job: _Job) -> Defaults:
-    return Defaults.of(job.found.model)
 
 
 def _think(job: _Job, writer: Writer, think: bool | str | None, drops: bool) -> bool | str | None:

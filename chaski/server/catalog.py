@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from chaski.errors import ChaskiError, ModelNotFoundError, OptionError
 from chaski.names import ModelName
+from chaski.runner.stored import Defaults
 from chaski.store.model import StoredModel, bundled_model, read_model
 from chaski.store.store import Entry, Store
 
@@ -52,6 +53,11 @@ class Facts:
             tokens = file.get("tokenizer.ggml.tokens", list[str], ())
             ids = (self.bos_id, file.get("tokenizer.ggml.eos_token_id", int, None))
             self.bos, self.eos = ("" if i is None or not 0 <= i < len(tokens) else tokens[i] for i in ids)
+
+    @cached_property
+    def defaults(self) -> Defaults:
+        """What goes without saying for the model. Raises UnsupportedError, OptionError."""
+        return Defaults.of(self.model)
 
     @cached_property
     def writer(self) -> Writer:

@@ -68,6 +68,7 @@ def held(models: Path) -> Iterator[tuple[Running, Script]]:
 def test_full_queues_say_when_to_come_back(held: tuple[Running, Script]) -> None:
     server, script = held
     body = {"model": "helper", "prompt": "x", "stream": False}
+    server.post("/api/generate", {"model": "helper"})
     with ThreadPoolExecutor(9) as threads:
         replies = [threads.submit(server.post, "/api/generate", body) for _ in range(5)]
         wait_until(

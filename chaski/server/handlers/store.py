@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -68,9 +69,12 @@ async def delete(ask: Ask) -> Reply:
     """Take a model out of the store; if it is in memory, it goes when its requests are answered."""
     label = Fields(ask.body).text("model", "name")
     name, services = _name(label), ask.services
-    if services.catalog.store.locate(name) is None:
+    store = services.catalog.store
+    if store.locate(name) is None:
         raise ModelNotFoundError(f"model '{label:.200}' not found")
-    await asyncio.to_thread(services.catalog.store.remove, name)
+    with suppress(ChaskiError):  # a damaged one can be deleted too
+        await services.answering.unload(label)
+    await asyncio.to_thread(store.remove, name)
     return Response()
 
 

@@ -1,0 +1,107 @@
+"""Vectors over all three ways to ask, from a real model."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import ollama
+import openai
+import pytest
+
+import chaski
+from chaski.names import ModelName
+from chaski.server.settings import Settings
+from chaski.store.create import create
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
+from tests.server.conftest import SOMEWHERE
+from tests.server.running import Running, running
+from tests.tiny_llama import write_tiny_llama
+
+TEXTS = ["the other end", "in the", "an end", "hello there"]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("vectors") / "vectors.gguf", llama__pooling_type=1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, file: Path) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("vectors-models")
+    for _ in create(Store(folder), ModelName.parse("vectors"), Recipe(sources=[file])):
+        pass
+    with running(Settings(address=SOMEWHERE, parallel=2), folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def expected(file: Path) -> np.ndarray:
+    with chaski.load(file) as model:
+        return model.embed(TEXTS)
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as found:
+        yield found
+
+
+def test_the_native_api(server: Running, expected: np.ndarray) -> None:
+    client = ollama.Client(server.url)
+    together = client.embed("vectors", TEXTS)
+    np.testing.assert_array_equal(np.float32(together.embeddings), expected)
+    assert together.prompt_eval_count > len(TEXTS)
+    alone = client.embed("vectors", TEXTS[2])
+    np.testing.assert_array_equal(np.float32(alone.embeddings), expected[2:3])
+    assert client.embed("vectors", []).embeddings == []
+    old = client.embeddings("vectors", TEXTS[0])
+    np.testing.assert_allclose(
+        np.array(old.embedding) / np.linalg.norm(old.embedding), expected[0], rtol=1e-5
+    )
+    assert client.show("vectors").capabilities == ["embedding"]
+    client._client.close()
+
+
+def test_fewer_dimensions_have_length_one_again(server: Running, expected: np.ndarray) -> None:
+    reply = server.post("/api/embed", {"model": "vectors", "input": TEXTS, "dimensions": 5}).json
+    cut = expected[:, :5] / np.linalg.norm(expected[:, :5], axis=1, keepdims=True)
+    np.testing.assert_allclose(reply["embeddings"], cut, rtol=1e-5)
+    assert server.post("/api/embed", {"model": "vectors", "input": "x", "dimensions": -1}).status == 400
+
+
+def test_tokens_are_taken_as_well(server: Running, expected: np.ndarray) -> None:
+    tokens = [server.post("/api/tokenize", {"model": "vectors", "content": t}).json["tokens"] for t in TEXTS]
+    reply = server.post("/api/embed", {"model": "vectors", "input": tokens}).json
+    np.testing.assert_array_equal(np.float32(reply["embeddings"]), expected)
+    for wrong in ({"a": 1}, 5, [["text"]], [1.5]):
+        assert server.post("/api/embed", {"model": "vectors", "input": wrong}).status == 400
+
+
+def test_openai(client: openai.OpenAI, server: Running, expected: np.ndarray) -> None:
+    found = client.embeddings.create(model="vectors", input=TEXTS, encoding_format="float")
+    np.testing.assert_array_equal(np.float32([each.embedding for each in found.data]), expected)
+    body = {"model": "vectors", "input": TEXTS[0], "encoding_format": "base64"}
+    data = server.post("/v1/embeddings", body).json["data"][0]["embedding"]
+    np.testing.assert_array_equal(np.frombuffer(base64.b64decode(data), "<f4"), expected[0])
+    for wrong in ({"input": []}, {"encoding_format": "hex"}):
+        assert server.post("/v1/embeddings", body | wrong).status == 400
+
+
+def test_long_texts(server: Running) -> None:
+    body = {"model": "vectors", "input": "an end " * 400}
+    assert server.post("/api/embed", body).json["prompt_eval_count"] == 256
+    refused = server.post("/api/embed", body | {"truncate": False})
+    assert (refused.status, refused.error) == (400, "the input length exceeds the context length")
+
+
+def test_such_a_model_makes_no_text(server: Running) -> None:
+    for path, what in (
+        ("generate", {"prompt": "x"}),
+        ("chat", {"messages": [{"role": "user", "content": "x"}]}),
+    ):
+        reply = server.post(f"/api/{path}", {"model": "vectors"} | what)
+        assert (reply.status, reply.error) == (400, f'"vectors" does not support {path}')

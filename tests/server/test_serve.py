@@ -1,0 +1,58 @@
+"""`chaski serve` as a process: quick to be there, quick to end, and it leaves a store as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runner.worker.test_worker import is_running
+from tests.server.running import Running, wait_until
+from tests.store.stores import snapshot
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def process(models: Path) -> Iterator[subprocess.Popen[str]]:
+    environment = os.environ | {"OLLAMA_MODELS": str(models), "CHASKI_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "chaski", "serve", "--host", "127.0.0.1:0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        yield process
+        process.kill()
+
+
+def test_it_serves_and_ends_with_its_workers(process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    url = re.fullmatch(r"chaski listens on (http://127\.0\.0\.1:\d+)\n", process.stderr.readline())
+    assert url is not None
+    body = json.dumps({"model": "helper", "prompt": "x", "stream": False}).encode()
+    with urllib.request.urlopen(f"{url[1]}/api/generate", body, timeout=20) as response:
+        assert json.load(response)["done"]
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    assert len(children) == 1
+    process.send_signal(signal.SIGTERM)
+    process.wait(10)
+    wait_until(lambda: not is_running(children[0]))
+    rest = process.stderr.read()
+    assert "Traceback" not in rest
+    assert "x" not in rest.split()  # no prompt in any log
+
+
+def test_a_store_stays_as_it_was(server: Running, models: Path) -> None:
+    before = snapshot(models)
+    server.get("/api/tags")
+    server.post("/api/show", {"model": "helper", "verbose": True})
+    server.post("/api/generate", {"model": "helper", "prompt": "hello"})
+    server.get("/v1/models")
+    server.get("/api/ps")
+    assert snapshot(models) == before
