@@ -11,9 +11,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType
+from numpy.typing import NDArray
 from random_blocks import random_rows
 
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
@@ -25,7 +27,7 @@ _VOCAB = 4096
 _ROWS_AT_ONCE = 4096
 
 # Metadata behind "arch.", which has all sizes.
-_QWEN = {
+_QWEN: dict[str, int | float | str] = {
     "block_count": 5,
     "embedding_length": 2048,
     "feed_forward_length": 6144,
@@ -37,7 +39,7 @@ _QWEN = {
     "expert_used_count": 8,
     "expert_feed_forward_length": 768,
 }
-_GPT_OSS = {
+_GPT_OSS: dict[str, int | float | str] = {
     "block_count": 4,
     "embedding_length": 2880,
     "feed_forward_length": 2880,
@@ -64,7 +66,7 @@ def make(name: str, path: Path) -> None:
     """Write the shape `name` to `path`."""
     arch, sizes, matrix, expert = SHAPES[name]
     rng = np.random.Generator(np.random.SFC64(1))
-    metadata = {
+    metadata: dict[str, Any] = {
         "general.architecture": arch,
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", *(f"<{i}>" for i in range(3, _VOCAB))],
@@ -115,7 +117,7 @@ def _tensors(arch: str, sizes: dict[str, int]) -> Iterator[tuple[str, tuple[int,
 def _random(shape: tuple[int, ...], kind: QuantType, rng: np.random.Generator) -> LazyTensor:
     rows = int(np.prod(shape[:-1]))
 
-    def chunks() -> Iterator[np.ndarray]:
+    def chunks() -> Iterator[NDArray[np.uint8]]:
         if kind is QuantType.F32:
             yield (
                 (rng.standard_normal(shape) / shape[-1] ** 0.5).astype(np.float32).reshape(-1).view(np.uint8)
