@@ -105,3 +105,8 @@ def test_such_a_model_makes_no_text(server: Running) -> None:
     ):
         reply = server.post(f"/api/{path}", {"model": "vectors"} | what)
         assert (reply.status, reply.error) == (400, f'"vectors" does not support {path}')
+
+
+def test_a_model_that_is_not_there(server: Running) -> None:
+    reply = server.post("/api/embed", {"model": "nobody", "input": "x"})
+    assert (reply.status, reply.error) == (404, 'model "nobody" not found, try pulling it first')

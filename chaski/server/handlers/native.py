@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from chaski.errors import OptionError
+from chaski.errors import ModelNotFoundError, OptionError
 from chaski.server.dialects import ollama
 from chaski.server.dialects.dialect import ndjson
 from chaski.server.endpoint import Ask, Reply, Stream
@@ -42,7 +42,10 @@ async def chat(ask: Ask) -> Reply:
 async def embed(ask: Ask) -> Reply:
     """Vectors of texts."""
     wish = ollama.read_embed(ask.body)
-    found = await ask.services.answering.embed(wish, ask.client)
+    try:
+        found = await ask.services.answering.embed(wish, ask.client)
+    except ModelNotFoundError:
+        raise ModelNotFoundError(f'model "{wish.model:.200}" not found, try pulling it first') from None
     return {
         "model": wish.model,
         "embeddings": found.rows.tolist(),
