@@ -4,16 +4,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
 
-.PHONY: run test test-slow lint format types native bench docs clean
+.PHONY: run test test-slow test-aarch64 lint format types native bench docs clean
 
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
 
 test: .venv/developing
+	build/$(shell uname -m)/compare_isas
 	$(BIN)/python -m pytest -m "not slow and not oracle"
 
 test-slow: .venv/developing
 	$(BIN)/python -m pytest -m "not oracle"
+
+# The kernels for 64-bit ARM, by qemu. Needs a cross compiler, and is skipped with a word where there is none.
+test-aarch64:
+	tools/test_aarch64.sh
 
 lint: .venv/developing types
 	$(BIN)/ruff check .
@@ -49,5 +54,6 @@ clean:
 	touch $@
 
 .venv/developing: .venv/bin/python pyproject.toml $(NATIVE)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]" \
+	    --config-settings=cmake.define.CHASKI_COMPARISON=ON
 	touch .venv/installed $@

@@ -1,8 +1,11 @@
 #include "cpu_features.h"
 
 #if defined(__linux__)
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 #include <array>
@@ -37,6 +40,26 @@ static CpuFeatures detect() {
             tiles_allowed();
     return f;
 }
+#elif defined(__aarch64__)
+// Programs cannot ask an ARM processor; the system says what it found.
+static bool has_dot_product() {
+#if defined(__linux__)
+    constexpr unsigned long kDotProduct = 1ul << 20;  // HWCAP_ASIMDDP
+    return (getauxval(AT_HWCAP) & kDotProduct) != 0;
+#elif defined(__APPLE__)
+    int found = 0;
+    size_t size = sizeof found;
+    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &found, &size, nullptr, 0) == 0 && found != 0;
+#else
+    return false;
+#endif
+}
+
+static CpuFeatures detect() {
+    CpuFeatures f{};
+    f.neon = has_dot_product();
+    return f;
+}
 #else
 static CpuFeatures detect() { return {}; }
 #endif
@@ -57,6 +80,10 @@ namespace avx512 {
 extern const Kernels kernels;
 extern const Kernels kernels_amx;
 }  // namespace avx512
+#elif defined(__aarch64__)
+namespace neon {
+extern const Kernels kernels;
+}
 #endif
 
 // Tables this machine can run, slowest first.
@@ -76,6 +103,8 @@ struct Tables {
         if (cpu_features().avx2) add(avx2::kernels);
         if (cpu_features().avx512) add(avx512::kernels);
         if (cpu_features().amx) add(avx512::kernels_amx);
+#elif defined(__aarch64__)
+        if (cpu_features().neon) add(neon::kernels);
 #endif
     }
 };

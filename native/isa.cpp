@@ -7,11 +7,15 @@ namespace chaski {
 namespace portable {
 extern const Ops kOps;
 }
-#if defined(CHASKI_X86)
+#if defined(__x86_64__)
 namespace avx2 {
 extern const Ops kOps;
 }
 namespace avx512 {
+extern const Ops kOps;
+}
+#elif defined(__aarch64__)
+namespace neon {
 extern const Ops kOps;
 }
 #endif
@@ -20,7 +24,7 @@ const Kernels& kernels_of(const std::string& isa) {
     const Kernels* kernels = select_kernels(isa);
     if (kernels == nullptr) {
         std::string known;
-        for (std::string_view name : isa_names()) known += " " + std::string(name);
+        for (std::string_view name : isa_names()) known.append(" ").append(name);
         throw std::invalid_argument("instruction set " + isa + " is not available here; available:" + known);
     }
     return *kernels;
@@ -28,9 +32,11 @@ const Kernels& kernels_of(const std::string& isa) {
 
 const Ops& ops_of(const std::string& isa) {
     [[maybe_unused]] std::string name = kernels_of(isa).isa;
-#if defined(CHASKI_X86)
+#if defined(__x86_64__)
     if (name.starts_with("avx512")) return avx512::kOps;
     if (name == "avx2") return avx2::kOps;
+#elif defined(__aarch64__)
+    if (name == "neon") return neon::kOps;
 #endif
     return portable::kOps;
 }

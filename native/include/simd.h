@@ -67,6 +67,8 @@ inline constexpr bool kHasAmx = false;
 #include "simd_avx512.h"
 #elif defined(__AVX2__)
 #include "simd_avx2.h"
+#elif defined(CHASKI_NEON)  // not the compiler's own macro: on some systems it is set for portable code too
+#include "simd_neon.h"
 #else
 #include "simd_portable.h"
 #endif

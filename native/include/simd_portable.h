@@ -58,7 +58,7 @@ CHASKI_INLINE F32x16 load_bf16(const void* p) { return {__builtin_bit_cast(Float
 CHASKI_INLINE U8x64 load_u8(const void* p) { return {read<Uint16>(p)}; }
 CHASKI_INLINE void store_u8(void* p, U8x64 a) { write(p, a.v); }
 
-CHASKI_INLINE F32x16 splat(float x) { return {Float16{} + x}; }
+CHASKI_INLINE F32x16 splat(float x) { return {x - Float16{}}; }  // keeps -0 as it is
 CHASKI_INLINE I32x16 splat(int32_t x) { return {Int16{} + x}; }
 
 CHASKI_INLINE F32x16 operator+(F32x16 a, F32x16 b) { return {a.v + b.v}; }

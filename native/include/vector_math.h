@@ -33,6 +33,20 @@ CHASKI_INLINE void store_f16(uint16_t* p, F32x16 a) {
     _mm_storeu_si128(to, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128(to + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
 }
+#elif defined(CHASKI_NEON)
+inline constexpr int kRegisters = 16;  // 32 of half the size
+CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) {
+    return quarters<F32x16>([&](int i) { return vdivq_f32(a.v[i], b.v[i]); });
+}
+CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) {
+    return quarters<F32x16>([&](int i) { return vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]); });
+}
+CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) {
+    return quarters<F32x16>([&](int i) { return vbslq_f32(vcltq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]); });
+}
+CHASKI_INLINE void store_f16(uint16_t* p, F32x16 a) {
+    for (int i = 0; i < 4; ++i) vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(a.v[i])));
+}
 #else
 inline constexpr int kRegisters = 16;
 CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {a.v / b.v}; }

@@ -11,11 +11,11 @@ namespace chaski::CHASKI_ISA {
 inline constexpr int kTilePanels = 2, kTileTokens = 6;
 inline constexpr int kFloatPanels = 4, kFloatTokens = 6;
 inline constexpr int kStreamTokens = 2;
-#elif defined(__AVX2__)  // 16 registers, two per vector
+#elif defined(__AVX2__) || defined(CHASKI_NEON)  // room for eight vectors: 16 registers, two for each, or 32
 inline constexpr int kTilePanels = 1, kTileTokens = 3;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 6;
 inline constexpr int kStreamTokens = 1;
-#else                    // small code, quick to compile
+#else                                            // small code, quick to compile
 inline constexpr int kTilePanels = 1, kTileTokens = 2;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 2;
 inline constexpr int kStreamTokens = 0;

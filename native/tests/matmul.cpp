@@ -1,0 +1,174 @@
+// Packing, unpacking, quantizing and multiplying, for every type of weights.
+#include <limits>
+
+#include "comparison.h"
+#include "memory.h"
+
+namespace chaski {
+namespace {
+
+constexpr std::int64_t kTokens[] = {1, 2, 5, 16, 40};
+constexpr std::int64_t kMostTokens = 40;
+// Packed bytes are read ahead of, and rows behind the end of a buffer by whole vectors.
+constexpr std::int64_t kSlack = 64;
+
+// Random bytes, but for the highest exponent bit of every number: so scales and weights are below two, and
+// nothing overflows.
+std::vector<std::uint8_t> random_rows(const BlockFormat& format, std::int64_t rows, std::int64_t k,
+                                      std::uint64_t seed) {
+    Random random(seed);
+    std::vector<std::uint8_t> bytes(rows * row_bytes(format.type, k) + kSlack);
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.word());
+    for (std::size_t block = 0; block + format.bytes <= bytes.size(); block += format.bytes) {
+        for (const Field& field : format.fields) {
+            if (field.bytes == 0 || (field.unit == 4 && format.elements > 1)) continue;
+            std::uint8_t& last = bytes[block + field.offset + field.bytes - 1];
+            last &= field.unit == 1 ? 0x7f : 0xbf;
+        }
+    }
+    return bytes;
+}
+
+class Packed {
+   public:
+    Packed(const Kernels& kernels, const BlockFormat& format, std::int64_t rows, std::int64_t k)
+        : memory_(matrix_bytes(format.type, rows, k)),
+          matrix_{format.type, rows, k, reinterpret_cast<std::uint8_t*>(memory_.data())} {
+        const std::vector<std::uint8_t> from = random_rows(format, rows, k, rows + k);
+        kernels.pack(format.type, from.data(), row_bytes(format.type, k), rows, k,
+                     reinterpret_cast<std::uint8_t*>(memory_.data()), 0, num_panels(rows));
+    }
+
+    const Matrix& matrix() const { return matrix_; }
+    Bytes bytes() const {
+        return {memory_.data(), memory_.data() + matrix_bytes(matrix_.type, matrix_.rows, matrix_.k)};
+    }
+
+   private:
+    Region memory_;
+    Matrix matrix_;
+};
+
+// Activations with the memory they are in, of `n` rows.
+struct Rows {
+    std::vector<float> floats;
+    std::vector<std::int8_t> values;
+    std::vector<float> scales;
+    std::vector<std::int16_t> sums;
+
+    Rows(const Kernels& kernels, std::vector<float> x, std::int64_t n)
+        : floats(std::move(x)), values(floats.size()), scales(floats.size() / 32), sums(floats.size() / 16) {
+        const auto k = static_cast<std::int64_t>(floats.size()) / n;
+        if (k % 32 == 0) kernels.quantize_rows(floats.data(), n, k, get());
+    }
+
+    Activations get() { return {values.data(), scales.data(), sums.data(), floats.data()}; }
+};
+
+Bytes multiply(const Table& table, const BlockFormat& format, std::int64_t rows, std::int64_t k,
+               std::int64_t n) {
+    const Packed packed(table.kernels, format, rows, k);
+    Random random(7);
+    Rows x(table.kernels, random.numbers(n * k, 3.0f), n);
+    const std::vector<float> bias = random.numbers(rows, 1.0f);
+    std::vector<float> y = random.numbers(n * rows, 1.0f);  // the residual, too
+    const Region scratch(table.kernels.matmul_scratch_bytes(packed.matrix(), n));
+    const Output out{y.data(), rows, bias.data(), y.data()};
+    table.kernels.matmul(packed.matrix(), 0, num_panels(rows), x.get(), n, out, scratch.data());
+    return bytes_of(y);
+}
+
+Bytes unpack(const Table& table, const BlockFormat& format, std::int64_t rows, std::int64_t k) {
+    const Packed packed(table.kernels, format, rows, k);
+    std::vector<float> y(rows * k);
+    for (std::int64_t row = 0; row < rows; ++row)
+        table.kernels.unpack_row(packed.matrix(), row, y.data() + row * k);
+    return bytes_of(y);
+}
+
+void compare_type(Comparison& compare, const BlockFormat& format) {
+    const std::string name = format.name;
+    // Neither rows nor k fill the last panel, the last step along k, or the last group of panels.
+    const std::int64_t rows = 16 * 5 + 3, k = format.elements == 1 ? 300 : format.elements == 32 ? 352 : 768;
+    compare("pack " + name, [&](const Table& t) { return Packed(t.kernels, format, rows, k).bytes(); });
+    compare("unpack " + name, [&](const Table& t) { return unpack(t, format, rows, k); });
+    for (std::int64_t n : kTokens) {
+        compare("matmul " + name + ", " + std::to_string(n) + " tokens",
+                [&](const Table& t) { return multiply(t, format, rows, k, n); });
+    }
+}
+
+// Every half-precision number there is, NaNs included.
+Bytes widen_halves(const Table& table) {
+    std::vector<std::uint16_t> halves(1 << 16);
+    for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
+    const Matrix shape{DType::F16, 16, 1 << 12, nullptr};
+    const Region panels(matrix_bytes(shape.type, shape.rows, shape.k));
+    auto* to = reinterpret_cast<std::uint8_t*>(panels.data());
+    table.kernels.pack(shape.type, reinterpret_cast<const std::uint8_t*>(halves.data()),
+                       row_bytes(shape.type, shape.k), shape.rows, shape.k, to, 0, 1);
+    std::vector<float> y(halves.size());
+    for (std::int64_t row = 0; row < shape.rows; ++row) {
+        table.kernels.unpack_row({shape.type, shape.rows, shape.k, to}, row, y.data() + row * shape.k);
+    }
+    return bytes_of(y);
+}
+
+// Blocks of ordinary numbers, of extremes, and each of one strange number among ordinary ones.
+Bytes quantize(const Table& table) {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    constexpr float kStrange[] = {0.0f,      -0.0f,      1e-45f,
+                                  1e-37f,    3e38f,      -3e38f,
+                                  kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
+    Random random(11);
+    std::vector<float> x = random.numbers(32 * 64, 5.0f);
+    for (float strange : kStrange) {
+        for (float size : {0.0f, 1e-37f, 1.0f}) {
+            for (float value : random.numbers(31, size)) x.push_back(value);
+            x.push_back(strange);
+        }
+    }
+    for (int i = -64; i < 64; ++i) x.push_back(static_cast<float>(i) + 0.5f);  // halves round to even
+    Rows rows(table.kernels, x, 1);
+    Bytes all = bytes_of(rows.values);
+    for (const Bytes& more : {bytes_of(rows.scales), bytes_of(rows.sums)}) {
+        all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+}
+
+// All codes and all activations at their extremes, where sums inside of a kernel are largest.
+Bytes multiply_extremes(const Table& table, std::uint8_t fill, float sign) {
+    const std::int64_t k = 64;
+    std::vector<std::uint8_t> rows(16 * row_bytes(DType::Q8_0, k) + kSlack, fill);
+    for (std::int64_t block = 0; block < 16 * k / 32; ++block) {
+        rows[34 * block] = 0x00;
+        rows[34 * block + 1] = 0x3c;  // a scale of one
+    }
+    const Region panels(matrix_bytes(DType::Q8_0, 16, k));
+    auto* to = reinterpret_cast<std::uint8_t*>(panels.data());
+    table.kernels.pack(DType::Q8_0, rows.data(), row_bytes(DType::Q8_0, k), 16, k, to, 0, 1);
+    Rows x(table.kernels, std::vector<float>(kMostTokens * k, sign), kMostTokens);
+    const Matrix matrix{DType::Q8_0, 16, k, to};
+    std::vector<float> y(kMostTokens * 16);
+    const Region scratch(table.kernels.matmul_scratch_bytes(matrix, kMostTokens));
+    table.kernels.matmul(matrix, 0, 1, x.get(), kMostTokens, {y.data(), 16, nullptr, nullptr},
+                         scratch.data());
+    return bytes_of(y);
+}
+
+}  // namespace
+
+void compare_matmul(Comparison& compare) {
+    for (const BlockFormat& format : kFormats) compare_type(compare, format);
+    compare("widen every half", widen_halves);
+    compare("quantize", quantize);
+    for (std::uint8_t fill : {0x00, 0x7f, 0x80, 0xff}) {
+        for (float sign : {1.0f, -1.0f}) {
+            compare("extremes " + std::to_string(fill),
+                    [&](const Table& t) { return multiply_extremes(t, fill, sign); });
+        }
+    }
+}
+
+}  // namespace chaski

@@ -1,0 +1,131 @@
+// Norms, activations, rotation, and the cells of key/value storage.
+#include <limits>
+
+#include "comparison.h"
+
+namespace chaski {
+namespace {
+
+constexpr std::int64_t kCounts[] = {1, 15, 16, 17, 100, 2048};
+
+// work(table, a, b, c, y): some op of `count` elements. Inputs reach from tiny to where exp overflows.
+template <class Work>
+void compare_rows(Comparison& compare, const std::string& name, const Work& work) {
+    for (std::int64_t count : kCounts) {
+        for (float size : {1e-4f, 1.0f, 120.0f}) {
+            compare(name + " of " + std::to_string(count), [&](const Table& table) {
+                Random random(count);
+                const std::vector<float> a = random.numbers(count, size), b = random.numbers(count, size),
+                                         c = random.numbers(count, 1.0f);
+                std::vector<float> y = c;
+                work(table.ops, a.data(), b.data(), c.data(), count, y.data());
+                return bytes_of(y);
+            });
+        }
+    }
+}
+
+using In = const float*;
+
+void compare_elements(Comparison& compare) {
+    compare_rows(compare, "rms_norm", [](const Ops& ops, In a, In b, In, std::int64_t n, float* y) {
+        ops.rms_norm(a, b, 1e-5f, n, y);
+    });
+    compare_rows(compare, "rms_norm without weight",
+                 [](const Ops& ops, In a, In, In, std::int64_t n, float* y) {
+                     ops.rms_norm(a, nullptr, 1e-5f, n, y);
+                 });
+    compare_rows(compare, "layer_norm", [](const Ops& ops, In a, In b, In c, std::int64_t n, float* y) {
+        ops.layer_norm(a, b, c, 1e-5f, n, y);
+    });
+    compare_rows(compare, "swiglu",
+                 [](const Ops& ops, In a, In b, In, std::int64_t n, float* y) { ops.swiglu(a, b, n, y); });
+    compare_rows(compare, "geglu",
+                 [](const Ops& ops, In a, In b, In, std::int64_t n, float* y) { ops.geglu(a, b, n, y); });
+    compare_rows(compare, "clamped_swiglu", [](const Ops& ops, In a, In b, In, std::int64_t n, float* y) {
+        ops.clamped_swiglu(a, b, 1.702f, 7.0f, n, y);
+    });
+    compare_rows(compare, "gelu",
+                 [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.gelu(a, n, y); });
+    compare_rows(compare, "softcap",
+                 [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.softcap(a, 30.0f, n, y); });
+    compare_rows(compare, "scale",
+                 [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.scale(a, 0.3f, n, y); });
+    compare_rows(compare, "add",
+                 [](const Ops& ops, In a, In b, In, std::int64_t n, float* y) { ops.add(a, b, n, y); });
+    compare_rows(compare, "add_scaled", [](const Ops& ops, In a, In, In, std::int64_t n, float* y) {
+        ops.add_scaled(y, a, 0.3f, n);
+    });
+}
+
+void compare_rope(Comparison& compare) {
+    constexpr std::int64_t kHeads = 3, kSize = 80;
+    for (std::int64_t pairs : {5, 32, 40}) {
+        for (bool halves : {false, true}) {
+            compare("rope of " + std::to_string(pairs) + " pairs", [&](const Table& table) {
+                Random random(pairs);
+                const std::vector<float> x = random.numbers(kHeads * kSize, 4.0f),
+                                         cos = random.numbers(pairs, 1.0f), sin = random.numbers(pairs, 1.0f);
+                std::vector<float> y(x.size());
+                table.ops.rope(x.data(), cos.data(), sin.data(), kHeads, kSize, pairs, halves, y.data());
+                return bytes_of(y);
+            });
+        }
+    }
+}
+
+// Any bits where a type holds them, NaNs included; else numbers of many sizes, zeros, and ties.
+std::vector<float> cell_of(DType type, std::int64_t count) {
+    Random random(static_cast<int>(type));
+    std::vector<float> x(count);
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::uint32_t bits = random.word();
+        std::memcpy(&x[i], &bits, sizeof bits);
+        if (is_quantized(type)) x[i] = i / 32 % 5 == 0 ? 0.0f : static_cast<float>(random.below(511) - 255);
+    }
+    return x;
+}
+
+Bytes use_storage(const Table& table, DType type, bool in_panels, bool is_rotated) {
+    constexpr std::int64_t kCells = 21, kHeads = 2, kSize = 352;
+    KVStorage storage{nullptr, kCells, kHeads, kSize, type, in_panels};
+    Bytes memory(kHeads * storage.head_bytes() + kStorageSlack);
+    storage.data = memory.data();
+    const std::vector<float> x = cell_of(type, kCells * kHeads * kSize);
+    std::vector<float> scratch(2 * kSize), y(x.size());
+    for (std::int64_t cell = 0; cell < kCells; ++cell)
+        table.ops.store(x.data() + cell * kHeads * kSize, storage, cell, scratch.data());
+    Random random(3);
+    const std::vector<float> cos = random.numbers(20, 1.0f), sin = random.numbers(20, 1.0f);
+    if (is_rotated) {
+        table.ops.rotate(storage, 5, cos.data(), sin.data(), 20, true, scratch.data());
+    }
+    for (std::int64_t cell = 0; cell < kCells; ++cell)
+        table.ops.load(storage, cell, y.data() + cell * kHeads * kSize, scratch.data());
+    const Bytes read = bytes_of(y);
+    memory.insert(memory.end(), read.begin(), read.end());
+    return memory;
+}
+
+void compare_storage(Comparison& compare) {
+    for (DType type : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0}) {
+        for (bool in_panels : {false, true}) {
+            compare(std::string("cells of ") + find_format(type)->name,
+                    [&](const Table& table) { return use_storage(table, type, in_panels, false); });
+            // Rotating adds NaNs, and which one comes out is the processor's choice.
+            if (!is_quantized(type)) continue;
+            compare(std::string("rotated cells of ") + find_format(type)->name,
+                    [&](const Table& table) { return use_storage(table, type, in_panels, true); });
+        }
+    }
+}
+
+}  // namespace
+
+void compare_ops(Comparison& compare) {
+    compare_elements(compare);
+    compare_rope(compare);
+    compare_storage(compare);
+}
+
+}  // namespace chaski
