@@ -34,6 +34,7 @@ class GenerateOptions(TypedDict, total=False):
     draft_num_predict: int
     format: Format | None
     format_after: str
+    special: bool
     logprobs: bool
     top_logprobs: int
 
@@ -50,6 +51,7 @@ class Limits:
                  the same, and sooner there if it repeats something; 0 guesses nothing
     format       "json", or a JSON schema that the answer follows; None for text
     format_after text of the answer behind which `format` begins, the end of thinking for instance
+    special      control tokens are part of the text, for readers who take it apart; not the one that ends it
     stop         texts that end the answer and are not part of it
     """
 
@@ -60,6 +62,7 @@ class Limits:
     draft_num_predict: int = 15
     format: Format | None = None
     format_after: str = ""
+    special: bool = False
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -68,6 +71,7 @@ class Limits:
         _require("num_keep", self.num_keep, is_count, "an integer of at least 0")
         is_count = _is_integer(self.draft_num_predict) and self.draft_num_predict >= 0
         _require("draft_num_predict", self.draft_num_predict, is_count, "an integer of at least 0")
+        _require("special", self.special, isinstance(self.special, bool), "True or False")
         _require("truncate", self.truncate, isinstance(self.truncate, bool), "True or False")
         _require("shift", self.shift, isinstance(self.shift, bool), "True or False")
         is_format = self.format is None or self.format == "json" or isinstance(self.format, Mapping)

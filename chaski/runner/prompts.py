@@ -151,7 +151,7 @@ class Prompts:
                 sampling=sampling,
                 end_ids=self.tokenizer.eos_ids,
                 stop=limits.stop,
-                decoder=self.tokenizer.stream(),
+                decoder=self.tokenizer.stream(special=limits.special),
                 dropped_tokens=dropped + len(ids) - len(prompt),
                 load_seconds=self._load_seconds,
             )

@@ -99,7 +99,7 @@ class Answering:
                 reader = DemandedCall(reader)
             format = schema_of_call(tools) if is_demanded else wish.format
             after = writer.thinking_tags[1] if think and writer.thinking_tags else ""
-            options = _generation(job, format, after)
+            options = {**_generation(job, format, after), **_SPECIAL}
             async with aclosing(self._run(job, loaded, prompt, reader, options, loading)) as events:
                 async for event in events:
                     yield event
@@ -118,7 +118,7 @@ class Answering:
             prompt = await self._prompt(job, loaded, wish, writer, think)
             reader = parser_for("passthrough") if is_plain else writer.reader(prompt.text, (), bool(think))
             after = writer.thinking_tags[1] if think and writer.thinking_tags else ""
-            options = _generation(job, wish.format, after)
+            options = {**_generation(job, wish.format, after), **({} if is_plain else _SPECIAL)}
             async with aclosing(self._run(job, loaded, prompt, reader, options, loading)) as events:
                 async for event in events:
                     yield event
@@ -246,6 +246,10 @@ class Answering:
                         load_seconds=load_seconds,
                         total_seconds=perf_counter() - job.started,
                     )
+
+
+# The signs that readers look for are control tokens in many models.
+_SPECIAL: Mapping[str, Any] = {"special": True}
 
 
 def _generation(job: _Job, format: Any, after: str) -> dict[str, Any]:

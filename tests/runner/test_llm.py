@@ -350,3 +350,13 @@ def test_threads_get_their_own_answers(tiny_llama: Path, alone: list[chaski.Answ
         for thread in threads:
             thread.join(timeout=30)
         assert all(same(answers[index], alone[index % 4]) for index in range(8))
+
+
+def test_control_tokens_are_text_for_those_who_ask(tiny_llama: Path) -> None:
+    with load(tiny_llama) as model:
+        decoder = model.prompts.generation([1], {"special": True})._decoder
+        plain = model.prompts.generation([1], {})._decoder
+        assert decoder is not None
+        assert plain is not None
+        assert decoder.feed(BOS) == "<|begin_of_text|>"
+        assert plain.feed(BOS) == ""

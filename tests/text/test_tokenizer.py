@@ -172,6 +172,13 @@ class TestEnd:
         metadata[KEY + "token_type"] = [1] * size + [3, 3, 1, 3]
         assert load_tokenizer(metadata).eos_ids == {3, size, size + 1}
 
+    def test_a_message_of_harmony_is_not_a_turn(self):
+        metadata = byte_level_metadata()
+        size = len(metadata[KEY + "tokens"])
+        metadata[KEY + "tokens"] += ["<|end|>", "<|return|>", "<|call|>"]
+        metadata[KEY + "token_type"] = [1] * size + [3, 3, 3]
+        assert load_tokenizer(metadata).eos_ids == {size + 1, size + 2}
+
     def test_none(self):
         tok = load_tokenizer(byte_level_metadata())
         assert tok.eos_ids == frozenset()

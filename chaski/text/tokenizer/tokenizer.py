@@ -66,9 +66,9 @@ class Tokenizer:
         stream = TokenStream(self, at_start=True, special=special)
         return "".join(map(stream.feed, ids)) + stream.flush()
 
-    def stream(self, *, at_start: bool = False) -> TokenStream:
+    def stream(self, *, at_start: bool = False, special: bool = False) -> TokenStream:
         """A decoder for ids that arrive one by one. By default they continue a text; see `TokenStream`."""
-        return TokenStream(self, at_start=at_start)
+        return TokenStream(self, at_start=at_start, special=special)
 
     def token(self, token_id: int) -> str:
         """The token as the file spells it, `Ġhello` for instance. Raises `TokenizerError` on a bad id."""

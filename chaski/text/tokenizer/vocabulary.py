@@ -28,6 +28,8 @@ _END_OF_TURN = frozenset(
         "<eos>",
         "<|end_of_text|>",
         "<|endoftext|>",
+        "<|return|>",
+        "<|call|>",
         "<|end|>",
         "<|eom_id|>",
         "<|eot_id|>",
@@ -179,7 +181,10 @@ def _end_ids(
     if not all(isinstance(token_id, int) and 0 <= token_id < size for token_id in listed):
         raise TokenizerError(f"{PREFIX}eos_token_ids is {listed}: not all are ids of the {size} tokens")
     control = np.flatnonzero(types == TokenType.CONTROL).tolist()
-    known = [token_id for token_id in control if tokens[token_id] in _END_OF_TURN]
+    names = {tokens[token_id] for token_id in control} & _END_OF_TURN
+    # In gpt-oss's format this ends a message, and a turn has several.
+    names -= {"<|end|>"} if "<|call|>" in names else set()
+    known = [token_id for token_id in control if tokens[token_id] in names]
     return frozenset([*(token_id for token_id in named if token_id is not None), *listed, *known])
 
 
