@@ -88,8 +88,8 @@ def test_the_rule_knows_every_room() -> None:
 
 
 def test_only_the_cpu_backend_touches_the_native_module() -> None:
-    users = {path.parent for path in MODULES if "chaski._native" in imports(ast.parse(path.read_text()))}
-    assert users == {PACKAGE / "ml" / "cpu"}
+    users = [path for path in MODULES if "chaski._native" in imports(ast.parse(path.read_text()))]
+    assert {path.relative_to(PACKAGE).parts[:2] for path in users} == {("ml", "cpu")}
 
 
 def test_only_the_factory_imports_a_backend() -> None:

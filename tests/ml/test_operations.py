@@ -15,7 +15,9 @@ from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.backend import Backend
+from chaski.ml.cpu.operations import OPERATIONS
 from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
+from chaski.ml.reference.ops import DEFINITIONS
 
 MAX_TOKENS = 9
 RNG = np.random.default_rng(7)
@@ -67,6 +69,10 @@ def uniform(*shape: int) -> npt.NDArray[np.float32]:
 @pytest.fixture(params=_native.isa_names())
 def isa(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+def test_the_cpu_backend_has_every_operation_but_that_over_masks_as_matrices() -> None:
+    assert set(OPERATIONS) == (set(DEFINITIONS) | {"input", "reshape"}) - {"dense_attention"}
 
 
 @pytest.mark.parametrize("size", [1, 5, 16, 33, 64])

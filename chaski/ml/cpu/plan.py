@@ -1,6 +1,6 @@
 """Compiling a graph for the native kernels: fuse, order, place every buffer in one arena.
 
-Three passes over the recorded nodes. `Lowering` turns them into calls of native steps, joining what one step
+Three passes over the recorded nodes. `lower` turns them into calls of native steps, joining what one step
 can do (a sum into the matrix product before it, quantization into the norm before it). `_phases` finds where
 threads must wait for each other: only where a call touches what an earlier one wrote. `_place` gives every
 buffer an offset; buffers that are never alive in the same phase share memory.
@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski import _native
-from chaski.ml.cpu.lowering import Buffer, Call, Lowering
+from chaski.ml.cpu.lowering import Buffer, Call
+from chaski.ml.cpu.operations import lower
 from chaski.ml.graph import Graph
 
 __all__ = ["CPUPlan"]
@@ -34,7 +35,7 @@ class CPUPlan:
         weights: _native.Weights | None,
         is_plain: bool,
     ) -> None:
-        lowering = Lowering(graph, weights, pool.threads, is_plain)
+        lowering = lower(graph, weights, pool.threads, is_plain)
         phases = _phases(lowering.calls)
         kept = [lowering.buffer(node) for node in (*graph.inputs.values(), *graph.outputs.values())]
         offsets, size = _place(lowering.calls, phases, kept)

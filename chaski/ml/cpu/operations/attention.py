@@ -1,0 +1,133 @@
+"""Attention, its rotations, and the key/value storage that it reads."""
+
+from __future__ import annotations
+
+from chaski import _native
+from chaski.ml.cpu.lowering import Buffer, Lowering, offset
+from chaski.ml.graph import Dim, KVBuffer, Tensor, Weight
+
+__all__ = ["attention", "rope", "rope_table", "rotate_cells", "store"]
+
+
+def rope_table(lowering: Lowering, node: Tensor, positions: Tensor) -> None:
+    lowering.check(positions, 2**31 - 1)
+    y = lowering.new(node)
+    lowering.call(
+        "rope_table",
+        (lowering.buffer(positions),),
+        (y,),
+        dim=lowering.dim(node),
+        positions=lowering.buffer(positions),
+        frequencies=node.attributes["frequencies"].tolist(),
+        magnitude=node.attributes["magnitude"],
+        table=y,
+    )
+
+
+def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
+    y = lowering.reuse_or_new(node, x)
+    lowering.call(
+        "rope",
+        (lowering.buffer(x), lowering.buffer(table)),
+        (y,),
+        dim=lowering.dim(node),
+        heads=node.shape[1],
+        size=node.shape[2],
+        pairs=table.shape[2],
+        halves=node.attributes["halves"],
+        x=lowering.buffer(x),
+        table=lowering.buffer(table),
+        y=y,
+    )
+
+
+def store(lowering: Lowering, node: Tensor, x: Tensor, cells: Tensor, target: KVBuffer) -> None:
+    lowering.check(cells, target.cells)
+    lowering.call(
+        "store",
+        (lowering.buffer(x), lowering.buffer(cells)),
+        (target,),
+        dim=lowering.dim(x),
+        x=lowering.buffer(x),
+        cells=lowering.buffer(cells),
+        target=target.handle,
+    )
+
+
+def rotate_cells(lowering: Lowering, node: Tensor, cells: Tensor, table: Tensor, target: KVBuffer) -> None:
+    lowering.check(cells, target.cells)
+    lowering.call(
+        "rotate_cells",
+        (lowering.buffer(cells), lowering.buffer(table), target),
+        (target,),
+        dim=lowering.dim(cells),
+        cells=lowering.buffer(cells),
+        pairs=table.shape[2],
+        halves=node.attributes["halves"],
+        table=lowering.buffer(table),
+        target=target.handle,
+    )
+
+
+def attention(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cells: Tensor,
+    spans: Tensor,
+    sinks: Weight | None = None,
+) -> None:
+    key_store, value_store = keys.operands[2], values.operands[2]
+    assert isinstance(key_store, KVBuffer)
+    assert isinstance(value_store, KVBuffer)
+    heads = node.shape[1]
+    assert isinstance(heads, int)
+    lowering.check(cells, key_store.cells)
+    parts = _attention_parts(lowering, heads, value_store, cells)
+    y = lowering.new(node)
+    lowering.call(
+        "attention",
+        (lowering.buffer(q), key_store, value_store, lowering.buffer(cells), lowering.buffer(spans)),
+        (y,) if parts is None else (y, parts),
+        dim=lowering.dim(q),
+        history=lowering.dim(cells),
+        heads=heads,
+        scale=node.attributes["scale"],
+        cap=node.attributes["softcap"],
+        is_plain=lowering.is_plain,
+        q=lowering.buffer(q),
+        keys=key_store.handle,
+        values=value_store.handle,
+        cells=lowering.buffer(cells),
+        spans=lowering.buffer(spans),
+        tiles=_tiles_of(lowering, q, cells, spans, heads // key_store.heads),
+        weights=lowering.weights,
+        sinks=offset(sinks),
+        parts=-1 if parts is None else parts,
+        y=y,
+    )
+
+
+def _attention_parts(lowering: Lowering, heads: int, values: KVBuffer, cells: Tensor) -> Buffer | None:
+    """Memory for the chunks of a history that several threads share; None where they never do."""
+    history = cells.shape[0]
+    assert isinstance(history, Dim)
+    size = _native.attention_parts_bytes(heads, values.heads, values.size, history.maximum, lowering.threads)
+    return None if size == 0 or lowering.is_plain else Buffer(size, 1)
+
+
+def _tiles_of(lowering: Lowering, q: Tensor, cells: Tensor, spans: Tensor, group: int) -> int:
+    """The number of the step that groups tokens, shared by all layers with this mask and group."""
+    if (spans, group) not in lowering.tiles:
+        lowering.tiles[spans, group] = len(lowering.tiles)
+        lowering.setup(
+            "tiles",
+            tokens=lowering.dim(q),
+            history=lowering.dim(cells),
+            spans=lowering.buffer(spans),
+            group=group,
+            is_plain=lowering.is_plain,
+        )
+    return lowering.tiles[spans, group]

@@ -1,0 +1,54 @@
+"""From the name of an operation to the function that turns it into calls of native steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from chaski import _native
+from chaski.ml.cpu.lowering import Lowering
+from chaski.ml.cpu.operations import attention, elements, experts, products, recurrent, rows
+from chaski.ml.graph import Graph
+
+__all__ = ["OPERATIONS", "lower"]
+
+OPERATIONS: Mapping[str, Callable[..., None]] = {
+    "input": rows.input,
+    "reshape": rows.reshape,
+    "embedding": rows.embedding,
+    "rows": rows.rows,
+    "columns": rows.columns,
+    "linear": products.linear,
+    "add": products.add,
+    "rms_norm": products.rms_norm,
+    "layer_norm": products.layer_norm,
+    "swiglu": elements.gated,
+    "geglu": elements.gated,
+    "clamped_swiglu": elements.gated,
+    "multiply": elements.multiply,
+    "times": elements.times,
+    "add_vector": elements.add_vector,
+    "gelu": elements.gelu,
+    "softcap": elements.softcap,
+    "scale": elements.scale,
+    "position_scale": elements.position_scale,
+    "rope_table": attention.rope_table,
+    "rope": attention.rope,
+    "store": attention.store,
+    "rotate_cells": attention.rotate_cells,
+    "attention": attention.attention,
+    "route": experts.route,
+    "group": experts.group,
+    "dispatch": experts.dispatch,
+    "expert_linear": experts.expert_linear,
+    "combine": experts.combine,
+    "short_conv": recurrent.short_conv,
+}
+"""Each takes the lowering, the node and the node's operands."""
+
+
+def lower(graph: Graph, weights: _native.Weights | None, threads: int, is_plain: bool) -> Lowering:
+    """Walk a graph once, in the order in which it was recorded; see `Lowering` for what comes of it."""
+    lowering = Lowering(graph, weights, threads, is_plain)
+    for node in graph.nodes:
+        OPERATIONS[node.op](lowering, node, *node.operands)
+    return lowering
