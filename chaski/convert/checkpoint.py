@@ -46,7 +46,7 @@ def open_model(folder: Path) -> Checkpoint:
     config = read_config(folder)
     _refuse_quantized(config)
     family = find_family(config)
-    config = config.part("text_config").over(config)
+    config = config.part("text_config").over(config).over(Config(config.path, family.defaults))
     tensors = _plain_names(open_checkpoint(folder))
     plan = list(family.tensors(config, tensors.keys()))
     for planned in plan:

@@ -63,6 +63,12 @@ class Config:
         """These settings, and those of `other` for what is not here."""
         return Config(self.path, {**other.values, **self.values})
 
+    def require(self, key: str, value: Any) -> None:
+        """As `expect`, for a setting whose absence means another value."""
+        if self.values.get(key) != value:
+            found = self.values.get(key)
+            raise UnsupportedError(f"{self.path}: {key!r} is {found!r:.80}; only {value!r} can be converted")
+
     def expect(self, key: str, *allowed: Any) -> None:
         """Refuse a setting that changes the computation in a way that GGUF cannot say.
 

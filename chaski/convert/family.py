@@ -37,6 +37,7 @@ class Family:
     architecture: GGUF's name of it. metadata: from its configuration, keys without the architecture before
     them. tensors: all that the file shall have, given the names that the checkpoint has.
     unused: patterns of names of the checkpoint that mean nothing for inference.
+    defaults: settings that its configurations may leave out.
     pre_tokenizers: what this architecture calls them, where that is not the usual name of the same rule.
     """
 
@@ -44,6 +45,7 @@ class Family:
     metadata: Callable[[Config], Metadata]
     tensors: Callable[[Config, Set[str]], Iterator[Planned]]
     unused: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     pre_tokenizers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -51,7 +53,7 @@ class Family:
 class Row:
     """A tensor that layers have: its name in GGUF and in the checkpoint, inside the layer and without suffix.
 
-    shape, arrange, shift: as in `Mapped`.
+    shape, arrange, shift, source_shape: as in `Mapped`.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Row:
     suffix: str = ".weight"
     arrange: Arrange = as_it_is
     shift: float = 0.0
+    source_shape: Shape | None = None
 
 
 def in_layers(config: Config, rows: Iterable[Row]) -> Iterator[Planned]:
@@ -74,7 +77,7 @@ def in_layer(layer: int, rows: Iterable[Row], prefix: str = "layers") -> Iterato
     for row in rows:
         names = (f"{prefix}.{layer}.{row.source}{row.suffix}",)
         name = f"blk.{layer}.{row.name}{row.suffix}"
-        yield Mapped(name, row.shape, names, arrange=row.arrange, shift=row.shift)
+        yield Mapped(name, row.shape, names, row.source_shape, row.arrange, row.shift)
 
 
 def embeddings(

@@ -11,10 +11,15 @@ from chaski.errors import UnsupportedError
 __all__ = ["ARCHITECTURES", "find_family"]
 
 ARCHITECTURES = {
+    "Gemma3ForCausalLM": "gemma3",
+    "GptOssForCausalLM": "gptoss",
+    "Lfm2ForCausalLM": "lfm2",
     "LlamaForCausalLM": "llama",
+    "Ministral3ForCausalLM": "mistral3",
     "MistralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3moe",
 }
 
 
