@@ -77,7 +77,9 @@ class Config:
         value = self.values.get(key)
         if (allowed[0] if value is None else value) not in allowed:
             choices = " or ".join(map(repr, allowed))
-            raise UnsupportedError(f"{self.path}: {key!r} is {value!r:.80}; only {choices} can be converted")
+            raise UnsupportedError(
+                f"{self.path}: {key!r} is {value!r:.80}; only {choices:.200} can be converted"
+            )
 
 
 def read_config(folder: Path) -> Config:

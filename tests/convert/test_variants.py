@@ -1,0 +1,144 @@
+"""What one committed checkpoint of a family does not show: older configurations, other packings, refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chaski.convert.checkpoint import open_model
+from chaski.convert.convert import convert
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.formats.quant import dequantize
+from chaski.formats.safetensors import open_checkpoint
+from tests.convert.checkpoints import DATA
+
+
+def changed(name: str, folder: Path, values: dict[str, Any]) -> Path:
+    """A copy whose configuration has these values; None takes one out."""
+    shutil.copytree(DATA / name, folder)
+    config = json.loads((folder / "config.json").read_text()) | values
+    config = {key: value for key, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def written(folder: Path) -> GGUFFile:
+    convert(folder, folder / "out.gguf", "F32")
+    return open_gguf(folder / "out.gguf")
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "shares that do not add up": (
+        "qwen3moe",
+        {"norm_topk_prob": False},
+        "'norm_topk_prob' is False; only True",
+    ),
+    "shares that are not said": ("qwen3moe", {"norm_topk_prob": None}, "'norm_topk_prob' is None; only True"),
+    "order of windows": ("gemma3", {"layer_types": ["full_attention"] * 7}, "'layer_types' is .*sliding"),
+    "period of windows": ("gemma3", {"sliding_window_pattern": 3}, "'sliding_window_pattern' is 3; only 6"),
+    "scale of queries": ("gemma3", {"query_pre_attn_scalar": 16}, "'query_pre_attn_scalar' is 16; only 8"),
+    "attention cap": ("gemma3", {"attn_logit_softcapping": 50.0}, "'attn_logit_softcapping' is 50.0"),
+    "convolution with bias": ("lfm2", {"conv_bias": True}, "'conv_bias' is True; only False"),
+    "windows of gpt-oss": ("gpt-oss", {"layer_types": ["full_attention"] * 2}, "'layer_types' is"),
+    "limit of gpt-oss": ("gpt-oss", {"swiglu_limit": 5.0}, "'swiglu_limit' is 5.0; only 7.0"),
+    "truncated YaRN": (
+        "gpt-oss",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}},
+        "'truncate' is None; only False",
+    ),
+    "mscale": ("mistral3", {"rope_parameters": {"rope_theta": 1e4, "mscale": 2.0}}, "'mscale' is 2.0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_gguf_cannot_say(tmp_path: Path, case: str) -> None:
+    name, values, message = REFUSED[case]
+    folder = changed(name, tmp_path / name, values)
+    with pytest.raises(UnsupportedError, match=message):
+        convert(folder, tmp_path / "out.gguf", "F32")
+    assert not (tmp_path / "out.gguf").exists()
+
+
+OLDER: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma3": (
+        "gemma3",
+        {
+            "rope_parameters": None,
+            "layer_types": None,
+            "rope_theta": 50000.0,
+            "rope_local_base_freq": 10000.0,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            "tie_word_embeddings": None,
+        },
+    ),
+    "lfm2": ("lfm2", {"layer_types": None, "full_attn_idxs": [1], "tie_word_embeddings": None}),
+    "lfm2 whose size is exact": (
+        "lfm2",
+        {"intermediate_size": None, "block_ff_dim": 32, "block_auto_adjust_ff_dim": False},
+    ),
+    "qwen3moe": ("qwen3moe", {"num_local_experts": None, "num_experts": 4}),
+}
+
+
+@pytest.mark.parametrize("case", OLDER)
+def test_configurations_of_older_releases_say_the_same(tmp_path: Path, case: str) -> None:
+    name, values = OLDER[case]
+    model, older = open_model(DATA / name), open_model(changed(name, tmp_path / name, values))
+    found, wanted = (m.family.metadata(m.config) for m in (older, model))
+    assert {key: str(value) for key, value in found.items()} == {
+        key: str(value) for key, value in wanted.items()
+    }
+    assert older.plan == model.plan
+
+
+def write_safetensors(path: Path, tensors: dict[str, tuple[str, np.ndarray[Any, Any]]]) -> None:
+    header, data = {}, b""
+    for name, (dtype, values) in tensors.items():
+        begin = len(data)
+        data += values.tobytes()
+        header[name] = {"dtype": dtype, "shape": values.shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_gpt_oss_in_floats_has_the_same_experts(tmp_path: Path) -> None:
+    """Fine-tuned checkpoints have no blocks: matrices are transposed, gate and up in turns of columns."""
+    packed = written(changed("gpt-oss", tmp_path / "packed", {}))
+    experts = {
+        name: dequantize(tensor.data, tensor.type, tensor.shape)
+        for name, tensor in packed.tensors.items()
+        if "_exps.weight" in name
+    }
+    floats = changed("gpt-oss", tmp_path / "floats", {"quantization_config": None})
+    tensors = {
+        name: (tensor.dtype, np.array(tensor.data))
+        for name, tensor in open_checkpoint(DATA / "gpt-oss").items()
+        if not name.endswith(("_blocks", "_scales"))
+    }
+    for layer in range(2):
+        gate, up, down = (experts[f"blk.{layer}.ffn_{part}_exps.weight"] for part in ("gate", "up", "down"))
+        pairs = np.stack([gate, up], axis=2).reshape(len(gate), -1, gate.shape[2])
+        for name, values in (("gate_up_proj", pairs), ("down_proj", down)):
+            turned = np.ascontiguousarray(values.swapaxes(1, 2), np.float32)
+            tensors[f"model.layers.{layer}.mlp.experts.{name}"] = ("F32", turned)
+    write_safetensors(floats / "model.safetensors", tensors)
+    found = written(floats)
+    assert found.tensors.keys() == packed.tensors.keys()
+    for name, values in experts.items():
+        tensor = found.tensors[name]
+        assert tensor.type.name == "F32"
+        np.testing.assert_array_equal(dequantize(tensor.data, tensor.type, tensor.shape), values)
+
+
+def test_packed_experts_keep_their_type_and_the_rest_has_the_wanted_one(tmp_path: Path) -> None:
+    convert(DATA / "gpt-oss", tmp_path / "out.gguf", "Q8_0")
+    types = {name: tensor.type.name for name, tensor in open_gguf(tmp_path / "out.gguf").tensors.items()}
+    assert types["blk.0.ffn_gate_exps.weight"] == types["blk.1.ffn_down_exps.weight"] == "MXFP4"
+    assert types["blk.0.attn_q.weight"] == "Q8_0"
+    assert types["blk.0.attn_sinks.weight"] == types["blk.0.ffn_gate_exps.bias"] == "F32"
