@@ -1,4 +1,4 @@
-"""`create`: a model of the store from a recipe. Its weights are a GGUF file, or those of another model."""
+"""`create`: a model of the store from a recipe: a GGUF file, a checkpoint or another model, and settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chaski.store.manifest import CONFIG, Layer, Manifest, go_json, media_type
 from chaski.store.parameters import Parameter
 from chaski.store.progress import Progress
 from chaski.store.recipe import Recipe
-from chaski.store.rewrite import rewrite
+from chaski.store.rewrite import convert_checkpoint, rewrite
 from chaski.store.store import Store
 from chaski.store.weights import Weights, inspect
 
@@ -119,6 +119,10 @@ def _add_source(draft: _Draft, source: ModelName | Path | Digest, quantize: str 
         path = draft.store.blobs.path(layer.digest)
     else:
         path = draft.store.blobs.path(source) if isinstance(source, Digest) else source
+    if path.is_dir():
+        digest = yield from convert_checkpoint(draft.store.blobs, path, quantize)
+        draft.add_weights(digest, inspect(draft.store.blobs.path(digest)))
+        return
     yield Progress("parsing GGUF")
     weights = inspect(path)
     if weights.is_split or (quantize and weights.kind == "model"):

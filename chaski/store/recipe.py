@@ -23,7 +23,7 @@ _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 class Recipe:
     """What a model is made of. None and nothing: as in the model that it is made from.
 
-    sources   a model of the store, or GGUF files: paths, or blobs that are in the store
+    sources   a model of the store, the folder of a checkpoint, or GGUF files: paths, or blobs of the store
     quantize  the mixture of types that the weights get, as `formats.requantize.MIXTURES` names them
     """
 
@@ -68,14 +68,25 @@ def _source(text: str, folder: Path) -> ModelName | Path:
         return bundled
     path = folder / Path(text).expanduser()
     if path.is_dir():
+        if _is_checkpoint(path):
+            return path
         path = _in_folder(path)
     if path.suffix in _CONVERTIBLE:
-        raise UnsupportedError(f"{path.name} must be converted to GGUF first; this version cannot do that")
+        raise UnsupportedError(
+            f"{path.name} alone cannot be converted to GGUF; FROM must name a folder with config.json, "
+            "safetensors and a tokenizer"
+        )
     if path.is_file():
         return path
     if text.startswith(("/", ".", "~")) or path.suffix == ".gguf":
         raise ModelNotFoundError(f"FROM {text}: no such file")
     return ModelName.parse(text)
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has weights to convert, and none that are GGUF already."""
+    suffixes = {path.suffix for path in folder.iterdir()}
+    return ".safetensors" in suffixes and ".gguf" not in suffixes and (folder / "config.json").is_file()
 
 
 def _in_folder(folder: Path) -> Path:

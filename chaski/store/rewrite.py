@@ -1,10 +1,11 @@
-"""`rewrite`: weights in other types, or the parts of a split file as one, straight into a blob."""
+"""Weights in other types, the parts of a split file as one, or a checkpoint as GGUF, straight into a blob."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from pathlib import Path
 from threading import Event, Thread
+from typing import TypeAlias
 
 from chaski.names import Digest
 from chaski.store.blobs import Blobs
@@ -12,10 +13,14 @@ from chaski.store.durable import make_folder, scratch, store_errors
 from chaski.store.progress import Progress
 from chaski.store.weights import Weights
 
-__all__ = ["rewrite"]
+__all__ = ["convert_checkpoint", "rewrite"]
 
 _REPORT_SECONDS = 0.06
 _NO_DIGEST = Digest("0" * 64)
+_WHOLE = 10**6  # what a share of the work is told in
+
+Note: TypeAlias = Callable[[int, int], None]
+Write: TypeAlias = Callable[[Path, Note], None]
 
 
 def rewrite(
@@ -25,12 +30,38 @@ def rewrite(
 
     Raises UnsupportedError for a mixture that is unknown, or weights that are quantized already.
     """
+
+    def write(target: Path, note: Note) -> None:
+        from chaski.formats.gguf import open_gguf
+        from chaski.formats.requantize import merge, requantize
+
+        with open_gguf(source) as file:
+            if mixture is None:
+                merge(file, target, note)
+            else:
+                requantize(file, target, mixture, note)
+
+    status = f"quantizing {weights.file_type} model to {mixture}" if mixture else "joining the parts"
+    return (yield from _written(blobs, status, write))
+
+
+def convert_checkpoint(blobs: Blobs, folder: Path, mixture: str | None) -> Generator[Progress, None, Digest]:
+    """Convert a checkpoint, by default to F16 -> the blob's digest. Raises what `convert` does."""
+
+    def write(target: Path, note: Note) -> None:
+        from chaski.convert.convert import convert
+
+        convert(folder, target, mixture or "F16", lambda share: note(round(share * _WHOLE), _WHOLE))
+
+    return (yield from _written(blobs, "converting model", write))
+
+
+def _written(blobs: Blobs, status: str, write: Write) -> Generator[Progress, None, Digest]:
+    """The blob of the file that `write` makes; closing it stops it."""
     with store_errors("a blob cannot be written"):
         make_folder(blobs.folder)
         with scratch(blobs.folder) as path:
-            work = _Work(source, path, mixture)
-            status = f"quantizing {weights.file_type} model to {mixture}" if mixture else "joining the parts"
-            for done, total in work.run():
+            for done, total in _Work(path, write).run():
                 yield Progress(status, _NO_DIGEST, total, done)
             return blobs.adopt(path)
 
@@ -42,15 +73,15 @@ class _StoppedError(Exception):
 class _Work:
     """The writing, in a thread of its own, so that its progress can be told meanwhile."""
 
-    def __init__(self, source: Path, target: Path, mixture: str | None) -> None:
-        self._source, self._target, self._mixture = source, target, mixture
+    def __init__(self, target: Path, write: Write) -> None:
+        self._target, self._write = target, write
         self._stop = Event()
         self._share = (0, 0)
         self._failure: Exception | None = None
 
     def run(self) -> Generator[tuple[int, int], None, None]:
-        """Elements that are done, and all; raises what the writing raises."""
-        thread = Thread(target=self._guarded, args=(self._write,), daemon=True)
+        """How much is done, and all; raises what the writing raises."""
+        thread = Thread(target=self._guarded, daemon=True)
         thread.start()
         try:
             while thread.is_alive():
@@ -62,23 +93,13 @@ class _Work:
         if self._failure is not None:
             raise self._failure
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guarded(self) -> None:
         try:
-            work()
+            self._write(self._target, self._note)
         except _StoppedError:
             pass
         except Exception as error:
             self._failure = error
-
-    def _write(self) -> None:
-        from chaski.formats.gguf import open_gguf
-        from chaski.formats.requantize import merge, requantize
-
-        with open_gguf(self._source) as file:
-            if self._mixture is None:
-                merge(file, self._target, self._note)
-            else:
-                requantize(file, self._target, self._mixture, self._note)
 
     def _note(self, done: int, total: int) -> None:
         if self._stop.is_set():

@@ -204,8 +204,8 @@ def test_where_from_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ("FROM x\nADAPTER ./lora.gguf", "ADAPTER is not supported"),
         ("FROM x\nDRAFT ./small.gguf", "DRAFT is not supported"),
-        ("FROM ./model.safetensors", "model.safetensors must be converted to GGUF first"),
-        ("FROM ./folder", "model-00001-of-00002.safetensors must be converted"),
+        ("FROM ./model.safetensors", "model.safetensors alone cannot be converted to GGUF"),
+        ("FROM ./folder", "model-00001-of-00002.safetensors alone cannot be"),
     ],
 )
 def test_what_this_version_cannot_do(tmp_path: Path, text: str, message: str) -> None:
@@ -237,3 +237,34 @@ def test_a_base_that_is_damaged(store: Store) -> None:
     put_by_hand(store.root, "registry.ollama.ai/library/base/latest", {"model": b"", "params": b"[]"})
     with pytest.raises(StoreError, match="is no JSON object"):
         list(create(store, MINE, Recipe(sources=[ModelName.parse("base")], parameters={"seed": 1})))
+
+
+CHECKPOINT = Path(__file__).parents[1] / "data" / "checkpoints" / "qwen3"
+
+
+def test_from_a_checkpoint(store: Store, tmp_path: Path) -> None:
+    model = made(store, f"FROM {CHECKPOINT}\nSYSTEM Be brief.", tmp_path)
+    with open_gguf(model.path) as file:
+        assert file.architecture == "qwen3"
+        assert file.tensors["blk.0.attn_q.weight"].type is QuantType.F16
+    assert config_of(store)["model_family"] == "qwen3"
+    assert config_of(store)["file_type"] == "F16"
+
+
+def test_a_checkpoint_in_other_types(store: Store, tmp_path: Path) -> None:
+    recipe = recipe_of(Modelfile.parse(f"FROM {CHECKPOINT}"), tmp_path, "Q8_0")
+    told = [progress.status for progress in create(store, MINE, recipe)]
+    assert "converting model" in told
+    assert_valid(store)
+    with open_gguf(find_model(MINE.short, store).path) as file:
+        assert file.tensors["blk.0.attn_q.weight"].type is QuantType.Q8_0
+
+
+def test_a_checkpoint_that_cannot_be_converted_leaves_nothing(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text('{"architectures": ["X"]}')
+    (tmp_path / "broken" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UnsupportedError, match="'X' cannot be converted"):
+        made(store, "FROM ./broken", tmp_path)
+    assert store.locate(MINE) is None
+    assert not any((tmp_path / "models" / "blobs").iterdir())
