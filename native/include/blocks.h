@@ -9,7 +9,8 @@
 //   codes<S, I>()   codes of elements 4 I .. 4 I + 3 of sub-block S; I < kSub / 4
 //   scale<S>(), min<S>()
 //
-// To add a format: a row in kFormats (panel.h), a struct here, and a line in unpack.cpp.
+// To add a format: a row in kFormats (panel.h), a struct here, and its name in QuantizedFormats.
+// docs/adding-a-kernel.md walks through one.
 // The formats are ggml's (GGUF files); `line<F>(u)` is unit u of field F in the order of kFormats.
 #pragma once
 
@@ -263,6 +264,11 @@ struct MXFP4 : Block<DType::MXFP4, 32, 12, 24> {
         return bit_cast_f32(max(shift_left<23>(e + splat(-1)), subnormal));
     }
 };
+
+template <class... Formats>
+struct FormatList {};
+using QuantizedFormats =
+    FormatList<Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4>;
 
 // Float types: one value of each of 16 rows, widened.
 struct F32Weights {

@@ -58,39 +58,10 @@ static void stream(const Matrix& w, int64_t begin, int64_t end, const Activation
     }
 }
 
-template <int N>
-static void stream_tokens(const Matrix& w, int64_t begin, int64_t end, const Activations& x,
-                          const Output& out) {
-    switch (w.type) {
-        case DType::Q4_0:
-            return stream<Q4_0, N>(w, begin, end, x, out);
-        case DType::Q4_1:
-            return stream<Q4_1, N>(w, begin, end, x, out);
-        case DType::Q5_0:
-            return stream<Q5_0, N>(w, begin, end, x, out);
-        case DType::Q5_1:
-            return stream<Q5_1, N>(w, begin, end, x, out);
-        case DType::Q8_0:
-            return stream<Q8_0, N>(w, begin, end, x, out);
-        case DType::Q2_K:
-            return stream<Q2_K, N>(w, begin, end, x, out);
-        case DType::Q3_K:
-            return stream<Q3_K, N>(w, begin, end, x, out);
-        case DType::Q4_K:
-            return stream<Q4_K, N>(w, begin, end, x, out);
-        case DType::Q5_K:
-            return stream<Q5_K, N>(w, begin, end, x, out);
-        case DType::Q6_K:
-            return stream<Q6_K, N>(w, begin, end, x, out);
-        case DType::IQ4_NL:
-            return stream<IQ4_NL, N>(w, begin, end, x, out);
-        case DType::IQ4_XS:
-            return stream<IQ4_XS, N>(w, begin, end, x, out);
-        case DType::MXFP4:
-            return stream<MXFP4, N>(w, begin, end, x, out);
-        default:
-            return;
-    }
+template <int N, class... Formats>
+static void stream_tokens(FormatList<Formats...>, const Matrix& w, int64_t begin, int64_t end,
+                          const Activations& x, const Output& out) {
+    ((w.type == Formats::kType ? stream<Formats, N>(w, begin, end, x, out) : void()), ...);
 }
 
 // Whether n tokens were few enough, and are done.
@@ -99,7 +70,7 @@ static bool stream_few(const Matrix& w, int64_t begin, int64_t end, const Activa
                        const Output& out) {
     if constexpr (N > 0) {
         if (n < N) return stream_few<N - 1>(w, begin, end, x, n, out);
-        if (n == N) stream_tokens<N>(w, begin, end, x, out);
+        if (n == N) stream_tokens<N>(QuantizedFormats(), w, begin, end, x, out);
     }
     return n <= N;
 }

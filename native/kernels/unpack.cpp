@@ -48,27 +48,20 @@ constexpr Unpacker quantized() {
 template <DType kType, class Weights>
 constexpr Unpacker kFloat = {kType, 1, false, 0, 0, 1, widen<Weights>, nullptr};
 
-constexpr Unpacker kUnpackers[] = {
-    kFloat<DType::F32, F32Weights>,
-    kFloat<DType::F16, F16Weights>,
-    kFloat<DType::BF16, BF16Weights>,
-    quantized<Q4_0>(),
-    quantized<Q4_1>(),
-    quantized<Q5_0>(),
-    quantized<Q5_1>(),
-    quantized<Q8_0>(),
-    quantized<Q2_K>(),
-    quantized<Q3_K>(),
-    quantized<Q4_K>(),
-    quantized<Q5_K>(),
-    quantized<Q6_K>(),
-    quantized<IQ4_NL>(),
-    quantized<IQ4_XS>(),
-    quantized<MXFP4>(),
+template <class List>
+struct Unpackers;
+template <class... Formats>
+struct Unpackers<FormatList<Formats...>> {
+    static constexpr Unpacker kAll[] = {
+        kFloat<DType::F32, F32Weights>,
+        kFloat<DType::F16, F16Weights>,
+        kFloat<DType::BF16, BF16Weights>,
+        quantized<Formats>()...,
+    };
 };
 
 const Unpacker& unpacker_of(DType type) {
-    const Unpacker* u = kUnpackers;
+    const Unpacker* u = Unpackers<QuantizedFormats>::kAll;
     while (u->type != type) ++u;
     return *u;
 }
