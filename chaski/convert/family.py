@@ -17,6 +17,7 @@ from chaski.convert.metadata import Metadata, head_size
 from chaski.convert.tensors import Arrange, Mapped, Planned, Shape, as_it_is
 
 __all__ = [
+    "VISION",
     "Family",
     "Row",
     "attention",
@@ -30,13 +31,17 @@ __all__ = [
 ]
 
 
+# The encoder of images and what joins it to the text model: GGUF has them in a file of their own.
+VISION = (r"vision_tower\..*", r"multi_modal_projector\..*")
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """How checkpoints of one architecture become GGUF.
 
     architecture: GGUF's name of it. metadata: from its configuration, keys without the architecture before
     them. tensors: all that the file shall have, given the names that the checkpoint has.
-    unused: patterns of names of the checkpoint that mean nothing for inference.
+    unused: patterns of names of the checkpoint that are no part of the text model.
     defaults: settings that its configurations may leave out.
     pre_tokenizers: what this architecture calls them, where that is not the usual name of the same rule.
     """

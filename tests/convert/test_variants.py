@@ -97,6 +97,33 @@ def test_configurations_of_older_releases_say_the_same(tmp_path: Path, case: str
     assert older.plan == model.plan
 
 
+WRAPPED = {
+    "gemma3": ("Gemma3ForConditionalGeneration", "model.language_model.", "model."),
+    "mistral3": ("Mistral3ForConditionalGeneration", "language_model.model.", ""),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_the_text_model_of_one_that_sees(tmp_path: Path, name: str) -> None:
+    architecture, prefix, outer = WRAPPED[name]
+    folder = tmp_path / name
+    shutil.copytree(DATA / name, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({"architectures": [architecture], "text_config": config}))
+    tensors = {
+        prefix + name.removeprefix("model."): (tensor.dtype, np.array(tensor.data))
+        for name, tensor in open_checkpoint(DATA / name).items()
+    }
+    for part in ("vision_tower.x.weight", "multi_modal_projector.y.weight"):
+        tensors[outer + part] = ("F32", np.zeros(1, np.float32))
+    write_safetensors(folder / "model.safetensors", tensors)
+    found, wanted = written(folder), written(changed(name, tmp_path / "plain" / name, {}))
+    assert {name: bytes(tensor.data) for name, tensor in found.tensors.items()} == {
+        name: bytes(tensor.data) for name, tensor in wanted.tensors.items()
+    }
+    assert found.metadata.keys() == wanted.metadata.keys()
+
+
 def write_safetensors(path: Path, tensors: dict[str, tuple[str, np.ndarray[Any, Any]]]) -> None:
     header, data = {}, b""
     for name, (dtype, values) in tensors.items():

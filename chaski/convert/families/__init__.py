@@ -12,10 +12,12 @@ __all__ = ["ARCHITECTURES", "find_family"]
 
 ARCHITECTURES = {
     "Gemma3ForCausalLM": "gemma3",
+    "Gemma3ForConditionalGeneration": "gemma3",
     "GptOssForCausalLM": "gptoss",
     "Lfm2ForCausalLM": "lfm2",
     "LlamaForCausalLM": "llama",
     "Ministral3ForCausalLM": "mistral3",
+    "Mistral3ForConditionalGeneration": "mistral3",
     "MistralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chaski.convert.config import Config
 from chaski.convert.families import llama
-from chaski.convert.family import Family
+from chaski.convert.family import VISION, Family
 from chaski.convert.metadata import Metadata, rope
 
 
@@ -21,4 +21,4 @@ def metadata(config: Config) -> Metadata:
     return entries
 
 
-FAMILY = Family("mistral3", metadata, llama.tensors)
+FAMILY = Family("mistral3", metadata, llama.tensors, VISION)
