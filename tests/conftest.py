@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from chaski.env import variables
 from tests.tiny_llama import write_tiny_llama
+
+# Jobs in the background may ignore Ctrl-C, and so would the processes that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -68,6 +68,8 @@ def _with_yarn(file: GGUFFile, plain: RopeConfig, factor: float) -> RopeConfig:
     prefix = f"{file.architecture}.rope.scaling"
     if file.get(f"{prefix}.yarn_ext_factor", float, 1.0) != 1.0:
         raise UnsupportedError(f"{file.path}: {prefix}.yarn_ext_factor is not 1, which is not supported")
+    if file.get(f"{prefix}.yarn_attn_factor", float, 1.0) != 1.0:
+        raise UnsupportedError(f"{file.path}: {prefix}.yarn_attn_factor is not 1, which is not supported")
     yarn = Yarn(
         factor,
         trained=file.get(f"{prefix}.original_context_length", int),
