@@ -30,6 +30,7 @@ class GenerateOptions(TypedDict, total=False):
     repeat_penalty: float
     presence_penalty: float
     frequency_penalty: float
+    logit_bias: Mapping[int, float] | Mapping[str, float]
     seed: int | None
     draft_num_predict: int
     format: Format | None
@@ -81,6 +82,8 @@ class Limits:
         _require("stop", self.stop, are_texts, "a text or a list of texts, none of them empty")
 
 
+# No vocabulary is so large.
+_MAX_DIGITS = 12
 _LIMITS = {item.name for item in fields(Limits)}
 _SAMPLING = {item.name for item in fields(SamplingOptions)}
 
@@ -94,7 +97,16 @@ def parse_options(options: Mapping[str, Any]) -> tuple[Limits, SamplingOptions]:
     limits = {name: options[name] for name in _LIMITS & options.keys()}
     if "stop" in limits:
         limits["stop"] = _texts(limits["stop"])
-    return Limits(**limits), SamplingOptions(**{name: options[name] for name in _SAMPLING & options.keys()})
+    sampling = {name: options[name] for name in _SAMPLING & options.keys()}
+    if isinstance(sampling.get("logit_bias"), Mapping):
+        sampling["logit_bias"] = {_token(token): bias for token, bias in sampling["logit_bias"].items()}
+    return Limits(**limits), SamplingOptions(**sampling)
+
+
+def _token(key: object) -> object:
+    """The token that a key names: keys of JSON are texts. What is no token id stays, to be refused."""
+    is_number = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < _MAX_DIGITS
+    return int(key) if isinstance(key, str) and is_number else key
 
 
 def _texts(value: object) -> object:

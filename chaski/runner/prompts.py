@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -139,6 +139,7 @@ class Prompts:
         self._require_text()
         limits, sampling = parse_options({**self.defaults.options, **options})
         prompt = self._fitted(self._checked(ids), limits)
+        self._require_tokens(sampling.logit_bias)
         shift = Shift(self.context, self._num_keep(prompt, limits)) if limits.shift else None
         return Generation(
             Request(
@@ -175,10 +176,13 @@ class Prompts:
         ids = [int(token) for token in token_ids]
         if not ids:
             raise OptionError("the prompt is empty; give at least one token")
-        wrong = next((token for token in ids if not 0 <= token < self._config.vocab_size), None)
+        self._require_tokens(ids)
+        return ids
+
+    def _require_tokens(self, token_ids: Iterable[int]) -> None:
+        wrong = next((token for token in token_ids if not 0 <= token < self._config.vocab_size), None)
         if wrong is not None:
             raise OptionError(f"token id {wrong} is not among the {self._config.vocab_size} of the model")
-        return ids
 
     def _fitted(self, ids: list[int], limits: Limits) -> list[int]:
         """The prompt, shortened after its beginning if it is too long and that is allowed."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from chaski.errors import SamplingError
 
-__all__ = ["MAX_TOP_LOGPROBS", "SamplingOptions"]
+__all__ = ["MAX_BIAS", "MAX_TOP_LOGPROBS", "SamplingOptions"]
 
 MAX_TOP_LOGPROBS = 20
+MAX_BIAS = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class SamplingOptions:
     repeat_penalty     divides positive and multiplies negative logits of those tokens; 1 is off
     presence_penalty   subtracted once from the logit of each of those tokens; 0 is off
     frequency_penalty  subtracted as often as the token occurs among them; 0 is off
+    logit_bias         by token id, what is added to its logit before all else, -100 to 100; 100 makes a
+                       token as good as certain, -100 as good as impossible
     seed               0 to 2**64 - 1 for a repeatable draw; None takes a fresh one
     logprobs           report the log-probability of the chosen token
     top_logprobs       and those of this many most likely tokens, 0 to 20; needs `logprobs`
@@ -44,6 +48,7 @@ class SamplingOptions:
     repeat_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
     logprobs: bool = False
     top_logprobs: int = 0
@@ -59,6 +64,7 @@ class SamplingOptions:
         self._require("repeat_last_n", is_window, "an integer of at least 0, or None for all tokens")
         is_seed = seed is None or (_is_integer(seed) and 0 <= seed < 2**64)
         self._require("seed", is_seed, "an integer from 0 to 2**64 - 1, or None for a fresh one")
+        self._require("logit_bias", _is_bias(self.logit_bias), _BIAS_MEANING)
         self._require("logprobs", isinstance(self.logprobs, bool), "True or False")
         is_count = _is_integer(self.top_logprobs) and 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS
         self._require("top_logprobs", is_count, f"an integer from 0 to {MAX_TOP_LOGPROBS}")
@@ -72,6 +78,16 @@ class SamplingOptions:
     def has_penalties(self) -> bool:
         is_neutral = self.repeat_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0
         return self.repeat_last_n != 0 and not is_neutral
+
+
+_BIAS_MEANING = f"an object of numbers from -{MAX_BIAS:.0f} to {MAX_BIAS:.0f} by token id"
+
+
+def _is_bias(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        _is_integer(token) and token >= 0 and _is_number(bias) and abs(bias) <= MAX_BIAS
+        for token, bias in value.items()
+    )
 
 
 def _is_integer(value: object) -> bool:

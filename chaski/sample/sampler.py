@@ -50,6 +50,8 @@ class Sampler:
         self._recent: deque[int] = deque()
         self._counts: Counter[int] = Counter()
         self._crowd: select.Crowd | None = None
+        self._biased = np.fromiter(options.logit_bias.keys(), np.int64, len(options.logit_bias))
+        self._biases = np.fromiter(options.logit_bias.values(), np.float32, len(options.logit_bias))
 
     def accept(self, token_id: int) -> None:
         """Append a token of the sequence, of the prompt or sampled, to what the penalties look at."""
@@ -73,13 +75,17 @@ class Sampler:
         """The next token. It is not accepted yet.
 
         allowed: (at least vocabulary,), whether a token may be chosen at all; None is every one of them.
-        logits: (vocabulary,), float32, left as they are; -inf rules a token out. Raises `SamplingError` if
-        there are none, or any is NaN or +inf, or all are -inf.
+        logits: (vocabulary,), float32, left as they are; -inf rules a token out. Every token that has a bias
+        is among them. Raises `SamplingError` if there are none, or any is NaN or +inf, or all are -inf.
         """
         if not 0 < logits.size <= transforms.MAX_VOCABULARY:
             limit = transforms.MAX_VOCABULARY
             raise SamplingError(f"there are {logits.size} logits to sample from; it must be 1 to {limit}")
-        considered = self._penalize(logits) if self._counts else logits
+        considered = logits
+        if self._biased.size:
+            considered = transforms.add_bias(considered, self._biased, self._biases)
+        if self._counts:
+            considered = self._penalize(considered)
         if allowed is not None:
             considered = np.where(allowed[: logits.size], considered, np.float32(-np.inf))
         token_id = self._choose(considered)

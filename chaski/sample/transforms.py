@@ -21,6 +21,7 @@ __all__ = [
     "Ids",
     "Logits",
     "Weights",
+    "add_bias",
     "choose",
     "draw",
     "draw_mass",
@@ -56,6 +57,16 @@ def choose(ids: Ids, logits: Logits, options: SamplingOptions, random: int) -> i
     ids, weights = top_p(ids, weights, options.top_p)
     ids, weights = min_p(ids, weights, options.min_p)
     return draw(ids, weights, random)
+
+
+def add_bias(logits: Logits, ids: Ids, biases: Logits) -> Logits:
+    """A copy of the logits with those of some tokens raised or lowered, as `logit_bias` of the OpenAI API.
+
+    logits: (vocabulary,); ids: distinct tokens, (m,), and what is added to each, (m,).
+    """
+    biased = logits.copy()
+    biased[ids] += biases
+    return biased
 
 
 def penalize(logits: Logits, ids: Ids, counts: Weights, options: SamplingOptions) -> Logits:

@@ -26,7 +26,7 @@ from chaski.server.scores import score_of
 from chaski.server.settings import Settings
 from chaski.server.templates import Writer, go_writer
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish, Wish
-from chaski.text.parsers import Parser, ToolCall, parser_for
+from chaski.text.parsers import Parser, Piece, ToolCall, parser_for
 
 __all__ = ["Answering", "Embedded"]
 
@@ -219,6 +219,7 @@ class Answering:
         """The events of a prompt."""
         wish, name = job.wish, job.found.name.short
         keeps_ids = isinstance(wish, GenerateWish) and wish.returns_context
+        is_single = isinstance(wish, ChatWish) and not wish.parallel_calls
         written: list[int] = []
         called = False
         if wish.logprobs:
@@ -232,6 +233,8 @@ class Answering:
                         written += event.token_ids
                 else:
                     pieces, scores = reader.flush(), []
+                if is_single:
+                    pieces = _until_second_call(pieces, called)
                 called = called or any(isinstance(piece, ToolCall) for piece in pieces)
                 if pieces or scores:
                     yield Delta(pieces, scores)
@@ -262,6 +265,16 @@ def _generation(job: _Job, format: Any, after: str) -> dict[str, Any]:
     if wish.logprobs:
         options |= {"logprobs": True, "top_logprobs": wish.top_logprobs}
     return options
+
+
+def _until_second_call(pieces: Sequence[Piece], called: bool) -> list[Piece]:
+    """Without further calls, for those who asked for one at most."""
+    kept: list[Piece] = []
+    for piece in pieces:
+        if not (called and isinstance(piece, ToolCall)):
+            kept.append(piece)
+        called = called or isinstance(piece, ToolCall)
+    return kept
 
 
 def _think(job: _Job, writer: Writer, think: bool | str | None, drops: bool) -> bool | str | None:

@@ -26,6 +26,7 @@ _FLOATS = {
 # Ollama says "a fresh one", or "all", by any number below 0.
 _NONE_BELOW_ZERO = {"seed", "repeat_last_n"}
 _MAX_STOPS = 64
+_MAX_BIASES = 4096
 _GENERATE = GenerateOptions.__annotations__.keys()
 
 
@@ -62,6 +63,13 @@ def _typed(name: str, value: Any) -> Any:
         _require(all(isinstance(text, str) for text in texts), name, "of an array of strings")
         _require(len(texts) <= _MAX_STOPS, name, f"an array of at most {_MAX_STOPS} strings")
         return [text for text in texts if text]
+    if name == "logit_bias":
+        _require(
+            isinstance(value, Mapping) and len(value) <= _MAX_BIASES,
+            name,
+            f"an object of at most {_MAX_BIASES} tokens",
+        )
+        return dict(value)
     if name == "use_mmap":
         _require(isinstance(value, bool), name, "of type boolean")
     else:

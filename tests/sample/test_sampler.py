@@ -29,6 +29,21 @@ def test_greedy_takes_the_first_of_the_largest() -> None:
     assert Sampler(SamplingOptions(temperature=-1)).sample(floats(-10, 3, -10, 3)) == Sampled(1)
 
 
+def test_a_bias_is_added_before_all_else() -> None:
+    logits = floats(1, 2, 3)
+    greedy = Sampler(SamplingOptions(temperature=0, logit_bias={2: -100, 0: 0.5}, logprobs=True))
+    chosen = greedy.sample(logits)
+    assert chosen.token_id == 1
+    # What is reported are the model's own probabilities.
+    assert chosen.logprob == pytest.approx(2 - math.log(sum(map(math.exp, (1, 2, 3)))))
+    assert set(sample_many(SamplingOptions(temperature=5, logit_bias={0: 100}), logits, 20)) == {0}
+    assert 2 not in sample_many(SamplingOptions(temperature=5, logit_bias={2: -100}), logits, 50)
+    both = Sampler(SamplingOptions(temperature=0, logit_bias={0: 3}, presence_penalty=2.5))
+    assert both.sample(logits).token_id == 0
+    both.accept(0)
+    assert both.sample(logits).token_id == 2
+
+
 def test_greedy_looks_at_penalties_only() -> None:
     options = SamplingOptions(temperature=0, presence_penalty=2.0, top_k=1, min_p=1.0)
     sampler = Sampler(options)

@@ -120,6 +120,20 @@ def test_logprobs(client: openai.OpenAI) -> None:
     assert all(len(each.top_logprobs) == 2 for each in answer.logprobs.content)
 
 
+def test_a_bias(client: openai.OpenAI, server: Running) -> None:
+    asked: Any = {"model": "guide", "messages": QUESTION, "temperature": 0, "max_tokens": 6}
+    usual = client.chat.completions.create(**asked).choices[0].message.content
+    tokens = server.post("/api/tokenize", {"model": "guide", "content": usual}).json["tokens"]
+    banned = {str(token): -100 for token in tokens}
+    other = client.chat.completions.create(**asked, logit_bias=banned).choices[0].message.content
+    assert other != usual
+    found = server.post("/api/tokenize", {"model": "guide", "content": other}).json["tokens"]
+    assert not set(found[1:]) & set(tokens)
+    native = {"model": "guide", "messages": QUESTION, "stream": False}
+    native["options"] = {"temperature": 0, "num_predict": 6, "logit_bias": banned}
+    assert server.post("/api/chat", native).json["message"]["content"] == other
+
+
 def test_completions(client: openai.OpenAI) -> None:
     asked: Any = {"model": "guide", "prompt": "how do I use fewer cores?", "temperature": 0, "max_tokens": 8}
     whole = client.completions.create(**asked, logprobs=1)
@@ -157,7 +171,9 @@ def test_models(client: openai.OpenAI) -> None:
     [
         {"messages": []},
         {"n": 0},
-        {"logit_bias": {"1": 1}},
+        {"logit_bias": {"1": 101}},
+        {"logit_bias": {"one": 1}},
+        {"logit_bias": {"99999": 1}},
         {"tool_choice": "sometimes"},
         {"response_format": {"type": "xml"}},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
@@ -193,6 +209,18 @@ def test_thinking_and_calls_are_told_apart(faked: openai.OpenAI, script: Script)
     calls = [chunk.choices[0].delta.tool_calls[0] for chunk in chunks if chunk.choices[0].delta.tool_calls]
     assert [(call.index, call.function.arguments) for call in calls] == [(0, '{"city": "Cusco"}')]
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_one_call_at_most(faked: openai.OpenAI, script: Script) -> None:
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "%s"}}</tool_call>'
+    script.pieces = (call % "Cusco" + call % "Lima", "\n", call % "Quito")
+    asked: Any = {"model": "thinker", "messages": QUESTION, "tools": [WEATHER]}
+    for is_parallel, count in ((True, 3), (False, 1)):
+        answer = faked.chat.completions.create(**asked, parallel_tool_calls=is_parallel).choices[0]
+        assert len(answer.message.tool_calls) == count
+        assert "Cusco" in answer.message.tool_calls[0].function.arguments
+        stream = faked.chat.completions.create(**asked, parallel_tool_calls=is_parallel, stream=True)
+        assert sum(len(chunk.choices[0].delta.tool_calls or ()) for chunk in stream) == count
 
 
 def test_a_demanded_call(faked: openai.OpenAI, script: Script) -> None:

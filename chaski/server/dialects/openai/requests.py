@@ -95,8 +95,6 @@ def includes_usage(body: Mapping[str, Any]) -> bool:
 
 
 def _common(fields: Fields) -> dict[str, Any]:
-    if bias := fields.mapping("logit_bias"):
-        raise UnsupportedError(f"logit_bias is not supported by this version ({len(bias)} tokens)")
     return {
         "model": fields.text("model"),
         "options": _options(fields),
@@ -116,6 +114,8 @@ def _options(fields: Fields) -> dict[str, Any]:
         if limit < 0:
             raise OptionError("max_tokens must be at least 1")
         options["num_predict"] = limit
+    if bias := fields.mapping("logit_bias"):
+        options["logit_bias"] = dict(bias)
     if stops := fields.texts("stop"):
         options["stop"] = stops
     return options
