@@ -20,10 +20,11 @@ from chaski.runner.answer import Answer, collect
 from chaski.runner.engine import Engine
 from chaski.runner.events import Done, Event, Outputs
 from chaski.runner.options import GenerateOptions
-from chaski.runner.prompts import Message, Prompts
+from chaski.runner.prompts import Prompts
 from chaski.runner.readout import normalized
 from chaski.runner.sequence import Sequence
 from chaski.runner.stored import Defaults
+from chaski.runner.writing import Message
 
 if TYPE_CHECKING:
     from chaski.runner.asynchronous import AsyncModel

@@ -218,7 +218,7 @@ def test_counts_and_times(model: chaski.LLM) -> None:
 def test_truncation_keeps_the_beginning_and_the_end(model: chaski.LLM, num_keep: int, kept: int) -> None:
     """BOS is kept in any case, and the last token too."""
     ids = [BOS, *range(200), *range(200)]
-    sequence = model.prompts._sequence(ids, {"truncate": True, "num_keep": num_keep})
+    sequence = model.prompts.generation(ids, {"truncate": True, "num_keep": num_keep})
     assert sequence.tokens == [*ids[:kept], *ids[kept - CONTEXT :]]
     answer = model.generate(ids, truncate=True, num_keep=num_keep, num_predict=1)
     assert (answer.dropped_tokens, answer.prompt_tokens) == (len(ids) - CONTEXT, CONTEXT)
