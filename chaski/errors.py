@@ -6,6 +6,7 @@ ChaskiError
 │   ├── ModelfileError        a recipe for `create` that cannot be read
 │   ├── TemplateError         a chat template fails, or exceeds its limits
 │   └── TokenizerError        a vocabulary that cannot be used
+├── ImageError                an image cannot be read, or exceeds a limit
 ├── UnsupportedError          a valid file or request that this version cannot serve
 ├── ModelError                weights or metadata do not fit the architecture
 ├── ModelNotFoundError        no model of that name or path
@@ -34,6 +35,7 @@ __all__ = [
     "DigestError",
     "FormatError",
     "GGUFError",
+    "ImageError",
     "ModelError",
     "ModelNotFoundError",
     "ModelfileError",
@@ -72,6 +74,10 @@ class TemplateError(FormatError):
 
 class TokenizerError(FormatError):
     """The vocabulary or the tokenizer settings of a file cannot be used."""
+
+
+class ImageError(ChaskiError):
+    """An image cannot be read, or exceeds a limit; the message says what it is and which limit."""
 
 
 class UnsupportedError(ChaskiError):

@@ -22,6 +22,7 @@ _STATUSES: tuple[tuple[type[ChaskiError], int], ...] = (
     (errors.UnsupportedError, 400),
     (errors.FormatError, 400),
     (errors.DigestError, 400),
+    (errors.ImageError, 400),
     (ChaskiError, 500),
 )
 _CRASHED = (

@@ -1,0 +1,33 @@
+"""Images before a model sees them: files to pixels, and the published ways from pixels to encoders.
+
+Pixels are uint8 arrays (height, width, 3), RGB. Sizes are (height, width).
+"""
+
+from chaski.image.files import MAX_BYTES, MAX_PIXELS, Pixels, image_format, open_image
+from chaski.image.processors import (
+    CLIP,
+    HALF,
+    Normal,
+    centered,
+    in_patches,
+    in_tiles,
+    squared,
+)
+from chaski.image.transforms import Values, patches
+
+__all__ = [
+    "CLIP",
+    "HALF",
+    "MAX_BYTES",
+    "MAX_PIXELS",
+    "Normal",
+    "Pixels",
+    "Values",
+    "centered",
+    "image_format",
+    "in_patches",
+    "in_tiles",
+    "open_image",
+    "patches",
+    "squared",
+]

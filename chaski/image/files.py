@@ -1,0 +1,122 @@
+"""Image files to pixels, within limits: PNG, JPEG, WebP, GIF and BMP, of several pictures the first."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from io import BytesIO
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import ImageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
+
+__all__ = ["MAX_BYTES", "MAX_PIXELS", "Pixels", "image_format", "open_image"]
+
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+
+MAX_BYTES = 32 << 20
+# What phones take fits; decoding this many needs about a gigabyte for a moment.
+MAX_PIXELS = 64_000_000
+
+_SIGNATURES = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF", b"BM": "BMP"}
+# Opened by their class, since `PIL.Image.open` judges sizes before we can say our own limit.
+_READERS = {
+    "PNG": ("PIL.PngImagePlugin", "PngImageFile"),
+    "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile"),
+    "WebP": ("PIL.WebPImagePlugin", "WebPImageFile"),
+    "GIF": ("PIL.GifImagePlugin", "GifImageFile"),
+    "BMP": ("PIL.BmpImagePlugin", "BmpImageFile"),
+}
+_ORIENTATION = 0x0112  # of EXIF: how the camera was held
+
+
+def open_image(data: bytes, max_bytes: int = MAX_BYTES, max_pixels: int = MAX_PIXELS) -> Pixels:
+    """The picture in a file, upright, (height, width, 3).
+
+    Transparent parts show white, as in Hugging Face's processors. Of 16 bits a channel the upper 8 count.
+    Color profiles are not applied. Raises ImageError for what is no image, is cut off or damaged, or exceeds
+    a limit; how many pixels there are is judged before they are decoded.
+    """
+    if len(data) > max_bytes:
+        raise ImageError(f"the image has {len(data)} bytes; at most {max_bytes} are allowed")
+    kind = image_format(data)
+    try:
+        with _reader(kind, data) as file:
+            _check_size(file.size, max_pixels)
+            file.load()
+            return np.asarray(_rgb(_upright(file)))
+    except ImageError:
+        raise
+    except Exception as error:  # hostile bytes make the decoders raise nearly anything
+        raise ImageError(f"the {kind} image cannot be read: {error}") from error
+
+
+def image_format(data: bytes) -> str:
+    """PNG, JPEG, WebP, GIF or BMP, by how the file begins. Raises ImageError for anything else."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "WebP"
+    for signature, kind in _SIGNATURES.items():
+        if data.startswith(signature):
+            return kind
+    seen = f"the data begins with {data[:8].hex(' ')}" if data else "there is no data"
+    raise ImageError(f"not an image: {seen}; PNG, JPEG, WebP, GIF and BMP are known")
+
+
+def _reader(kind: str, data: bytes) -> ImageFile:
+    module, name = _READERS[kind]
+    reader: ImageFile = getattr(import_module(module), name)(BytesIO(data))
+    return reader
+
+
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+    width, height = size
+    if width < 1 or height < 1:
+        raise ImageError(f"the image is empty: {width} x {height} pixels")
+    if width * height > max_pixels:
+        raise ImageError(
+            f"the image has {width} x {height} pixels; at most {max_pixels} are allowed: make it smaller"
+        )
+
+
+def _upright(image: Image) -> Image:
+    """Turned and mirrored as its orientation says."""
+    from PIL.Image import Transpose
+
+    turns = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+    try:
+        turn = turns.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # a camera's notes that cannot be read say nothing of the picture
+        return image
+    return image if turn is None else image.transpose(turn)
+
+
+def _rgb(image: Image) -> Image:
+    from PIL.Image import alpha_composite, fromarray, new
+
+    if image.mode.startswith("I;16"):
+        return fromarray(_upper_bits(image)).convert("RGB")
+    if "A" in image.getbands() or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = new("RGBA", image.size, (255, 255, 255, 255))
+        return alpha_composite(white, image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _upper_bits(image: Image) -> Pixels:
+    """Of a grey picture with 16 bits; the one value that is transparent there shows white."""
+    grey = np.asarray(image)
+    hidden = image.info.get("transparency")
+    return (np.where(grey == hidden, 0xFFFF, grey) >> 8).astype(np.uint8)

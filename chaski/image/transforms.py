@@ -1,0 +1,87 @@
+"""What image processors are made of. Exact: the same numbers as Hugging Face's processors on Pillow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import ImageError
+from chaski.image.files import MAX_PIXELS, Pixels
+
+__all__ = ["Filter", "Values", "center_crop", "normalize", "pad", "patches", "resize", "tiles"]
+
+Values: TypeAlias = npt.NDArray[np.float32]
+"""Pixels as an encoder takes them, (height, width, 3)."""
+
+Filter: TypeAlias = Literal["bilinear", "bicubic"]
+
+
+def resize(pixels: Pixels, size: tuple[int, int], filter: Filter) -> Pixels:
+    """The picture in another size; where it becomes smaller, all its pixels count (antialiasing).
+
+    Raises ImageError for a size beyond all limits, which extreme proportions may lead to.
+    """
+    from PIL import Image
+
+    height, width = size
+    if height * width > MAX_PIXELS:
+        raise ImageError(
+            f"the image would become {width} x {height} pixels for this model: its sides are too unequal"
+        )
+    if pixels.shape[:2] == size:
+        return pixels
+    resampling = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[filter]
+    return np.asarray(Image.fromarray(pixels).resize((width, height), resampling))
+
+
+def normalize(pixels: Pixels, mean: Sequence[float], std: Sequence[float]) -> Values:
+    """0..255 to 0..1, then less `mean` and divided by `std`, each a number a channel."""
+    values: Values = (pixels.astype(np.float64) * (1 / 255)).astype(np.float32)
+    values -= np.asarray(mean, np.float32)
+    values /= np.asarray(std, np.float32)
+    return values
+
+
+def pad(
+    pixels: Pixels,
+    size: tuple[int, int],
+    corner: tuple[int, int] = (0, 0),
+    color: tuple[int, int, int] = (0, 0, 0),
+) -> Pixels:
+    """The picture on a ground of this size and color, its upper left corner at (row, column) `corner`."""
+    ground = np.empty((*size, 3), np.uint8)
+    ground[:] = color
+    (row, column), (height, width) = corner, pixels.shape[:2]
+    ground[row : row + height, column : column + width] = pixels
+    return ground
+
+
+def center_crop(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+    """The middle of the picture; black around it where it is smaller. Odd rests are cut below and right."""
+    height, width = (max(have, want) for have, want in zip(pixels.shape[:2], size, strict=True))
+    if (height, width) != pixels.shape[:2]:
+        corner = (-(-(height - pixels.shape[0]) // 2), -(-(width - pixels.shape[1]) // 2))
+        pixels = pad(pixels, (height, width), corner)
+    top, left = (height - size[0]) // 2, (width - size[1]) // 2
+    return pixels[top : top + size[0], left : left + size[1]]
+
+
+def tiles(values: Values, rows: int, columns: int) -> Values:
+    """Cut into equal parts, row by row: (rows * columns, height, width, 3)."""
+    height, width = values.shape[0] // rows, values.shape[1] // columns
+    cut = values.reshape(rows, height, columns, width, 3).swapaxes(1, 2)
+    return np.ascontiguousarray(cut.reshape(rows * columns, height, width, 3))
+
+
+def patches(values: Values, size: int) -> Values:
+    """Squares of `size` pixels, (rows, columns, 3 * size * size).
+
+    Each is laid out as the kernel of a convolution, channel by channel, so a product with the kernels as a
+    matrix (features, 3 * size * size) is the convolution whose stride is its size.
+    """
+    rows, columns = values.shape[0] // size, values.shape[1] // size
+    cut = values.reshape(rows, size, columns, size, 3).transpose(0, 2, 4, 1, 3)
+    return np.ascontiguousarray(cut.reshape(rows, columns, 3 * size * size))

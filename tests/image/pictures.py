@@ -1,0 +1,21 @@
+"""Pictures that need no file: every size is another one, with edges, slopes and noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+# Height and width: usual, tall, wide, tiny, square, one pixel, a line, and larger than every tiny limit.
+SIZES = [(37, 53), (96, 31), (20, 150), (3, 2), (64, 64), (1, 1), (1, 12), (131, 90)]
+
+
+def picture(height: int, width: int) -> npt.NDArray[np.uint8]:
+    """(height, width, 3)."""
+    y, x = np.mgrid[0:height, 0:width]
+    noise = (x * 7919 + y * 104729 + x * y * 31) % 97
+    channels = [
+        255 * y // height * 3 // 4 + noise // 2,
+        (x * 5 + noise) % 256,
+        np.where((x // 5 + y // 3) % 2, 230, 20) + noise // 4,
+    ]
+    return np.stack(channels, -1).astype(np.uint8)

@@ -1,0 +1,74 @@
+"""Processors against Hugging Face's, number by number: see tools/fixtures/make_image_processors.py."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from chaski.errors import ImageError
+from chaski.image import CLIP, HALF, centered, in_patches, in_tiles, patches, squared
+from tests.image.pictures import picture
+
+with np.load(Path(__file__).parent.parent / "data" / "images" / "processors.npz") as file:
+    EXPECTED = {key: file[key] for key in file if not key.startswith("grid/")}
+    GRIDS = {key.removeprefix("grid/"): file[key] for key in file if key.startswith("grid/")}
+
+# In the order of the ids that Hugging Face gives them, from 1.
+FOUR_TILES = [grid for grid in product(range(1, 5), range(1, 5)) if grid[0] * grid[1] <= 4]
+
+
+def processor(name: str, edge: int, patch: int) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]:
+    return {
+        "squared-bilinear": partial(squared, edge=edge, filter="bilinear", normal=HALF),
+        "squared-bicubic": partial(squared, edge=edge, filter="bicubic", normal=HALF),
+        "centered": partial(centered, edge=edge, normal=CLIP),
+        "centered-padded": partial(centered, edge=edge, normal=CLIP, is_padded=True),
+        "in_patches": partial(in_patches, longest_edge=edge * 5 // 2, patch=patch, normal=CLIP),
+        "in_tiles": lambda pixels: in_tiles(pixels, edge, 4, CLIP)[0],
+    }[name]
+
+
+@pytest.mark.parametrize("key", EXPECTED)
+def test_the_same_numbers(key: str) -> None:
+    name, edge, patch, size = key.split("/")
+    values = processor(name, int(edge), int(patch))(picture(*map(int, size.split("x"))))
+    expected = EXPECTED[key]
+    if expected.dtype == np.float32:
+        np.testing.assert_array_equal(values, expected)
+    else:
+        shape, digest = expected
+        assert str(values.shape) == shape
+        assert hashlib.sha256(values.tobytes()).hexdigest() == digest
+
+
+@pytest.mark.parametrize("key", GRIDS)
+def test_the_same_grid_of_tiles(key: str) -> None:
+    _, edge, _, size = key.split("/")
+    _, grid = in_tiles(picture(*map(int, size.split("x"))), int(edge), 4, CLIP)
+    assert FOUR_TILES.index(grid) + 1 == GRIDS[key]
+
+
+def test_pixtral_keeps_one_row_of_a_line() -> None:
+    """Where the proportions leave less than a pixel; Hugging Face's processor has no answer there."""
+    assert in_patches(picture(1, 500), 64, 8, CLIP).shape == (8, 64, 3)
+
+
+def test_proportions_that_would_make_it_huge_are_refused() -> None:
+    with pytest.raises(ImageError, match=r"would become 31360000 x 560 pixels.* too unequal"):
+        centered(np.zeros((1, 56000, 3), np.uint8), 560, CLIP)
+
+
+def test_patches_are_laid_out_as_kernels() -> None:
+    values = in_patches(picture(24, 16), 64, 8, CLIP)
+    cut = patches(values, 8)
+    assert cut.shape == (3, 2, 3 * 8 * 8)
+    kernel = np.random.default_rng(1).normal(size=(5, 3, 8, 8))
+    convolved = np.einsum("oiyx,yxi->o", kernel, values[8:16, 0:8].astype(float))
+    np.testing.assert_allclose(kernel.reshape(5, -1) @ cut[1, 0], convolved)
