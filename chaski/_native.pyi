@@ -6,6 +6,14 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
+def multiply_add_rate(pool: ThreadPool, isa: str, type: str) -> float | None:
+    """
+    Multiply-adds per second of all threads, at most: int8, bf16 or fp32; None if there are none.
+    """
+
+def read_bandwidth(pool: ThreadPool, isa: str, bytes: int) -> float:
+    """Bytes per second that all threads read from that much memory, at most."""
+
 class PackedMatrix:
     """A weight matrix in the layout of the kernels, with its memory."""
 

@@ -6,18 +6,22 @@ namespace chaski {
 
 namespace portable {
 extern const Ops kOps;
-}
+Peaks peaks();
+}  // namespace portable
 #if defined(__x86_64__)
 namespace avx2 {
 extern const Ops kOps;
-}
+Peaks peaks();
+}  // namespace avx2
 namespace avx512 {
 extern const Ops kOps;
-}
+Peaks peaks();
+}  // namespace avx512
 #elif defined(__aarch64__)
 namespace neon {
 extern const Ops kOps;
-}
+Peaks peaks();
+}  // namespace neon
 #endif
 
 const Kernels& kernels_of(const std::string& isa) {
@@ -39,6 +43,17 @@ const Ops& ops_of(const std::string& isa) {
     if (name == "neon") return neon::kOps;
 #endif
     return portable::kOps;
+}
+
+Peaks peaks_of(const std::string& isa) {
+    [[maybe_unused]] std::string name = kernels_of(isa).isa;
+#if defined(__x86_64__)
+    if (name.starts_with("avx512")) return avx512::peaks();
+    if (name == "avx2") return avx2::peaks();
+#elif defined(__aarch64__)
+    if (name == "neon") return neon::peaks();
+#endif
+    return portable::peaks();
 }
 
 }  // namespace chaski

@@ -4,6 +4,7 @@
 namespace nb = nanobind;
 
 namespace chaski {
+void bind_limits(nb::module_& m);
 void bind_matmul(nb::module_& m);
 void bind_plan(nb::module_& m);
 void bind_storage(nb::module_& m);
@@ -11,6 +12,7 @@ void bind_storage(nb::module_& m);
 
 NB_MODULE(_native, m) {
     m.doc() = "The native core of chaski: kernels, and the plans that run them.";
+    chaski::bind_limits(m);
     chaski::bind_matmul(m);
     chaski::bind_storage(m);
     chaski::bind_plan(m);

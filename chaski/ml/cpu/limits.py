@@ -1,0 +1,43 @@
+"""What this machine can do at most, measured now: what speeds are held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaski import _native
+
+__all__ = ["Limits", "measure_limits"]
+
+# Far more than any cache holds.
+_BYTES = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of some threads together, with the instructions of one set."""
+
+    isa: str
+    threads: int
+    read_bandwidth: float
+    """Bytes per second, read once from memory in huge pages."""
+    int8: float
+    """Multiply-adds per second of bytes, as in the products of quantized matrices."""
+    bf16: float | None
+    """Those of pairs of bfloat16 numbers; None where the processor has no instruction for them."""
+    fp32: float
+
+
+def measure_limits(threads: int, isa: str = "auto") -> Limits:
+    """Take about a second to measure; what else runs on the machine shows in the result.
+
+    Raises:
+        ValueError: if this build or this machine does not have the instruction set.
+    """
+    pool = _native.ThreadPool(threads)
+    name = _native.isa_names()[-1] if isa == "auto" else isa
+    int8 = _native.multiply_add_rate(pool, name, "int8")
+    fp32 = _native.multiply_add_rate(pool, name, "fp32")
+    assert int8 is not None
+    assert fp32 is not None
+    bf16 = _native.multiply_add_rate(pool, name, "bf16")
+    return Limits(name, threads, _native.read_bandwidth(pool, name, _BYTES), int8, bf16, fp32)

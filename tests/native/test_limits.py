@@ -1,0 +1,35 @@
+"""The measured limits of the machine are of the right order."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaski import _native
+from chaski.ml.cpu.limits import measure_limits
+
+
+def test_limits_of_one_thread() -> None:
+    limits = measure_limits(1)
+    assert limits.isa == _native.isa_names()[-1]
+    assert limits.int8 > limits.fp32 > 1e8
+    assert limits.bf16 is None or limits.bf16 > limits.fp32
+    # No memory is as slow as a disk, and none reads a byte in each of many thousand cycles.
+    assert 1e8 < limits.read_bandwidth < 1e13
+
+
+def test_wider_instructions_do_more() -> None:
+    pool = _native.ThreadPool(1)
+    rates = [_native.multiply_add_rate(pool, isa, "int8") for isa in _native.isa_names()]
+    assert None not in rates
+    assert rates[0] == min(rates, key=lambda rate: rate or 0)
+
+
+def test_what_there_is_not() -> None:
+    pool = _native.ThreadPool(1)
+    with pytest.raises(ValueError, match="int8, bf16 and fp32"):
+        _native.multiply_add_rate(pool, "portable", "int4")
+    with pytest.raises(ValueError, match="available:"):
+        measure_limits(1, "sse9")
+    with pytest.raises(ValueError, match="1 MiB"):
+        _native.read_bandwidth(pool, "portable", 4096)
+    assert _native.multiply_add_rate(pool, "portable", "bf16") is None
