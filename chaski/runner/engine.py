@@ -200,7 +200,9 @@ class Engine:
         if self._prompt_cache is None or not sequence.can_take_over:
             placement = place(self._slots, [])
         else:
-            placement = place(self._slots, sequence.tokens, sequence.groups, self._prompt_cache)
+            placement = place(
+                self._slots, sequence.tokens, sequence.groups, self._prompt_cache, sequence.scope
+            )
         if placement is None:
             return False
         source, slot, length = placement
@@ -211,7 +213,7 @@ class Engine:
             slot.tokens, slot.shifted_at = source.tokens[:length], None
         self._keep(slot, length, sequence.groups)
         self._uses += 1
-        slot.is_free, slot.last_used = False, self._uses
+        slot.is_free, slot.last_used, slot.scope = False, self._uses, sequence.scope
         sequence.start(slot)
         self._running.append(sequence)
         return True

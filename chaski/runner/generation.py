@@ -53,6 +53,7 @@ class Request:
     """What to compute, and when to end.
 
     groups          positions of the prompt that are computed together
+    scope           whose prompt it is: nobody else's takes over what is computed for it
     limit           tokens of the sequence, its prompt included, at which it ends
     shift           what happens when it fills its context before that; None when it cannot
     context         tokens that a sequence may hold
@@ -66,6 +67,7 @@ class Request:
 
     prompt: Items[int]
     groups: Groups = ()
+    scope: str = ""
     limit: int
     context: int = 0
     shift: Shift | None = None
@@ -103,7 +105,7 @@ class Generation(Sequence):
     )
 
     def __init__(self, request: Request) -> None:
-        super().__init__(request.prompt, request.groups)
+        super().__init__(request.prompt, request.groups, request.scope)
         guesses = request.max_guesses > 0 and request.grammar is None
         self._lookup = Lookup(self.tokens, request.max_guesses) if guesses else None
         self._grammar = request.grammar

@@ -36,6 +36,7 @@ class GenerateOptions(TypedDict, total=False):
     format: Format | None
     format_after: str
     special: bool
+    scope: str
     logprobs: bool
     top_logprobs: int
 
@@ -53,6 +54,8 @@ class Limits:
     format       "json", or a JSON schema that the answer follows; None for text
     format_after text of the answer behind which `format` begins, the end of thinking for instance
     special      control tokens are part of the text, for readers who take it apart; not the one that ends it
+    scope        whose prompt it is; what was computed for one scope is never taken over by another, so that
+                 nobody can tell by the time it takes what others have asked
     stop         texts that end the answer and are not part of it
     """
 
@@ -64,6 +67,7 @@ class Limits:
     format: Format | None = None
     format_after: str = ""
     special: bool = False
+    scope: str = ""
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -73,6 +77,7 @@ class Limits:
         is_count = _is_integer(self.draft_num_predict) and self.draft_num_predict >= 0
         _require("draft_num_predict", self.draft_num_predict, is_count, "an integer of at least 0")
         _require("special", self.special, isinstance(self.special, bool), "True or False")
+        _require("scope", self.scope, isinstance(self.scope, str), "a text")
         _require("truncate", self.truncate, isinstance(self.truncate, bool), "True or False")
         _require("shift", self.shift, isinstance(self.shift, bool), "True or False")
         is_format = self.format is None or self.format == "json" or isinstance(self.format, Mapping)

@@ -78,6 +78,7 @@ class Prompts(Writing):
         return Generation(
             Request(
                 prompt=wanted.prompt,
+                scope=wanted.limits.scope,
                 limit=wanted.limit,
                 grammar=self._grammar(wanted.limits),
                 context=self.context,

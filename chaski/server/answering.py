@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -43,14 +44,14 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A request on its way: what it asks for, of which model, since when, for whom."""
+    """A request on its way: what it asks for, of which model, since when, for whom (see `Limits.scope`)."""
 
     wish: Wish
     found: Found
     facts: Facts
     options: Options
     started: float
-    client: str
+    scope: str
 
     @property
     def needs(self) -> Needs:
@@ -181,7 +182,9 @@ class Answering:
     async def _job(self, wish: Wish, client: str) -> _Job:
         started = perf_counter()
         found, facts = await asyncio.to_thread(self._look_up, wish.model)
-        return _Job(wish, found, facts, read_options(wish.options), started, client)
+        # Without keys there is one user, and all prompts are that one's.
+        scope = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
+        return _Job(wish, found, facts, read_options(wish.options), started, scope)
 
     def _look_up(self, label: str) -> tuple[Found, Facts]:
         found = self._catalog.find(label)
@@ -259,7 +262,7 @@ def _generation(job: _Job, format: Any, after: str) -> dict[str, Any]:
     """The options of a generation: the model's own, then those of the request."""
     wish = job.wish
     options = {**job.facts.defaults.options, **job.options.generate}
-    options |= {"truncate": wish.truncate, "shift": wish.shift}
+    options |= {"truncate": wish.truncate, "shift": wish.shift, "scope": job.scope}
     if format is not None:
         options |= {"format": format, "format_after": after}
     if wish.logprobs:

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from chaski.errors import OptionError
 from chaski.server.dialects import Dialect, dialect_of
+from chaski.server.guard import key_of
 from chaski.server.jsons import dump, load_object
 from chaski.server.problems import Problem, problem_of
 
@@ -146,5 +147,4 @@ async def _disconnected(receive: Receive) -> None:
 
 def _client(scope: Scope) -> str:
     """Who asks: by key, else by address."""
-    key = Headers(scope=scope).get("authorization", "")
-    return key or (scope.get("client") or ("",))[0]
+    return key_of(Headers(scope=scope)) or (scope.get("client") or ("",))[0]

@@ -22,7 +22,7 @@ from chaski.server.dialects import dialect_of
 from chaski.server.problems import Problem
 from chaski.server.settings import Settings
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "key_of"]
 
 _LOCAL_ENDINGS = (".localhost", ".local", ".internal")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0", "[::1]")
@@ -95,7 +95,7 @@ class Guard:
         settings = self._settings
         if not settings.has_keys or path in _PUBLIC:
             return None
-        key = _key(headers)
+        key = key_of(headers)
         is_admin = _is_one_of(key, settings.admin_keys)
         if not is_admin and not _is_one_of(key, settings.api_keys):
             return Problem(401, "unauthorized: this server wants an API key")
@@ -119,7 +119,7 @@ def _literal(pattern: str) -> str:
     return pattern.replace("[", "[[]").replace("?", "[?]")
 
 
-def _key(headers: Headers) -> str:
+def key_of(headers: Headers) -> str:
     """From `Authorization: Bearer KEY`, or as Anthropic's clients send it."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")

@@ -42,7 +42,7 @@ class Options:
 def read_options(raw: Mapping[str, Any]) -> Options:
     """Check options. Unknown ones are passed over with a note. Raises OptionError or SamplingError."""
     values = {name: _typed(name, value) for name, value in raw.items() if value is not None}
-    generate = {name: value for name, value in values.items() if name in _GENERATE}
+    generate = {name: value for name, value in values.items() if name in _GENERATE and value is not None}
     for name in _NONE_BELOW_ZERO & generate.keys():
         generate[name] = None if generate[name] < 0 else generate[name]
     parse_options(generate)

@@ -198,6 +198,17 @@ def test_the_next_prompt_takes_over_what_was_computed() -> None:
     assert program.batches[0].tokens.tolist() == [40, 41]
 
 
+def test_nobody_takes_over_what_was_computed_for_another_scope() -> None:
+    for parallel in (1, 2):
+        engine, _ = make(parallel)
+        run(engine, request([5, 6, 7], scope="hers"))
+        assert run(engine, request([5, 6, 7], scope="his")).cached_tokens == 0
+        # With one slot hers is lost; with two both keep what they have.
+        assert run(engine, request([5, 6, 7], scope="hers")).cached_tokens == (0, 2)[parallel - 1]
+        assert run(engine, request([5, 6, 7], scope="hers")).cached_tokens == 2
+        assert run(engine, request([5, 6, 7])).cached_tokens == 0
+
+
 def test_the_last_token_of_a_prompt_is_always_computed() -> None:
     engine, program = make()
     run(engine, request([5, 6, 7], 0))
