@@ -109,7 +109,7 @@ class Answering:
         """Answer a prompt, or continue it."""
         job = await self._job(wish, client)
         _require(not job.facts.is_embedding, f'"{wish.model}" does not support generate')
-        _require(not wish.has_images, _lacks(job, "vision"))
+        _require(not wish.images, _lacks(job, "vision"))
         writer = go_writer(wish.template, job.facts) if wish.template else job.facts.writer
         _require(not wish.suffix or wish.raw or "insert" in writer.capabilities, _lacks(job, "insert"))
         is_plain = wish.raw or bool(wish.suffix)

@@ -34,7 +34,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatWish(Wish):
-    """Answer a conversation.
+    """Answer a conversation. Messages may have `images`, files as bytes.
 
     tool_choice  whether there may, or must, be calls; another text is the name of the only tool to call
     drops_think  a model that cannot think is no error
@@ -52,6 +52,7 @@ class GenerateWish(Wish):
     """Answer a prompt, or go on with it as it is (`raw`), or fill in what belongs before `suffix`.
 
     context  tokens of an earlier answer that go before
+    images   files
     """
 
     prompt: str
@@ -60,7 +61,7 @@ class GenerateWish(Wish):
     template: str | None = None
     context: Sequence[int] = ()
     raw: bool = False
-    has_images: bool = False
+    images: Sequence[bytes] = ()
     returns_context: bool = False
 
 

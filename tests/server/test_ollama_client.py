@@ -100,7 +100,10 @@ def test_a_format_that_is_none(server: Running, format: object) -> None:
             {"tools": [{"function": {"name": "f"}}]},
             "registry.ollama.ai/library/guide:latest does not support tools",
         ),
-        ({"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "does not support vision"),
+        (
+            {"messages": [{"role": "user", "content": "x", "images": ["iVBORw0KGgo="]}]},
+            "does not support vision",
+        ),
         ({"options": {"temperature": "hot"}}, 'option "temperature" must be of type float32'),
         ({"options": {"num_ctx": -5}}, "option num_ctx is -5"),
         ({"options": {"num_keep": -1}}, "num_keep"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
+from chaski.server.dialects.images import Spoken, check_images, read_base64
 from chaski.server.events import Delta, Finish, Whole
 from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish
@@ -113,6 +114,7 @@ def _wish(fields: Fields, options: dict[str, Any]) -> ChatWish:
     messages = [*_system(fields), *_turns(fields)]
     if not fields.items("messages"):
         raise OptionError("messages is required")
+    check_images(messages)
     given = {
         name: fields.number(name, None) for name in ("temperature", "top_p", "top_k") if fields.has(name)
     }
@@ -178,11 +180,9 @@ def _turns(fields: Fields) -> Iterator[dict[str, Any]]:
 def _blocks(role: str, message: Fields, names: dict[str, str]) -> Iterator[dict[str, Any]]:
     """The messages of Ollama that the blocks of one message are: results of tools, then what was said."""
     said: dict[str, Any] = {"role": role, "content": ""}
-    texts, calls, results = [], [], 0
+    spoken, calls, results = Spoken(), [], 0
     for block in message.objects("content"):
         match block.text("type"):
-            case "text":
-                texts.append(block.text("text"))
             case "thinking":
                 said["thinking"] = said.get("thinking", "") + block.text("thinking")
             case "tool_use":
@@ -192,14 +192,12 @@ def _blocks(role: str, message: Fields, names: dict[str, str]) -> Iterator[dict[
                 yield _result(block, names)
             case "redacted_thinking":
                 pass  # nobody but its maker can read it
-            case kind:
-                raise UnsupportedError(
-                    f"content of type {kind!r:.40} is not supported by this version; only text and tools are"
-                )
-    said["content"] = "\n".join(texts)
+            case _:
+                _speak(spoken, block)
+    said |= spoken.fields
     if calls:
         said["tool_calls"] = calls
-    if texts or calls or not results:
+    if spoken.text or calls or not results:
         yield said
 
 
@@ -216,11 +214,33 @@ def _read_call(block: Fields, names: dict[str, str]) -> dict[str, Any]:
 
 def _result(block: Fields, names: dict[str, str]) -> dict[str, Any]:
     call_id = block.text("tool_use_id")
+    spoken = Spoken()
     if isinstance(block.data.get("content"), list):
-        text = "\n".join(part.text("text") for part in block.objects("content"))
+        for part in block.objects("content"):
+            _speak(spoken, part)
     else:
-        text = block.text("content")
-    return {"role": "tool", "content": text, "tool_call_id": call_id, "tool_name": names.get(call_id, "")}
+        spoken.add_text(block.text("content"))
+    named = {"tool_call_id": call_id, "tool_name": names.get(call_id, "")}
+    return {"role": "tool", **spoken.fields, **named}
+
+
+def _speak(spoken: Spoken, block: Fields) -> None:
+    """A block of text, or an image. Raises UnsupportedError for others."""
+    match block.text("type"):
+        case "text":
+            spoken.add_text(block.text("text"))
+        case "image":
+            spoken.add_image(_read_image(Fields(block.mapping("source"), "source")))
+        case kind:
+            raise UnsupportedError(
+                f"content of type {kind!r:.40} is not supported by this version; text, images and tools are"
+            )
+
+
+def _read_image(source: Fields) -> bytes:
+    if (kind := source.text("type")) != "base64":
+        raise OptionError(f"image source {kind!r:.40} is not supported, please use base64 data instead")
+    return read_base64(source.data.get("data"), "source.data")
 
 
 def _tool_use(call: ToolCall) -> dict[str, Any]:

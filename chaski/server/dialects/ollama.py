@@ -10,6 +10,7 @@ from typing import Any
 
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
+from chaski.server.dialects.images import check_images, read_base64
 from chaski.server.events import Delta, Event, Finish, Score, TopScore, Whole
 from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish
@@ -38,8 +39,10 @@ _ID_LETTERS = string.ascii_lowercase + string.digits
 def read_chat(body: Mapping[str, Any]) -> ChatWish:
     """A request of /api/chat. Raises OptionError."""
     fields = Fields(body)
+    messages = [_message(message) for message in fields.objects("messages")]
+    check_images(messages)
     return ChatWish(
-        messages=[_message(message) for message in fields.objects("messages")],
+        messages=messages,
         tools=[dict(tool.data) for tool in fields.objects("tools")],
         **_common(fields),
     )
@@ -55,6 +58,8 @@ def read_generate(body: Mapping[str, Any]) -> GenerateWish:
         raise OptionError("raw mode does not support template, system, or context")
     if not all(type(token) is int for token in context):
         raise OptionError("context must be a list of integers")
+    images = _images(fields)
+    check_images([{"images": images}])
     return GenerateWish(
         prompt=fields.text("prompt"),
         suffix=fields.text("suffix"),
@@ -62,7 +67,7 @@ def read_generate(body: Mapping[str, Any]) -> GenerateWish:
         template=template or None,
         context=context,
         raw=raw,
-        has_images=bool(fields.items("images")),
+        images=images,
         returns_context=not raw,
         **_common(fields),
     )
@@ -199,9 +204,13 @@ def _message(fields: Fields) -> dict[str, Any]:
     }
     if calls := [_call(call) for call in fields.objects("tool_calls")]:
         found["tool_calls"] = calls
-    if images := fields.items("images"):
-        found["images"] = list(images)
+    if images := _images(fields):
+        found["images"] = images
     return found
+
+
+def _images(fields: Fields) -> list[bytes]:
+    return [read_base64(image, f"images[{index}]") for index, image in enumerate(fields.items("images"))]
 
 
 def _call(fields: Fields) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from chaski.durations import parse_duration
 from chaski.errors import OptionError, UnsupportedError
+from chaski.server.dialects.images import Spoken, check_images, read_data_url
 from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish
 
@@ -35,6 +36,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatWish:
     messages = _messages(fields)
     if not messages:
         raise OptionError("[] is too short - 'messages'")
+    check_images(messages)
     return ChatWish(
         messages=messages,
         tools=[dict(tool.data) for tool in fields.objects("tools")],
@@ -176,7 +178,7 @@ def _message(fields: Fields, names: dict[str, str]) -> dict[str, Any]:
     role = {"developer": "system"}.get(fields.text("role"), fields.text("role"))
     if role not in ("system", "user", "assistant", "tool"):
         raise OptionError(f"role {role!r:.40} must be system, developer, user, assistant or tool")
-    found: dict[str, Any] = {"role": role, "content": _text(fields)}
+    found: dict[str, Any] = {"role": role, **_content(fields)}
     if thinking := fields.text("reasoning", "reasoning_content"):
         found["thinking"] = thinking
     calls = [_read_call(call) for call in fields.objects("tool_calls")]
@@ -188,19 +190,30 @@ def _message(fields: Fields, names: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def _text(fields: Fields) -> str:
-    """The text of a message; parts that are texts are joined."""
+def _content(fields: Fields) -> dict[str, Any]:
+    """The text of a message and its images."""
+    spoken = Spoken()
     if not isinstance(fields.data.get("content"), list):
-        return fields.text("content")
-    texts = []
+        spoken.add_text(fields.text("content"))
+        return spoken.fields
     for part in fields.objects("content"):
-        kind = part.text("type")
-        if kind not in ("text", "refusal"):
-            raise UnsupportedError(
-                f"content of type {kind!r:.40} is not supported by this version; only text is"
-            )
-        texts.append(part.text(kind))
-    return "\n".join(texts)
+        match part.text("type"):
+            case "text" | "refusal" as kind:
+                spoken.add_text(part.text(kind))
+            case "image_url":
+                spoken.add_image(_read_image(part))
+            case kind:
+                raise UnsupportedError(
+                    f"content of type {kind!r:.40} is not supported by this version; text and image_url are"
+                )
+    return spoken.fields
+
+
+def _read_image(part: Fields) -> bytes:
+    """Its URL, alone or in an object."""
+    if isinstance(part.data.get("image_url"), str):
+        return read_data_url(part.text("image_url"), "image_url")
+    return read_data_url(Fields(part.mapping("image_url"), "image_url").text("url"), "image_url.url")
 
 
 def _read_call(fields: Fields) -> dict[str, Any]:

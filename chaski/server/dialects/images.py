@@ -1,0 +1,80 @@
+"""Images in requests: base64 text of all dialects to the bytes of files, checked as far as a look can."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaski.errors import ImageError, OptionError
+from chaski.image import MAX_BYTES, image_format
+
+__all__ = ["Spoken", "check_images", "read_base64", "read_data_url"]
+
+MAX_IMAGES = 64
+"""In all messages of a request together."""
+
+_IMAGE = "[img]"  # in a content: here belongs the next image; without it, images go before the text
+_LINK = "image URLs are not currently supported, please use base64 encoded data instead"
+
+
+@dataclass(slots=True)
+class Spoken:
+    """Texts and images that come in turns, as content of one message in Ollama's form."""
+
+    text: str = ""
+    images: list[bytes] = field(default_factory=list)
+
+    def add_text(self, text: str) -> None:
+        """Texts that follow each other are paragraphs."""
+        is_behind_text = self.text and not self.text.endswith(_IMAGE)
+        self.text += f"\n{text}" if is_behind_text else text
+
+    def add_image(self, data: bytes) -> None:
+        """Where the text has come to."""
+        self.text += _IMAGE
+        self.images.append(data)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Of the message."""
+        return {"content": self.text} | ({"images": self.images} if self.images else {})
+
+
+def read_base64(value: object, where: str) -> bytes:
+    """The file of an image. Raises OptionError for what is no base64, ImageError for what is no image."""
+    if not isinstance(value, str):
+        raise OptionError(f"{where} must be a string: a file in base64")
+    if len(value) > MAX_BYTES * 4 // 3 + 4:
+        raise ImageError(f"{where} is too large; at most {MAX_BYTES} bytes are allowed")
+    try:
+        data = b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise OptionError(f"{where} is not base64: {error}") from None
+    try:
+        image_format(data)
+    except ImageError as error:
+        raise ImageError(f"{where}: {error}") from None
+    return data
+
+
+def read_data_url(url: str, where: str) -> bytes:
+    """The file inside of `data:image/png;base64,…`, or `data:;base64,…`. Links are refused."""
+    if url.partition(":")[0].lower() in ("http", "https"):
+        raise OptionError(_LINK)
+    head, comma, text = url.partition(",")
+    scheme, _, kind = head.removesuffix(";base64").partition(":")
+    if scheme != "data" or not comma or not head.endswith(";base64"):
+        raise OptionError(f"{where} must be a URL like data:image/png;base64,…")
+    if kind and not kind.startswith("image/"):
+        raise OptionError(f"{where} is {kind:.60}, not an image")
+    return read_base64(text, where)
+
+
+def check_images(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse more images than a request may have."""
+    count = sum(len(message.get("images", ())) for message in messages)
+    if count > MAX_IMAGES:
+        raise OptionError(f"the request has {count} images; at most {MAX_IMAGES} are taken")

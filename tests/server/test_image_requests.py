@@ -1,0 +1,133 @@
+"""Images in the requests of all dialects, as far as the wish. No server, no model."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from chaski.errors import ChaskiError, ImageError, OptionError, UnsupportedError
+from chaski.image import MAX_BYTES
+from chaski.server.dialects import anthropic, ollama, openai
+from chaski.server.problems import problem_of
+
+
+def png(color: str) -> bytes:
+    buffer = BytesIO()
+    Image.new("RGB", (2, 3), color).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+RED, BLUE = png("red"), png("blue")
+
+
+def text(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def native(*images: object) -> Any:
+    return ollama.read_chat(
+        {"model": "m", "messages": [{"role": "user", "content": "hi", "images": list(images)}]}
+    ).messages
+
+
+def of_openai(*content: object) -> Any:
+    return openai.read_chat({"model": "m", "messages": [{"role": "user", "content": list(content)}]}).messages
+
+
+def of_anthropic(*content: object) -> Any:
+    return anthropic.read_messages(
+        {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": list(content)}]}
+    ).messages
+
+
+def link(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def data_url(data: bytes, kind: str = "image/png") -> dict[str, Any]:
+    return link(f"data:{kind};base64,{text(data)}")
+
+
+def block(data: bytes, **source: str) -> dict[str, Any]:
+    usual = {"type": "base64", "media_type": "image/png", "data": text(data)}
+    return {"type": "image", "source": usual | source}
+
+
+def say(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def test_native_images_are_beside_the_text() -> None:
+    assert native(text(RED), text(BLUE)) == [{"role": "user", "content": "hi", "images": [RED, BLUE]}]
+    assert native() == [{"role": "user", "content": "hi"}]
+    wish = ollama.read_generate({"model": "m", "prompt": "hi", "images": [text(RED)]})
+    assert (wish.prompt, wish.images) == ("hi", [RED])
+
+
+def test_parts_keep_their_order() -> None:
+    expected = [{"role": "user", "content": "one\nfirst[img]then[img]two", "images": [RED, BLUE]}]
+    words = (say("one"), say("first"), None, say("then"), None, say("two"))
+    pictures = iter((RED, BLUE))
+    assert of_openai(*(data_url(next(pictures)) if word is None else word for word in words)) == expected
+    pictures = iter((RED, BLUE))
+    assert of_anthropic(*(block(next(pictures)) if word is None else word for word in words)) == expected
+
+
+def test_data_urls_need_no_kind_and_may_stand_alone() -> None:
+    for part in (
+        data_url(RED, ""),
+        data_url(RED, "image/webp"),
+        {"type": "image_url", "image_url": data_url(RED)["image_url"]["url"]},
+    ):
+        assert of_openai(part) == [{"role": "user", "content": "[img]", "images": [RED]}]
+
+
+def test_results_of_tools_may_be_images() -> None:
+    used = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [say("seen:"), block(BLUE)]}
+    messages = anthropic.read_messages(
+        {
+            "model": "m",
+            "max_tokens": 9,
+            "messages": [{"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}],
+        }
+    ).messages
+    expected = {"role": "tool", "content": "seen:[img]", "images": [BLUE]}
+    assert messages[1:] == [expected | {"tool_call_id": "t", "tool_name": "look"}]
+
+
+@pytest.mark.parametrize(
+    ("read", "kind", "words"),
+    [
+        (lambda: native("no base64!"), OptionError, r"images\[0\] is not base64"),
+        (lambda: native(text(RED), 3), OptionError, r"images\[1\] must be a string"),
+        (lambda: native(text(b"hello")), ImageError, r"images\[0\]: not an image: .* 68 65 6c 6c 6f"),
+        (lambda: native("A" * (MAX_BYTES * 2)), ImageError, "is too large; at most 33554432 bytes"),
+        (lambda: native(*[text(RED)] * 65), OptionError, "has 65 images; at most 64"),
+        (
+            lambda: ollama.read_generate({"model": "m", "prompt": "", "images": [text(RED)] * 65}),
+            OptionError,
+            "at most 64",
+        ),
+        (lambda: of_openai(*[data_url(RED)] * 65), OptionError, "at most 64"),
+        (lambda: of_anthropic(*[block(RED)] * 65), OptionError, "at most 64"),
+        (lambda: of_openai(link("https://a.b/c.png")), OptionError, "please use base64 encoded data instead"),
+        (lambda: of_openai(link("file:///etc/passwd")), OptionError, "must be a URL like data:image/png"),
+        (lambda: of_openai(link("data:image/png,%89PNG")), OptionError, "must be a URL like"),
+        (lambda: of_openai(data_url(RED, "text/html")), OptionError, "is text/html, not an image"),
+        (lambda: of_openai({"type": "image_url"}), OptionError, "must be a URL like"),
+        (lambda: of_openai({"type": "input_audio"}), UnsupportedError, "'input_audio' is not supported"),
+        (lambda: of_anthropic(block(RED, type="url")), OptionError, "image source 'url' is not supported"),
+        (lambda: of_anthropic({"type": "image", "source": {"type": "base64"}}), OptionError, "source.data"),
+        (lambda: of_anthropic({"type": "document"}), UnsupportedError, "'document' is not supported"),
+    ],
+)
+def test_what_is_refused(read: Callable[[], Any], kind: type[ChaskiError], words: str) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        read()
+    assert problem_of(caught.value).status == 400
