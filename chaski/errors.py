@@ -10,6 +10,7 @@ ChaskiError
 ├── UnsupportedError          a valid file or request that this version cannot serve
 ├── ModelError                weights or metadata do not fit the architecture
 ├── ModelNotFoundError        no model of that name or path
+├── ResponseNotFoundError     no response of that id is remembered
 ├── StoreError                the model store is damaged, or cannot be written
 ├── RegistryError             a registry cannot be reached, refuses, or says what is not so
 │   ├── AccessDeniedError     it wants other credentials
@@ -43,6 +44,7 @@ __all__ = [
     "OptionError",
     "OutOfMemoryError",
     "RegistryError",
+    "ResponseNotFoundError",
     "SamplingError",
     "StoreError",
     "TemplateError",
@@ -90,6 +92,10 @@ class ModelError(ChaskiError):
 
 class ModelNotFoundError(ChaskiError):
     """There is no model of that name and no file at that path."""
+
+
+class ResponseNotFoundError(ChaskiError):
+    """The server does not remember a response of that id."""
 
 
 class StoreError(ChaskiError):

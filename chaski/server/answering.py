@@ -27,7 +27,7 @@ from chaski.server.scores import score_of
 from chaski.server.settings import Settings
 from chaski.server.templates import Writer, go_writer
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish, Wish
-from chaski.text.parsers import Parser, Piece, ToolCall, parser_for
+from chaski.text.parsers import Parser, Piece, Thinking, ToolCall, parser_for
 
 __all__ = ["Answering", "Embedded"]
 
@@ -69,6 +69,25 @@ class _Job:
     def _bounded(self, context: int | None) -> int | None:
         """Never more than the model was made for."""
         return context and min(context, self.facts.trained_context or context)
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What an answer has shown so far: whether there were calls, and how many of its tokens are thinking."""
+
+    called: bool = False
+    thought: int = 0
+    _first: int = 0  # tokens before anything but thinking
+    _is_first: bool = True
+
+    def note(self, pieces: Sequence[Piece], num_tokens: int) -> None:
+        """Go on behind the pieces of some tokens."""
+        self.called = self.called or any(isinstance(piece, ToolCall) for piece in pieces)
+        if self._is_first:
+            self._is_first = all(isinstance(piece, Thinking) for piece in pieces)
+            self._first += num_tokens if self._is_first else 0
+            if any(isinstance(piece, Thinking) for piece in pieces):
+                self.thought = self._first
 
 
 class Answering:
@@ -224,7 +243,7 @@ class Answering:
         keeps_ids = isinstance(wish, GenerateWish) and wish.returns_context
         is_single = isinstance(wish, ChatWish) and not wish.parallel_calls
         written: list[int] = []
-        called = False
+        counts = _Counts()
         if wish.logprobs:
             await asyncio.to_thread(lambda: job.facts.tokenizer)
         async with aclosing(loaded.model.stream(prompt.token_ids, **options)) as events:
@@ -237,17 +256,18 @@ class Answering:
                 else:
                     pieces, scores = reader.flush(), []
                 if is_single:
-                    pieces = _until_second_call(pieces, called)
-                called = called or any(isinstance(piece, ToolCall) for piece in pieces)
+                    pieces = _until_second_call(pieces, counts.called)
+                counts.note(pieces, len(event.token_ids) if isinstance(event, Text) else 0)
                 if pieces or scores:
                     yield Delta(pieces, scores)
                 if not isinstance(event, Text):
                     self._metrics.count_answer(name, event)
                     yield Finish(
                         done=event,
-                        called=called,
+                        called=counts.called,
                         context=loaded.info.context,
                         dropped=prompt.dropped + event.dropped_tokens,
+                        thought=counts.thought,
                         token_ids=prompt.token_ids + written if keeps_ids else None,
                         load_seconds=load_seconds,
                         total_seconds=perf_counter() - job.started,

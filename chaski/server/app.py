@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from chaski.server.endpoint import Endpoint, Handler
 from chaski.server.guard import Guard
-from chaski.server.handlers import anthropic, general, native, openai, store
+from chaski.server.handlers import anthropic, general, native, openai, responses, store
 from chaski.server.models import OpenWorker
 from chaski.server.services import Services
 from chaski.server.settings import Settings
@@ -68,6 +68,9 @@ def _routes() -> list[Route]:
         _post("/v1/embeddings", openai.embeddings),
         *_get("/v1/models", openai.models),
         *_get("/v1/models/{model:path}", openai.model),
+        _post("/v1/responses", responses.create),
+        *_get("/v1/responses/{id}", responses.retrieve),
+        Route("/v1/responses/{id}", Endpoint(responses.delete, has_body=False), methods=["DELETE"]),
         _post("/v1/messages", anthropic.messages),
         _post("/v1/messages/count_tokens", anthropic.count_tokens),
         Route("/api/delete", Endpoint(store.delete), methods=["DELETE"]),

@@ -44,6 +44,7 @@ class Finish:
     done         what the engine says
     called       whether there were tool calls
     context      tokens that a sequence of the model may hold
+    thought      tokens of the answer up to the last one of its thinking
     dropped      tokens of the prompt that did not fit and were left out, those of whole messages included
     token_ids    prompt and answer, where that is wanted
     load_seconds, total_seconds   of this request, waiting included
@@ -53,6 +54,7 @@ class Finish:
     called: bool
     context: int
     dropped: int
+    thought: int = 0
     token_ids: Sequence[int] | None = None
     load_seconds: float
     total_seconds: float

@@ -23,7 +23,8 @@ class Fields:
     """The fields of an object. Every method raises OptionError for a value of another type."""
 
     def __init__(self, data: object, where: str = "") -> None:
-        self._where = where
+        """`where` is what the object is called in its request, for errors."""
+        self.where = where
         self.data: Mapping[str, Any] = self._checked(where or "the request", data, dict)
 
     def has(self, name: str) -> bool:
@@ -93,4 +94,4 @@ class Fields:
             raise OptionError(f"{self._path(name)} must be {wanted}")
 
     def _path(self, name: str) -> str:
-        return f"{self._where}.{name}" if self._where and name != self._where else name
+        return f"{self.where}.{name}" if self.where and name != self.where else name

@@ -16,6 +16,7 @@ _log = logging.getLogger(__name__)
 # The first class that fits counts.
 _STATUSES: tuple[tuple[type[ChaskiError], int], ...] = (
     (errors.ModelNotFoundError, 404),
+    (errors.ResponseNotFoundError, 404),
     (errors.BusyError, 503),
     (errors.OptionError, 400),
     (errors.SamplingError, 400),

@@ -9,6 +9,7 @@ from chaski.server.answering import Answering
 from chaski.server.catalog import Catalog
 from chaski.server.metrics import Metrics
 from chaski.server.models import Models, OpenWorker
+from chaski.server.remembered import Remembered
 from chaski.server.settings import Settings
 from chaski.store.store import Store
 
@@ -26,6 +27,7 @@ class Services:
     models: Models
     metrics: Metrics
     answering: Answering
+    remembered: Remembered
     transfers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_TRANSFERS, "chaski-transfer")
     )
@@ -36,7 +38,8 @@ class Services:
         catalog = Catalog(store)
         models = Models(settings, open_worker)
         metrics = Metrics(lambda: models.loaded, lambda: models.waiting)
-        return cls(settings, catalog, models, metrics, Answering(settings, catalog, models, metrics))
+        answering = Answering(settings, catalog, models, metrics)
+        return cls(settings, catalog, models, metrics, answering, Remembered())
 
     async def close(self) -> None:
         """End all of them."""

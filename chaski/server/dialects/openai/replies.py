@@ -16,7 +16,7 @@ import numpy.typing as npt
 from chaski.server.events import Delta, Finish, Score, TopScore, Whole
 from chaski.text.parsers import Content, Thinking, ToolCall
 
-__all__ = ["Chunks", "chat_whole", "completion_whole", "embeddings"]
+__all__ = ["Chunks", "chat_whole", "completion_whole", "embeddings", "shown_scores"]
 
 
 @dataclass(slots=True)
@@ -169,6 +169,7 @@ def _usage(finishes: Sequence[Finish]) -> dict[str, Any]:
         "completion_tokens": generated,
         "total_tokens": first.done.prompt_tokens + generated,
         "prompt_tokens_details": {"cached_tokens": first.done.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": sum(finish.thought for finish in finishes)},
     }
     # What a client cannot see otherwise: how much of its prompt was left out.
     dropped = (
@@ -180,12 +181,15 @@ def _usage(finishes: Sequence[Finish]) -> dict[str, Any]:
 def _chat_logprobs(scores: Sequence[Score]) -> dict[str, Any] | None:
     if not scores:
         return None
-    return {
-        "content": [
-            _shown(score.chosen) | {"top_logprobs": [_shown(each) for each in score.top or ()]}
-            for score in scores
-        ]
-    }
+    return {"content": shown_scores(scores)}
+
+
+def shown_scores(scores: Sequence[Score]) -> list[dict[str, Any]]:
+    """Tokens, and those that were most likely in their place."""
+    return [
+        _shown(score.chosen) | {"top_logprobs": [_shown(each) for each in score.top or ()]}
+        for score in scores
+    ]
 
 
 def _shown(score: TopScore) -> dict[str, Any]:

@@ -12,7 +12,18 @@ from chaski.server.dialects.images import Spoken, check_images, read_data_url
 from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish
 
-__all__ = ["includes_usage", "read_chat", "read_completion", "read_count", "read_embeddings"]
+__all__ = [
+    "call_of",
+    "includes_usage",
+    "read_chat",
+    "read_completion",
+    "read_count",
+    "read_embeddings",
+    "read_options",
+    "schema_in",
+    "think_of",
+    "top_of",
+]
 
 MAX_ANSWERS = 16
 _EFFORTS: Mapping[str, bool | str] = {
@@ -45,7 +56,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatWish:
         drops_think=True,
         think=_effort(fields),
         logprobs=fields.flag("logprobs", False),
-        top_logprobs=_top(fields.integer("top_logprobs", 0)),
+        top_logprobs=top_of(fields.integer("top_logprobs", 0)),
         **_common(fields),
     )
 
@@ -58,7 +69,7 @@ def read_completion(body: Mapping[str, Any]) -> GenerateWish:
         prompt=fields.text("prompt"),
         suffix=fields.text("suffix"),
         logprobs=top is not None,
-        top_logprobs=_top(top or 0),
+        top_logprobs=top_of(top or 0),
         **_common(fields),
     )
 
@@ -99,22 +110,24 @@ def includes_usage(body: Mapping[str, Any]) -> bool:
 def _common(fields: Fields) -> dict[str, Any]:
     return {
         "model": fields.text("model"),
-        "options": _options(fields),
+        "options": read_options(fields, "max_completion_tokens", "max_tokens"),
         "stream": fields.flag("stream", False),
         "format": _format(Fields(fields.mapping("response_format"), "response_format")),
         "keep_alive": parse_duration(fields.data["keep_alive"]) if fields.has("keep_alive") else None,
     }
 
 
-def _options(fields: Fields) -> dict[str, Any]:
+def read_options(fields: Fields, *limits: str) -> dict[str, Any]:
+    """The options of a request, in Ollama's names. limits: where the most tokens of an answer may stand."""
     options = dict(fields.mapping("options"))
     names = (*_PLAIN_OPTIONS, *_PLAIN_OPTIONS_OF_OPENAI)
     options |= {name: fields.number(name, None) for name in names if fields.has(name)}
     options |= {name: fields.number(name, 1.0) for name in ("temperature", "top_p")}
-    limit = fields.integer("max_completion_tokens", None) or fields.integer("max_tokens", None)
-    if limit is not None:
+    name = next((name for name in limits if fields.has(name)), None)
+    if name is not None:
+        limit = fields.integer(name, 0)
         if limit < 0:
-            raise OptionError("max_tokens must be at least 1")
+            raise OptionError(f"{name} must be at least 0")
         options["num_predict"] = limit
     if bias := fields.mapping("logit_bias"):
         options["logit_bias"] = dict(bias)
@@ -130,23 +143,32 @@ def _format(fields: Fields) -> Any:
     if kind == "json_object":
         return "json"
     if kind == "json_schema":
-        schema = Fields(fields.mapping("json_schema"), "json_schema").mapping("schema")
-        if not schema:
-            raise OptionError("response_format.json_schema.schema is missing")
-        return schema
+        return schema_in(Fields(fields.mapping("json_schema"), "response_format.json_schema"))
     raise OptionError(f"response_format.type {kind!r:.40} must be text, json_object or json_schema")
 
 
+def schema_in(fields: Fields) -> Mapping[str, Any]:
+    """The schema that an answer must follow."""
+    schema = fields.mapping("schema")
+    if not schema:
+        raise OptionError(f"{fields.where}.schema is missing")
+    return schema
+
+
 def _effort(fields: Fields) -> bool | str | None:
-    effort = fields.text("reasoning_effort") or Fields(fields.mapping("reasoning"), "reasoning").text(
-        "effort"
-    )
+    reasoning = Fields(fields.mapping("reasoning"), "reasoning")
+    return think_of(fields.text("reasoning_effort") or reasoning.text("effort"))
+
+
+def think_of(effort: str) -> bool | str | None:
+    """How much to think, for an effort in OpenAI's words; empty is as the model likes."""
     if effort and effort not in _EFFORTS:
         raise OptionError(f"reasoning effort {effort!r:.40} must be one of {', '.join(_EFFORTS)}")
     return _EFFORTS[effort] if effort else None
 
 
-def _top(count: int) -> int:
+def top_of(count: int) -> int:
+    """How many tokens are shown beside each one."""
     if not 0 <= count <= 20:
         raise OptionError("top_logprobs must be between 0 and 20")
     return count
@@ -218,10 +240,15 @@ def _read_image(part: Fields) -> bytes:
 
 def _read_call(fields: Fields) -> dict[str, Any]:
     function = Fields(fields.mapping("function"), "function")
+    return call_of(fields.text("id"), function.text("name"), function.text("arguments"))
+
+
+def call_of(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    """A call in Ollama's form, from arguments as the JSON of an object."""
     try:
-        arguments = json.loads(function.text("arguments") or "{}")
+        found = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
+        found = None
+    if not isinstance(found, dict):
         raise OptionError("invalid tool call arguments")
-    return {"id": fields.text("id"), "function": {"name": function.text("name"), "arguments": arguments}}
+    return {"id": call_id, "function": {"name": name, "arguments": found}}

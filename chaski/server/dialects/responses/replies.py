@@ -1,0 +1,216 @@
+"""Replies of OpenAI's Responses API: items of thinking, text and calls, one open at a time."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaski.server.dialects.openai.replies import shown_scores
+from chaski.server.dialects.responses.requests import ResponseWish
+from chaski.server.events import Delta, Finish
+from chaski.server.problems import Problem
+from chaski.text.parsers import Piece, Thinking, ToolCall
+
+__all__ = ["Items"]
+
+Event = dict[str, Any]
+"""The data of a server-sent event; its name is its `type`."""
+
+_PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+
+
+@dataclass(slots=True)
+class _Open:
+    """The item that is being written."""
+
+    item: dict[str, Any]
+    text: str = ""
+    scores: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Items:
+    """The response to one request: feed it events; it gives those of the stream, and is the whole at last."""
+
+    wish: ResponseWish
+    id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(24)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+    _number: int = 0
+    _output: list[dict[str, Any]] = field(default_factory=list)
+    _open: _Open | None = None
+    _end: dict[str, Any] = field(default_factory=lambda: {"status": "in_progress"})
+
+    def begin(self) -> Iterator[Event]:
+        """The head of the stream."""
+        yield self._event("response.created", response=self.response)
+        yield self._event("response.in_progress", response=self.response)
+
+    def delta(self, delta: Delta) -> Iterator[Event]:
+        """What is new."""
+        scores = shown_scores(delta.scores)
+        for piece in delta.pieces:
+            if isinstance(piece, ToolCall):
+                yield from self._call(piece)
+            elif piece.text:
+                yield from self._text(piece, scores)
+                scores = []
+
+    def finish(self, finish: Finish) -> Iterator[Event]:
+        """The end of the last item, and of the response."""
+        status = "incomplete" if finish.is_cut else "completed"
+        yield from self._close(status)
+        details = {"reason": "max_output_tokens"} if finish.is_cut else None
+        now = None if finish.is_cut else int(time.time())
+        self._end = {"status": status, "incomplete_details": details, "completed_at": now}
+        self._end["usage"] = _usage(finish)
+        yield self._event(f"response.{status}", response=self.response)
+
+    def fail(self, problem: Problem) -> Iterator[Event]:
+        """The end of a response that something went wrong with."""
+        yield from self._close("incomplete")
+        self._end = {"status": "failed", "error": {"code": "server_error", "message": problem.message}}
+        yield self._event("response.failed", response=self.response)
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """The response as far as it is there."""
+        head = {"id": self.id, "object": "response", "created_at": self.created, **self.wish.echo}
+        usual = {"error": None, "incomplete_details": None, "completed_at": None, "usage": None}
+        return head | {"output": list(self._output)} | usual | self._end
+
+    @property
+    def turn(self) -> Mapping[str, Any]:
+        """The answer as a message, in Ollama's form, for requests that go on behind it."""
+        items = self._output
+        thinking = "".join(item["summary"][0]["text"] for item in items if item["type"] == "reasoning")
+        texts = [item["content"][0]["text"] for item in items if item["type"] == "message"]
+        calls = [
+            {
+                "id": item["call_id"],
+                "function": {"name": _full_name(item), "arguments": json.loads(item["arguments"])},
+            }
+            for item in items
+            if item["type"] == "function_call"
+        ]
+        said: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
+        said |= {"thinking": thinking} if thinking else {}
+        return said | ({"tool_calls": calls} if calls else {})
+
+    def _text(self, piece: Piece, scores: Sequence[dict[str, Any]]) -> Iterator[Event]:
+        assert not isinstance(piece, ToolCall)
+        kind = "reasoning" if isinstance(piece, Thinking) else "message"
+        if self._open is None or self._open.item["type"] != kind:
+            yield from self._start(kind)
+        assert self._open is not None
+        self._open.text += piece.text
+        if kind == "reasoning":
+            yield self._of_part("response.reasoning_summary_text.delta", delta=piece.text)
+        else:
+            self._open.scores += scores
+            yield self._of_part("response.output_text.delta", delta=piece.text, logprobs=list(scores))
+
+    def _call(self, call: ToolCall) -> Iterator[Event]:
+        arguments = json.dumps(call.arguments, ensure_ascii=False)
+        named = _names(call.name, self.wish.echo["tools"])
+        yield from self._start("function_call", call_id=f"call_{secrets.token_hex(12)}", **named)
+        assert self._open is not None
+        self._open.text = arguments
+        yield self._of_item("response.function_call_arguments.delta", delta=arguments)
+        yield from self._close("completed")
+
+    def _start(self, kind: str, **fields: Any) -> Iterator[Event]:
+        yield from self._close("completed")
+        item = {"id": f"{_PREFIXES[kind]}_{secrets.token_hex(24)}", "type": kind, "status": "in_progress"}
+        self._open = _Open(item | fields | _content(kind))
+        shown = dict(self._open.item)
+        yield self._event("response.output_item.added", output_index=len(self._output), item=shown)
+        if kind == "reasoning":
+            yield self._of_part("response.reasoning_summary_part.added", part=_summary(""))
+        elif kind == "message":
+            yield self._of_part("response.content_part.added", part=_output_text("", []))
+
+    def _close(self, status: str) -> Iterator[Event]:
+        if self._open is None:
+            return
+        yield from self._ending(self._open)
+        self._open.item["status"] = status
+        index = len(self._output)
+        self._output.append(self._open.item)
+        self._open = None
+        yield self._event("response.output_item.done", output_index=index, item=self._output[-1])
+
+    def _ending(self, found: _Open) -> Iterator[Event]:
+        """The ends of what an item consists of, which is then put into it."""
+        match found.item["type"]:
+            case "reasoning":
+                part = _summary(found.text)
+                found.item["summary"] = [part]
+                yield self._of_part("response.reasoning_summary_text.done", text=found.text)
+                yield self._of_part("response.reasoning_summary_part.done", part=part)
+            case "message":
+                part = _output_text(found.text, found.scores)
+                found.item["content"] = [part]
+                yield self._of_part("response.output_text.done", text=found.text, logprobs=found.scores)
+                yield self._of_part("response.content_part.done", part=part)
+            case _:
+                found.item["arguments"] = found.text
+                yield self._of_item("response.function_call_arguments.done", arguments=found.text)
+
+    def _of_part(self, type: str, **fields: Any) -> Event:
+        """An event about the only part of the open item."""
+        assert self._open is not None
+        index = "summary_index" if self._open.item["type"] == "reasoning" else "content_index"
+        return self._of_item(type, **{index: 0}, **fields)
+
+    def _of_item(self, type: str, **fields: Any) -> Event:
+        assert self._open is not None
+        return self._event(type, item_id=self._open.item["id"], output_index=len(self._output), **fields)
+
+    def _event(self, type: str, **fields: Any) -> Event:
+        number, self._number = self._number, self._number + 1
+        return {"type": type, "sequence_number": number, **fields}
+
+
+def _content(kind: str) -> dict[str, Any]:
+    """What an item has before anything is in it."""
+    match kind:
+        case "reasoning":
+            return {"summary": []}
+        case "message":
+            return {"role": "assistant", "content": []}
+        case _:
+            return {"arguments": ""}
+
+
+def _summary(text: str) -> dict[str, Any]:
+    return {"type": "summary_text", "text": text}
+
+
+def _output_text(text: str, scores: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(scores)}
+
+
+def _names(name: str, tools: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """A name as the request has it: one that belongs to a namespace of tools, apart from that."""
+    namespaces = [tool["name"] for tool in tools if tool["type"] == "namespace"]
+    found = next((each for each in namespaces if name.startswith(f"{each}.")), None)
+    return {"name": name} if found is None else {"name": name[len(found) + 1 :], "namespace": found}
+
+
+def _full_name(item: Mapping[str, Any]) -> str:
+    return f"{item['namespace']}.{item['name']}" if "namespace" in item else item["name"]
+
+
+def _usage(finish: Finish) -> dict[str, Any]:
+    done = finish.done
+    return {
+        "input_tokens": done.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": done.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": done.generated_tokens,
+        "output_tokens_details": {"reasoning_tokens": finish.thought},
+        "total_tokens": done.prompt_tokens + done.generated_tokens,
+    }

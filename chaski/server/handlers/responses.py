@@ -1,0 +1,69 @@
+"""OpenAI's Responses API: answers as items, which later requests may go on from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Any
+
+from chaski.server.dialects import responses
+from chaski.server.dialects.dialect import sse
+from chaski.server.endpoint import Ask, Reply, Stream
+from chaski.server.events import Delta, Event
+from chaski.server.problems import problem_of
+from chaski.server.remembered import Response
+
+__all__ = ["create", "delete", "retrieve"]
+
+
+async def create(ask: Ask) -> Reply:
+    """Answer a conversation, which may go on from an earlier response."""
+    previous = responses.previous_of(ask.body)
+    earlier = ask.services.remembered.get(ask.client, previous).turns if previous else ()
+    items = responses.Items(responses.read_response(ask.body, earlier))
+    events = ask.services.answering.chat(items.wish.chat, ask.client)
+    if items.wish.chat.stream:
+        return _stream(ask, items, events)
+    async with aclosing(events):
+        async for event in events:
+            _take(ask, items, event)
+    return items.response
+
+
+async def retrieve(ask: Ask) -> Reply:
+    """A response that is remembered."""
+    found: Response = ask.services.remembered.get(ask.client, ask.request.path_params["id"])
+    return found.fields
+
+
+async def delete(ask: Ask) -> Reply:
+    """Forget a response."""
+    response_id = ask.request.path_params["id"]
+    ask.services.remembered.remove(ask.client, response_id)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+async def _stream(ask: Ask, items: responses.Items, events: AsyncGenerator[Event, None]) -> Stream:
+    async with aclosing(events):
+        # What goes wrong before the first word has a status of its own.
+        event = await anext(events)
+        yield _lines([*items.begin(), *_take(ask, items, event)])
+        try:
+            async for event in events:
+                if said := _take(ask, items, event):
+                    yield _lines(said)
+        except Exception as error:
+            yield _lines(items.fail(problem_of(error)))
+
+
+def _take(ask: Ask, items: responses.Items, event: Event) -> list[dict[str, Any]]:
+    if isinstance(event, Delta):
+        return list(items.delta(event))
+    said, wish = list(items.finish(event)), items.wish
+    if wish.is_kept:  # before anybody can ask for it
+        ask.services.remembered.add(ask.client, Response(items.response, [*wish.turns, items.turn]))
+    return said
+
+
+def _lines(said: Iterable[dict[str, Any]]) -> bytes:
+    return b"".join(sse(each, each["type"]) for each in said)

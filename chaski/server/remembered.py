@@ -1,0 +1,59 @@
+"""`Remembered`: responses that later requests go on from, in memory only, and no more than fit."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chaski.errors import ResponseNotFoundError
+from chaski.server.jsons import dump
+
+__all__ = ["Remembered", "Response"]
+
+_MAX_BYTES = 64 << 20
+_MAX_COUNT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """fields: the object that was answered. turns: the conversation, this answer included."""
+
+    fields: Mapping[str, Any]
+    turns: Sequence[Mapping[str, Any]]
+
+
+class Remembered:
+    """Responses by their ids, for each owner apart; those that were not used for the longest time go."""
+
+    def __init__(self, max_bytes: int = _MAX_BYTES, max_count: int = _MAX_COUNT) -> None:
+        self._max_bytes = max_bytes
+        self._max_count = max_count
+        self._found: OrderedDict[tuple[str, str], tuple[Response, int]] = OrderedDict()
+        self._bytes = 0
+
+    def add(self, owner: str, response: Response) -> None:
+        """Keep a response."""
+        size = len(dump(response.turns)) + len(dump(response.fields))
+        self._found[owner, response.fields["id"]] = response, size
+        self._bytes += size
+        while self._bytes > self._max_bytes or len(self._found) > self._max_count:
+            self._bytes -= self._found.popitem(last=False)[1][1]
+
+    def get(self, owner: str, response_id: str) -> Response:
+        """Raises ResponseNotFoundError for one that is not there any more, or that is somebody else's."""
+        key = (owner, response_id)
+        if key not in self._found:
+            raise ResponseNotFoundError(
+                f"response '{response_id:.80}' not found: it was not to be kept (store: false), it was "
+                "deleted, or the server has forgotten it, which keeps the last ones in memory only; send the "
+                "whole conversation as input instead"
+            )
+        self._found.move_to_end(key)
+        return self._found[key][0]
+
+    def remove(self, owner: str, response_id: str) -> None:
+        """Forget a response. Raises ResponseNotFoundError."""
+        self.get(owner, response_id)
+        self._bytes -= self._found.pop((owner, response_id))[1]
