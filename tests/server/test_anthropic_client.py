@@ -72,7 +72,7 @@ def test_tokens_are_counted_exactly(client: anthropic.Anthropic) -> None:
         ({"model": ""}, "model is required"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-            "only text and tools",
+            "please use base64 data instead",
         ),
         (
             {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f"}]}]},
