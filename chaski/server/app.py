@@ -69,6 +69,7 @@ def _routes() -> list[Route]:
         *_get("/v1/models", openai.models),
         *_get("/v1/models/{model:path}", openai.model),
         _post("/v1/responses", responses.create),
+        _post("/v1/responses/input_tokens", responses.count_tokens),
         *_get("/v1/responses/{id}", responses.retrieve),
         Route("/v1/responses/{id}", Endpoint(responses.delete, has_body=False), methods=["DELETE"]),
         _post("/v1/messages", anthropic.messages),

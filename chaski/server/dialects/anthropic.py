@@ -17,6 +17,8 @@ from chaski.text.parsers import Piece, Thinking, ToolCall
 
 __all__ = ["Blocks", "message_whole", "read_count", "read_messages"]
 
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
+
 Event = tuple[str, dict[str, Any]]
 """The name and the data of a server-sent event."""
 
@@ -130,14 +132,28 @@ def _wish(fields: Fields, options: dict[str, Any]) -> ChatWish:
         parallel_calls=not choice.flag("disable_parallel_tool_use", False),
         options=options,
         stream=fields.flag("stream", False),
+        format=_format(Fields(fields.mapping("output_config"), "output_config")),
         think=_thinking(fields),
         drops_think=True,
     )
 
 
-def _thinking(fields: Fields) -> bool | str | None:
+def _thinking(fields: Fields) -> bool | str:
+    """Whether to think, and how much if that is said."""
     kind = Fields(fields.mapping("thinking"), "thinking").text("type", default="disabled")
-    return kind in ("enabled", "adaptive")
+    effort = Fields(fields.mapping("output_config"), "output_config").text("effort")
+    if effort and effort not in _EFFORTS:
+        raise OptionError(f"output_config.effort {effort!r:.40} must be one of {', '.join(_EFFORTS)}")
+    return kind != "disabled" and (_EFFORTS[effort] if effort else True)
+
+
+def _format(fields: Fields) -> Mapping[str, Any] | None:
+    format = Fields(fields.mapping("format"), "output_config.format")
+    if not format.data:
+        return None
+    if format.text("type") != "json_schema" or not format.mapping("schema"):
+        raise OptionError("output_config.format must have the type json_schema, and a schema")
+    return format.mapping("schema")
 
 
 def _tool_choice(fields: Fields) -> str:

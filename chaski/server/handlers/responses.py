@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -13,14 +13,12 @@ from chaski.server.events import Delta, Event
 from chaski.server.problems import problem_of
 from chaski.server.remembered import Response
 
-__all__ = ["create", "delete", "retrieve"]
+__all__ = ["count_tokens", "create", "delete", "retrieve"]
 
 
 async def create(ask: Ask) -> Reply:
     """Answer a conversation, which may go on from an earlier response."""
-    previous = responses.previous_of(ask.body)
-    earlier = ask.services.remembered.get(ask.client, previous).turns if previous else ()
-    items = responses.Items(responses.read_response(ask.body, earlier))
+    items = responses.Items(responses.read_response(ask.body, _earlier(ask)))
     events = ask.services.answering.chat(items.wish.chat, ask.client)
     if items.wish.chat.stream:
         return _stream(ask, items, events)
@@ -28,6 +26,15 @@ async def create(ask: Ask) -> Reply:
         async for event in events:
             _take(ask, items, event)
     return items.response
+
+
+async def count_tokens(ask: Ask) -> Reply:
+    """How long the prompt would be."""
+    wish = responses.read_response(ask.body, _earlier(ask)).chat
+    return {
+        "object": "response.input_tokens",
+        "input_tokens": await ask.services.answering.count(wish, ask.client),
+    }
 
 
 async def retrieve(ask: Ask) -> Reply:
@@ -41,6 +48,12 @@ async def delete(ask: Ask) -> Reply:
     response_id = ask.request.path_params["id"]
     ask.services.remembered.remove(ask.client, response_id)
     return {"id": response_id, "object": "response", "deleted": True}
+
+
+def _earlier(ask: Ask) -> Sequence[Mapping[str, Any]]:
+    """The conversation that a request goes on from."""
+    previous = responses.previous_of(ask.body)
+    return ask.services.remembered.get(ask.client, previous).turns if previous else ()
 
 
 async def _stream(ask: Ask, items: responses.Items, events: AsyncGenerator[Event, None]) -> Stream:
