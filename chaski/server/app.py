@@ -48,6 +48,8 @@ def _routes() -> list[Route]:
         Route("/", general.root),
         *_get("/health", general.health),
         *_get("/metrics", general.metrics),
+        *_get("/openapi.json", general.openapi),
+        *_get("/docs", general.docs),
         *_get("/api/version", general.version),
         *_get("/api/status", general.status),
         *_get("/api/tags", store.tags),

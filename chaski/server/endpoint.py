@@ -55,7 +55,7 @@ class Endpoint:
     """An ASGI application around a handler."""
 
     def __init__(self, handler: Handler, has_body: bool = True) -> None:
-        self._handler = handler
+        self.handler = handler
         self._has_body = has_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,7 +81,7 @@ class Endpoint:
 
     async def _answer(self, ask: Ask, dialect: Dialect, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            reply = await self._handler(ask)
+            reply = await self.handler(ask)
             if isinstance(reply, AsyncGenerator):
                 await _stream(reply, dialect, send)
                 return

@@ -1,0 +1,9 @@
+"""What the server can be asked, described: as an OpenAPI document, and as a page for people.
+
+Endpoints come from the routes of the application and their handlers' docstrings, fields from one table.
+"""
+
+from chaski.server.openapi.document import document
+from chaski.server.openapi.page import page
+
+__all__ = ["document", "page"]

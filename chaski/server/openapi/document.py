@@ -1,0 +1,82 @@
+"""The OpenAPI document: routes with their handlers' docstrings, and the table of fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from starlette.routing import Route
+
+from chaski.server.dialects import dialect_of
+from chaski.server.endpoint import Endpoint
+from chaski.server.openapi.fields import FIELDS, Field
+
+__all__ = ["document", "operations"]
+
+_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+_TITLE = "chaski"
+_ABOUT = "The APIs of Ollama, OpenAI and Anthropic over models of this machine."
+_KEY = {"key": {"type": "http", "scheme": "bearer", "description": "Only where the server has keys."}}
+
+
+def document(routes: Iterable[Any], version: str) -> dict[str, Any]:
+    """All endpoints as OpenAPI 3.1."""
+    paths: dict[str, dict[str, Any]] = {}
+    for method, path, summary in operations(routes):
+        shown = _PARAMETER.sub(r"{\1}", path)
+        paths.setdefault(shown, {})[method.lower()] = _operation(method, path, summary)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": _TITLE, "version": version, "description": _ABOUT},
+        "paths": paths,
+        "components": {"securitySchemes": _KEY},
+        "security": [{}, {"key": []}],
+    }
+
+
+def operations(routes: Iterable[Any]) -> Iterator[tuple[str, str, str]]:
+    """Method, path and what it does, of each route."""
+    for route in routes:
+        assert isinstance(route, Route)
+        does = route.endpoint.handler if isinstance(route.endpoint, Endpoint) else route.endpoint
+        for method in sorted(route.methods or ()):
+            if method != "HEAD" or len(route.methods or ()) == 1:
+                yield method, route.path, (does.__doc__ or "").strip()
+
+
+def _operation(method: str, path: str, summary: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"summary": summary, "tags": [_tag(path)]}
+    if names := _PARAMETER.findall(path):
+        where = {"in": "path", "required": True, "schema": {"type": "string"}}
+        found["parameters"] = [{"name": name, **where} for name in names]
+    fields = FIELDS.get((method, path))
+    if fields is not None:
+        found["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": _schema(fields)}},
+        }
+    replies: dict[str, Any] = {"application/json": {}}
+    if fields is not None and "stream" in fields:
+        replies[dialect_of(path).media_type] = {}
+    found["responses"] = {
+        "200": {"description": "The answer.", "content": replies},
+        "default": {"description": "An error, as the API of the endpoint says it."},
+    }
+    return found
+
+
+def _schema(fields: Mapping[str, Field]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {
+            name: {**field.schema, "description": field.meaning} for name, field in fields.items()
+        },
+        "required": [name for name, field in fields.items() if field.is_required],
+    }
+
+
+def _tag(path: str) -> str:
+    if not path.startswith(("/api/", "/v1/")):
+        return "General"
+    return {"/v1/messages": "Anthropic"}.get(path[:12], "OpenAI" if path.startswith("/v1/") else "Ollama")
