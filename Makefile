@@ -35,9 +35,10 @@ types: .venv/developing
 
 native: .venv/installed
 
+# Hours. PEER names an interpreter with llama-cpp-python (benchmarks/README.md); without one, chaski runs alone.
 bench: .venv/developing
-	$(BIN)/python benchmarks/make_models.py --shape llama-3.2-1b --type Q4_K_M
-	$(BIN)/python benchmarks/compare.py --model llama-3.2-1b --type Q4_K_M $(BENCH)
+	$(BIN)/python -m benchmarks.suite $(if $(PEER),--llama-python $(PEER)) $(BENCH)
+	$(BIN)/python -m benchmarks.report
 
 docs: .venv/developing
 	$(BIN)/python -m tools.docs

@@ -6,19 +6,32 @@ import itertools
 import json
 import os
 import subprocess
-import threading
-import time
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+__all__ = [
+    "CHASKI",
+    "Engine",
+    "EngineError",
+    "Values",
+    "Workload",
+    "chaski",
+    "llama_cpp_settings",
+    "llama_cpp_version",
+    "speculation",
+]
 
-__all__ = ["Engine", "EngineError", "Result", "Workload", "chaski", "llama_cpp_settings", "read_bandwidth"]
-
+CHASKI = "chaski"
 _WORKER = Path(__file__).parent / "llama_cpp_worker.py"
 _TIME_LIMIT_SECONDS = 1800
+_SINGLE = {"load": "load_seconds", "first_logits": "first_logits_seconds", "peak_memory": "peak_rss_bytes"}
+
+Values = dict[str, float]
+"""What one run measured, by name: `prefill` and `decode` in tokens per second, `load` and `first_logits` in
+seconds, `peak_memory` in bytes."""
 
 
 class EngineError(Exception):
@@ -29,7 +42,7 @@ class EngineError(Exception):
 class Workload:
     """What is measured: a prompt after `depth` tokens of history, then greedy tokens after the prompt.
 
-    `batch` sequences at once; rates count the tokens of all of them.
+    `batch` sequences at once; rates count the tokens of all of them, and the best of `repeat` counts.
     """
 
     prompt: int = 512
@@ -40,54 +53,42 @@ class Workload:
     repeat: int = 2
 
 
-# The shortest way to first logits.
-_COLD_START = {"prompt": 1, "generate": 1, "depth": 0, "batch": 1, "repeat": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One run of one engine. Rates in tokens per second, the best of the repeats in one process."""
-
-    prefill: float
-    decode: float
-    load_seconds: float
-    first_logits_seconds: float
-    peak_rss_bytes: int
-
-
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A named command; the file and the workload are appended to it."""
+    """A named command; the file, the options and the workload are appended to it."""
 
     name: str
     command: tuple[str, ...]
     options: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    rival: str | None = None
+    """The name of a second way that the same command measures in turns with the first."""
+    takes: tuple[str, ...] = ("prompt", "generate", "depth", "batch", "threads", "repeat")
+    """What of a workload the command has options for."""
 
-    def measure(self, model: Path, workload: Workload) -> Result:
-        """Two fresh processes: one for the rates and the memory, one for the cold start."""
-        rates = self._run(model, workload)
-        cold = self._run(model, Workload(threads=workload.threads, **_COLD_START))
-        return Result(
-            prefill=max(rates["prefill_tokens_per_second"]),
-            decode=max(rates["decode_tokens_per_second"]),
-            load_seconds=cold["load_seconds"],
-            first_logits_seconds=cold["first_logits_seconds"],
-            peak_rss_bytes=rates["peak_rss_bytes"],
-        )
+    def measure(self, model: Path, workload: Workload) -> dict[str, Values]:
+        """Run a fresh process -> what was measured, by the name of the engine or of its rival.
 
-    def _run(self, model: Path, workload: Workload) -> dict[str, Any]:
-        command = [*self.command, str(model), *self.options]
-        for option in ("prompt", "generate", "depth", "batch", "threads", "repeat"):
-            command += [f"--{option}", str(getattr(workload, option))]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_TIME_LIMIT_SECONDS,
-            env=os.environ | self.environment,
-        )
+        Raises:
+            EngineError: if it crashes or takes longer than half an hour.
+        """
+        result = self._run([*self.command, str(model), *self.options, *self._as_options(workload)])
+        measured = {self.name: _values(result)}
+        if self.rival is not None:
+            measured[self.rival] = _values(result["rival"])
+        return measured
+
+    def _as_options(self, workload: Workload) -> list[str]:
+        return [text for name in self.takes for text in (f"--{name}", str(getattr(workload, name)))]
+
+    def _run(self, command: Sequence[str]) -> dict[str, Any]:
+        environment = os.environ | self.environment
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_TIME_LIMIT_SECONDS, env=environment
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EngineError(f"{self.name}: {error}") from error
         if done.returncode:
             message = done.stderr.strip().rpartition("\n")[2]
             raise EngineError(f"{self.name} ended with {done.returncode}: {message}")
@@ -95,9 +96,47 @@ class Engine:
         return result
 
 
-def chaski(program: str, kv_type: str) -> Engine:
+def _values(result: dict[str, Any]) -> Values:
+    values: Values = {}
+    for what in ("prefill", "decode"):
+        if rates := result.get(f"{what}_tokens_per_second"):
+            values[what] = max(rates)
+    for what, key in _SINGLE.items():
+        if key in result:
+            values[what] = result[key]
+    return values
+
+
+def chaski(kv_type: str) -> Engine:
     """Our own engine, as its command line measures it."""
-    return Engine("chaski", (program, "bench"), ("--json",), {"OLLAMA_KV_CACHE_TYPE": kv_type})
+    command = (sys.executable, "-m", "chaski", "bench")
+    return Engine(CHASKI, command, ("--json",), {"OLLAMA_KV_CACHE_TYPE": kv_type})
+
+
+def speculation(overlap: float) -> Engine:
+    """Our own engine with guesses from the prompt, and without."""
+    command = (sys.executable, "-m", "benchmarks.speculation")
+    return Engine(
+        CHASKI,
+        command,
+        ("--json", "--overlap", str(overlap)),
+        rival="chaski without guesses",
+        takes=("prompt", "generate", "threads", "repeat"),
+    )
+
+
+def llama_cpp_version(python: str) -> str:
+    """What llama-cpp-python in that interpreter calls itself.
+
+    Raises:
+        EngineError: if the interpreter does not start or has none.
+    """
+    script = "import importlib.metadata; print(importlib.metadata.version('llama-cpp-python'))"
+    try:
+        done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise EngineError(f"{python} has no llama-cpp-python: {error}") from error
+    return f"llama-cpp-python {done.stdout.strip()}"
 
 
 def llama_cpp_settings(python: str, libraries: Sequence[Path], batch: int, kv_type: str) -> list[Engine]:
@@ -120,19 +159,3 @@ def llama_cpp_settings(python: str, libraries: Sequence[Path], batch: int, kv_ty
                 Engine(f"llama.cpp{build}: {names}", command, (*options, "--kv-type", kv_type), environment)
             )
     return engines
-
-
-def read_bandwidth(threads: int) -> float:
-    """Bytes per second that this many threads read from memory just now; the best of three."""
-    data = np.ones(1 << 26, np.int64)  # 512 MB, far more than any cache
-    parts = np.array_split(data, threads)
-    best = 0.0
-    for _ in range(3):
-        workers = [threading.Thread(target=np.bitwise_or.reduce, args=(part,)) for part in parts]
-        started = time.perf_counter()
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        best = max(best, data.nbytes / (time.perf_counter() - started))
-    return best

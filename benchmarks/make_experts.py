@@ -1,7 +1,7 @@
 """Makes GGUF files of the shapes of models with experts, with few layers, so that they have about 2 GB.
 
-    python benchmarks/make_experts.py qwen3-30b-a3b gpt-oss-20b
-    python benchmarks/compare.py --model benchmarks/files/gpt-oss-20b.gguf
+    python -m benchmarks.make_experts qwen3-30b-a3b gpt-oss-20b
+    python -m benchmarks.compare --model benchmarks/files/gpt-oss-20b.gguf
 
 Layers are as large as those of the real models, and weights are random: every token chooses other experts.
 """
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
-from random_blocks import random_rows
 
+from benchmarks.random_blocks import random_rows
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType
 

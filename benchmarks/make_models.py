@@ -1,6 +1,6 @@
 """Makes GGUF files of real model shapes with random weights, for measuring speed and memory.
 
-    python benchmarks/make_models.py --shape llama-3.2-1b --type Q4_K_M
+    python -m benchmarks.make_models --shape llama-3.2-1b --type Q4_K_M
 
 The tensors, their types and the size of the vocabulary are those of the real files, so an engine does the
 same work; no model has to be downloaded. Tensor types follow the mixes of llama.cpp's quantizer: with tied
@@ -21,9 +21,10 @@ from pathlib import Path
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType
 from numpy.typing import NDArray
-from random_blocks import random_rows, row_bytes
 
-__all__ = ["DEFAULT_DIRECTORY", "SHAPES", "TYPES", "Shape", "make"]
+from benchmarks.random_blocks import random_rows, row_bytes
+
+__all__ = ["DEFAULT_DIRECTORY", "SHAPES", "TYPES", "Shape", "file_of", "make", "num_products", "weight_bytes"]
 
 DEFAULT_DIRECTORY = Path(__file__).parent / "files"
 
@@ -103,7 +104,7 @@ class _Matrix:
 
 def make(shape_name: str, type_name: str, directory: Path = DEFAULT_DIRECTORY) -> Path:
     """Write the file unless it is there already, and return its path."""
-    path = directory / f"{shape_name}-{type_name.lower()}.gguf"
+    path = file_of(shape_name, type_name, directory)
     if path.exists():
         return path
     directory.mkdir(parents=True, exist_ok=True)
@@ -111,6 +112,23 @@ def make(shape_name: str, type_name: str, directory: Path = DEFAULT_DIRECTORY) -
     _write(unfinished, shape_name, type_name)
     unfinished.rename(path)
     return path
+
+
+def file_of(shape_name: str, type_name: str, directory: Path = DEFAULT_DIRECTORY) -> Path:
+    """Where `make` writes."""
+    return directory / f"{shape_name}-{type_name.lower()}.gguf"
+
+
+def weight_bytes(shape_name: str, type_name: str) -> int:
+    """Bytes of all matrices; the tied embeddings are there once."""
+    matrices = _matrices(SHAPES[shape_name], type_name)
+    return sum(matrix.rows * row_bytes(matrix.kind, matrix.columns) for matrix in matrices)
+
+
+def num_products(shape_name: str) -> tuple[int, int]:
+    """Multiply-adds of a token: with the matrices of all layers, and with the output matrix."""
+    head, *layers = (matrix.rows * matrix.columns for matrix in _matrices(SHAPES[shape_name], "F32"))
+    return sum(layers), head
 
 
 def _write(path: Path, shape_name: str, type_name: str) -> None:

@@ -9,8 +9,10 @@ in turns. An overlap of 0 is an answer in which nothing is repeated: guessing mu
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,9 +21,17 @@ from chaski.runner.generation import Generation, Request
 from chaski.runner.sequence import Sequence
 from chaski.sample import Sampled, SamplingOptions
 
-PROMPT, ANSWER = 400, 160
 # An edit changes a passage of about so many tokens, then goes on with the text.
 PASSAGE = 12
+MAX_GUESSES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How fast an answer was made, and which share of its guesses came true."""
+
+    rate: float
+    right: float
 
 
 class Script:
@@ -30,7 +40,7 @@ class Script:
     def __init__(self, tokens: list[int]) -> None:
         self._tokens = iter(tokens)
 
-    def sample(self, logits: np.ndarray) -> Sampled:
+    def sample(self, logits: np.ndarray, allowed: np.ndarray | None = None) -> Sampled:
         return Sampled(next(self._tokens))
 
     def accept(self, token: int) -> None:
@@ -38,47 +48,47 @@ class Script:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--overlap", type=float, nargs="+", default=[0.0, 0.3, 0.6, 0.9])
-    arguments = parser.parse_args()
+    arguments = _arguments()
+    context = arguments.prompt + arguments.generate + 64
+    with chaski.load(arguments.model, threads=arguments.threads, context=context, prompt_cache=True) as model:
+        measured = {
+            overlap: measure(model, overlap, arguments.prompt, arguments.generate, arguments.repeat)
+            for overlap in arguments.overlap
+        }
+    print(_json(measured[arguments.overlap[0]]) if arguments.json else _table(measured))
+
+
+def measure(
+    model: chaski.LLM, overlap: float, prompt_size: int, size: int, repeat: int
+) -> list[tuple[Answer, Answer]]:
+    """Each answer without guesses and with them."""
     random = np.random.default_rng(1)
-    with chaski.load(arguments.model, threads=arguments.threads, context=1024, prompt_cache=True) as model:
-        print(
-            "| overlap | plain, tok/s | with guesses, tok/s | ratio | guessed right |\n|--:|--:|--:|--:|--:|"
-        )
-        for overlap in arguments.overlap:
-            rows = []
-            for _ in range(arguments.rounds):
-                prompt = random.integers(model.vocab_size, size=PROMPT).tolist()
-                answer = edited(prompt, overlap, random, model.vocab_size)
-                decode(model, prompt, answer[:1], 0)
-                rows.append([decode(model, prompt, answer, guesses) for guesses in (0, 15)])
-            plain, guessed = (statistics.median(row[side][0] for row in rows) for side in (0, 1))
-            ratio = statistics.median(row[1][0] / row[0][0] for row in rows)
-            right = statistics.median(row[1][1] for row in rows)
-            print(
-                f"| {overlap:.0%} | {plain:.1f} | {guessed:.1f} | **{ratio:.2f}** | {right:.0%} |", flush=True
-            )
+    pairs = []
+    for _ in range(repeat):
+        prompt = random.integers(model.vocab_size, size=prompt_size).tolist()
+        answer = edited(prompt, size, overlap, random, model.vocab_size)
+        decode(model, prompt, answer[:1], 0)
+        pairs.append((decode(model, prompt, answer, 0), decode(model, prompt, answer, MAX_GUESSES)))
+    return pairs
 
 
-def edited(text: list[int], overlap: float, random: np.random.Generator, vocab_size: int) -> list[int]:
-    """Passages of the text, and new ones between them."""
+def edited(
+    text: list[int], size: int, overlap: float, random: np.random.Generator, vocab_size: int
+) -> list[int]:
+    """Passages of the text, and new ones between them: so many tokens."""
     answer: list[int] = []
     place = 0
-    while len(answer) < ANSWER:
+    while len(answer) < size:
         kept = int(random.poisson(PASSAGE * overlap / max(1 - overlap, 0.01))) if overlap else 0
         answer += text[place : place + kept]
         new = int(random.poisson(PASSAGE)) + 1
         answer += random.integers(vocab_size, size=new).tolist()
         place = (place + kept + new) % (len(text) // 2)
-    return answer[:ANSWER]
+    return answer[:size]
 
 
-def decode(model: chaski.LLM, prompt: list[int], answer: list[int], guesses: int) -> tuple[float, float]:
-    """Tokens per second of the answer, and the share of guesses that came true."""
+def decode(model: chaski.LLM, prompt: list[int], answer: list[int], guesses: int) -> Answer:
+    """Make the answer, which starts from a prompt that is in the cache."""
     sequence = Generation(
         Request(
             prompt=prompt,
@@ -93,7 +103,7 @@ def decode(model: chaski.LLM, prompt: list[int], answer: list[int], guesses: int
     done = finished(model, sequence)
     seconds = time.perf_counter() - started
     assert sequence.tokens == prompt + answer
-    return len(answer) / seconds, done.guessed_right_tokens / max(done.guessed_tokens, 1)
+    return Answer(len(answer) / seconds, done.guessed_right_tokens / max(done.guessed_tokens, 1))
 
 
 def finished(model: chaski.LLM, sequence: Sequence) -> chaski.Done:
@@ -102,6 +112,38 @@ def finished(model: chaski.LLM, sequence: Sequence) -> chaski.Done:
     done = sequence.events.popleft()
     assert isinstance(done, chaski.Done)
     return done
+
+
+def _table(measured: dict[float, list[tuple[Answer, Answer]]]) -> str:
+    lines = [
+        "| overlap | plain, tok/s | with guesses, tok/s | ratio | guessed right |",
+        "|--:|--:|--:|--:|--:|",
+    ]
+    for overlap, pairs in measured.items():
+        plain, guessed = (statistics.median(pair[side].rate for pair in pairs) for side in (0, 1))
+        ratio = statistics.median(guessed.rate / plain.rate for plain, guessed in pairs)
+        right = statistics.median(guessed.right for _, guessed in pairs)
+        lines.append(f"| {overlap:.0%} | {plain:.1f} | {guessed:.1f} | **{ratio:.2f}** | {right:.0%} |")
+    return "\n".join(lines)
+
+
+def _json(pairs: list[tuple[Answer, Answer]]) -> str:
+    """The median rates, with a key of `chaski bench --json`; the rival is the same without guesses."""
+    plain, guessed = ([statistics.median(pair[side].rate for pair in pairs)] for side in (0, 1))
+    rate = "decode_tokens_per_second"
+    return json.dumps({rate: guessed, "rival": {rate: plain}})
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--prompt", type=int, default=400, help="tokens of the text")
+    parser.add_argument("--generate", type=int, default=160, help="tokens of the edit")
+    parser.add_argument("--repeat", type=int, default=3, help="edits for each overlap")
+    parser.add_argument("--overlap", type=float, nargs="+", default=[0.0, 0.3, 0.6, 0.9])
+    parser.add_argument("--json", action="store_true", help="print one JSON object, of the first overlap")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

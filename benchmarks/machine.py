@@ -1,0 +1,28 @@
+"""The machine, as a record names it: no host, no user, no path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaski.env import Environment
+from chaski.ml import BackendOptions, open_backend
+
+__all__ = ["Machine", "this_machine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where it was measured."""
+
+    cpu: str
+    isa: str
+    threads: int
+
+
+def this_machine(threads: int) -> Machine:
+    """This one, with the instruction set that models are computed with here."""
+    isa = Environment.read().isa
+    backend = open_backend("cpu", BackendOptions(threads, isa))
+    device = backend.devices()[0]
+    backend.close()
+    return Machine(device.name, device.features[-1] if isa == "auto" else isa, threads)

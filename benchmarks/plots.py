@@ -1,0 +1,165 @@
+"""Pictures of the records: speed by type, by number of sequences and by length of history.
+
+Each has chaski, the best setting of llama.cpp and what the machine allows, all measured in the same runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.engines import CHASKI
+from benchmarks.record import Record
+from benchmarks.rows import BATCHES, HISTORIES, TYPES
+
+__all__ = ["draw_all"]
+
+_OURS, _THEIRS, _LIMIT = "#c8452b", "#7d93a8", "#2b2b2b"
+_STYLE = Path(__file__).with_name("plots.mplstyle")
+
+
+def draw_all(records: Mapping[str, Record], folder: Path) -> list[Path]:
+    """Draw what there are records for -> the SVG files that were written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(fname=_STYLE):
+        figures = {
+            "type": _by_type(records),
+            "batch": _by_batch(records),
+            "history": _by_history(records),
+        }
+        written = []
+        for name, figure in figures.items():
+            if figure is not None:
+                figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+                written.append(folder / f"{name}.svg")
+    return written
+
+
+def _by_type(records: Mapping[str, Record]) -> Figure | None:
+    names = [kind for kind in TYPES if f"type-{kind.lower()}" in records]
+    if not names:
+        return None
+    found = [records[f"type-{kind.lower()}"] for kind in names]
+    figure, axes = _panels(2)
+    for axis, what, title in zip(
+        axes, ("prefill", "decode"), ("Prefill, a prompt of 512 tokens", "Decode, one sequence"), strict=True
+    ):
+        _bars(axis, names, found, what)
+        axis.set_title(title)
+    _legend(figure, axes[0])
+    return figure
+
+
+def _bars(axis: Axes, names: Sequence[str], records: Sequence[Record], what: str) -> None:
+    width = 0.38
+    for place, record in enumerate(records):
+        _bar(axis, place - width / 2, width, record.median(CHASKI, what), _OURS, _once("chaski", place))
+        peer = record.best_peer(what)
+        if peer is not None:
+            label = _once("llama.cpp, best", place)
+            _bar(axis, place + width / 2, width, record.median(peer, what), _THEIRS, label)
+        limit = record.limit(what)
+        if limit is not None:
+            ends = (place - 0.45, place + 0.45)
+            label = _once("limit of the machine", place)
+            axis.plot(ends, (limit, limit), "--", color=_LIMIT, lw=1.2, label=label)
+    axis.set_xticks(range(len(names)), names, fontsize=8, rotation=30, ha="right", rotation_mode="anchor")
+    axis.tick_params(axis="x", length=0)
+    axis.set_ylabel("tokens per second")
+
+
+def _bar(axis: Axes, x: float, width: float, value: float, color: str, label: str | None) -> None:
+    axis.bar(x, value, width, color=color, label=label)
+    axis.annotate(
+        f"{value:.0f}",
+        (x, value),
+        xytext=(0, -2),
+        textcoords="offset points",
+        ha="center",
+        va="top",
+        fontsize=7,
+        color="white",
+    )
+
+
+def _by_batch(records: Mapping[str, Record]) -> Figure | None:
+    points = {batch: records[f"batch-{batch}"] for batch in BATCHES if f"batch-{batch}" in records}
+    if len(points) < 2:
+        return None
+    figure, (axis,) = _panels(1)
+    _lines(axis, points, "decode")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    axis.set_xticks(list(points), [str(batch) for batch in points])
+    axis.yaxis.set_major_formatter("{x:.0f}")
+    axis.minorticks_off()
+    axis.set_title("Decode of several sequences, Q4_K_M")
+    axis.set_xlabel("sequences at a time")
+    axis.set_ylabel("tokens per second, all together")
+    _legend(figure, axis)
+    return figure
+
+
+def _by_history(records: Mapping[str, Record]) -> Figure | None:
+    points = {length: records[f"history-{length}"] for length in HISTORIES if f"history-{length}" in records}
+    if len(points) < 2:
+        return None
+    figure, axes = _panels(2)
+    _lines(axes[0], {length: record for length, record in points.items() if length}, "prefill")
+    axes[0].set_title("Prefill, Q4_K_M")
+    axes[0].set_xlabel("tokens of the prompt")
+    _lines(axes[1], points, "decode")
+    axes[1].set_title("Decode, Q4_K_M")
+    axes[1].set_xlabel("tokens of history")
+    for axis in axes:
+        axis.set_ylabel("tokens per second")
+        axis.set_xticks([length for length in points if length != 1024 or len(points) < 4])
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.set_ylim(bottom=0)
+    _legend(figure, axes[0])
+    return figure
+
+
+def _lines(axis: Axes, points: Mapping[int, Record], what: str) -> None:
+    ours = {x: record.median(CHASKI, what) for x, record in points.items()}
+    axis.plot(list(ours), list(ours.values()), "o-", color=_OURS, lw=2, ms=5, label="chaski")
+    for x, value in ours.items():
+        axis.annotate(
+            f"{value:.0f}",
+            (x, value),
+            xytext=(0, -14),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=_OURS,
+        )
+    peers = {x: (record, record.best_peer(what)) for x, record in points.items()}
+    theirs = {x: record.median(peer, what) for x, (record, peer) in peers.items() if peer is not None}
+    if theirs:
+        axis.plot(
+            list(theirs), list(theirs.values()), "s-", color=_THEIRS, lw=2, ms=4.5, label="llama.cpp, best"
+        )
+    limits = {x: limit for x, record in points.items() if (limit := record.limit(what)) is not None}
+    if limits:
+        axis.plot(
+            list(limits), list(limits.values()), "--", color=_LIMIT, lw=1.2, label="limit of the machine"
+        )
+
+
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(5.2 * count if count > 1 else 6.4, 3.8), layout="constrained", facecolor="white")
+    return figure, [figure.add_subplot(1, count, place + 1) for place in range(count)]
+
+
+def _legend(figure: Figure, axis: Axes) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+
+
+def _once(label: str, place: int) -> str | None:
+    """A label for the first of its kind alone."""
+    return label if place == 0 else None

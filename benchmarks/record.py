@@ -1,0 +1,128 @@
+"""What was measured on one workload, and what follows from it: a record is one JSON file.
+
+Runs are kept one by one, in the order in which they were made, so that a ratio compares what ran one after
+the other, and a record that was cut off can go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+from benchmarks.engines import CHASKI, Values, Workload
+from benchmarks.machine import Machine
+from benchmarks.roofline import Costs, Limits, decode_limit, median_limits, prefill_limit
+
+__all__ = ["LOWER_IS_BETTER", "Record", "Run"]
+
+LOWER_IS_BETTER = {"load", "first_logits", "peak_memory"}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One process of one engine."""
+
+    round: int
+    engine: str
+    seconds: float
+    values: Values
+
+
+@dataclass(slots=True)
+class Record:
+    """All runs of one workload on one file."""
+
+    name: str
+    model: str
+    file_bytes: int
+    workload: Workload
+    kv_type: str
+    machine: Machine
+    chaski: str
+    peer: str | None
+    date: str
+    """Of the last run, in UTC."""
+    costs: Costs | None = None
+    limits: list[Limits] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Settings that are not run any more, and why."""
+
+    @classmethod
+    def read(cls, path: Path) -> Record:
+        """Read what `write` has written."""
+        data = json.loads(path.read_text())
+        data["workload"] = Workload(**data["workload"])
+        data["machine"] = Machine(**data["machine"])
+        data["costs"] = data["costs"] and Costs(**data["costs"])
+        data["limits"] = [Limits(**one) for one in data["limits"]]
+        data["runs"] = [Run(**run) for run in data["runs"]]
+        return cls(**data)
+
+    def write(self, path: Path) -> None:
+        """Replace the file at once, so that whoever is cut off loses no more than the last run."""
+        unfinished = path.with_suffix(".part")
+        unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        unfinished.rename(path)
+
+    def rounds(self) -> int:
+        """Rounds in which our own engine ran."""
+        return len({run.round for run in self.runs if run.engine == CHASKI})
+
+    def engines(self) -> list[str]:
+        """All that ran and were not left out for an error, ours first."""
+        return list(dict.fromkeys(run.engine for run in self.runs))
+
+    def median(self, engine: str, what: str) -> float:
+        """Median over the runs of an engine."""
+        return float(median(run.values[what] for run in self.runs if run.engine == engine))
+
+    def best_peer(self, what: str) -> str | None:
+        """The other engine, or setting of one, with the best median."""
+        peers = [engine for engine in self.engines() if engine != CHASKI]
+        choose = min if what in LOWER_IS_BETTER else max
+        return choose(peers, key=lambda name: self.median(name, what), default=None)
+
+    def ratio(self, what: str, peer: str) -> float:
+        """Ours by the peer's: the median over its runs, each beside our last run before it."""
+        ratios: list[float] = []
+        ours = None
+        for run in self.runs:
+            if run.engine == CHASKI:
+                ours = run.values[what]
+            elif run.engine == peer and ours is not None:
+                ratios.append(ours / run.values[what])
+        return float(median(ratios))
+
+    def machine_limits(self) -> Limits | None:
+        """The median limits of as many threads as the workload has."""
+        fitting = [one for one in self.limits if one.threads == self.workload.threads]
+        return median_limits(fitting) if fitting else None
+
+    def limit(self, what: str) -> float | None:
+        """The most that the machine allows, for a rate of a model whose costs are known."""
+        limits, work = self.machine_limits(), self.workload
+        if limits is None or self.costs is None:
+            return None
+        if what == "prefill":
+            return prefill_limit(limits, self.costs)
+        if what == "decode":
+            return decode_limit(limits, self.costs, work.batch, work.depth + work.prompt + work.generate / 2)
+        return None
+
+    def much_worse(self, whats: Sequence[str], than: float) -> list[str]:
+        """Settings that reach less than that share of the best other one, in everything asked."""
+        best = {what: self.best_peer(what) for what in whats}
+        return [
+            engine
+            for engine in self.engines()
+            if engine != CHASKI
+            and all(peer and self._share(engine, peer, what) < than for what, peer in best.items())
+        ]
+
+    def _share(self, engine: str, best: str, what: str) -> float:
+        share = self.median(engine, what) / self.median(best, what)
+        return 1 / share if what in LOWER_IS_BETTER else share

@@ -1,0 +1,240 @@
+"""Writes the measured part of docs/performance.md and its plots: `python -m benchmarks.report`.
+
+It reads the records that `benchmarks.suite` has written, and replaces what stands between the two marks of
+the page; the rest of the page is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.engines import CHASKI
+from benchmarks.machine import Machine
+from benchmarks.record import LOWER_IS_BETTER, Record
+from benchmarks.roofline import Limits, median_limits, scaling
+from benchmarks.rows import BATCHES, HISTORIES, ROWS, Goal, Row
+from benchmarks.suite import RESULTS
+
+__all__ = ["BEGIN", "END", "Comparison", "ReportError", "compared", "page_with", "report"]
+
+BEGIN = "<!-- measured: written by benchmarks/report.py -->"
+END = "<!-- end of what is measured -->"
+_DOCS = Path(__file__).parent.parent / "docs"
+
+_NAMES = {"first_logits": "first logits", "peak_memory": "peak memory"}
+
+
+class ReportError(Exception):
+    """Records or a page that no report can be made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One value of one row: ours, the best peer's, and what the machine allows."""
+
+    row: Row
+    what: str
+    ours: float
+    peer: str | None
+    theirs: float | None
+    ratio: float | None
+    limit: float | None
+    product_type: str | None
+
+    @property
+    def goal(self) -> Goal | None:
+        """What was asked of it."""
+        return next((goal for goal in self.row.goals if goal.what == self.what), None)
+
+    @property
+    def share(self) -> float | None:
+        """Of what the machine allows."""
+        return None if self.limit is None else self.ours / self.limit
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether all that was asked is reached; None if nothing was, or there is no peer to tell."""
+        goal = self.goal
+        if goal is None or self.ratio is None:
+            return None
+        is_enough = self.ratio <= goal.ratio if self.what in LOWER_IS_BETTER else self.ratio >= goal.ratio
+        return is_enough and (goal.share is None or self.share is None or self.share >= goal.share)
+
+
+def compared(row: Row, record: Record) -> list[Comparison]:
+    """Every value that the row shows."""
+    found = []
+    for what in row.shown:
+        peer = record.best_peer(what)
+        theirs = ratio = None
+        if peer is not None:
+            theirs, ratio = record.median(peer, what), record.ratio(what, peer)
+        limit = None if row.overlap is not None else record.limit(what)
+        kind = record.costs.product_type if record.costs else None
+        found.append(Comparison(row, what, record.median(CHASKI, what), peer, theirs, ratio, limit, kind))
+    return found
+
+
+def report(records: Mapping[str, Record]) -> str:
+    """The measured part of the page, in Markdown.
+
+    Raises:
+        ReportError: if there are no records, or they are of several machines or versions.
+    """
+    machine = _machine_of(list(records.values()))
+    every = [
+        comparison
+        for name, row in ROWS.items()
+        if name in records
+        for comparison in compared(row, records[name])
+    ]
+    asked = [comparison for comparison in every if comparison.goal is not None]
+    parts = [
+        _where(machine, list(records.values())),
+        "### What the machine can do\n\n" + _limits_table(list(records.values())),
+        "### Against llama.cpp\n\n" + _comparisons_table(asked),
+        "### By type\n\n![by type](plots/type.svg)",
+        "### By number of sequences\n\n![by number of sequences](plots/batch.svg)\n\n"
+        + _comparisons_table(_of([f"batch-{batch}" for batch in BATCHES], every)),
+        "### By length of history\n\n![by length of history](plots/history.svg)\n\n"
+        + _comparisons_table(_of([f"history-{history}" for history in HISTORIES], every)),
+    ]
+    return "\n\n".join(parts)
+
+
+def page_with(page: str, measured: str) -> str:
+    """The page with its measured part replaced.
+
+    Raises:
+        ReportError: if the page does not have both marks, once and in order.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in rest or END in after:
+        raise ReportError(f"the page needs one line {BEGIN} and, after it, one line {END}")
+    return f"{before}{BEGIN}\n\n{measured}\n\n{END}{after}"
+
+
+def _machine_of(records: Sequence[Record]) -> Machine:
+    if not records:
+        raise ReportError("there are no records; `python -m benchmarks.suite` makes them")
+    for what in ("cpu", "isa"):
+        found = sorted({getattr(record.machine, what) for record in records})
+        if len(found) > 1:
+            raise ReportError(f"records of one {what} make a page, these are of {', '.join(found)}")
+    return max((record.machine for record in records), key=lambda machine: machine.threads)
+
+
+def _where(machine: Machine, records: Sequence[Record]) -> str:
+    dates = sorted(record.date[:10] for record in records)
+    when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    ours = ", ".join(sorted({record.chaski for record in records}))
+    peers = sorted({record.peer for record in records if record.peer})
+    beside = f"beside llama.cpp of {', '.join(peers)}" if peers else "alone, without a peer"
+    return (
+        f"{machine.cpu}, {machine.threads} threads, instruction set {machine.isa}; {when} (UTC). "
+        f"chaski {ours} {beside}. Each row is measured by `python -m benchmarks.suite --only ROW`."
+    )
+
+
+def _limits_table(records: Sequence[Record]) -> str:
+    by_threads: dict[int, list[Limits]] = {}
+    for record in records:
+        for limits in record.limits:
+            by_threads.setdefault(limits.threads, []).append(limits)
+    lines = [
+        "| threads | read, GB/s | int8 | bf16 | fp32 |",
+        "|--:|--:|--:|--:|--:|",
+    ]
+    medians = [median_limits(by_threads[threads]) for threads in sorted(by_threads)]
+    for one in medians:
+        spread = sorted(limits.read_bandwidth for limits in by_threads[one.threads])
+        bf16 = "–" if one.bf16 is None else _digits(one.bf16 / 1e9)
+        lines.append(
+            f"| {one.threads} | {one.read_bandwidth / 1e9:.1f} ({spread[0] / 1e9:.0f} to "
+            f"{spread[-1] / 1e9:.0f}) | {_digits(one.int8 / 1e9)} | {bf16} | {_digits(one.fp32 / 1e9)} |"
+        )
+    lines += ["", "Billions of multiply-adds a second; medians of what was measured in every round."]
+    factor = scaling(medians)
+    if factor is not None:
+        cores = "cores of their own" if factor > 0.8 * medians[-1].threads else "threads that share cores"
+        lines[-1] += f" {medians[-1].threads} threads multiply {factor:.2f} times as fast as one: {cores}."
+    return "\n".join(lines)
+
+
+def _of(names: Sequence[str], every: Sequence[Comparison]) -> list[Comparison]:
+    return [comparison for name in names for comparison in every if comparison.row.name == name]
+
+
+def _comparisons_table(comparisons: Sequence[Comparison]) -> str:
+    lines = [
+        "| what | chaski | peer, best | its setting | times | goal | reached | limit | of it | row |",
+        "|---|--:|--:|---|--:|--:|---|--:|--:|---|",
+    ]
+    lines += [_line(comparison) for comparison in comparisons]
+    return "\n".join(lines)
+
+
+def _line(one: Comparison) -> str:
+    setting = one.peer.removeprefix("llama.cpp: ") if one.peer else "–"
+    reached = {None: "–", True: "yes", False: "**no**"}[one.is_met]
+    cells = [
+        f"{one.row.title}: {_NAMES.get(one.what, one.what)}",
+        _value(one.ours, one.what),
+        _value(one.theirs, one.what),
+        setting,
+        "–" if one.ratio is None else f"**{one.ratio:.2f}**",
+        _goal(one),
+        reached,
+        _value(one.limit, one.what),
+        "–" if one.share is None else f"{one.share:.0%}",
+        f"`{one.row.name}`",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _goal(one: Comparison) -> str:
+    goal = one.goal
+    if goal is None:
+        return "–"
+    sign = "≤" if one.what in LOWER_IS_BETTER else "≥"
+    return f"{sign} {goal.ratio:g}" + ("" if goal.share is None else f", {goal.share:.0%} of limit")
+
+
+def _value(value: float | None, what: str) -> str:
+    if value is None:
+        return "–"
+    if what == "peak_memory":
+        return f"{value / 1e9:.2f} GB"
+    return f"{value:.2f} s" if what in LOWER_IS_BETTER else f"{_digits(value)} tok/s"
+
+
+def _digits(value: float) -> str:
+    """Three digits that count, or all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def main() -> None:
+    """Write the page and the plots."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the records are")
+    parser.add_argument("--docs", type=Path, default=_DOCS, help="where performance.md and plots/ are")
+    arguments = parser.parse_args()
+    records = {path.stem: Record.read(path) for path in sorted(arguments.results.glob("*.json"))}
+    page = arguments.docs / "performance.md"
+    try:
+        page.write_text(page_with(page.read_text(), report(records)))
+    except ReportError as error:
+        raise SystemExit(str(error)) from error
+    # What draws is heavy, and the tables do without it.
+    from benchmarks.plots import draw_all
+
+    for path in draw_all(records, arguments.docs / "plots"):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The limits of this machine, and what they allow a model: `python -m benchmarks.roofline`.
+
+Read bandwidth and multiply-adds per second, on one thread and on several. Two processors whose multiply-adds
+do not add up are two threads of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from chaski.env import Environment
+from chaski.ml.cpu.limits import Limits, measure_limits
+
+__all__ = ["Costs", "Limits", "decode_limit", "measure", "median_limits", "prefill_limit", "scaling"]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a model costs at least; the multiply-adds of attention are left out."""
+
+    weight_bytes: int
+    """Of all matrices: a decode step reads each once."""
+    layer_products: int
+    """Multiply-adds of the layers for one token."""
+    head_products: int
+    """Those of the output matrix, needed where logits are."""
+    history_bytes: float
+    """Of keys and values for a token of history."""
+    product_type: str
+    """What the matrices are multiplied as: int8, bf16 or fp32."""
+
+
+def measure(threads: int) -> list[Limits]:
+    """The limits of one thread, and of all where there are more."""
+    isa = Environment.read().isa
+    return [measure_limits(count, isa) for count in sorted({1, threads})]
+
+
+def median_limits(limits: Sequence[Limits]) -> Limits:
+    """The medians of measurements with the same instructions and threads."""
+    first = limits[0]
+    return Limits(
+        first.isa,
+        first.threads,
+        median(one.read_bandwidth for one in limits),
+        median(one.int8 for one in limits),
+        median(one.bf16 or 0 for one in limits) or None,
+        median(one.fp32 for one in limits),
+    )
+
+
+def product_rate(limits: Limits, product_type: str) -> float:
+    """Multiply-adds per second; bf16 without instructions for it is computed as fp32."""
+    rate: float | None = getattr(limits, product_type)
+    return limits.fp32 if rate is None else rate
+
+
+def decode_limit(limits: Limits, costs: Costs, batch: int, history: float) -> float:
+    """Tokens per second of all sequences: bound by what a step reads, or by what it multiplies."""
+    reading = (costs.weight_bytes + batch * history * costs.history_bytes) / limits.read_bandwidth
+    products = batch * (costs.layer_products + costs.head_products)
+    return batch / max(reading, products / product_rate(limits, costs.product_type))
+
+
+def prefill_limit(limits: Limits, costs: Costs) -> float:
+    """Tokens per second of a long prompt, by the products of the layers' matrices alone."""
+    return product_rate(limits, costs.product_type) / costs.layer_products
+
+
+def scaling(limits: Iterable[Limits]) -> float | None:
+    """How many times the multiply-adds of one thread all threads do; None if only one was measured."""
+    by_threads = {one.threads: one.int8 for one in limits}
+    return by_threads[max(by_threads)] / by_threads[1] if len(by_threads) > 1 and 1 in by_threads else None
+
+
+def main() -> None:
+    """Print the limits."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    found = measure(parser.parse_args().threads)
+    print(f"{found[0].isa:10}{'read, GB/s':>12}{'int8':>8}{'bf16':>8}{'fp32':>8}  10^9 a second")
+    for one in found:
+        bf16 = "none" if one.bf16 is None else f"{one.bf16 / 1e9:.0f}"
+        threads = f"{one.threads} thread" + "s" * (one.threads > 1)
+        print(
+            f"{threads:10}{one.read_bandwidth / 1e9:12.1f}{one.int8 / 1e9:8.0f}{bf16:>8}{one.fp32 / 1e9:8.0f}"
+        )
+    factor = scaling(found)
+    if factor is not None:
+        print(f"{found[-1].threads} threads multiply {factor:.2f} times as fast as one.")
+
+
+if __name__ == "__main__":
+    main()

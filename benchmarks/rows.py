@@ -1,0 +1,138 @@
+"""What the suite measures: the rows of docs/performance.md, each a workload on a file with its goals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks import make_models
+from benchmarks.engines import Workload
+from benchmarks.roofline import Costs
+
+__all__ = ["BATCHES", "HISTORIES", "ROWS", "TYPES", "Goal", "Row", "costs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is asked of a value: times the best peer's, and the share of what the machine allows."""
+
+    what: str
+    ratio: float
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One workload on one file, and what is compared; without goals it is a point of a plot."""
+
+    name: str
+    title: str
+    type: str
+    workload: Workload
+    goals: tuple[Goal, ...] = ()
+    shown: tuple[str, ...] = ("prefill", "decode")
+    shape: str = "llama-3.2-1b"
+    kv_type: str = "f16"
+    rounds: int = 3
+    overlap: float | None = None
+    """Not against a peer, but with guesses against without: the share of the answer that the prompt holds."""
+
+
+# Points of the plots.
+BATCHES = (1, 2, 4, 8, 16, 32)
+HISTORIES = (0, 1024, 2048, 4096, 8192)
+# Goals of a prompt of 512 tokens and of decoding after it; None is no goal.
+_GOALS_BY_TYPE: dict[str, tuple[Goal, Goal | None]] = {
+    "Q4_K_M": (Goal("prefill", 1.3, share=0.55), Goal("decode", 1.0, share=0.9)),
+    "Q8_0": (Goal("prefill", 2.0), Goal("decode", 1.0, share=0.9)),
+    "Q4_0": (Goal("prefill", 1.8), Goal("decode", 1.0, share=0.9)),
+    "Q6_K": (Goal("prefill", 1.3), Goal("decode", 1.0, share=0.9)),
+    "Q5_K": (Goal("prefill", 1.3), None),
+    "MXFP4": (Goal("prefill", 1.3), None),
+    "F16": (Goal("prefill", 1.0), Goal("decode", 1.0, share=0.9)),
+    "BF16": (Goal("prefill", 1.15), None),
+}
+TYPES = tuple(_GOALS_BY_TYPE)
+_BATCH_GOALS = {8: 3.5, 32: 3.0}
+
+
+def _by_type(kind: str) -> Row:
+    goals = tuple(goal for goal in _GOALS_BY_TYPE[kind] if goal is not None)
+    return Row(f"type-{kind.lower()}", f"{kind}, prompt of 512", kind, Workload(), goals)
+
+
+def _of_batch(batch: int) -> Row:
+    goals = (Goal("decode", _BATCH_GOALS[batch]),) if batch in _BATCH_GOALS else ()
+    work = Workload(prompt=64, generate=32, batch=batch, repeat=1)
+    title = f"Q4_K_M, {batch} sequence{'s' * (batch > 1)} decoding"
+    return Row(f"batch-{batch}", title, "Q4_K_M", work, goals, ("decode",), rounds=3 if goals else 1)
+
+
+def _of_history(history: int) -> Row:
+    work = Workload(prompt=max(history, 1), generate=32, repeat=1)
+    longest = history == HISTORIES[-1]
+    goals = (Goal("prefill", 2.5), Goal("decode", 2.0)) if longest else ()
+    title = f"Q4_K_M, {history:,} tokens of history, f16"
+    shown = ("prefill", "decode") if history else ("decode",)
+    return Row(f"history-{history}", title, "Q4_K_M", work, goals, shown, rounds=2 if longest else 1)
+
+
+def _one_thread(kind: str) -> Row:
+    work = Workload(prompt=32, generate=48, threads=1)
+    goals = (Goal("decode", 1.2),)
+    return Row(f"thread-{kind.lower()}", f"{kind}, one thread", kind, work, goals, ("decode",))
+
+
+def _small() -> Row:
+    goals = (Goal("decode", 1.15),)
+    return Row("smollm", "SmolLM-135M, Q8_0, prompt of 512", "Q8_0", Workload(), goals, shape="smollm-135m")
+
+
+def _guesses(overlap: float, ratio: float) -> Row:
+    work = Workload(prompt=400, generate=160, repeat=2)
+    title = f"Q4_K_M, an edit with {overlap:.0%} from the prompt, beside no guesses"
+    name = f"guesses-{100 * overlap:.0f}"
+    return Row(name, title, "Q4_K_M", work, (Goal("decode", ratio),), ("decode",), overlap=overlap)
+
+
+ROWS: dict[str, Row] = {
+    row.name: row
+    for row in (
+        *map(_by_type, TYPES),
+        _small(),
+        *map(_one_thread, ("Q4_K_M", "Q8_0")),
+        *map(_of_batch, BATCHES),
+        *map(_of_history, HISTORIES),
+        Row(
+            "history-8192-q8_0",
+            "Q4_K_M, 8,192 tokens of history, q8_0",
+            "Q4_K_M",
+            Workload(prompt=8192, generate=32, repeat=1),
+            (Goal("decode", 2.0),),
+            kv_type="q8_0",
+            rounds=2,
+        ),
+        _guesses(0.6, 1.5),
+        _guesses(0.0, 0.98),
+        Row(
+            "start",
+            "Q4_K_M, a fresh process",
+            "Q4_K_M",
+            Workload(prompt=512, generate=8, repeat=1),
+            (Goal("first_logits", 0.8), Goal("peak_memory", 1.0)),
+            ("first_logits", "peak_memory"),
+            rounds=5,
+        ),
+    )
+}
+
+_HISTORY_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}  # of an element
+
+
+def costs(row: Row) -> Costs:
+    """What the row's model costs at least."""
+    shape = make_models.SHAPES[row.shape]
+    layers, head = make_models.num_products(row.shape)
+    elements = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
+    product_type = {"F32": "fp32", "F16": "fp32", "BF16": "bf16"}.get(row.type, "int8")
+    size = make_models.weight_bytes(row.shape, row.type)
+    return Costs(size, layers, head, elements * _HISTORY_BYTES[row.kv_type], product_type)

@@ -1,0 +1,105 @@
+"""Runs engines in turns on one workload, and keeps a record that can go on where it was cut off."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.engines import CHASKI, Engine, EngineError
+from benchmarks.record import Record, Run
+from benchmarks.roofline import measure
+
+__all__ = ["Deadline", "run_in_turns", "warm_page_cache"]
+
+# A setting this much slower than the best one after a round is not run again.
+_NOT_RUN_AGAIN = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When no more run is started that is not expected to end before."""
+
+    at: float
+
+    @classmethod
+    def in_minutes(cls, minutes: float | None) -> Deadline:
+        return cls(float("inf") if minutes is None else time.monotonic() + 60 * minutes)
+
+    def allows(self, seconds: float) -> bool:
+        return time.monotonic() + seconds < self.at
+
+
+def run_in_turns(
+    record: Record,
+    model: Path,
+    engines: Sequence[Engine],
+    rounds: int,
+    whats: Sequence[str],
+    deadline: Deadline,
+    save: Callable[[], None],
+) -> bool:
+    """Run what is missing of so many rounds, ours first in each -> whether all rounds are complete.
+
+    A round that was cut off begins anew with our own engine, so that each ratio is of neighbours. A peer that
+    crashes is left out.
+
+    Raises:
+        EngineError: if our own engine crashes.
+    """
+    warm_page_cache(model)
+    for number in range(1, rounds + 1):
+        missing = [engine for engine in engines if _is_missing(record, engine, number)]
+        if missing and missing[0].name != CHASKI and engines[0].name == CHASKI:
+            missing.insert(0, engines[0])
+        if missing:
+            record.limits += measure(record.workload.threads)
+        for engine in missing:
+            if not deadline.allows(_expected_seconds(record, engine)):
+                return False
+            _run(record, model, engine, number)
+            save()
+        if number == 1:
+            for name in record.much_worse(whats, _NOT_RUN_AGAIN):
+                record.left_out.setdefault(name, f"below {_NOT_RUN_AGAIN} of the best setting in round 1")
+            save()
+    return True
+
+
+def warm_page_cache(model: Path) -> None:
+    """Read the file once."""
+    with model.open("rb") as file:
+        while file.read(1 << 24):
+            pass
+
+
+def _is_missing(record: Record, engine: Engine, number: int) -> bool:
+    ran = any(run.engine == engine.name and run.round == number for run in record.runs)
+    return not ran and engine.name not in record.left_out
+
+
+def _expected_seconds(record: Record, engine: Engine) -> float:
+    """As long as the longest run of this engine took; before any, as the longest of all."""
+    own = [run.seconds for run in record.runs if run.engine == engine.name]
+    return max(own or [run.seconds for run in record.runs], default=0.0)
+
+
+def _run(record: Record, model: Path, engine: Engine, number: int) -> None:
+    started = time.monotonic()
+    try:
+        measured = engine.measure(model, record.workload)
+    except EngineError as error:
+        if engine.name == CHASKI:
+            raise
+        record.left_out[engine.name] = "failed"
+        print(f"left out: {error}", file=sys.stderr)
+        return
+    seconds = round(time.monotonic() - started, 1)
+    record.date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+    for name, values in measured.items():
+        record.runs.append(Run(number, name, seconds, values))
+        rates = "".join(f"{values.get(what, 0):8.1f}" for what in ("prefill", "decode"))
+        print(f"round {number}:{rates}  {name} ({seconds:.0f} s)", file=sys.stderr, flush=True)
