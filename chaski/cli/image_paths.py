@@ -1,0 +1,74 @@
+"""Paths of images in what people type: `what is in ./cat.png?`, or files dragged into the terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["FoundImages", "find_images"]
+
+# A path says so by how it begins: names alone are words.
+_BEGIN = re.compile(r"""(?<![\w./~\\])(?!(?<=:)//)(?:~?[/\\]|\.\.?[/\\]|[A-Za-z]:[/\\])""")
+_END = re.compile(r"\.(?:jpe?g|png|webp|gif|bmp)(?![\w])", re.IGNORECASE)
+_ESCAPED = re.compile(r"\\(.)")
+_QUOTES = "'\""
+_MAX_LENGTH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FoundImages:
+    """text: without the paths of the files. missing: what looks like the path of an image, but is no file."""
+
+    text: str
+    files: tuple[Path, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def find_images(text: str) -> FoundImages:
+    """The image files that a text names, by paths from /, ./, ../, ~/ or a drive.
+
+    They may be quoted, have their blanks escaped as in a shell, or stand there as they are.
+    """
+    files: list[Path] = []
+    missing: list[str] = []
+    kept: list[str] = []
+    end = 0
+    for begin in (match.start() for match in _BEGIN.finditer(text)):
+        if begin < end:
+            continue
+        found = next((span for span in _spans(text, begin) if os.path.isfile(span[1])), None)
+        if found is None:
+            missing += _unbroken(text, begin)
+            continue
+        stop, path = found
+        files.append(Path(path))
+        start, stop = _with_quotes(text, begin, stop)
+        kept.append(text[end:start])
+        end = stop
+    return FoundImages("".join([*kept, text[end:]]).strip(), tuple(files), tuple(missing))
+
+
+def _spans(text: str, begin: int) -> Iterator[tuple[int, str]]:
+    """Where a path that begins there may end on its line, and the paths that it may be."""
+    line_end = text.find("\n", begin)
+    line_end = line_end if line_end >= 0 else len(text)
+    for match in _END.finditer(text, begin, min(line_end, begin + _MAX_LENGTH)):
+        written = text[begin : match.end()]
+        for spelling in dict.fromkeys((written, _ESCAPED.sub(r"\1", written))):
+            yield match.end(), os.path.expanduser(spelling)
+
+
+def _unbroken(text: str, begin: int) -> list[str]:
+    """What begins there and goes on without blanks to the end of an image's name."""
+    word = re.match(r"(?:\\.|[^\s'\"\\])+", text[begin:])
+    end = word and _END.search(word[0])
+    return [word[0][: end.end()]] if word and end else []
+
+
+def _with_quotes(text: str, begin: int, end: int) -> tuple[int, int]:
+    """The span with the quotes around it, if they are a pair."""
+    is_quoted = begin > 0 and text[begin - 1] in _QUOTES and text[end : end + 1] == text[begin - 1]
+    return (begin - 1, end + 1) if is_quoted else (begin, end)
