@@ -35,7 +35,7 @@ class Remembered:
 
     def add(self, owner: str, response: Response) -> None:
         """Keep a response."""
-        size = len(dump(response.turns)) + len(dump(response.fields))
+        size = sum(map(_size, response.turns)) + len(dump(response.fields))
         self._found[owner, response.fields["id"]] = response, size
         self._bytes += size
         while self._bytes > self._max_bytes or len(self._found) > self._max_count:
@@ -57,3 +57,9 @@ class Remembered:
         """Forget a response. Raises ResponseNotFoundError."""
         self.get(owner, response_id)
         self._bytes -= self._found.pop((owner, response_id))[1]
+
+
+def _size(turn: Mapping[str, Any]) -> int:
+    """Bytes of a message and its images."""
+    text = {name: value for name, value in turn.items() if name != "images"}
+    return len(dump(text)) + sum(map(len, turn.get("images", ())))

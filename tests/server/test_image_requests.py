@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from chaski.errors import ChaskiError, ImageError, OptionError, UnsupportedError
+from chaski.errors import ChaskiError, ImageError, OptionError, ResponseNotFoundError, UnsupportedError
 from chaski.image import MAX_BYTES
 from chaski.server.dialects import anthropic, ollama, openai
+from chaski.server.dialects.responses import read_response
 from chaski.server.problems import problem_of
+from chaski.server.remembered import Remembered, Response
 
 
 def png(color: str) -> bytes:
@@ -43,6 +45,10 @@ def of_anthropic(*content: object) -> Any:
     return anthropic.read_messages(
         {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": list(content)}]}
     ).messages
+
+
+def of_responses(*content: object) -> Any:
+    return read_response({"model": "m", "input": [{"role": "user", "content": list(content)}]}).chat.messages
 
 
 def link(url: str) -> dict[str, Any]:
@@ -76,6 +82,20 @@ def test_parts_keep_their_order() -> None:
     assert of_openai(*(data_url(next(pictures)) if word is None else word for word in words)) == expected
     pictures = iter((RED, BLUE))
     assert of_anthropic(*(block(next(pictures)) if word is None else word for word in words)) == expected
+
+
+def test_the_responses_api() -> None:
+    url = data_url(RED)["image_url"]["url"]
+    parts = ({"type": "input_text", "text": "what"}, {"type": "input_image", "image_url": url})
+    assert of_responses(*parts) == [{"role": "user", "content": "what[img]", "images": [RED]}]
+    response = Response({"id": "r"}, of_responses(*parts))
+    memory = Remembered(max_bytes=120 + len(RED))
+    memory.add("me", response)
+    assert memory.get("me", "r") is response
+    memory = Remembered(max_bytes=40 + len(RED))
+    memory.add("me", response)
+    with pytest.raises(ResponseNotFoundError):
+        memory.get("me", "r")
 
 
 def test_data_urls_need_no_kind_and_may_stand_alone() -> None:
@@ -117,6 +137,8 @@ def test_results_of_tools_may_be_images() -> None:
         (lambda: of_openai(*[data_url(RED)] * 65), OptionError, "at most 64"),
         (lambda: of_anthropic(*[block(RED)] * 65), OptionError, "at most 64"),
         (lambda: of_openai(link("https://a.b/c.png")), OptionError, "please use base64 encoded data instead"),
+        (lambda: of_responses({"type": "input_image", "image_url": "http://a/b"}), OptionError, "base64"),
+        (lambda: of_responses({"type": "input_image", "file_id": "f"}), UnsupportedError, "file inputs"),
         (lambda: of_openai(link("file:///etc/passwd")), OptionError, "must be a URL like data:image/png"),
         (lambda: of_openai(link("data:image/png,%89PNG")), OptionError, "must be a URL like"),
         (lambda: of_openai(data_url(RED, "text/html")), OptionError, "is text/html, not an image"),

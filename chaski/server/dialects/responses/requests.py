@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
+from chaski.server.dialects.images import Spoken, check_images, read_data_url
 from chaski.server.dialects.openai.requests import call_of, read_options, schema_in, think_of, top_of
 from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish
@@ -45,6 +46,7 @@ def read_response(body: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]] 
     turns = [*earlier, *_messages(fields, earlier)]
     if not turns:
         raise OptionError("input is required")
+    check_images(turns)
     instructions = fields.text("instructions")
     system = [{"role": "system", "content": instructions}] if instructions else []
     has_scores = _LOGPROBS in fields.texts("include")
@@ -183,9 +185,9 @@ def _messages(fields: Fields, earlier: Sequence[Mapping[str, Any]]) -> list[dict
             case "message" if item.text("role") == "assistant":
                 if said is None or said["content"] or "tool_calls" in said:
                     found.append(said := _turn())
-                said["content"] = _text(item, "content")
+                said |= _content(item, "content")
             case "message":
-                found.append({"role": _role(item), "content": _text(item, "content")})
+                found.append({"role": _role(item), **_content(item, "content")})
                 said = None
             case kind:
                 raise UnsupportedError(f"input of type {kind!r:.40} is not supported by this server")
@@ -223,23 +225,26 @@ def _result(fields: Fields, names: Mapping[str, str]) -> dict[str, Any]:
     call_id = fields.text("call_id")
     if call_id not in names:
         raise OptionError(f"No tool call found for function call output with call_id {call_id:.80}.")
-    text = _text(fields, "output")
-    return {"role": "tool", "content": text, "tool_call_id": call_id, "tool_name": names[call_id]}
+    named = {"tool_call_id": call_id, "tool_name": names[call_id]}
+    return {"role": "tool", **_content(fields, "output"), **named}
 
 
-def _text(fields: Fields, name: str) -> str:
-    """The text of an item; parts that are texts are joined."""
+def _content(fields: Fields, name: str) -> dict[str, Any]:
+    """The text of an item and its images."""
+    spoken = Spoken()
     if not isinstance(fields.data.get(name), list):
-        return fields.text(name)
-    texts = []
+        spoken.add_text(fields.text(name))
+        return spoken.fields
     for part in fields.objects(name):
         match part.text("type"):
             case "input_text" | "output_text" | "text":
-                texts.append(part.text("text"))
+                spoken.add_text(part.text("text"))
             case "refusal":
-                texts.append(part.text("refusal"))
-            case "input_file":
+                spoken.add_text(part.text("refusal"))
+            case "input_image" if not part.has("file_id"):
+                spoken.add_image(read_data_url(part.text("image_url"), "image_url"))
+            case "input_file" | "input_image":
                 raise UnsupportedError("file inputs are not currently supported")
             case kind:
-                raise UnsupportedError(f"content of type {kind!r:.40} is not supported; only text is")
-    return "\n".join(texts)
+                raise UnsupportedError(f"content of type {kind!r:.40} is not supported; text and images are")
+    return spoken.fields

@@ -1,0 +1,31 @@
+"""Mistral Small 3 and Ministral 3, text (Mistral AI 2025): Llama whose queries grow with their position."""
+
+from __future__ import annotations
+
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.ml import ops
+from chaski.ml.graph import Tensor
+from chaski.model.arch import llama
+from chaski.model.arch.mistral3.vision import Vision
+
+
+class Model(llama.Model):
+    vision: Vision | None = None
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
+        super().__init__(file)
+        if projector is not None or "mistral3.vision.block_count" in file.metadata:
+            self.vision = Vision(projector or file, self.config.hidden_size, self.config.eps)
+        self._beta = file.get("mistral3.attention.temperature_scale", float, 0.0)
+        self._length = file.get("mistral3.rope.scaling.original_context_length", int, 0)
+        if self._beta and self.config.rope.dims != self.config.head_size:
+            raise UnsupportedError(f"{file.path}: attention.temperature_scale with heads that turn in part")
+
+    def turns(self, positions: Tensor) -> llama.Turns:
+        table = ops.rope_table(positions, self.rope())
+        if not self._beta:
+            return llama.Turns(table, table)
+        # What turns all of a query may as well scale it.
+        factors = ops.position_scale(positions, self._length, self._beta)
+        return llama.Turns(ops.times(table, factors), table)
