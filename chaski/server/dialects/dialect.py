@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -63,7 +64,8 @@ def _openai_error(problem: Problem) -> Fields:
 
 def _anthropic_error(problem: Problem) -> Fields:
     kind = _ANTHROPIC_KINDS.get(problem.status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": problem.message}}
+    said = {"type": kind, "message": problem.message}
+    return {"type": "error", "error": said, "request_id": f"req_{secrets.token_hex(12)}"}
 
 
 OLLAMA = Dialect("application/x-ndjson", _ollama_error, lambda problem: ndjson(_ollama_error(problem)))
