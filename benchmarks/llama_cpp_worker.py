@@ -11,7 +11,6 @@ import argparse
 import ctypes
 import importlib
 import json
-import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -114,6 +113,12 @@ def _seconds_since_process_start() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / ticks_per_second
 
 
+def _peak_bytes() -> int:
+    """The most memory that this process had resident; unlike getrusage, not what its parent had before."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
 def _measure(session: _Session, arguments: argparse.Namespace) -> tuple[float, float]:
     """Rates of one prompt and of the decoding after it, in tokens per second."""
     session.clear()
@@ -159,7 +164,7 @@ def main() -> None:
         "decode_tokens_per_second": [decode for _, decode in rates],
         "load_seconds": session.load_seconds,
         "first_logits_seconds": first_logits_seconds,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": _peak_bytes(),
     }
     print(json.dumps(result))
 

@@ -62,7 +62,7 @@ def _by_type(kind: str) -> Row:
 
 def _of_batch(batch: int) -> Row:
     goals = (Goal("decode", _BATCH_GOALS[batch]),) if batch in _BATCH_GOALS else ()
-    work = Workload(prompt=64, generate=32, batch=batch, repeat=1)
+    work = Workload(prompt=32, generate=32, batch=batch, repeat=1)
     title = f"Q4_K_M, {batch} sequence{'s' * (batch > 1)} decoding"
     return Row(f"batch-{batch}", title, "Q4_K_M", work, goals, ("decode",), rounds=3 if goals else 1)
 

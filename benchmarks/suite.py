@@ -69,9 +69,10 @@ def _engines(row: Row, arguments: argparse.Namespace, peer: str | None) -> list[
     ours = [chaski(row.kv_type)]
     if peer is None:
         return ours
-    return ours + llama_cpp_settings(
+    settings = llama_cpp_settings(
         arguments.llama_python, arguments.llama_lib, row.workload.batch, row.kv_type
     )
+    return ours + [engine for engine in settings if arguments.setting in engine.name]
 
 
 def _peer(arguments: argparse.Namespace) -> str | None:
@@ -119,6 +120,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="forget what was measured of these rows")
     parser.add_argument("--llama-python", help="an interpreter with llama-cpp-python; without it, no peer")
     parser.add_argument("--llama-lib", type=Path, nargs="*", default=[], help="folders of llama.cpp builds")
+    parser.add_argument("--setting", default="", help="only settings of llama.cpp with this in their name")
     parser.add_argument("--list", action="store_true", help="show the rows and end")
     return parser.parse_args()
 
