@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from chaski.cli.layout import section, size, size_in_bytes
-from chaski.cli.show_stored import chosen_text, first_lines, stored_sections, text_options
+from chaski.cli.show_stored import (
+    chosen_text,
+    first_lines,
+    projector_section,
+    stored_sections,
+    text_options,
+)
 
 if TYPE_CHECKING:
     from chaski.formats.gguf import GGUFFile, Value
@@ -39,6 +45,7 @@ _NUM_BATCH = 512
 def command(model: str, tensors: bool, memory: tuple[int, int] | None, verbose: bool, **texts: bool) -> None:
     """Show the architecture, sizes and types of MODEL, a name or a path to a GGUF file."""
     from chaski.formats.gguf import open_gguf
+    from chaski.server.catalog import Facts
     from chaski.store.model import find_model
 
     found = find_model(model)
@@ -49,7 +56,12 @@ def command(model: str, tensors: bool, memory: tuple[int, int] | None, verbose: 
     if memory is not None:
         click.echo(section("Memory", _memory(file, *memory)))
         return
-    parts = [section("Model", _overview(file)), *stored_sections(found)]
+    parts = [
+        section("Model", _overview(file)),
+        section("Capabilities", ((word,) for word in Facts(found).capabilities)),
+        *map(projector_section, found.projectors),
+        *stored_sections(found),
+    ]
     if not found.licenses:
         parts.append(section("License", first_lines(file.get("general.license", str, ""))))
     if verbose:

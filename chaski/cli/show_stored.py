@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from chaski.cli.layout import section
+from chaski.cli.layout import section, size
 
 if TYPE_CHECKING:
     from chaski.formats.gguf import GGUFFile
     from chaski.store.model import StoredModel
 
-__all__ = ["chosen_text", "first_lines", "stored_sections", "text_options"]
+__all__ = ["chosen_text", "first_lines", "projector_section", "stored_sections", "text_options"]
 
 _TEXTS = {
     "license": "Print the license and nothing else.",
@@ -52,6 +54,22 @@ def chosen_text(model: StoredModel, file: GGUFFile, chosen: Mapping[str, bool]) 
         what = "chat template" if names[0] == "template" else names[0]
         raise UnsupportedError(f"{model.name.short if model.name else model.path} has no {what}")
     return text
+
+
+def projector_section(path: Path) -> str:
+    """A table of the file of an encoder of images."""
+    from chaski.formats.gguf import open_gguf
+
+    with open_gguf(path) as file:
+        arch = file.architecture
+        rows: list[tuple[str, object]] = [
+            ("architecture", arch),
+            ("parameters", size(sum(prod(tensor.shape) for tensor in file.tensors.values()))),
+        ]
+        for label, key in (("embedding length", "embedding_length"), ("dimensions", "projection_dim")):
+            value = file.get(f"{arch}.vision.{key}", int, None)
+            rows += [(label, value)] if value is not None else []
+    return section("Projector", rows)
 
 
 def stored_sections(model: StoredModel) -> Iterator[str]:

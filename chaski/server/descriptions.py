@@ -75,6 +75,7 @@ def describe(catalog: Catalog, label: str, is_verbose: bool) -> dict[str, Any]:
         return {key: value for key, value in shown.items() if value} | {
             "details": _details(_known_config(model, file)),
             "model_info": dict(_model_info(file, is_verbose)),
+            **_projector(model, is_verbose),
             "tensors": [
                 {"name": name, "type": tensor.type.name, "shape": list(tensor.shape)}
                 for name, tensor in file.tensors.items()
@@ -147,6 +148,14 @@ def _known_config(model: StoredModel, file: GGUFFile) -> ModelConfig:
 def _shareable(found: Found) -> StoredModel:
     """The model with a FROM that means something elsewhere: its name, not a path of this disk."""
     return replace(found.model, path=Path(found.name.short), projectors=(), adapters=(), draft=None)
+
+
+def _projector(model: StoredModel, is_verbose: bool) -> dict[str, Any]:
+    """What the file of its encoder says, if it has one of its own."""
+    if not model.projectors:
+        return {}
+    with open_gguf(model.projectors[0]) as file:
+        return {"projector_info": dict(_model_info(file, is_verbose))}
 
 
 def _model_info(file: GGUFFile, is_verbose: bool) -> Iterator[tuple[str, Any]]:

@@ -2,9 +2,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pytest
 from click.testing import CliRunner, Result
 
 from chaski.cli.main import chaski_command
+from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.quant import QuantType
+from chaski.names import ModelName
+from chaski.store.create import create
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
 from tests.tiny_llama import TEMPLATE, write_tiny_llama
 
 
@@ -22,6 +30,9 @@ def test_the_overview(tiny_llama: Path) -> None:
         "    embedding length    64\n"
         "    quantization        F32\n"
         "    tensors             21: 21 F32\n"
+        "\n"
+        "  Capabilities\n"
+        "    completion\n"
         "\n"
     )
 
@@ -61,6 +72,26 @@ def test_what_the_file_says_of_itself(tmp_path: Path) -> None:
 def test_architectures_that_cannot_run_can_be_shown(tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path / "other.gguf", general__architecture="mamba9")
     assert "    architecture    mamba9\n" in show(str(path)).output
+
+
+def test_the_encoder_of_a_stored_model(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
+    one = {"v.weight": (np.ones((1, 32), np.float32), QuantType.F32)}
+    metadata = {"general.architecture": "clip", "clip.vision.embedding_length": 32}
+    write_gguf(tmp_path / "eyes.gguf", metadata | {"clip.vision.projection_dim": 64}, one)
+    recipe = Recipe(sources=[tiny_llama, tmp_path / "eyes.gguf"])
+    for _ in create(Store.default(), ModelName.parse("seeing"), recipe):
+        pass
+    assert (
+        "  Projector\n"
+        "    architecture        clip\n"
+        "    parameters          32\n"
+        "    embedding length    32\n"
+        "    dimensions          64\n"
+        "\n"
+    ) in show("seeing").output
 
 
 def test_faults_of_a_file(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.quant import QuantType
 from chaski.server.settings import Settings
 from chaski.store.model import bundled_model
 from tests.server.conftest import SOMEWHERE
@@ -30,6 +33,27 @@ def blob(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def test_the_file_of_an_encoder_is_shown(server: Running, blob: bytes, tmp_path: Path) -> None:
+    metadata = {
+        "general.architecture": "clip",
+        "clip.vision.projection_dim": 64,
+        "clip.has_vision_encoder": True,
+    }
+    one = {"v.weight": (np.ones((1, 32), np.float32), QuantType.F32)}
+    write_gguf(tmp_path / "eyes.gguf", metadata, one)
+    eyes = (tmp_path / "eyes.gguf").read_bytes()
+    for data in (blob, eyes):
+        server.post(f"/api/blobs/{digest_of(data)}", data)
+    files = {"tiny.gguf": digest_of(blob), "eyes.gguf": digest_of(eyes)}
+    assert server.post("/api/create", {"model": "seeing", "files": files}).lines[-1]["status"] == "success"
+    shown = server.post("/api/show", {"model": "seeing"}).json
+    assert shown["projector_info"].items() >= metadata.items()
+    assert shown["details"]["families"] == ["llama", "clip"]
+    # This version has no encoder for models of that architecture, so it says nothing of vision.
+    assert shown["capabilities"] == ["completion"]
+    server.ask("DELETE", "/api/delete", {"model": "seeing"})
 
 
 def test_the_life_of_a_model(server: Running, blob: bytes) -> None:
