@@ -47,7 +47,8 @@ def _table(record: Record) -> str:
 
 def _summary(record: Record) -> list[str]:
     limits = record.machine_limits()
-    assert limits is not None
+    if limits is None:
+        return []
     bandwidth = limits.read_bandwidth
     at_most = bandwidth / record.file_bytes
     lines = [f"Read bandwidth {bandwidth / 1e9:.1f} GB/s: at most {at_most:.1f} tok/s in decode."]

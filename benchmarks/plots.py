@@ -97,6 +97,7 @@ def _by_batch(records: Mapping[str, Record]) -> Figure | None:
     axis.set_xticks(list(points), [str(batch) for batch in points])
     axis.yaxis.set_major_formatter("{x:.0f}")
     axis.minorticks_off()
+    axis.margins(y=0.1)
     axis.set_title("Decode of several sequences, Q4_K_M")
     axis.set_xlabel("sequences at a time")
     axis.set_ylabel("tokens per second, all together")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks.engines import CHASKI, Values, Workload
 from benchmarks.machine import Machine
@@ -29,6 +30,13 @@ class Run:
     engine: str
     seconds: float
     values: Values
+    limits: list[Limits] = field(default_factory=list)
+    """Of the machine just before, with each number of threads; measured before the first run of a round."""
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Run:
+        """The run that `asdict` made this of."""
+        return cls(**data | {"limits": [Limits(**one) for one in data["limits"]]})
 
 
 @dataclass(slots=True)
@@ -46,7 +54,6 @@ class Record:
     date: str
     """Of the last run, in UTC."""
     costs: Costs | None = None
-    limits: list[Limits] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     """Settings that are not run any more, and why."""
@@ -58,8 +65,7 @@ class Record:
         data["workload"] = Workload(**data["workload"])
         data["machine"] = Machine(**data["machine"])
         data["costs"] = data["costs"] and Costs(**data["costs"])
-        data["limits"] = [Limits(**one) for one in data["limits"]]
-        data["runs"] = [Run(**run) for run in data["runs"]]
+        data["runs"] = [Run.of(run) for run in data["runs"]]
         return cls(**data)
 
     def write(self, path: Path) -> None:
@@ -67,6 +73,11 @@ class Record:
         unfinished = path.with_suffix(".part")
         unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n")
         unfinished.rename(path)
+
+    @property
+    def limits(self) -> list[Limits]:
+        """All that were measured, in order."""
+        return [limits for run in self.runs for limits in run.limits]
 
     def rounds(self) -> int:
         """Rounds in which our own engine ran."""
@@ -99,17 +110,32 @@ class Record:
 
     def machine_limits(self) -> Limits | None:
         """The median limits of as many threads as the workload has."""
-        fitting = [one for one in self.limits if one.threads == self.workload.threads]
+        fitting = self._fitting(self.limits)
         return median_limits(fitting) if fitting else None
 
     def limit(self, what: str) -> float | None:
         """The most that the machine allows, for a rate of a model whose costs are known."""
-        limits, work = self.machine_limits(), self.workload
-        if limits is None or self.costs is None:
-            return None
-        if what == "prefill":
+        limits = self.machine_limits()
+        return None if limits is None else self._limit(limits, what)
+
+    def share(self, what: str) -> float | None:
+        """Of what the machine allows: the median over our runs, each with the limits just before it."""
+        shares = [
+            run.values[what] / limit
+            for run in self.runs
+            for limits in self._fitting(run.limits)
+            if run.engine == CHASKI and (limit := self._limit(limits, what)) is not None
+        ]
+        return float(median(shares)) if shares else None
+
+    def _fitting(self, limits: Sequence[Limits]) -> list[Limits]:
+        return [one for one in limits if one.threads == self.workload.threads]
+
+    def _limit(self, limits: Limits, what: str) -> float | None:
+        work = self.workload
+        if self.costs is not None and what == "prefill":
             return prefill_limit(limits, self.costs)
-        if what == "decode":
+        if self.costs is not None and what == "decode":
             return decode_limit(limits, self.costs, work.batch, work.depth + work.prompt + work.generate / 2)
         return None
 

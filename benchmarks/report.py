@@ -42,17 +42,13 @@ class Comparison:
     theirs: float | None
     ratio: float | None
     limit: float | None
-    product_type: str | None
+    share: float | None
+    """Of the limit, by what was measured side by side."""
 
     @property
     def goal(self) -> Goal | None:
         """What was asked of it."""
         return next((goal for goal in self.row.goals if goal.what == self.what), None)
-
-    @property
-    def share(self) -> float | None:
-        """Of what the machine allows."""
-        return None if self.limit is None else self.ours / self.limit
 
     @property
     def is_met(self) -> bool | None:
@@ -72,9 +68,9 @@ def compared(row: Row, record: Record) -> list[Comparison]:
         theirs = ratio = None
         if peer is not None:
             theirs, ratio = record.median(peer, what), record.ratio(what, peer)
-        limit = None if row.overlap is not None else record.limit(what)
-        kind = record.costs.product_type if record.costs else None
-        found.append(Comparison(row, what, record.median(CHASKI, what), peer, theirs, ratio, limit, kind))
+        # With guesses, a step makes several tokens.
+        limit, share = (None, None) if row.overlap is not None else (record.limit(what), record.share(what))
+        found.append(Comparison(row, what, record.median(CHASKI, what), peer, theirs, ratio, limit, share))
     return found
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.engines import CHASKI, Engine, EngineError
 from benchmarks.record import Record, Run
-from benchmarks.roofline import measure
+from benchmarks.roofline import Limits, measure
 
 __all__ = ["Deadline", "run_in_turns", "warm_page_cache"]
 
@@ -55,12 +55,11 @@ def run_in_turns(
         missing = [engine for engine in engines if _is_missing(record, engine, number)]
         if missing and missing[0].name != CHASKI and engines[0].name == CHASKI:
             missing.insert(0, engines[0])
-        if missing:
-            record.limits += measure(record.workload.threads)
         for engine in missing:
             if not deadline.allows(_expected_seconds(record, engine)):
                 return False
-            _run(record, model, engine, number)
+            limits = measure(record.workload.threads) if engine is missing[0] else []
+            record.runs += _runs(record, model, engine, number, limits)
             save()
         if number == 1:
             for name in record.much_worse(whats, _NOT_RUN_AGAIN):
@@ -87,7 +86,7 @@ def _expected_seconds(record: Record, engine: Engine) -> float:
     return max(own or [run.seconds for run in record.runs], default=0.0)
 
 
-def _run(record: Record, model: Path, engine: Engine, number: int) -> None:
+def _runs(record: Record, model: Path, engine: Engine, number: int, limits: list[Limits]) -> Iterator[Run]:
     started = time.monotonic()
     try:
         measured = engine.measure(model, record.workload)
@@ -100,6 +99,6 @@ def _run(record: Record, model: Path, engine: Engine, number: int) -> None:
     seconds = round(time.monotonic() - started, 1)
     record.date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
     for name, values in measured.items():
-        record.runs.append(Run(number, name, seconds, values))
+        yield Run(number, name, seconds, values, limits if name == engine.name else [])
         rates = "".join(f"{values.get(what, 0):8.1f}" for what in ("prefill", "decode"))
         print(f"round {number}:{rates}  {name} ({seconds:.0f} s)", file=sys.stderr, flush=True)

@@ -29,12 +29,10 @@ def record(name: str, *runs: tuple[str, dict[str, float]], cpu: str = "A CPU") -
     number, kept = 0, []
     for engine, measured in runs:
         number += engine == "chaski"
-        kept.append(Run(number, engine, 1.0, measured))
+        kept.append(Run(number, engine, 1.0, measured, LIMITS if engine == "chaski" else []))
     machine = Machine(cpu, "avx512", 2)
     date = "2026-01-02 03:04"
-    return Record(
-        name, "file", 10**9, Workload(), "f16", machine, "1.0", "peer 2.0", date, COSTS, LIMITS, kept
-    )
+    return Record(name, "file", 10**9, Workload(), "f16", machine, "1.0", "peer 2.0", date, COSTS, kept)
 
 
 FAST = record(
@@ -74,6 +72,16 @@ def test_a_row_is_held_to_its_goals_and_to_the_machine() -> None:
     assert decode.limit == pytest.approx(30)
     assert decode.ratio == pytest.approx((28 / 25 + 24 / 24) / 2)
     assert decode.is_met is False, "26 of 30 tokens per second are less than 90 %"
+
+
+def test_shares_are_of_the_limits_just_before() -> None:
+    slow = [Limits("avx512", 2, 15e9, 200e9, None, 50e9)]
+    drifting = record("type-q8_0", ("chaski", values(400, 27)), ("chaski", values(100, 10)))
+    drifting.runs[1] = Run(2, "chaski", 1.0, values(200, 13.5), slow)
+    assert drifting.share("decode") == pytest.approx(0.9)
+    assert drifting.share("prefill") == pytest.approx(0.75)
+    assert drifting.limit("decode") == pytest.approx(22.5)
+    assert drifting.share("peak_memory") is None
 
 
 def test_lower_is_better_for_seconds() -> None:
