@@ -5,7 +5,7 @@ Each has chaski, the best setting of llama.cpp and what the machine allows, all 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -22,27 +22,21 @@ _OURS, _THEIRS, _LIMIT = "#c8452b", "#7d93a8", "#2b2b2b"
 _STYLE = Path(__file__).with_name("plots.mplstyle")
 
 
-def draw_all(records: Mapping[str, Record], folder: Path) -> list[Path]:
-    """Draw what there are records for -> the SVG files that were written."""
+def draw_all(records: Mapping[str, Record], names: Collection[str], folder: Path) -> list[Path]:
+    """Draw the plots of these names (type, batch, history) -> the SVG files that were written."""
     folder.mkdir(parents=True, exist_ok=True)
+    written = []
     with mpl.rc_context(fname=_STYLE):
-        figures = {
-            "type": _by_type(records),
-            "batch": _by_batch(records),
-            "history": _by_history(records),
-        }
-        written = []
-        for name, figure in figures.items():
-            if figure is not None:
-                figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-                written.append(folder / f"{name}.svg")
+        for name, draw in (("type", _by_type), ("batch", _by_batch), ("history", _by_history)):
+            if name in names:
+                path = folder / f"{name}.svg"
+                draw(records).savefig(path, metadata={"Date": None})
+                written.append(path)
     return written
 
 
-def _by_type(records: Mapping[str, Record]) -> Figure | None:
+def _by_type(records: Mapping[str, Record]) -> Figure:
     names = [kind for kind in TYPES if f"type-{kind.lower()}" in records]
-    if not names:
-        return None
     found = [records[f"type-{kind.lower()}"] for kind in names]
     figure, axes = _panels(2)
     for axis, what, title in zip(
@@ -86,10 +80,8 @@ def _bar(axis: Axes, x: float, width: float, value: float, color: str, label: st
     )
 
 
-def _by_batch(records: Mapping[str, Record]) -> Figure | None:
+def _by_batch(records: Mapping[str, Record]) -> Figure:
     points = {batch: records[f"batch-{batch}"] for batch in BATCHES if f"batch-{batch}" in records}
-    if len(points) < 2:
-        return None
     figure, (axis,) = _panels(1)
     _lines(axis, points, "decode")
     axis.set_xscale("log", base=2)
@@ -105,10 +97,8 @@ def _by_batch(records: Mapping[str, Record]) -> Figure | None:
     return figure
 
 
-def _by_history(records: Mapping[str, Record]) -> Figure | None:
+def _by_history(records: Mapping[str, Record]) -> Figure:
     points = {length: records[f"history-{length}"] for length in HISTORIES if f"history-{length}" in records}
-    if len(points) < 2:
-        return None
     figure, axes = _panels(2)
     _lines(axes[0], {length: record for length, record in points.items() if length}, "prefill")
     axes[0].set_title("Prefill, Q4_K_M")

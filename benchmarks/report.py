@@ -15,10 +15,10 @@ from benchmarks.engines import CHASKI
 from benchmarks.machine import Machine
 from benchmarks.record import LOWER_IS_BETTER, Record
 from benchmarks.roofline import Limits, median_limits, scaling
-from benchmarks.rows import BATCHES, HISTORIES, ROWS, Goal, Row
+from benchmarks.rows import BATCHES, HISTORIES, ROWS, TYPES, Goal, Row
 from benchmarks.suite import RESULTS
 
-__all__ = ["BEGIN", "END", "Comparison", "ReportError", "compared", "page_with", "report"]
+__all__ = ["BEGIN", "END", "Comparison", "ReportError", "compared", "drawable", "page_with", "report"]
 
 BEGIN = "<!-- measured: written by benchmarks/report.py -->"
 END = "<!-- end of what is measured -->"
@@ -92,13 +92,34 @@ def report(records: Mapping[str, Record]) -> str:
         _where(machine, list(records.values())),
         "### What the machine can do\n\n" + _limits_table(list(records.values())),
         "### Against llama.cpp\n\n" + _comparisons_table(asked),
-        "### By type\n\n![by type](plots/type.svg)",
-        "### By number of sequences\n\n![by number of sequences](plots/batch.svg)\n\n"
-        + _comparisons_table(_of([f"batch-{batch}" for batch in BATCHES], every)),
-        "### By length of history\n\n![by length of history](plots/history.svg)\n\n"
-        + _comparisons_table(_of([f"history-{history}" for history in HISTORIES], every)),
     ]
+    drawn = drawable(records)
+    if "type" in drawn:
+        parts.append("### By type\n\n![by type](plots/type.svg)")
+    if "batch" in drawn:
+        title = "By number of sequences"
+        parts.append(_section(title, "batch", _of([f"batch-{batch}" for batch in BATCHES], every)))
+    if "history" in drawn:
+        title = "By length of history"
+        parts.append(_section(title, "history", _of([f"history-{length}" for length in HISTORIES], every)))
     return "\n\n".join(parts)
+
+
+def drawable(records: Mapping[str, Record]) -> set[str]:
+    """The names of the plots that there are enough records for."""
+    points = {
+        "type": (1, [f"type-{kind.lower()}" for kind in TYPES]),
+        "batch": (2, [f"batch-{batch}" for batch in BATCHES]),
+        "history": (2, [f"history-{length}" for length in HISTORIES]),
+    }
+    return {
+        plot for plot, (least, names) in points.items() if sum(name in records for name in names) >= least
+    }
+
+
+def _section(title: str, plot: str, comparisons: Sequence[Comparison]) -> str:
+    table = _comparisons_table(comparisons)
+    return f"### {title}\n\n![{title.lower()}](plots/{plot}.svg)\n\n{table}"
 
 
 def page_with(page: str, measured: str) -> str:
@@ -228,7 +249,7 @@ def main() -> None:
     # What draws is heavy, and the tables do without it.
     from benchmarks.plots import draw_all
 
-    for path in draw_all(records, arguments.docs / "plots"):
+    for path in draw_all(records, drawable(records), arguments.docs / "plots"):
         print(path)
 
 

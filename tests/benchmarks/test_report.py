@@ -11,7 +11,7 @@ pytest.importorskip("gguf")
 from benchmarks.engines import Workload
 from benchmarks.machine import Machine
 from benchmarks.record import Record, Run
-from benchmarks.report import BEGIN, END, ReportError, compared, page_with, report
+from benchmarks.report import BEGIN, END, ReportError, compared, drawable, page_with, report
 from benchmarks.roofline import Costs, Limits
 from benchmarks.rows import ROWS, costs
 
@@ -135,6 +135,19 @@ def test_records_of_two_machines_make_no_page() -> None:
         report({"type-q4_k_m": FAST, "type-q8_0": other})
     with pytest.raises(ReportError, match="no records"):
         report({})
+
+
+def test_there_are_plots_of_what_was_measured(tmp_path: Path) -> None:
+    few = {"type-q4_k_m": FAST, "batch-1": FAST}
+    assert drawable(few) == {"type"}
+    assert "plots/type.svg" in report(few)
+    assert "plots/batch.svg" not in report(few)
+    both = few | {"batch-8": FAST}
+    assert "plots/batch.svg" in report(both)
+    plots = pytest.importorskip("benchmarks.plots", exc_type=ModuleNotFoundError)
+    drawn = plots.draw_all(both, drawable(both), tmp_path)
+    assert [path.name for path in drawn] == ["type.svg", "batch.svg"]
+    assert all(path.read_text().count('<g id="patch') > 2 for path in drawn)
 
 
 def test_only_what_is_between_the_marks_is_replaced() -> None:
