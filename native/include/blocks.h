@@ -6,6 +6,7 @@
 //   kOffset     a weight is scale * (code - kOffset) - min
 //   kMaxCode    codes are in 0..kMaxCode
 //   kMins       whether there are mins
+//   kShared     a line of codes serves as many runs of 32 elements, one behind the other: 1, 2, or 4
 //   codes<S, I>()   codes of elements 4 I .. 4 I + 3 of sub-block S; I < kSub / 4
 //   scale<S>(), min<S>()
 //
@@ -19,13 +20,15 @@
 
 namespace chaski::CHASKI_ISA {
 
-template <DType T, int kSubElements, int kCodeOffset, int kLargestCode, bool kHasMins = false>
+template <DType T, int kSubElements, int kCodeOffset, int kLargestCode, bool kHasMins = false,
+          int kSharedBy = 1>
 struct Block {
     static constexpr DType kType = T;
     static constexpr int kSub = kSubElements;
     static constexpr int kOffset = kCodeOffset;
     static constexpr int kMaxCode = kLargestCode;
     static constexpr bool kMins = kHasMins;
+    static constexpr int kShared = kSharedBy;
     static constexpr int kElements = find_format(T)->elements;
     static constexpr int kBytes = kLanes * find_format(T)->bytes;
 
@@ -33,9 +36,8 @@ struct Block {
 
     template <int F>
     CHASKI_INLINE const uint8_t* line(int unit = 0) const {
-        constexpr int kStart = field_start(T, F);
-        constexpr int kUnit = kLanes * find_format(T)->fields[F].unit;
-        return p + kStart + kUnit * unit;
+        constexpr Place kPlace = place_of(*find_format(T), F);
+        return p + kPlace.start + kPlace.step * unit;
     }
     template <int F>
     CHASKI_INLINE U8x64 load(int unit) const {
@@ -114,42 +116,43 @@ struct Q8_0 : Block<DType::Q8_0, 32, 128, 255> {
     }
 };
 
-// Two bits of a block of 256, S in sub-blocks of 16: byte 32 h + l holds elements 128 h + 32 j + l, j = 0..3.
-template <int S, int I>
-CHASKI_INLINE U8x64 pairs_of_256(const uint8_t* lines) {
-    return field<2 * (S / 2 % 4), 2>(load_u8(lines + 64 * (8 * (S / 8) + 4 * (S % 2) + I)));
+// Two bits, S in sub-blocks of 16: byte l of a half of 128 holds its elements 32 j + l, j = 0..3.
+template <int S>
+CHASKI_INLINE U8x64 pair_of_128(U8x64 codes) {
+    return field<2 * (S / 2 % 4), 2>(codes);
 }
 
 // Byte S of the scales: low nibble scale, high nibble min.
-struct Q2_K : Block<DType::Q2_K, 16, 0, 3, true> {
+struct Q2_K : Block<DType::Q2_K, 16, 0, 3, true, 4> {
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        return pairs_of_256<S, I>(line<0>());
+        return pair_of_128<S>(load<3>(8 * (S / 8) + 4 * (S % 2) + I));
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {
-        return load_f16(line<2>()) * to_f32(byte<S % 4>(field<0, 4>(load<1>(S / 4))));
+        return load_f16(line<0>()) * to_f32(byte<S % 4>(field<0, 4>(load<2>(S / 4))));
     }
     template <int S>
     CHASKI_INLINE F32x16 min() const {
-        return load_f16(line<3>()) * to_f32(byte<S % 4>(field<4, 4>(load<1>(S / 4))));
+        return load_f16(line<1>()) * to_f32(byte<S % 4>(field<4, 4>(load<2>(S / 4))));
     }
 };
 
 // Third bit of sub-block S = bit S / 2 of 32 bytes. Scales of 6 bits, less 32: four low bits in bytes 0-7
 // (low nibbles are scales 0-7, high nibbles 8-15), two high bits in bytes 8-11 (bits 0-1 are scales 0-3, bits
 // 2-3 scales 4-7, ...).
-struct Q3_K : Block<DType::Q3_K, 16, 4, 7> {
+struct Q3_K : Block<DType::Q3_K, 16, 4, 7, false, 4> {
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        return pairs_of_256<S, I>(line<0>()) | field<S / 2, 1, 2>(load<1>(4 * (S % 2) + I));
+        return pair_of_128<S>(load < S<8 ? 3 : 4>(4 * (S % 2) + I)) |
+               field<S / 2, 1, 2>(load<2>(4 * (S % 2) + I));
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {
         constexpr int kGroup = S / 4;
         const U8x64 sixes =
-            field<4 * (kGroup / 2), 4>(load<2>(kGroup % 2)) | field<2 * kGroup, 2, 4>(load<2>(2));
-        return load_f16(line<3>()) * to_f32(byte<S % 4>(sixes) + splat(-32));
+            field<4 * (kGroup / 2), 4>(load<0>(kGroup % 2)) | field<2 * kGroup, 2, 4>(load<0>(2));
+        return load_f16(line<1>()) * to_f32(byte<S % 4>(sixes) + splat(-32));
     }
 };
 
@@ -167,55 +170,56 @@ CHASKI_INLINE I32x16 k_min(const uint8_t* lines) {
     return byte<S % 4>(field<4, 4>(load_u8(lines + 128)) | field<6, 2, 4>(load_u8(lines + 64)));
 }
 
-// Nibbles of a block of 256: byte 32 c + l holds element 64 c + l (low) and 64 c + 32 + l (high).
-template <int S, int I>
-CHASKI_INLINE U8x64 nibbles_of_256(const uint8_t* lines) {
-    return field<4 * (S % 2), 4>(load_u8(lines + 64 * (8 * (S / 2) + I)));
+// Nibbles of 64: byte l holds element l (low) and 32 + l (high).
+template <int S>
+CHASKI_INLINE U8x64 nibble_of_64(U8x64 codes) {
+    return field<4 * (S % 2), 4>(codes);
 }
 
-struct Q4_K : Block<DType::Q4_K, 32, 0, 15, true> {
+struct Q4_K : Block<DType::Q4_K, 32, 0, 15, true, 2> {
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        return nibbles_of_256<S, I>(line<0>());
+        return nibble_of_64<S>(load<3>(8 * (S / 2) + I));
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {
-        return load_f16(line<2>()) * to_f32(k_scale<S>(line<1>()));
+        return load_f16(line<0>()) * to_f32(k_scale<S>(line<2>()));
     }
     template <int S>
     CHASKI_INLINE F32x16 min() const {
-        return load_f16(line<3>()) * to_f32(k_min<S>(line<1>()));
+        return load_f16(line<1>()) * to_f32(k_min<S>(line<2>()));
     }
 };
 
 // Fifth bit of sub-block S: bit S of 32 bytes.
-struct Q5_K : Block<DType::Q5_K, 32, 0, 31, true> {
+struct Q5_K : Block<DType::Q5_K, 32, 0, 31, true, 2> {
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        return nibbles_of_256<S, I>(line<0>()) | field<S, 1, 4>(load<1>(I));
+        const U8x64 pair = S < 2 ? load<4>(I) : load<5>(8 * (S / 2 - 1) + I);
+        return nibble_of_64<S>(pair) | field<S, 1, 4>(load<3>(I));
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {
-        return load_f16(line<3>()) * to_f32(k_scale<S>(line<2>()));
+        return load_f16(line<0>()) * to_f32(k_scale<S>(line<2>()));
     }
     template <int S>
     CHASKI_INLINE F32x16 min() const {
-        return load_f16(line<4>()) * to_f32(k_min<S>(line<2>()));
+        return load_f16(line<1>()) * to_f32(k_min<S>(line<2>()));
     }
 };
 
 // Halves of 128 elements, quarters of 32: byte l of the half's 64 low-bit bytes holds quarters 0 (low nibble)
 // and 2 (high), byte 32 + l quarters 1 and 3; two bits a quarter in byte l of the half's 32 high-bit bytes.
-struct Q6_K : Block<DType::Q6_K, 16, 32, 63> {
+struct Q6_K : Block<DType::Q6_K, 16, 32, 63, false, 4> {
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
         constexpr int kHalf = S / 8, kQuarter = S / 2 % 4, kUnit = 4 * (S % 2) + I;
-        return field<4 * (kQuarter / 2), 4>(load<0>(16 * kHalf + 8 * (kQuarter % 2) + kUnit)) |
-               field<2 * kQuarter, 2, 4>(load<1>(8 * kHalf + kUnit));
+        return field<4 * (kQuarter / 2), 4>(load<3 + 3 * kHalf + kQuarter % 2>(kUnit)) |
+               field<2 * kQuarter, 2, 4>(load<2 + 3 * kHalf>(kUnit));
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {
-        return load_f16(line<3>()) * to_f32(signed_byte<S % 4>(load<2>(S / 4)));
+        return load_f16(line<1>()) * to_f32(signed_byte<S % 4>(load<0>(S / 4)));
     }
 };
 
@@ -240,13 +244,13 @@ struct IQ4_NL : Block<DType::IQ4_NL, 32, 128, 241> {
 struct IQ4_XS : Block<DType::IQ4_XS, 32, 128, 241> {
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        return lookup(kIQ4Codes, nibbles_of_32<I>(line<0>(4 * S)));
+        return lookup(kIQ4Codes, nibbles_of_32<I>(line<3>(4 * S)));
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {
-        const I32x16 low = byte<S / 2>(field<4 * (S % 2), 4>(load<1>(0)));
-        const I32x16 high = shift_left<4>(bits<2 * S, 2>(load_u16(line<2>())));
-        return load_f16(line<3>()) * to_f32(low + high + splat(-32));
+        const I32x16 low = byte<S / 2>(field<4 * (S % 2), 4>(load<2>(0)));
+        const I32x16 high = shift_left<4>(bits<2 * S, 2>(load_u16(line<1>())));
+        return load_f16(line<0>()) * to_f32(low + high + splat(-32));
     }
 };
 

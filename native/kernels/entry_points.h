@@ -15,11 +15,11 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
                       int64_t n, const Output& out, void* scratch);
 void matmul_float(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                   const Output& out, void* scratch);
-int64_t scratch_bytes_quantized(int64_t n);
+int64_t scratch_bytes_quantized(int64_t k, int64_t n);
 // With tile registers; made only for the set that such processors also have.
 void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                           int64_t n, const Output& out, void* scratch);
-int64_t scratch_bytes_quantized_amx(int64_t n);
+int64_t scratch_bytes_quantized_amx(int64_t k, int64_t n);
 int64_t scratch_bytes_float(int64_t n);
 
 }  // namespace chaski::CHASKI_ISA

@@ -83,9 +83,11 @@ struct Quantized {
     };
 };
 
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                       int64_t n, const Output& out, void* scratch) {
-    if (stream_few<kStreamTokens>(w, panel_begin, panel_end, x, n, out)) return;
+    if (stream_few<kStreamTokens>(w, panel_begin, panel_end, x, n, out, scratch)) return;
     const Unpacker& u = unpacker_of(w.type);
     // 127 and 255 stand for all largest codes that dot4 treats alike.
     constexpr int kNarrow = 127, kWide = dot4_bias<255> == 0 ? kNarrow : 255;
@@ -97,7 +99,9 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
     product(u, w, panel_begin, panel_end, x, n, out, scratch);
 }
 
-int64_t scratch_bytes_quantized(int64_t n) { return product_scratch_bytes<Quantized<16, true, 127>>(n); }
+int64_t scratch_bytes_quantized(int64_t k, int64_t n) {
+    return larger(stream_scratch_bytes(k), product_scratch_bytes<Quantized<16, true, 127>>(n));
+}
 
 #if defined(__AVX512VNNI__)
 void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
@@ -111,9 +115,8 @@ void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_en
     asm volatile("tilerelease");
 }
 
-int64_t scratch_bytes_quantized_amx(int64_t n) {
-    const int64_t vectors = scratch_bytes_quantized(n), tiles = product_scratch_bytes<AmxQuantized<true>>(n);
-    return vectors > tiles ? vectors : tiles;
+int64_t scratch_bytes_quantized_amx(int64_t k, int64_t n) {
+    return larger(scratch_bytes_quantized(k, n), product_scratch_bytes<AmxQuantized<true>>(n));
 }
 #endif
 

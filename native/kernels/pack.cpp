@@ -44,39 +44,40 @@ CHASKI_INLINE Dwords4 even_then_odd(Dwords4 a) {
 // 16 bytes of each of four rows, to lanes 4 quad .. 4 quad + 3 of the units they belong to.
 template <int kUnit>
 CHASKI_INLINE void interleave_quad(const uint8_t* const (&rows)[kLanes], int64_t at, int quad, uint8_t* out,
-                                   Dwords4 flip) {
+                                   int step, Dwords4 flip) {
     Dwords4 row[4], column[4];
     for (int r = 0; r < 4; ++r) row[r] = read<Dwords4>(rows[4 * quad + r] + at) ^ flip;
     transpose_4x4(row, column);
     for (int j = 0; j < 4; ++j) {
         if constexpr (kUnit == 4) {
-            write(out + 64 * j + 16 * quad, column[j]);
+            write(out + step * j + 16 * quad, column[j]);
         } else {
             const auto halves =
                 __builtin_bit_cast(uint64_t __attribute__((vector_size(16))), even_then_odd(column[j]));
-            write(out + 64 * j + 8 * quad, static_cast<uint64_t>(halves[0]));
-            write(out + 64 * j + 32 + 8 * quad, static_cast<uint64_t>(halves[1]));
+            write(out + step * (2 * j) + 8 * quad, static_cast<uint64_t>(halves[0]));
+            write(out + step * (2 * j + 1) + 8 * quad, static_cast<uint64_t>(halves[1]));
         }
     }
 }
 
 template <int kUnit>
 CHASKI_INLINE void interleave(const uint8_t* const (&rows)[kLanes], int64_t at, int64_t bytes, Dwords4 flip,
-                              uint8_t* out) {
+                              uint8_t* out, int step) {
     int64_t done = 0;
     for (; done + 16 <= bytes; done += 16) {
         for (int quad = 0; quad < 4; ++quad)
-            interleave_quad<kUnit>(rows, at + done, quad, out + kLanes * done, flip);
+            interleave_quad<kUnit>(rows, at + done, quad, out + step * (done / kUnit), step, flip);
     }
     const auto flip_byte = static_cast<uint8_t>(flip[0]);
     for (; done < bytes; ++done) {
-        uint8_t* unit = out + kLanes * (done - done % kUnit) + done % kUnit;
+        uint8_t* unit = out + step * (done / kUnit) + done % kUnit;
         for (int r = 0; r < kLanes; ++r) unit[kUnit * r] = rows[r][at + done] ^ flip_byte;
     }
 }
 
+// `bytes` of a field to its units, `step` bytes from one to the next.
 CHASKI_INLINE void pack_field(const Field& field, const uint8_t* const (&rows)[kLanes], int64_t at,
-                              int64_t bytes, uint8_t* out) {
+                              int64_t bytes, uint8_t* out, int step) {
     const uint32_t flip = field.transform == Transform::kFlipSign ? 0x80808080u : 0;
     const Dwords4 flips = {flip, flip, flip, flip};
     if (field.transform == Transform::kSpreadBits) {
@@ -84,26 +85,29 @@ CHASKI_INLINE void pack_field(const Field& field, const uint8_t* const (&rows)[k
         for (int r = 0; r < kLanes; ++r) words[r] = read<uint32_t>(rows[r] + at);
         for (int r = 0; r < kLanes; ++r) write(out + 4 * r, spread_bits(words[r]));
     } else if (field.unit == 4) {
-        interleave<4>(rows, at, bytes, flips, out);
+        interleave<4>(rows, at, bytes, flips, out, step);
     } else if (field.unit == 2) {
-        interleave<2>(rows, at, bytes, flips, out);
+        interleave<2>(rows, at, bytes, flips, out, step);
     } else {
-        interleave<1>(rows, at, bytes, flips, out);
+        interleave<1>(rows, at, bytes, flips, out, step);
     }
 }
 
 static void pack_panel(const BlockFormat& format, const uint8_t* const (&rows)[kLanes], int64_t k,
                        uint8_t* panel) {
     if (format.elements == 1) {
-        pack_field(format.fields[0], rows, 0, k * format.bytes, panel);
+        pack_field(format.fields[0], rows, 0, k * format.bytes, panel, place_of(format, 0).step);
         return;
     }
+    Place places[kMaxFields];
+    for (int i = 0; i < kMaxFields; ++i) places[i] = place_of(format, i);
     for (int64_t block = 0; block < k / format.elements; ++block) {
-        for (const Field& field : format.fields) {
-            if (field.bytes == 0) break;
-            pack_field(field, rows, block * format.bytes + field.offset, field.bytes, panel);
-            panel += kLanes * field.bytes;
+        for (int i = 0; i < kMaxFields && format.fields[i].bytes > 0; ++i) {
+            const Field& field = format.fields[i];
+            pack_field(field, rows, block * format.bytes + field.offset, field.bytes, panel + places[i].start,
+                       places[i].step);
         }
+        panel += kLanes * format.bytes;
     }
 }
 

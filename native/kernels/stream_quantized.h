@@ -1,76 +1,116 @@
 // Few tokens, quantized weights: codes are used as they are unpacked, in registers, at the speed of memory.
+//
+// A panel is walked at ascending addresses, from its first byte to its last: then hardware prefetchers keep
+// up, and asking for memory ahead by instructions only costs time. So the sub-blocks that share lines of
+// codes are summed together:
+//
+//   for each run of 32 * kShared elements, line of codes, part of its bits:   integer sum of its sub-block
+//   then, for each sub-block of the run in ascending k:                       y += scale * sum
 #pragma once
 
 #include "blocks.h"
-#include "coefficients.h"
 #include "finish.h"
 #include "tiles.h"
 
 namespace chaski::CHASKI_ISA {
 
-// Memory is asked for this many bytes ahead; hardware prefetchers alone stop at the ends of pages.
-constexpr int kAhead = 2048;
+// What all panels need of N tokens, made once, in scratch memory: numbers for each token and sub-block.
+template <class Format, int N>
+struct FewTokens {
+    static constexpr int kBias = Format::kOffset - dot4_bias<Format::kMaxCode>;
+    const int8_t* values;
+    int64_t k;
+    int64_t subs;
+    int32_t* starts;  // [N][subs]: -bias * sum of values, where the integer sum starts
+    float* scales;    // [N][subs]
+    float* sums;      // [N][subs]: -(scale * sum of values), which multiplies the min
 
-// One block of 16 rows into the sums of N tokens; `first` is the sub-block of `c` that it starts with.
-template <class Format, class C, int N>
-CHASKI_INLINE void add_block(Format block, const C& c, int first, const int8_t* values, int64_t k,
-                             F32x16 (&y)[N]) {
-    constexpr int kSubs = Format::kElements / Format::kSub;
-    unroll<kSubs>([&](auto s) __attribute__((always_inline)) {
-        for (int line = s * Format::kBytes / kSubs; line < (s + 1) * Format::kBytes / kSubs; line += 64) {
-            __builtin_prefetch(block.p + kAhead + line);
+    FewTokens(const Activations& x, int64_t width, void* scratch)
+        : values(x.values),
+          k(width),
+          subs(width / Format::kSub),
+          starts(static_cast<int32_t*>(scratch)),
+          scales(reinterpret_cast<float*>(starts + N * subs)),
+          sums(scales + N * subs) {
+        for (int64_t i = 0; i < N * subs; ++i) {
+            const int total = Format::kSub == 16 ? x.sums[i] : x.sums[2 * i] + x.sums[2 * i + 1];
+            starts[i] = -kBias * total;
+            scales[i] = x.scales[i * Format::kSub / 32];
+            sums[i] = -(scales[i] * static_cast<float>(total));
         }
-        I32x16 isum[N];
-        for (int n = 0; n < N; ++n) isum[n] = splat(c.start[n][first + s]);
-        unroll<Format::kSub / 4>([&](auto i) __attribute__((always_inline)) {
-            const U8x64 codes = block.template codes<s.value, i.value>();
-            for (int n = 0; n < N; ++n) {
-                const auto x = read<int32_t>(values + n * k + Format::kSub * s + 4 * i);
-                isum[n] = dot4<Format::kMaxCode>(isum[n], codes, x);
-            }
+    }
+
+    CHASKI_INLINE F32x16 scale(int n, int64_t sub) const { return splat(scales[n * subs + sub]); }
+    CHASKI_INLINE F32x16 sum(int n, int64_t sub) const { return splat(sums[n * subs + sub]); }
+    CHASKI_INLINE I32x16 start(int n, int64_t sub) const {
+        return kBias == 0 ? splat(0) : splat(starts[n * subs + sub]);
+    }
+    // Four values from `element` of k on.
+    CHASKI_INLINE int32_t four(int n, int64_t element) const {
+        return read<int32_t>(values + n * k + element);
+    }
+};
+
+// Run number R of a block of 16 rows, whose first sub-block is number `sub` along k, into the sums of N
+// tokens.
+template <int R, class Format, int N>
+CHASKI_INLINE void add_run(Format block, const FewTokens<Format, N>& x, int64_t sub, F32x16 (&y)[N]) {
+    constexpr int kSub = Format::kSub, kShared = Format::kShared, kSubs = 32 * kShared / kSub;
+    I32x16 isum[kSubs][N];
+    unroll<kSubs * N>([&](auto i) __attribute__((always_inline)) {
+        isum[i / N][i % N] = x.start(i % N, sub + R * kSubs + i / N);
+    });
+    unroll<8 * kShared>([&](auto i) __attribute__((always_inline)) {
+        constexpr int kElement = 32 * (i % kShared) + 4 * (i / kShared), kS = kElement / kSub;
+        const U8x64 codes = block.template codes<R * kSubs + kS, kElement % kSub / 4>();
+        unroll<N>([&](auto n) __attribute__((always_inline)) {
+            const int32_t values = x.four(n, (sub + R * kSubs) * kSub + kElement);
+            isum[kS][n] = dot4<Format::kMaxCode>(isum[kS][n], codes, values);
         });
-        const F32x16 scale = block.template scale<s.value>();
-        for (int n = 0; n < N; ++n) y[n] = fma(to_f32(isum[n]), scale * splat(c.scale[n][first + s]), y[n]);
+    });
+    unroll<kSubs>([&](auto s) __attribute__((always_inline)) {
+        constexpr int kS = R * kSubs + s;
+        const F32x16 scale = block.template scale<kS>();
+        for (int n = 0; n < N; ++n) y[n] = fma(to_f32(isum[s][n]), scale * x.scale(n, sub + kS), y[n]);
         if constexpr (Format::kMins) {
-            const F32x16 min = block.template min<s.value>();
-            for (int n = 0; n < N; ++n) y[n] = fma(min, splat(c.sum[n][first + s]), y[n]);
+            const F32x16 min = block.template min<kS>();
+            for (int n = 0; n < N; ++n) y[n] = fma(min, x.sum(n, sub + kS), y[n]);
         }
     });
 }
 
 template <class Format, int N>
-static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, const Output& out) {
-    constexpr int kStep = 256;  // elements per filling of the coefficients
-    constexpr int kBias = Format::kOffset - dot4_bias<Format::kMaxCode>;
-    Coefficients<Format::kSub, Format::kMins, kStep / Format::kSub, N> c;
+static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, const Output& out,
+                   void* scratch) {
+    const FewTokens<Format, N> tokens(x, w.k, scratch);
     for (int64_t panel = begin; panel < end; ++panel) {
         Format block{{w.panels + panel * panel_bytes(w.type, w.k)}};
         F32x16 y[N];
         for (int n = 0; n < N; ++n) y[n] = splat(0.0f);
-        for (int64_t at = 0; at < w.k; at += kStep) {
-            const int elements = static_cast<int>(w.k - at < kStep ? w.k - at : kStep);
-            c.fill(x, w.k, 0, at, elements / Format::kSub, kBias);
-            for (int e = 0; e < elements; e += Format::kElements, block.p += Format::kBytes) {
-                add_block(block, c, e / Format::kSub, x.values + at + e, w.k, y);
-            }
+        for (int64_t at = 0; at < w.k; at += Format::kElements, block.p += Format::kBytes) {
+            unroll<Format::kElements / (32 * Format::kShared)>([&](auto r) __attribute__((always_inline)) {
+                add_run<r.value>(block, tokens, at / Format::kSub, y);
+            });
         }
         for (int n = 0; n < N; ++n) finish(y[n], out, n, kLanes * panel, rows_in_panel(w, panel));
     }
 }
 
+constexpr int64_t stream_scratch_bytes(int64_t k) { return 3 * sizeof(float) * kStreamTokens * (k / 16); }
+
 template <int N, class... Formats>
 static void stream_tokens(FormatList<Formats...>, const Matrix& w, int64_t begin, int64_t end,
-                          const Activations& x, const Output& out) {
-    ((w.type == Formats::kType ? stream<Formats, N>(w, begin, end, x, out) : void()), ...);
+                          const Activations& x, const Output& out, void* scratch) {
+    ((w.type == Formats::kType ? stream<Formats, N>(w, begin, end, x, out, scratch) : void()), ...);
 }
 
 // Whether n tokens were few enough, and are done.
 template <int N>
 static bool stream_few(const Matrix& w, int64_t begin, int64_t end, const Activations& x, int64_t n,
-                       const Output& out) {
+                       const Output& out, void* scratch) {
     if constexpr (N > 0) {
-        if (n < N) return stream_few<N - 1>(w, begin, end, x, n, out);
-        if (n == N) stream_tokens<N>(QuantizedFormats(), w, begin, end, x, out);
+        if (n < N) return stream_few<N - 1>(w, begin, end, x, n, out, scratch);
+        if (n == N) stream_tokens<N>(QuantizedFormats(), w, begin, end, x, out, scratch);
     }
     return n <= N;
 }

@@ -16,7 +16,7 @@ static void matmul(const Matrix& w, int64_t panel_begin, int64_t panel_end, cons
 
 template <auto kQuantized>
 static int64_t scratch_bytes(const Matrix& w, int64_t n) {
-    return is_quantized(w.type) ? kQuantized(n) : scratch_bytes_float(n);
+    return is_quantized(w.type) ? kQuantized(w.k, n) : scratch_bytes_float(n);
 }
 
 extern const Kernels kernels;
