@@ -137,13 +137,18 @@ def test_records_of_two_machines_make_no_page() -> None:
         report({})
 
 
-def test_there_are_plots_of_what_was_measured(tmp_path: Path) -> None:
+def test_plots_are_shown_where_there_is_enough() -> None:
     few = {"type-q4_k_m": FAST, "batch-1": FAST}
     assert drawable(few) == {"type"}
     assert "plots/type.svg" in report(few)
     assert "plots/batch.svg" not in report(few)
     both = few | {"batch-8": FAST}
     assert "plots/batch.svg" in report(both)
+
+
+@pytest.mark.slow
+def test_plots_are_drawn(tmp_path: Path) -> None:
+    both = {"type-q4_k_m": FAST, "batch-1": FAST, "batch-8": FAST}
     plots = pytest.importorskip("benchmarks.plots", exc_type=ModuleNotFoundError)
     drawn = plots.draw_all(both, drawable(both), tmp_path)
     assert [path.name for path in drawn] == ["type.svg", "batch.svg"]
