@@ -14,7 +14,7 @@ from typing import Any
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
 
-__all__ = ["Environment", "Variable", "variables"]
+__all__ = ["Environment", "Variable", "variables", "without_secrets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,12 @@ def _seconds(text: str) -> float:
         return parse_duration(text)
     except OptionError:
         raise ValueError("a duration such as 90s, 5m or 1h30m, or a number of seconds") from None
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment without the keys of this server, for processes that have no use for them."""
+    secret = {variable.name for variable in variables() if variable.parse is _secrets}
+    return {name: value for name, value in environment.items() if name not in secret}
 
 
 def _secrets(text: str) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ class Reach:
 
     def __post_init__(self) -> None:
         visible = self.visible
-        assert visible is None or visible > 0, f"{self!r} shows nothing"
+        if visible is not None and visible <= 0:  # files say how much
+            raise ValueError(f"{self!r} shows nothing")
         assert self.memory is None or (visible is not None and self.memory >= visible), (
             f"{self!r} keeps less than tokens see"
         )

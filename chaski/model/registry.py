@@ -11,6 +11,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerKind
 from chaski.ml.graph import Tensor, Weight
 from chaski.model.input import Inputs
+from chaski.model.metadata import blamed_on, check_metadata
 from chaski.model.pooling import Pooling
 
 __all__ = ["ARCHITECTURES", "Model", "build_model"]
@@ -66,11 +67,13 @@ class Model(Protocol):
 def build_model(file: GGUFFile) -> Model:
     """The model of the file's architecture, its weights declared but not bound yet.
 
-    Raises UnsupportedError for an architecture that has no file here.
+    Raises UnsupportedError for an architecture that has no file here, and ModelError for one that cannot be.
     """
     name = file.architecture
     if name not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
         raise UnsupportedError(f"{file.path}: architecture {name!r} is not supported; supported: {known}")
-    model: Model = import_module(f"chaski.model.arch.{ARCHITECTURES[name]}").Model(file)
+    check_metadata(file)
+    with blamed_on(file):
+        model: Model = import_module(f"chaski.model.arch.{ARCHITECTURES[name]}").Model(file)
     return model

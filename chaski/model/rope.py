@@ -49,6 +49,11 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
         dims=file.get(f"{arch}.rope.dimension_count", int, head_size),
         base=file.get(f"{arch}.rope.freq_base", float, 10000.0),
     )
+    if plain.dims % 2 or not 2 <= plain.dims <= head_size or not plain.base > 0:
+        raise ModelError(
+            f"{file.path}: {arch}.rope.dimension_count = {plain.dims} with the base {plain.base}: a head of "
+            f"{head_size} elements is turned in pairs, with a positive base"
+        )
     kind = file.get(f"{arch}.rope.scaling.type", str, "none")
     if kind == "none":
         return plain

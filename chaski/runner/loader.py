@@ -13,6 +13,7 @@ from chaski.kvcache import CacheSize, KVTypes
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.backend import Progress
 from chaski.ml.graph import DType
+from chaski.model.metadata import blamed_on
 from chaski.model.registry import Model, build_model
 from chaski.runner.engine import Engine
 from chaski.runner.llm import LLM
@@ -76,7 +77,8 @@ def load(
     try:
         types = kv_types(environment.kv_type if kv_type is None else kv_type, opened, file)
         _check_form(types, flash)
-        reserved = Reservation(network, file, opened, CacheSize(parallel, context, num_batch), types)
+        with blamed_on(file):
+            reserved = Reservation(network, file, opened, CacheSize(parallel, context, num_batch), types)
         reserved.needs.check()
         opened.load(progress)
     except BaseException:

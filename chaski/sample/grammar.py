@@ -28,6 +28,9 @@ Format = Literal["json"] | Mapping[str, Any]
 """`json` for any JSON object, or a JSON schema."""
 
 _NUM_KEPT = 32
+_MAX_SCHEMA = 1 << 18
+"""Characters of a schema at most. Compiling the worst ones of that length takes a second or two."""
+_REFUSED = "option format holds a schema that cannot be used"
 # A small model would write blanks for ever.
 _BLANKS = r"\n? {0,20}"
 
@@ -91,8 +94,7 @@ class GrammarCompiler:
 
         Raises OptionError for a schema that cannot be compiled; it says where.
         """
-        schema = {"type": "object"} if format == "json" else format
-        text = json.dumps(schema)
+        text = _text_of({"type": "object"} if format == "json" else format)
         with self._lock:
             matcher = self._kept.pop(text, None) or self._compiled(text)
             self._kept[text] = matcher
@@ -103,10 +105,13 @@ class GrammarCompiler:
     def _compiled(self, schema: str) -> LLMatcher:
         from llguidance import LLMatcher
 
-        grammar = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": _BLANKS})
+        try:
+            grammar = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": _BLANKS})
+        except ValueError as error:
+            raise OptionError(f"{_REFUSED}: {error}") from None
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            raise OptionError(f"option format holds a schema that cannot be used: {matcher.get_error()}")
+            raise OptionError(f"{_REFUSED}: {matcher.get_error()}")
         return matcher
 
     @cached_property
@@ -117,6 +122,17 @@ class GrammarCompiler:
         adapter = _Adapter(self._spelling, [*self._spelling.tokens, *missing])
         end_ids = sorted(self._spelling.end_ids)
         return LLTokenizer(TokenizerWrapper(adapter), n_vocab=self._size, eos_token=end_ids)
+
+
+def _text_of(schema: Mapping[str, Any]) -> str:
+    """A schema as JSON. Raises OptionError for one that is too deep or too long."""
+    try:
+        text = json.dumps(schema)
+    except RecursionError:
+        raise OptionError(f"{_REFUSED}: it is too deep") from None
+    if len(text) > _MAX_SCHEMA:
+        raise OptionError(f"{_REFUSED}: it has {len(text)} characters; at most {_MAX_SCHEMA} are taken")
+    return text
 
 
 class _Adapter:

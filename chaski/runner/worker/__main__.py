@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import resource
 import socket
 import sys
 import threading
@@ -31,6 +32,8 @@ Arrived = SimpleQueue[tuple[int, Message]]
 def main() -> None:
     """Load what the first message says, then answer calls until the parent closes the socket, or ends."""
     faulthandler.enable()
+    # What people wrote must not be left on the disk.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     link = Link(socket.socket(fileno=descriptor))

@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
 
+from chaski.env import without_secrets
 from chaski.errors import ChaskiError, WorkerError
 from chaski.ml.backend import Progress as ProgressCallback
 from chaski.runner.events import Text
@@ -198,7 +199,7 @@ def _spawn(end: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
         stdout=2,  # the standard output belongs to the parent's own data
         pass_fds=[end.fileno()],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": places},
+        env=without_secrets(os.environ) | {"PYTHONPATH": places},
         # Ctrl-C on a terminal goes to a whole group: what it means is for the parent to decide.
         process_group=0,
     )

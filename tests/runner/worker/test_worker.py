@@ -290,6 +290,17 @@ def test_its_log_goes_to_the_standard_error(tmp_path: Path, capfd: pytest.Captur
     assert out == ""
 
 
+def test_it_knows_no_keys_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CHASKI_API_KEYS", "CHASKI_ADMIN_KEYS"):
+        monkeypatch.setenv(name, "a-secret")
+    with Worker("guide", threads=1) as worker:
+        worker.info()
+        process = Path(f"/proc/{worker.pid}")
+        assert "a-secret" not in (process / "environ").read_text()
+        (limit,) = [line for line in (process / "limits").read_text().splitlines() if "core file" in line]
+        assert limit.split()[4:6] == ["0", "0"]
+
+
 # ---- ends ----
 
 

@@ -1,0 +1,70 @@
+"""What no file may say about a model, whatever its architecture: numbers that would break or exhaust us.
+
+A file comes from a stranger. Its sizes are held to the tensors that it really has, before anything is built
+from them; what its numbers contradict in each other is found when the model is built, and is its fault too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from chaski.errors import ChaskiError, ModelError
+from chaski.formats.gguf import GGUFFile
+
+__all__ = ["blamed_on", "check_metadata"]
+
+_MAX_NUMBER = 2**31 - 1
+# Sizes of tensors, so none can be larger than the largest side of any.
+_SIZES = ("embedding_length", "head_count", "head_count_kv", "key_length", "value_length", "expert_count")
+_DIVISORS = ("block_count", "embedding_length", "attention.head_count", "rope.dimension_count")
+
+
+def check_metadata(file: GGUFFile) -> None:
+    """Raises ModelError for a number of the architecture that no model can have."""
+    prefix = f"{file.architecture}."
+    largest = max((side for tensor in file.tensors.values() for side in tensor.shape), default=0)
+    for key in file.metadata:
+        if key.startswith(prefix):
+            name = key.removeprefix(prefix)
+            limit = _limit(name, largest, len(file.tensors))
+            least = 1 if name in _DIVISORS and not isinstance(file.metadata[key], np.ndarray) else 0
+            for number in _numbers(file.metadata[key]):
+                _check(file, key, number, least, limit)
+
+
+@contextmanager
+def blamed_on(file: GGUFFile) -> Iterator[None]:
+    """Raise ModelError where numbers of the file do not fit together while a model is built from them."""
+    try:
+        yield
+    except ChaskiError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(f"{file.path}: its metadata and its tensors make no model: {error}") from error
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    if isinstance(value, np.ndarray):
+        yield from value.tolist()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+def _limit(name: str, largest: int, num_tensors: int) -> int:
+    if name == "block_count":
+        return num_tensors
+    is_size = name.rpartition(".")[2] in _SIZES or name == "rope.dimension_count"
+    return largest if is_size else _MAX_NUMBER
+
+
+def _check(file: GGUFFile, key: str, number: int | float, least: int, limit: int) -> None:
+    if isinstance(number, float):
+        if not math.isfinite(number):
+            raise ModelError(f"{file.path}: {key} is {number}; it must be a finite number")
+    elif not least <= number <= limit:
+        raise ModelError(f"{file.path}: {key} is {number}; with these tensors it must be {least} to {limit}")
