@@ -12,7 +12,7 @@ from chaski.runner.options import GenerateOptions, parse_options
 from chaski.store.model import StoredModel
 from chaski.store.parameters import DEPRECATED, Parameter
 
-__all__ = ["Defaults"]
+__all__ = ["Defaults", "no_renderer"]
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ class Defaults:
     loading   settings of the file's loading, such as num_ctx
     template  how a conversation is written, in Go's template language; None for the way of the file
     opening   the turns that every conversation begins with
+    renderer  the named way of writing conversations that the model asks for; it is not here
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class Defaults:
     template: str | None = None
     system: str | None = None
     opening: Sequence[Mapping[str, str]] = ()
+    renderer: str = ""
 
     @classmethod
     def of(cls, model: StoredModel) -> Defaults:
@@ -55,13 +57,22 @@ class Defaults:
             for key, value in model.parameters.items()
             if key in _LOADING - {"use_mmap"}
         }
-        return cls(options, loading, _template(model, name), model.system, model.messages)
+        renderer = model.config.renderer
+        return cls(options, loading, _template(model, name), model.system, model.messages, renderer)
 
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The messages behind the model's own; its system message only where theirs is not the first."""
         has_system = bool(messages) and messages[0].get("role") == "system"
         system = [{"role": "system", "content": self.system}] if self.system and not has_system else []
         return [*system, *self.opening, *messages]
+
+
+def no_renderer(name: str, renderer: str) -> str:
+    """What to say where nothing stands for a renderer: the file of the model brings no template."""
+    return (
+        f"{name or 'the model'} asks for the renderer {renderer!r}, which this version does not have, and "
+        "its file brings no template; create it anew from this one with a TEMPLATE"
+    )
 
 
 def _template(model: StoredModel, name: str) -> str | None:

@@ -16,7 +16,7 @@ from chaski.model.pooling import Pooling
 from chaski.runner.conversation import shortened
 from chaski.runner.generation import Shift
 from chaski.runner.options import Limits, parse_options
-from chaski.runner.stored import Defaults
+from chaski.runner.stored import Defaults, no_renderer
 from chaski.sample import SamplingOptions
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ class Writing(ABC):
 
         if self.defaults.template:
             return GoTemplate(self.defaults.template)
+        if self.chat_template is None and self.defaults.renderer:
+            raise UnsupportedError(no_renderer(self._name, self.defaults.renderer))
         if self.chat_template is None:
             _log.warning("%s has no chat template: it gets plain text, without roles", self._name)
             return PlainTemplate()

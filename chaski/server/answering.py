@@ -25,7 +25,7 @@ from chaski.server.options import Options, read_options
 from chaski.server.prompts import TOO_LONG, Prompt, Turns, conversation_prompt, encode, text_prompt
 from chaski.server.scores import score_of
 from chaski.server.settings import Settings
-from chaski.server.templates import Writer, go_writer
+from chaski.server.templates import Writer, go_writer, plain_writer
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish, Wish
 from chaski.text.parsers import Parser, Piece, Thinking, ToolCall, parser_for
 
@@ -129,7 +129,7 @@ class Answering:
         job = await self._job(wish, client)
         _require(not job.facts.is_embedding, f'"{wish.model}" does not support generate')
         _require(not wish.images, _lacks(job, "vision"))
-        writer = go_writer(wish.template, job.facts) if wish.template else job.facts.writer
+        writer = _writer(job, wish)
         _require(not wish.suffix or wish.raw or "insert" in writer.capabilities, _lacks(job, "insert"))
         is_plain = wish.raw or bool(wish.suffix)
         think = None if is_plain else _think(job, writer, wish.think, False)
@@ -298,6 +298,13 @@ def _until_second_call(pieces: Sequence[Piece], called: bool) -> list[Piece]:
             kept.append(piece)
         called = called or isinstance(piece, ToolCall)
     return kept
+
+
+def _writer(job: _Job, wish: GenerateWish) -> Writer:
+    """How the prompt is written. A raw one needs no template, nor that of the model to be readable."""
+    if wish.raw:
+        return plain_writer()
+    return go_writer(wish.template, job.facts) if wish.template else job.facts.writer
 
 
 def _think(job: _Job, writer: Writer, think: bool | str | None, drops: bool) -> bool | str | None:

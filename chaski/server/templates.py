@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chaski.errors import UnsupportedError
+from chaski.runner.stored import no_renderer
 
 if TYPE_CHECKING:
     from chaski.server.catalog import Facts
     from chaski.text.parsers import Parser
     from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
 
-__all__ = ["GoWriter", "JinjaWriter", "Writer", "choose_writer"]
+__all__ = ["GoWriter", "JinjaWriter", "Writer", "choose_writer", "go_writer", "plain_writer"]
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
@@ -86,11 +87,13 @@ class JinjaWriter(Writer):
 
 
 def choose_writer(facts: Facts) -> Writer:
-    """The way of a model. Raises TemplateError."""
+    """The way of a model. Raises TemplateError, or UnsupportedError where it names one that is not there."""
     model = facts.model
     jinja = None if facts.jinja is None else _jinja_writer(facts, facts.jinja)
+    if model.config.renderer and jinja is None:
+        raise UnsupportedError(no_renderer(model.name.short if model.name else "", model.config.renderer))
     if model.template is None or (jinja is not None and model.config.renderer):
-        return jinja or _plain_writer(facts)
+        return jinja or plain_writer()
     go = go_writer(model.template, facts)
     is_richer = jinja is not None and set(jinja.capabilities) - {"insert"} > set(go.capabilities) - {"insert"}
     return jinja if jinja is not None and is_richer else go
@@ -121,19 +124,27 @@ def _jinja_writer(facts: Facts, source: str) -> JinjaWriter:
     return JinjaWriter(names, parser, tags, "", ChatTemplate(source, facts.bos, facts.eos))
 
 
-def _plain_writer(facts: Facts) -> JinjaWriter:
+def plain_writer() -> JinjaWriter:
+    """Without any template."""
     from chaski.text.template import PlainTemplate
 
     return JinjaWriter((), "passthrough", template=PlainTemplate())
 
 
 def _parser(facts: Facts, source: str) -> str:
-    """The format that Ollama stored with the model, where it is known here; else what the template shows."""
+    """The format that was stored with the model; else what the template shows. Raises UnsupportedError."""
     from chaski.text.parsers import choose_format
     from chaski.text.parsers.formats import FORMATS
 
     named = facts.model.config.parser
-    return named if named in FORMATS else choose_format(source, facts.architecture)
+    if not named:
+        return choose_format(source, facts.architecture)
+    if named not in FORMATS:
+        raise UnsupportedError(
+            f"the model asks for the parser {named!r}, which this version does not know; create it anew from "
+            f"this one with a PARSER that it knows: {', '.join(FORMATS)}"
+        )
+    return named
 
 
 def _thinking_variables(think: bool | str) -> dict[str, object]:

@@ -13,6 +13,7 @@ from chaski.errors import OptionError, SamplingError, UnsupportedError
 from chaski.runner.stored import Defaults
 from chaski.store.model import StoredModel
 from tests.store.stores import put_by_hand, snapshot
+from tests.tiny_llama import write_tiny_llama
 
 SHORT = {"temperature": 0, "num_predict": 5}
 HELLO = {"role": "user", "content": "hello"}
@@ -75,6 +76,16 @@ def test_a_renderer_that_is_not_there(root: Path, tiny_llama: Path, caplog: pyte
     with caplog.at_level(logging.WARNING), chaski.load(tiny_llama) as plain, chaski.load("mine") as mine:
         assert mine.chat([HELLO], **SHORT).token_ids == plain.chat([HELLO], **SHORT).token_ids
     assert "mine:latest asks for the renderer qwen3-coder" in caplog.text
+
+
+def test_a_renderer_that_nothing_stands_for(root: Path, tmp_path: Path) -> None:
+    bare = write_tiny_llama(tmp_path / "bare.gguf", chat_template=None)
+    layers = {"model": bare.read_bytes(), "template": b"{{ .Prompt }}"}
+    put_by_hand(root, "registry.ollama.ai/library/bare/latest", layers, b'{"renderer":"qwen3-coder"}')
+    with chaski.load("bare") as model:
+        assert model.generate("hello", **SHORT).text is not None
+        with pytest.raises(chaski.UnsupportedError, match="asks for the renderer 'qwen3-coder'"):
+            model.chat([HELLO], **SHORT)
 
 
 @pytest.mark.parametrize(

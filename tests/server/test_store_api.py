@@ -146,6 +146,21 @@ def test_hostile_files_are_refused(server: Running) -> None:
     assert server.get("/").status == 200
 
 
+@pytest.mark.parametrize("kind", ["renderer", "parser"])
+def test_names_that_are_not_known_are_told(server: Running, tmp_path: Path, kind: str) -> None:
+    """Not plain text without roles, nor an answer that nobody took apart."""
+    template = None if kind == "renderer" else "{{ messages }}"
+    data = write_tiny_llama(tmp_path / "named.gguf", chat_template=template).read_bytes()
+    server.post(f"/api/blobs/{digest_of(data)}", data)
+    made = {"model": "named", "files": {"a.gguf": digest_of(data)}, kind: "from-the-future"}
+    assert server.post("/api/create", made | {"stream": False}).json == {"status": "success"}
+    asked = {"model": "named", "messages": [{"role": "user", "content": "x"}]}
+    reply = server.post("/api/chat", asked)
+    assert reply.status == 400
+    assert f"the {kind} 'from-the-future', which this version does not" in reply.error
+    assert server.post("/api/generate", {"model": "named", "prompt": "x", "raw": True}).status == 200
+
+
 def test_templates_of_files_are_in_a_sandbox(server: Running, tmp_path: Path) -> None:
     """A chat template that ran code was CVE-2024-34359."""
     evil = "{{ messages.__class__.__base__.__subclasses__() }}"

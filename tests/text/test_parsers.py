@@ -62,6 +62,11 @@ def parsed(format, portions, tools=TOOLS, prompt="", **options):
 ROME = '{"name": "get_weather", "arguments": {"city": "Rome"}}'
 DEEP = '{"name": "get_weather", "arguments": {"city": "</tool_call>\\" {", "deep": {"a": [1, "]"]}}}'
 DEEP_CALL = ToolCall("get_weather", {"city": '</tool_call>" {', "deep": {"a": [1, "]"]}})
+ATEM = (
+    '<atem:function_calls>\n<atem:invoke name="get_weather">\n<atem:parameter name="city">Rome'
+    "</atem:parameter>\n</atem:invoke>\n</atem:function_calls>"
+)
+NO_ATEM = '<atem:function_calls><atem:invoke name="now"></atem:invoke></atem:function_calls>'
 BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 
 CASES = [
@@ -218,6 +223,37 @@ CASES = [
     ("harmony", " to=functions.now<|channel|>commentary json<|message|>{}", [NOW]),
     ("harmony", "<|channel|>commentary to=functions.now<|message|>oops<|call|>", [Content("oops")]),
     ("harmony", "Plain", [Content("Plain")]),
+    ("glimmer", " to=user<|message|>Hello<|eot|>", [Content("Hello")]),
+    ("glimmer", "<|message|>Hello", [Content("Hello")]),
+    (
+        "glimmer",
+        f" to=self<|message|>hm<|eom|><|start|>assistant to=get_weather<|message|>{ATEM}<|eom|>"
+        f"<|start|>assistant to=now<|message|>{NO_ATEM}<|eot|>",
+        [Thinking("hm"), CALL, NOW],
+    ),
+    (
+        "glimmer",
+        " to=get_weather.get_weather<|message|><atem:function_calls>"
+        '<atem:invoke name="get_weather.get_weather">'
+        '<atem:parameter name="city"> <|eot|> <|start|>assistant to=user<|message|></atem:parameter>\n'
+        '<atem:parameter name="days">3</atem:parameter></atem:invoke></atem:function_calls><|eot|>',
+        [ToolCall("get_weather", {"city": " <|eot|> <|start|>assistant to=user<|message|>", "days": 3})],
+    ),
+    ("glimmer", ' to=now<|message|>{"city":"SF"}<|eot|>', [Content('{"city":"SF"}')]),
+    (
+        "laguna",
+        "<think>hm</think><tool_call>get_weather\n<arg_key>city</arg_key>\n"
+        "<arg_value>Rome</arg_value>\n</tool_call>",
+        [Thinking("hm"), CALL],
+    ),
+    ("laguna", f"<tool_call>\n{ROME}\n</tool_call>", [CALL]),
+    ("laguna", '<tool_call>get_weather\n{"city": "Rome"}</tool_call>', [CALL]),
+    ("laguna", "<tool_call>get_weather\n{oops</tool_call>", None),
+    ("poolside-v1", f"<tool_call>{ROME}</tool_call>", [CALL]),
+    ("glm-ocr", "<think>is text", [Content("<think>is text")]),
+    ("glm-ocr", "<tool_call>now</tool_call>", [NOW]),
+    ("ornith", "<think>hm</think><tool_call><function=now></function></tool_call>", [Thinking("hm"), NOW]),
+    ("nemotron-3.5-nano", "<tool_call><function=now></function></tool_call>", [NOW]),
     ("passthrough", f"<think>{ROME}", [Content(f"<think>{ROME}")]),
 ]
 
@@ -364,8 +400,8 @@ class TestChoice:
         assert GoTemplate(FAMILIES["qwen"]).thinking_tags() == tags_in(FAMILIES["qwen"])
 
     def test_no_such_format(self):
-        with pytest.raises(UnsupportedError, match="no parser 'laguna'; there are bare-json"):
-            parser_for("laguna")
+        with pytest.raises(UnsupportedError, match="no parser 'from-the-future'; there are bare-json"):
+            parser_for("from-the-future")
 
     def test_no_mark_begins_another(self):
         for format in FORMATS.values():

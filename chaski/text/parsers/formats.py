@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chaski.errors import UnsupportedError
+from chaski.text.parsers.glimmer import GlimmerParser
 from chaski.text.parsers.harmony import HarmonyParser
 from chaski.text.parsers.pieces import Parser
 from chaski.text.parsers.readers import (
@@ -20,6 +21,7 @@ from chaski.text.parsers.readers import (
     read_known_json,
     read_named_json,
     read_pairs,
+    read_pairs_or_json,
     read_parameters,
     read_python,
 )
@@ -75,9 +77,12 @@ _FUNCTION_GEMMA = Format(
     (Block("<start_function_call>", "<end_function_call>", read_braces("<escape>"), quoted=False),)
 )
 _GLM = Format((Block("<tool_call>", "</tool_call>", read_pairs, quoted=False),))
+_GLM_OCR = Format(_GLM.blocks, thinking=None)
+_LAGUNA = Format((Block("<tool_call>", "</tool_call>", read_pairs_or_json, quoted=False),))
 _LFM2 = Format((Block("<|tool_call_start|>", "<|tool_call_end|>", read_python),))
 _OLMO3 = Format((Block("<function_calls>", "</function_calls>", read_python),))
 _HARMONY = Format(thinking=None)
+_GLIMMER = Format(thinking=None)
 
 FORMATS: Mapping[str, Format] = {
     "bare-json": Format(_BARE_JSON),
@@ -89,18 +94,24 @@ FORMATS: Mapping[str, Format] = {
     "gemma3": _GEMMA3,
     "gemma4": _GEMMA4,
     "gemma4-no-thinking": _GEMMA4,
+    "glimmer": _GLIMMER,
     "glm-4.7": _GLM,
+    "glm-ocr": _GLM_OCR,
     "harmony": _HARMONY,
     "hermes": _HERMES,
+    "laguna": _LAGUNA,
     "lfm2": _LFM2,
     "lfm2-thinking": _LFM2,
     "llama3": _LLAMA,
     "ministral": _MISTRAL,
     "mistral": _MISTRAL,
     "nemotron-3-nano": _CODER,
+    "nemotron-3.5-nano": _CODER,
     "olmo3": _OLMO3,
     "olmo3-think": _OLMO3,
+    "ornith": _CODER,
     "passthrough": Format(thinking=None),
+    "poolside-v1": _LAGUNA,
     "qwen3": _HERMES,
     "qwen3-coder": _CODER,
     "qwen3-thinking": _HERMES,
@@ -162,6 +173,8 @@ def parser_for(
         raise UnsupportedError(f"there is no parser {name!r}; there are {', '.join(FORMATS)}")
     if format is _HARMONY:
         return HarmonyParser(prompt)
+    if format is _GLIMMER:
+        return GlimmerParser(tools, prompt)
     tags = (thinking_tags or format.thinking) if thinking else None
     blocks = format.blocks if tools else ()
     if tools and tool_call_tag and all(block.opening != tool_call_tag for block in blocks):

@@ -114,6 +114,17 @@ def read_pairs(text: str, tools: Tools) -> list[ToolCall] | None:
     return [_typed_call(name, [(key, value.strip()) for key, value in _PAIR.findall(text)], tools)]
 
 
+def read_pairs_or_json(text: str, tools: Tools) -> list[ToolCall] | None:
+    """Laguna: as GLM, or as JSON with the name in it, or with the name on a line before its arguments."""
+    name, _, arguments = text.strip().partition("\n")
+    if text.lstrip().startswith("{"):
+        return read_json(text, tools)
+    if arguments.lstrip().startswith("{"):
+        found = read_arguments(arguments)
+        return None if found is None or not name.strip() else [ToolCall(name.strip(), found)]
+    return read_pairs(text, tools)
+
+
 def read_braces(quote: str) -> Reader:
     """Gemma: `call:f{a:<escape>text<escape>,b:3}`, where `quote` stands on both sides of text."""
 

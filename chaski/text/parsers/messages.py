@@ -1,0 +1,95 @@
+"""Formats in which an answer is a row of messages, each with a header that says what it is for.
+
+`<|start|>assistant HEADER<|message|>TEXT<|end|>`, and so on. The prompt ends inside of the first header. What
+headers mean, and how calls are written, is a format's own matter.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from chaski.text.parsers.pieces import Content, Piece, Thinking
+from chaski.text.parsers.stream import held_back
+
+_START = "<|start|>"
+_MESSAGE = "<|message|>"
+
+
+class MessageParser(ABC):
+    """Reads headers and messages in turn. It begins where the prompt ends, which is inside of a header."""
+
+    def __init__(self, ends: tuple[str, ...], prompt: str = "") -> None:
+        """`prompt` is the text before the answer: a header or a message that it has begun goes on."""
+        self._ends = (*ends, _START)
+        self._begun, in_message, _ = prompt.rpartition(_START)[2].partition(_MESSAGE)
+        self._header = self._begun if in_message else None  # None while a header is read
+        self._buffer = ""
+
+    def feed(self, text: str) -> list[Piece]:
+        """What is certain now."""
+        self._buffer += text
+        return list(self._pieces())
+
+    def flush(self) -> list[Piece]:
+        """The rest. A header whose message never came is shown as it is."""
+        rest, self._buffer = self._buffer, ""
+        if self._header is None:
+            return [Content(rest)] if rest.strip() else []
+        return list(self._shown(self._header, rest))
+
+    @abstractmethod
+    def is_thinking(self, header: str) -> bool:
+        """Whether the message is not for the user."""
+
+    @abstractmethod
+    def is_call(self, header: str) -> bool:
+        """Whether the message is a call, which only goes out whole."""
+
+    @abstractmethod
+    def call(self, header: str, text: str) -> list[Piece]:
+        """The call that the message is; as content where it cannot be read."""
+
+    def end_of_call(self, text: str) -> int | None:
+        """Where the text of a call is over, and the signs of ends count again; None: not yet."""
+        return 0
+
+    def _pieces(self) -> Iterator[Piece]:
+        while True:
+            if self._header is None:
+                header, found, rest = self._buffer.partition(_MESSAGE)
+                if not found:
+                    return
+                self._header, self._buffer = self._begun + header, rest
+                self._begun = ""
+            found_end = self._end(self._header)
+            if found_end is None:
+                yield from self._streamed(self._header)
+                return
+            position, end = found_end
+            text, self._buffer = self._buffer[:position], self._buffer[position + len(end) :]
+            yield from self._shown(self._header, text)
+            self._header = None
+
+    def _end(self, header: str) -> tuple[int, str] | None:
+        """Where the message ends, and by which sign."""
+        begin = self.end_of_call(self._buffer) if self.is_call(header) else 0
+        if begin is None:
+            return None
+        positions = [(self._buffer.find(end, begin), end) for end in self._ends]
+        return min(((position, end) for position, end in positions if position >= 0), default=None)
+
+    def _streamed(self, header: str) -> Iterator[Piece]:
+        """What of the message can go out now."""
+        if self.is_call(header):
+            return
+        kept = held_back(self._buffer, self._ends)
+        text = self._buffer[: len(self._buffer) - kept]
+        self._buffer = self._buffer[len(text) :]
+        yield from self._shown(header, text)
+
+    def _shown(self, header: str, text: str) -> Iterator[Piece]:
+        if self.is_call(header):
+            yield from self.call(header, text)
+        elif text:
+            yield Thinking(text) if self.is_thinking(header) else Content(text)
