@@ -31,7 +31,7 @@ class Defaults:
     loading   settings of the file's loading, such as num_ctx
     template  how a conversation is written, in Go's template language; None for the way of the file
     opening   the turns that every conversation begins with
-    renderer  the named way of writing conversations that the model asks for; it is not here
+    renderer  the named way of writing conversations that the model asks for, if its file brings none
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +79,7 @@ def _template(model: StoredModel, name: str) -> str | None:
     """The store's template, but not beside a renderer: what stands there is no whole template."""
     if not model.config.renderer:
         return model.template
-    note = "%s asks for the renderer %s, which is not there; the template of its file is used"
+    note = "%s asks for the renderer %s; the template of its file is used where it has one"
     _log.warning(note, name, model.config.renderer)
     return None
 

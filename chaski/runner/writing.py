@@ -100,15 +100,18 @@ class Writing(ABC):
     def template(self) -> ChatTemplate | GoTemplate | PlainTemplate:
         """The chat template, ready to render; for a file without one, plain text and a warning in the log."""
         from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
+        from chaski.text.template.renderers import RENDERERS
 
         if self.defaults.template:
             return GoTemplate(self.defaults.template)
-        if self.chat_template is None and self.defaults.renderer:
-            raise UnsupportedError(no_renderer(self._name, self.defaults.renderer))
-        if self.chat_template is None:
-            _log.warning("%s has no chat template: it gets plain text, without roles", self._name)
-            return PlainTemplate()
-        return ChatTemplate(self.chat_template, self._spelling("bos"), self._spelling("eos"))
+        renderer = self.defaults.renderer
+        source = self.chat_template or RENDERERS.get(renderer)
+        if source is not None:
+            return ChatTemplate(source, self._spelling("bos"), self._spelling("eos"))
+        if renderer:
+            raise UnsupportedError(no_renderer(self._name, renderer))
+        _log.warning("%s has no chat template: it gets plain text, without roles", self._name)
+        return PlainTemplate()
 
     def continuation(self, prompt: str | Items[int], options: Mapping[str, Any]) -> Wanted:
         """What continues `prompt`. Raises OptionError for one that does not fit, unless `truncate` is set."""

@@ -41,6 +41,7 @@ class Facts:
 
     def __init__(self, model: StoredModel) -> None:
         from chaski.formats.gguf import open_gguf
+        from chaski.text.template.renderers import RENDERERS
 
         self.model = model
         with open_gguf(model.path) as file:
@@ -48,7 +49,7 @@ class Facts:
             self.trained_context = file.get(f"{self.architecture}.context_length", int, 0)
             self.embedding_length = file.get(f"{self.architecture}.embedding_length", int, 0)
             self.is_embedding = file.get(f"{self.architecture}.pooling_type", int, 0) != 0
-            self.jinja = file.get("tokenizer.chat_template", str, None)
+            self.jinja = file.get("tokenizer.chat_template", str, RENDERERS.get(model.config.renderer))
             self.bos_id = file.get("tokenizer.ggml.bos_token_id", int, None)
             tokens = file.get("tokenizer.ggml.tokens", list[str], ())
             ids = (self.bos_id, file.get("tokenizer.ggml.eos_token_id", int, None))
