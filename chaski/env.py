@@ -42,6 +42,12 @@ def _word(text: str) -> str:
     return text.lower()
 
 
+def _engine(text: str) -> str:
+    if text not in ("native", "llama.cpp"):
+        raise ValueError("native or llama.cpp")
+    return text
+
+
 def _switch(text: str) -> bool:
     words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False}
     if text.lower() not in words:
@@ -134,6 +140,22 @@ class Environment:
         _word,
         default="auto",
         unset="the fastest",
+    )
+
+    engine: str | None = _variable(
+        "CHASKI_ENGINE",
+        "name",
+        "native or llama.cpp: the engine of all models that do not ask for one themselves",
+        _engine,
+        unset="native for the architectures that it has, llama.cpp for others where it is installed",
+    )
+    new_engine: bool = _variable(
+        "OLLAMA_NEW_ENGINE",
+        "switch",
+        "on: the native engine, never llama.cpp, as CHASKI_ENGINE=native",
+        _switch,
+        default=False,
+        unset="off",
     )
 
     models: str | None = _variable(

@@ -48,6 +48,7 @@ def load_model(
     parallel: int | None = None,
     num_batch: int = 512,
     backend: str = "cpu",
+    engine: str | None = None,
 ) -> LLM:
     """`chaski.load` with a progress bar."""
     from chaski.runner.loader import load
@@ -60,5 +61,6 @@ def load_model(
             parallel=parallel,
             num_batch=num_batch,
             backend=backend,
+            engine=engine,
             progress=bar,
         )

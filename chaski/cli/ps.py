@@ -28,11 +28,12 @@ def command(prefix: str) -> None:
             _processor(model.get("size", 0), model.get("size_vram", 0)),
             model.get("context_length", ""),
             _until(model.get("expires_at", "")),
+            model.get("engine", ""),
         )
         for model in running_server().get("/api/ps")["models"]
         if model["name"].lower().startswith(prefix.lower())
     ]
-    click.echo(table([("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"), *rows], indent=""))
+    click.echo(table([("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "ENGINE"), *rows], indent=""))
 
 
 def _processor(size: int, on_gpu: int) -> str:

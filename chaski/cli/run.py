@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
@@ -33,6 +34,9 @@ _INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 @click.option("--threads", type=int, metavar="N", help="Cores to compute on.  [default: all physical ones]")
 @click.option("--context", type=int, metavar="N", help="Tokens that prompt and answers may take.")
 @click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
+@click.option(
+    "--engine", metavar="NAME", help="native or llama.cpp.  [default: whoever has the architecture]"
+)
 @click.option("--verbose", is_flag=True, help="Print counts and rates after each answer, on stderr.")
 @click.option("--insecure", is_flag=True, help="Allow http:// when the model must be pulled.")
 @click.help_option("-h", "--help")
@@ -44,6 +48,7 @@ def command(
     threads: int | None,
     context: int | None,
     backend: str,
+    engine: str | None,
     verbose: bool,
     insecure: bool,
     **options: object,
@@ -53,17 +58,18 @@ def command(
     Text on the standard input is put before the prompt. A model that is not here is pulled. A running
     server that has the model answers, unless an option says how to load it.
     """
-    from chaski.cli.progress import load_model
+    from chaski.cli.local import open_model
 
     text = _whole_prompt(prompt)
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    is_own = bool(threads or context or backend != "cpu" or _is_path(model))
+    is_own = bool(threads or context or engine or backend != "cpu" or _is_path(model))
     served = None if is_own else _of_server(model)
     if served is not None:
         _talk(Session(served, given, system=system, is_raw=raw, is_verbose=verbose), text)
         return
     _pull_if_missing(model, insecure)
-    with load_model(model, threads=threads, context=context, backend=backend) as loaded:
+    own = open_model(model, threads=threads, context=context, backend=backend, engine=engine)
+    with closing(own) as loaded:
         _talk(Session(loaded, given, system=system, is_raw=raw, is_verbose=verbose), text)
 
 

@@ -11,6 +11,7 @@ import click
 from chaski.cli.layout import duration
 
 if TYPE_CHECKING:
+    from chaski.cli.local import WorkerModel
     from chaski.cli.remote import RemoteModel
     from chaski.runner.events import Done
     from chaski.runner.llm import LLM, EventStream
@@ -22,7 +23,7 @@ __all__ = ["Session", "report"]
 class Session:
     """`is_raw`: prompts go to the model as they are, without a template. `history`: the turns so far."""
 
-    model: LLM | RemoteModel
+    model: LLM | WorkerModel | RemoteModel
     options: dict[str, Any]
     system: str | None = None
     is_raw: bool = False

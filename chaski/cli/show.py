@@ -20,6 +20,7 @@ from chaski.cli.show_stored import (
 
 if TYPE_CHECKING:
     from chaski.formats.gguf import GGUFFile, Value
+    from chaski.store.model import StoredModel
 
 __all__ = ["command"]
 
@@ -57,7 +58,7 @@ def command(model: str, tensors: bool, memory: tuple[int, int] | None, verbose: 
         click.echo(section("Memory", _memory(file, *memory)))
         return
     parts = [
-        section("Model", _overview(file)),
+        section("Model", [*_overview(file), ("engine", _engine(file, found))]),
         section("Capabilities", ((word,) for word in Facts(found).capabilities)),
         *map(projector_section, found.projectors),
         *stored_sections(found),
@@ -107,6 +108,23 @@ def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
             yield label, file.get(key, int)
     yield "quantization", _quantization(file)
     yield "tensors", f"{len(file.tensors)}: {_tensor_types(file)}"
+
+
+def _engine(file: GGUFFile, found: StoredModel) -> str:
+    """Who would compute the model, and how to get that where it is missing."""
+    from chaski.errors import ChaskiError
+    from chaski.runner.engines import EXTRA, LLAMA_CPP, choose_engine, usual_engine
+    from chaski.runner.stored import Defaults
+
+    try:
+        wish = Defaults.of(found).engine
+    except ChaskiError:  # its settings are shown, whether they can be used or not
+        wish = None
+    engine = usual_engine(file.architecture, wish)
+    try:
+        return choose_engine(file, engine)
+    except ChaskiError:
+        return f"{engine} (not installed: {EXTRA})" if engine == LLAMA_CPP else f"{engine} (has it not)"
 
 
 def _quantization(file: GGUFFile) -> str:

@@ -98,7 +98,10 @@ class String:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Info:
-    """What a loaded model is. `context` is in tokens for each sequence, `memory` in bytes."""
+    """What a loaded model is. `context` is in tokens for each sequence, `memory` in bytes.
+
+    engine  who computes it: native or llama.cpp
+    """
 
     path: str
     context: int
@@ -106,6 +109,7 @@ class Info:
     chat_template: str | None
     load_seconds: float
     memory: Memory
+    engine: str = "native"
 
 
 Call: TypeAlias = Generate | Chat | Embed | Tokenize | Detokenize | Describe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from chaski.errors import OutOfMemoryError
+from chaski.errors import OptionError, OutOfMemoryError
 from chaski.formats.gguf import GGUFFile
 from chaski.formats.quant import QuantType
 from chaski.kvcache import CacheSize, KindMemory, KVTypes, build_cache, cache_memory
@@ -15,7 +15,7 @@ from chaski.model.program import Program
 from chaski.model.registry import Model
 from chaski.model.weights import place_weights
 
-__all__ = ["Needs", "Reservation", "kv_types"]
+__all__ = ["Needs", "Reservation", "check_form", "kv_types"]
 
 # Rows of logits in one batch: more make `logits` faster and cost vocab_size floats each.
 _MIN_OUTPUTS = 16
@@ -82,3 +82,13 @@ def kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:
     is_exact = all(info.type is QuantType.F32 for info in matrices)
     dtype = DType.F32 if is_exact else backend.default_kv_dtype
     return KVTypes(dtype, dtype)
+
+
+def check_form(types: KVTypes, flash: bool) -> None:
+    """Only fused attention reads quantized keys and values: raise OptionError where it is off."""
+    quantized = [dtype.value for dtype in (types.keys, types.values) if dtype in (DType.Q8_0, DType.Q4_0)]
+    if quantized and not flash:
+        raise OptionError(
+            f"keys and values of type {quantized[0]} need flash attention, which is switched off: remove "
+            "OLLAMA_FLASH_ATTENTION=0 or flash_attention=False, or use f16, bf16 or f32"
+        )

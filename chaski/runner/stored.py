@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
+from chaski.runner.engines import check_engine
 from chaski.runner.options import GenerateOptions, parse_options
 from chaski.store.model import StoredModel
 from chaski.store.parameters import DEPRECATED, Parameter
@@ -29,6 +30,7 @@ class Defaults:
 
     options   keyword options of `LLM.generate`
     loading   settings of the file's loading, such as num_ctx
+    engine    who computes the model; None for whoever can
     template  how a conversation is written, in Go's template language; None for the way of the file
     opening   the turns that every conversation begins with
     renderer  the named way of writing conversations that the model asks for, if its file brings none
@@ -40,6 +42,7 @@ class Defaults:
     system: str | None = None
     opening: Sequence[Mapping[str, str]] = ()
     renderer: str = ""
+    engine: str | None = None
 
     @classmethod
     def of(cls, model: StoredModel) -> Defaults:
@@ -47,7 +50,7 @@ class Defaults:
         name = model.name.short if model.name else model.path.name
         if model.adapters:
             raise UnsupportedError(f"{name} has an adapter (LoRA), which this version cannot apply")
-        unknown = model.parameters.keys() - _OPTIONS - _LOADING - DEPRECATED
+        unknown = model.parameters.keys() - _OPTIONS - _LOADING - DEPRECATED - {"engine"}
         if unknown:
             _log.warning("%s sets %s, which this version does not know", name, ", ".join(sorted(unknown)))
         options = {key: _value(key, value) for key, value in model.parameters.items() if key in _OPTIONS}
@@ -57,8 +60,15 @@ class Defaults:
             for key, value in model.parameters.items()
             if key in _LOADING - {"use_mmap"}
         }
-        renderer = model.config.renderer
-        return cls(options, loading, _template(model, name), model.system, model.messages, renderer)
+        return cls(
+            options,
+            loading,
+            _template(model, name),
+            model.system,
+            model.messages,
+            model.config.renderer,
+            _engine(model),
+        )
 
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The messages behind the model's own; its system message only where theirs is not the first."""
@@ -87,6 +97,11 @@ def _template(model: StoredModel, name: str) -> str | None:
 def _value(name: str, value: Parameter) -> Parameter | None:
     is_below_zero = isinstance(value, int | float) and value < 0
     return None if name in _NONE_BELOW_ZERO and is_below_zero else value
+
+
+def _engine(model: StoredModel) -> str | None:
+    value = model.parameters.get("engine")
+    return check_engine(None if value is None else str(value))
 
 
 def _whole(name: str, value: Parameter) -> int:

@@ -22,7 +22,7 @@ from chaski.errors import OptionError
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["Format", "Grammar", "GrammarCompiler", "Spelling"]
+__all__ = ["Format", "Grammar", "GrammarCompiler", "Spelling", "checked_schema"]
 
 Format = Literal["json"] | Mapping[str, Any]
 """`json` for any JSON object, or a JSON schema."""
@@ -94,7 +94,7 @@ class GrammarCompiler:
 
         Raises OptionError for a schema that cannot be compiled; it says where.
         """
-        text = _text_of({"type": "object"} if format == "json" else format)
+        text = _text_of(_schema(format))
         with self._lock:
             matcher = self._kept.pop(text, None) or self._compiled(text)
             self._kept[text] = matcher
@@ -105,11 +105,7 @@ class GrammarCompiler:
     def _compiled(self, schema: str) -> LLMatcher:
         from llguidance import LLMatcher
 
-        try:
-            grammar = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": _BLANKS})
-        except ValueError as error:
-            raise OptionError(f"{_REFUSED}: {error}") from None
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        matcher = LLMatcher(self._tokenizer, _grammar_of(schema), log_level=0)
         if matcher.is_error():
             raise OptionError(f"{_REFUSED}: {matcher.get_error()}")
         return matcher
@@ -147,3 +143,30 @@ class _Adapter:
 
     def __call__(self, text: str | bytes) -> list[int]:
         return self._encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+
+
+def checked_schema(format: Format) -> dict[str, Any]:
+    """The JSON schema of a format, for an engine that compiles it itself; blanks are bounded in it.
+
+    Raises OptionError for one that cannot be compiled; it says where.
+    """
+    from llguidance import LLMatcher
+
+    schema = {**_schema(format), "x-guidance": {"whitespace_pattern": _BLANKS}}
+    problem = LLMatcher.validate_grammar(_grammar_of(_text_of(schema)))
+    if problem:
+        raise OptionError(f"{_REFUSED}: {problem}")
+    return schema
+
+
+def _grammar_of(schema: str) -> str:
+    from llguidance import LLMatcher
+
+    try:
+        return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": _BLANKS})
+    except ValueError as error:
+        raise OptionError(f"{_REFUSED}: {error}") from None
+
+
+def _schema(format: Format) -> Mapping[str, Any]:
+    return {"type": "object"} if format == "json" else format

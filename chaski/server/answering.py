@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import OptionError
+from chaski.runner.engines import usual_engine
 from chaski.runner.events import Text
 from chaski.runner.readout import normalized
 from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
@@ -63,6 +64,7 @@ class _Job:
             context=self._bounded(self.options.context),
             usual_context=self._bounded(usual if isinstance(usual, int) else None),
             threads=self.options.threads,
+            engine=usual_engine(self.facts.architecture, self.options.engine or self.facts.defaults.engine),
             keep_alive=self.wish.keep_alive,
         )
 

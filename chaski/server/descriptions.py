@@ -13,6 +13,7 @@ from typing import Any
 
 from chaski.errors import ChaskiError
 from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
+from chaski.runner.engines import usual_engine
 from chaski.server.catalog import Catalog, Found
 from chaski.server.models import Loaded
 from chaski.store.describe import modelfile_of, parameter_lines
@@ -81,7 +82,7 @@ def describe(catalog: Catalog, label: str, is_verbose: bool) -> dict[str, Any]:
                 for name, tensor in file.tensors.items()
             ],
             "capabilities": facts.capabilities,
-            "engine": "native",
+            "engine": usual_engine(facts.architecture, facts.defaults.engine),
             "modified_at": local_time(found.entry.modified if found.entry else model.path.stat().st_mtime),
         }
 
@@ -102,7 +103,7 @@ def _running(catalog: Catalog, loaded: Loaded) -> dict[str, Any]:
         "expires_at": _expiry(loaded),
         "size_vram": 0,
         "context_length": loaded.info.context,
-        "engine": "native",
+        "engine": loaded.info.engine,
         "parallel": loaded.parallel,
         "users": loaded.users,
         "waiting": loaded.queue.waiting,

@@ -55,6 +55,7 @@ class Needs:
     name        for people
     context     tokens that a sequence must be able to hold
     usual_context   what it is loaded with where nobody asks for anything
+    engine      who must compute it
     keep_alive  seconds that it stays after this request
     """
 
@@ -63,6 +64,7 @@ class Needs:
     context: int | None = None
     usual_context: int | None = None
     threads: int | None = None
+    engine: str | None = None
     keep_alive: float | None = None
 
 
@@ -100,7 +102,9 @@ class Loaded:
         return not self.is_leaving and self.is_enough(needs)
 
     def is_enough(self, needs: Needs) -> bool:
-        """Whether its context is large enough; never mind how much larger."""
+        """Whether its context is large enough, never mind how much larger, and its engine the right one."""
+        if needs.engine not in (None, self.info.engine):
+            return False
         return needs.context is None or needs.context <= self.info.context
 
     def claim(self, count: int) -> None:
@@ -296,6 +300,7 @@ class Models:
             "context": needs.context or needs.usual_context,
             "threads": needs.threads,
             "parallel": parallel,
+            "engine": needs.engine,
         }
         worker = self._open_worker(needs.path, progress=progress, **options)
         model = worker.asynchronous()

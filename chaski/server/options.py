@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.errors import OptionError
+from chaski.runner.engines import check_engine
 from chaski.runner.options import GenerateOptions, parse_options
 
 __all__ = ["Options", "read_options"]
@@ -37,6 +38,7 @@ class Options:
     generate: Mapping[str, Any] = field(default_factory=dict)
     context: int | None = None
     threads: int | None = None
+    engine: str | None = None
 
 
 def read_options(raw: Mapping[str, Any]) -> Options:
@@ -46,7 +48,9 @@ def read_options(raw: Mapping[str, Any]) -> Options:
     for name in _NONE_BELOW_ZERO & generate.keys():
         generate[name] = None if generate[name] < 0 else generate[name]
     parse_options(generate)
-    return Options(generate, _at_least_0("num_ctx", values), _at_least_0("num_thread", values))
+    return Options(
+        generate, _at_least_0("num_ctx", values), _at_least_0("num_thread", values), values.get("engine")
+    )
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -70,6 +74,8 @@ def _typed(name: str, value: Any) -> Any:
             f"an object of at most {_MAX_BIASES} tokens",
         )
         return dict(value)
+    if name == "engine":
+        return check_engine(value)
     if name == "use_mmap":
         _require(isinstance(value, bool), name, "of type boolean")
     else:

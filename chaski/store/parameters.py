@@ -29,6 +29,12 @@ def _finite(text: str) -> float:
     return number
 
 
+def _engine(text: str) -> str:
+    if text not in ("native", "llama.cpp"):
+        raise ValueError(text)
+    return text
+
+
 _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     **dict.fromkeys(
         (
@@ -60,6 +66,7 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     ),
     "use_mmap": ("bool", _TRUTH.__getitem__),
     "stop": ("string", str),
+    "engine": ("engine", _engine),
 }
 LISTS = frozenset({"stop"})
 DEPRECATED = frozenset(

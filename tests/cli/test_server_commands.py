@@ -41,12 +41,12 @@ def test_run_asks_the_server(server: Running) -> None:
 
 
 def test_ps_and_stop(server: Running) -> None:
-    assert chaski("ps").stdout.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
+    assert chaski("ps").stdout.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "ENGINE"]
     server.post("/api/generate", {"model": "helper"})
     (_, row) = chaski("ps").stdout.splitlines()
     assert row.split()[0] == "helper:latest"
     assert "100% CPU" in row
-    assert row.endswith("from now")
+    assert row.endswith("from now    native")
     server.post("/api/generate", {"model": "helper", "keep_alive": -1})
     assert chaski("ps", "HELP").stdout.splitlines()[1].endswith("Forever")
     assert chaski("stop", "helper").exit_code == 0

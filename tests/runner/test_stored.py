@@ -11,7 +11,7 @@ import pytest
 import chaski
 from chaski.errors import OptionError, SamplingError, UnsupportedError
 from chaski.runner.stored import Defaults
-from chaski.store.model import StoredModel
+from chaski.store.model import StoredModel, find_model
 from tests.store.stores import put_by_hand, snapshot
 from tests.tiny_llama import write_tiny_llama
 
@@ -105,6 +105,15 @@ def test_bad_parameters_are_errors(
 ) -> None:
     with pytest.raises(error, match=message):
         Defaults.of(StoredModel(None, Path("x.gguf"), parameters=parameters))  # type: ignore[arg-type]
+
+
+def test_a_model_may_ask_for_an_engine(root: Path, tiny_llama: Path) -> None:
+    put(root, tiny_llama, params={"engine": "llama.cpp"})
+    assert Defaults.of(find_model("mine")).engine == "llama.cpp"
+    with pytest.raises(UnsupportedError, match=r"llama\.cpp"):
+        chaski.load("mine")
+    with chaski.load("mine", engine="native") as model:
+        assert model.context == 256
 
 
 def test_what_cannot_be_done_is_said(caplog: pytest.LogCaptureFixture) -> None:

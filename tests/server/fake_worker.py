@@ -86,7 +86,13 @@ class FakeWorker:
     def _info(self) -> Info:
         context = self.options.get("context") or self.script.context
         return Info(
-            path="", context=context, vocab_size=256, chat_template=None, load_seconds=0.0, memory=MEMORY
+            path="",
+            context=context,
+            vocab_size=256,
+            chat_template=None,
+            load_seconds=0.0,
+            memory=MEMORY,
+            engine=self.options.get("engine") or "native",
         )
 
     def _say(self, call: Generate, put: Put, ticket: _Ticket) -> None:

@@ -215,3 +215,15 @@ def test_a_place_that_came_too_late_is_passed_on() -> None:
         await asyncio.wait_for(queue.enter("c"), 1)
 
     asyncio.run(test())
+
+
+def test_another_engine_loads_anew() -> None:
+    script = Script()
+
+    async def test(models: Models) -> None:
+        for engine in ("native", "native", None, "llama.cpp", None, "native"):
+            await use(models, "a", engine=engine)
+            assert engine in (None, models.loaded[0].info.engine)
+
+    with_models(test, script)
+    assert [worker.options["engine"] for worker in script.opened] == ["native", "llama.cpp", "native"]

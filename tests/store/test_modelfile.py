@@ -99,6 +99,7 @@ def test_quotes(text: str, value: str) -> None:
             '(line 3): message role must be one of "system", "user", or "assistant"',
         ),
         ("FROM x\nPARAMETER wings 2", "(line 2): unknown parameter 'wings'"),
+        ("FROM x\nPARAMETER engine steam", "(line 2): parameter engine: invalid engine value [steam]"),
         ("FROM x\nPARAMETER", "(line 2): unknown parameter ''"),
         ("FROM x\nPARAMETER seed x", "(line 2): parameter seed: invalid int value [x]"),
         ("FROM x\nPARAMETER top_p x", "(line 2): parameter top_p: invalid float value [x]"),

@@ -9,24 +9,29 @@ import resource
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from weakref import WeakValueDictionary
 
 from chaski.errors import ChaskiError
-from chaski.runner.driver import Task
-from chaski.runner.llm import LLM
+from chaski.formats.gguf import open_gguf
+from chaski.runner.engines import LLAMA_CPP, choose_engine
 from chaski.runner.loader import load
-from chaski.runner.messages import Call, Reply
+from chaski.runner.messages import Call, Channel, Info, Reply, Ticket
 from chaski.runner.service import Service, describe
+from chaski.runner.stored import Defaults
 from chaski.runner.worker.codec import Cancel, Failure, Load, Message, Progress
 from chaski.runner.worker.link import Link
+from chaski.store.model import find_model
 
 __all__: list[str] = []
 
 _log = logging.getLogger(__name__)
 
 Arrived = SimpleQueue[tuple[int, Message]]
+Leaving = list[Callable[[], None]]
+"""What is done before the process ends, whatever it computes."""
 
 
 def main() -> None:
@@ -38,22 +43,42 @@ def main() -> None:
     os.set_inheritable(descriptor, False)
     link = Link(socket.socket(fileno=descriptor))
     arrived: Arrived = SimpleQueue()
-    threading.Thread(target=_receive, args=(link, arrived), name="chaski-receiver", daemon=True).start()
+    leaving: Leaving = []
+    receiving = (link, arrived, leaving)
+    threading.Thread(target=_receive, args=receiving, name="chaski-receiver", daemon=True).start()
     number, message = arrived.get()
     assert isinstance(message, Load), "a worker is told first what to load"
     logging.basicConfig(level=message.log_level, format=f"worker {os.getpid()}: %(levelname)s: %(message)s")
     try:
-        model = load(message.model, progress=_Shares(number, link), **message.options)
+        service, info = _open(message, _Shares(number, link), link.flush, leaving)
     except Exception as error:
         _reply(link, number, error)
         link.flush()
         os._exit(1)
-    link.send(number, describe(model))
+    link.send(number, info)
     link.flush()
-    _serve(model, link, arrived)
+    _serve(service, link, arrived)
 
 
-def _receive(link: Link, arrived: Arrived) -> None:
+def _open(
+    message: Load, progress: Callable[[float], None], flush: Callable[[], None], leaving: Leaving
+) -> tuple[Channel, Info]:
+    """The model, in the engine that is asked for or that has it."""
+    options = dict(message.options)
+    found = find_model(message.model)
+    with open_gguf(found.path) as file:
+        engine = choose_engine(file, options.pop("engine", None) or Defaults.of(found).engine)
+    if engine == LLAMA_CPP:
+        from chaski.runner.llamacpp import LlamaService
+
+        llama = LlamaService(message.model, options, flush)
+        leaving.append(llama.close)
+        return llama, llama.info
+    model = load(message.model, progress=progress, engine=engine, **options)
+    return Service(model, flush), describe(model)
+
+
+def _receive(link: Link, arrived: Arrived, leaving: Leaving) -> None:
     """Ends the process with the stream, whatever it computes: nobody is there to hear of it."""
     try:
         while (message := link.receive()) is not None:
@@ -61,12 +86,13 @@ def _receive(link: Link, arrived: Arrived) -> None:
     except Exception:
         _log.exception("the parent cannot be understood")
     finally:
+        for leave in leaving:
+            leave()
         os._exit(0)
 
 
-def _serve(model: LLM, link: Link, arrived: Arrived) -> None:
-    service = Service(model, link.flush)
-    tasks: WeakValueDictionary[int, Task] = WeakValueDictionary()
+def _serve(service: Channel, link: Link, arrived: Arrived) -> None:
+    tasks: WeakValueDictionary[int, Ticket] = WeakValueDictionary()
     while True:
         number, message = arrived.get()
         if isinstance(message, Cancel):

@@ -22,6 +22,7 @@ from chaski.errors import OptionError, WorkerError
 from chaski.ml.backend import Progress
 from chaski.runner.answer import Answer, collect
 from chaski.runner.asynchronous import AsyncModel
+from chaski.runner.engines import check_engine
 from chaski.runner.events import Done, Event, Outputs, Text
 from chaski.runner.messages import (
     Call,
@@ -52,7 +53,7 @@ R = TypeVar("R", bound=Reply)
 
 
 class LoadOptions(TypedDict, total=False):
-    """The keyword arguments of `chaski.load`, but `progress`."""
+    """The keyword arguments of `chaski.load`, but `progress`; and the engine, native or llama.cpp."""
 
     threads: int | None
     context: int | None
@@ -62,6 +63,7 @@ class LoadOptions(TypedDict, total=False):
     flash_attention: bool | None
     prompt_cache: bool
     backend: str
+    engine: str | None
 
 
 class Worker:
@@ -83,6 +85,7 @@ class Worker:
         if unknown:
             known = ", ".join(sorted(LoadOptions.__annotations__))
             raise OptionError(f"option {min(unknown)!r} is unknown; known: {known}")
+        check_engine(options.get("engine"))
         self._model = model if isinstance(model, str) else f"{Path(model).absolute()}"
         self._options = dict(options)
         self._progress = progress

@@ -1,0 +1,64 @@
+"""A model for `chaski run` without a server: in this process, or in a worker where llama.cpp computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chaski.runner.events import Event
+    from chaski.runner.llm import LLM
+    from chaski.runner.stored import Defaults
+    from chaski.runner.worker import Worker
+
+__all__ = ["WorkerModel", "open_model"]
+
+
+class WorkerModel:
+    """A worker with what a chat shows of its model."""
+
+    def __init__(self, worker: Worker, defaults: Defaults) -> None:
+        info = worker.info()
+        self._worker = worker
+        self.path = f"{info.path} ({info.engine})"
+        self.context = info.context
+        self.vocab_size = info.vocab_size
+        self.chat_template = info.chat_template
+        self.defaults = defaults
+
+    def stream(self, prompt: str, **options: Any) -> Generator[Event, None, None]:
+        """Continue a prompt as it is."""
+        return self._worker.stream(prompt, **options)
+
+    def stream_chat(
+        self, messages: Sequence[Mapping[str, Any]], **options: Any
+    ) -> Generator[Event, None, None]:
+        """Answer a conversation."""
+        return self._worker.stream_chat(messages, **options)
+
+    def close(self) -> None:
+        """End the worker."""
+        self._worker.close()
+
+
+def open_model(
+    model: str, *, threads: int | None, context: int | None, backend: str, engine: str | None
+) -> LLM | WorkerModel:
+    """Load a model with a progress bar, in the engine that is asked for or that has it."""
+    from chaski.cli.progress import LoadingBar, load_model
+    from chaski.formats.gguf import open_gguf
+    from chaski.runner.engines import NATIVE, check_engine, choose_engine
+    from chaski.runner.stored import Defaults
+    from chaski.runner.worker import Worker
+    from chaski.store.model import find_model
+
+    found = find_model(model)
+    defaults = Defaults.of(found)
+    with open_gguf(found.path) as file:
+        chosen = choose_engine(file, check_engine(engine) or defaults.engine)
+    if chosen == NATIVE:
+        return load_model(model, threads=threads, context=context, backend=backend, engine=NATIVE)
+    with closing(LoadingBar(f"loading {model}")) as bar:
+        worker = Worker(model, threads=threads, context=context, backend=backend, engine=chosen, progress=bar)
+        return WorkerModel(worker, defaults)

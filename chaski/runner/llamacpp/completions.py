@@ -1,0 +1,181 @@
+"""Answers in llama.cpp's words: what is asked for as a request, its pieces as our events. No input or output.
+
+A piece has the text of a token and its id. Where a character takes several tokens, llama.cpp tells the last
+id only; the others are found by making tokens of the text again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from chaski.errors import UnsupportedError
+from chaski.runner.events import Done, DoneReason, Event, Text
+from chaski.runner.stream import Piece, PieceStream
+from chaski.runner.writing import Wanted
+from chaski.sample import Sampled, TokenLogprob
+from chaski.sample.grammar import checked_schema
+
+__all__ = ["AnswerReader", "completion", "empty_answer"]
+
+_SAMPLERS = ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"]
+_SEEDS = 2**32 - 1  # the largest number stands for a fresh seed
+
+
+def completion(wanted: Wanted, prompt_cache: bool) -> dict[str, Any]:
+    """The request. Raises OptionError, or UnsupportedError for what llama.cpp cannot do."""
+    limits, sampling = wanted.limits, wanted.sampling
+    return {
+        "prompt": wanted.prompt,
+        "n_predict": wanted.limit - len(wanted.prompt),
+        "n_keep": wanted.shift.num_keep if wanted.shift else 0,
+        "stop": list(limits.stop),
+        "stream": True,
+        "return_tokens": True,
+        "cache_prompt": prompt_cache,
+        "samplers": _SAMPLERS,
+        "temperature": max(sampling.temperature, 0),
+        "top_k": max(sampling.top_k, 0),
+        "top_p": min(max(sampling.top_p, 0), 1),
+        "min_p": min(max(sampling.min_p, 0), 1),
+        "typical_p": min(max(sampling.typical_p, 0), 1),
+        "repeat_last_n": -1 if sampling.repeat_last_n is None else sampling.repeat_last_n,
+        "repeat_penalty": sampling.repeat_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "logit_bias": [[token, bias] for token, bias in sampling.logit_bias.items()],
+        "seed": -1 if sampling.seed is None else sampling.seed % _SEEDS,
+        "n_probs": max(sampling.top_logprobs, 1) if sampling.logprobs else 0,
+        **_grammar(wanted),
+    }
+
+
+def _grammar(wanted: Wanted) -> dict[str, Any]:
+    limits = wanted.limits
+    if limits.format is None:
+        return {}
+    if limits.format_after:
+        raise UnsupportedError(
+            "the engine llama.cpp cannot begin a format behind the model's thinking: ask without thinking "
+            "(think: false), or without a format"
+        )
+    # llama.cpp passes over schemas that it cannot compile.
+    return {"json_schema": checked_schema(limits.format)}
+
+
+def empty_answer(wanted: Wanted, load_seconds: float) -> Done:
+    """The answer of no tokens, which llama.cpp does not know."""
+    return Done(
+        reason="length",
+        prompt_tokens=len(wanted.prompt),
+        cached_tokens=0,
+        generated_tokens=0,
+        dropped_tokens=wanted.dropped,
+        load_seconds=load_seconds,
+        prefill_seconds=0.0,
+        decode_seconds=0.0,
+    )
+
+
+class AnswerReader:
+    """The pieces of one answer as events.
+
+    controls: the texts of tokens that are not part of answers. spell: the ids of a text in its middle.
+    """
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        controls: Mapping[int, str],
+        spell: Callable[[str], Sequence[int]],
+        load_seconds: float,
+    ) -> None:
+        self._wanted = wanted
+        self._controls = controls
+        self._spell = spell
+        self._load_seconds = load_seconds
+        self._pieces = PieceStream(())
+        self._count = 0
+        # A control token waits until it is known whether it ends the answer.
+        self._held: tuple[str, Sampled] | None = None
+
+    def feed(self, piece: Mapping[str, Any]) -> list[Event]:
+        """The events of a piece; `Done` is the last of all."""
+        if piece["stop"]:
+            return self._end(piece)
+        events = self._release()
+        ids, text = piece["tokens"], piece["content"]
+        missing = piece["tokens_predicted"] - self._count - len(ids)
+        self._count = piece["tokens_predicted"]
+        for token_id in self._lost(text, ids, missing):
+            events += self._fed(Piece("", Sampled(token_id)))
+        for sampled in _sampled(piece, self._wanted.sampling.logprobs):
+            if sampled.token_id in self._controls:
+                self._held = (text, sampled)
+            else:
+                events += self._fed(Piece(text, sampled))
+        return events
+
+    def _lost(self, text: str, ids: Sequence[int], count: int) -> Sequence[int]:
+        """The ids before the last one, where the text spells out to as many as there must be."""
+        if count <= 0 or not text or len(ids) != 1:
+            return ()
+        found = self._spell(text)[-count - 1 :]
+        return found[:-1] if len(found) == count + 1 and found[-1] == ids[0] else ()
+
+    def _fed(self, piece: Piece) -> list[Event]:
+        event, _ = self._pieces.feed(piece)
+        return [] if event is None else [event]
+
+    def _release(self) -> list[Event]:
+        """The control token that was held, as it turns out to be no end."""
+        if self._held is None:
+            return []
+        (text, sampled), self._held = self._held, None
+        if not self._wanted.limits.special:
+            text = text.removesuffix(self._controls[sampled.token_id])
+        return self._fed(Piece(text, sampled))
+
+    def _end(self, piece: Mapping[str, Any]) -> list[Event]:
+        kind, tail = piece["stop_type"], ""
+        events: list[Event] = []
+        if kind == "eos" and self._held is not None:
+            text, sampled = self._held
+            tail = text.removesuffix(self._controls[sampled.token_id])
+        else:
+            events += self._release()
+        if kind != "word":
+            last: Text | None = self._pieces.flush(tail)
+            events += [] if last is None else [last]
+        return [*events, self._done(piece, "length" if kind == "limit" else "stop")]
+
+    def _done(self, piece: Mapping[str, Any], reason: DoneReason) -> Done:
+        times, generated = piece["timings"], piece["tokens_predicted"]
+        prompt = len(self._wanted.prompt)
+        # The last token is not computed any more.
+        left = prompt + generated - 1 - piece["tokens_cached"] if piece["truncated"] else 0
+        return Done(
+            reason=reason,
+            stop_string=piece["stopping_word"] if piece["stop_type"] == "word" else None,
+            prompt_tokens=prompt,
+            cached_tokens=max(times["cache_n"], 0),
+            generated_tokens=generated,
+            dropped_tokens=self._wanted.dropped,
+            shifted_tokens=max(left, 0),
+            load_seconds=self._load_seconds,
+            prefill_seconds=times["prompt_ms"] / 1e3,
+            decode_seconds=times["predicted_ms"] / 1e3,
+        )
+
+
+def _sampled(piece: Mapping[str, Any], wants_logprobs: bool) -> list[Sampled]:
+    if not wants_logprobs:
+        return [Sampled(token_id) for token_id in piece["tokens"]]
+    return [
+        Sampled(
+            token_id,
+            scores["logprob"],
+            tuple(TokenLogprob(top["id"], top["logprob"]) for top in scores["top_logprobs"]),
+        )
+        for token_id, scores in zip(piece["tokens"], piece.get("completion_probabilities", ()), strict=True)
+    ]

@@ -1,0 +1,35 @@
+"""How large a model is loaded: what was asked for, else what goes without saying."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from chaski.errors import OptionError
+
+__all__ = ["at_least", "context_size"]
+
+_log = logging.getLogger(__name__)
+
+_DEFAULT_CONTEXT = 4096
+
+
+def context_size(path: Path, trained: int, asked: int | None, usual: int | None) -> int:
+    """Tokens that a sequence may hold. Never more than the model was made for, unless that is asked for."""
+    if asked is None:
+        return min(trained, at_least("num_ctx", usual or _DEFAULT_CONTEXT, 1))
+    if asked > trained:
+        _log.warning(
+            "%s was made for %d tokens: beyond them a context of %d gives poor text",
+            path.name,
+            trained,
+            asked,
+        )
+    return at_least("context", asked, 1)
+
+
+def at_least(name: str, value: int, smallest: int) -> int:
+    """The value. Raises OptionError for what is no whole number, or too small."""
+    if not isinstance(value, int) or value < smallest:
+        raise OptionError(f"{name} = {value!r} must be a whole number of at least {smallest}")
+    return value

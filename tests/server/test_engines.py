@@ -1,0 +1,83 @@
+"""A model that only llama.cpp has, over HTTP, with a stand-in for the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaski.names import ModelName
+from chaski.server.settings import Settings
+from chaski.store.create import create
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
+from tests.server.conftest import SOMEWHERE
+from tests.server.running import Running, running
+from tests.tiny_llama import write_tiny_llama
+
+FAKE = Path(__file__).parents[1] / "runner" / "llamacpp" / "fake"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """`foreign`, of an architecture without a file here; and `both`, which ours could compute as well."""
+    store = Store(tmp_path / "models")
+    weights = write_tiny_llama(
+        tmp_path / "f.gguf", general__architecture="foreign", foreign__context_length=256
+    )
+    for _ in create(store, ModelName.parse("foreign"), Recipe(sources=[weights])):
+        pass
+    weights = write_tiny_llama(tmp_path / "t.gguf")
+    for _ in create(store, ModelName.parse("both"), Recipe(sources=[weights], parameters={"num_predict": 4})):
+        pass
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def server(models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    monkeypatch.setenv("CHASKI_THREADS", "1")
+    with running(Settings(address=SOMEWHERE), models) as server:
+        yield server
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FAKE))
+
+
+def engines(server: Running) -> dict[str, str]:
+    return {model["name"]: model["engine"] for model in server.ask("GET", "/api/ps").json["models"]}
+
+
+def test_it_answers_and_says_who_computes_it(package: None, server: Running) -> None:
+    assert server.post("/api/show", {"model": "foreign"}).json["engine"] == "llama.cpp"
+    answer = server.post(
+        "/api/generate", {"model": "foreign", "prompt": "abc", "raw": True, "stream": False}
+    ).json
+    assert (answer["response"], answer["prompt_eval_count"], answer["done_reason"]) == ("cba", 4, "stop")
+    assert engines(server) == {"foreign:latest": "llama.cpp"}
+
+
+def test_a_request_may_choose(package: None, server: Running) -> None:
+    ask = {"model": "both", "prompt": "abc", "raw": True, "stream": False}
+    for engine in ("native", "llama.cpp", None):
+        options = {} if engine is None else {"engine": engine}
+        answer = server.post("/api/generate", {**ask, "options": options}).json
+        assert (answer["response"] == "cba") == (engine == "llama.cpp")
+        assert engines(server) == {"both:latest": engine or "native"}
+    refusal = server.post("/api/generate", {**ask, "options": {"engine": "steam"}})
+    assert refusal.status == 400
+    assert "it must be native or llama.cpp" in refusal.error
+
+
+def test_without_the_package_the_error_names_it(server: Running, models: Path) -> None:
+    try:
+        import xllamacpp  # noqa: F401
+    except ImportError:
+        refusal = server.post("/api/generate", {"model": "foreign", "prompt": "abc", "stream": False})
+        assert refusal.status == 400
+        assert "pip install 'chaski[llama-cpp]'" in refusal.error
+        assert str(models) not in refusal.error
+    else:
+        pytest.skip("xllamacpp is installed")
