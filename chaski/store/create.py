@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from chaski.errors import ModelNotFoundError, OptionError, StoreError
@@ -13,7 +15,7 @@ from chaski.names import Digest, ModelName
 from chaski.store.manifest import CONFIG, Layer, Manifest, go_json, media_type
 from chaski.store.parameters import Parameter
 from chaski.store.progress import Progress
-from chaski.store.recipe import Recipe
+from chaski.store.recipe import CheckpointFiles, Recipe, Source
 from chaski.store.rewrite import convert_checkpoint, rewrite
 from chaski.store.store import Store
 from chaski.store.weights import Weights, inspect
@@ -41,7 +43,7 @@ def create(
         replaced = store.entry(name).manifest.blobs if store.locate(name) else ()
         draft = _Draft(store)
         for source in recipe.sources:
-            yield from _add_source(draft, source, recipe.quantize)
+            yield from _add_source(draft, source, recipe.quantize, name)
         _apply(recipe, draft)
         manifest = draft.finish()
         for layer in manifest.blobs:
@@ -109,8 +111,12 @@ class _Draft:
         self.layers.append(Layer(media_type(kind), digest, self.store.blobs.size(digest) or 0))
 
 
-def _add_source(draft: _Draft, source: ModelName | Path | Digest, quantize: str | None) -> Iterator[Progress]:
+def _add_source(draft: _Draft, source: Source, quantize: str | None, name: ModelName) -> Iterator[Progress]:
     """Add what FROM names; its weights in other types if that is asked for."""
+    if isinstance(source, CheckpointFiles):
+        with _folder_of(draft.store, source, name) as folder:
+            yield from _add_checkpoint(draft, folder, quantize)
+        return
     if isinstance(source, ModelName):
         draft.add_model(source)
         if quantize is None:
@@ -120,8 +126,7 @@ def _add_source(draft: _Draft, source: ModelName | Path | Digest, quantize: str 
     else:
         path = draft.store.blobs.path(source) if isinstance(source, Digest) else source
     if path.is_dir():
-        digest = yield from convert_checkpoint(draft.store.blobs, path, quantize)
-        draft.add_weights(digest, inspect(draft.store.blobs.path(digest)))
+        yield from _add_checkpoint(draft, path, quantize)
         return
     yield Progress("parsing GGUF")
     weights = inspect(path)
@@ -133,6 +138,25 @@ def _add_source(draft: _Draft, source: ModelName | Path | Digest, quantize: str 
     else:
         digest = draft.store.blobs.add_file(path)
     draft.add_weights(digest, weights)
+
+
+def _add_checkpoint(draft: _Draft, folder: Path, quantize: str | None) -> Iterator[Progress]:
+    digest = yield from convert_checkpoint(draft.store.blobs, folder, quantize)
+    draft.add_weights(digest, inspect(draft.store.blobs.path(digest)))
+
+
+@contextmanager
+def _folder_of(store: Store, files: CheckpointFiles, name: ModelName) -> Iterator[Path]:
+    """A folder with the blobs under the names that they have in the checkpoint. No byte is copied."""
+    with TemporaryDirectory(prefix="chaski-") as top:
+        folder = Path(top) / name.model
+        for path, digest in files.blobs.items():
+            if store.blobs.size(digest) is None:
+                raise OptionError(f"files names {path} with the digest {digest}, which was not uploaded")
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(store.blobs.path(digest).absolute())
+        yield folder
 
 
 def _apply(recipe: Recipe, draft: _Draft) -> None:

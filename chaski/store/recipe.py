@@ -6,28 +6,51 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
-from chaski.errors import ModelNotFoundError, UnsupportedError
+from chaski.errors import ModelNotFoundError, OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
 from chaski.store.model import bundled_model
 from chaski.store.modelfile import Modelfile
 from chaski.store.parameters import Parameter
 
-__all__ = ["Recipe", "recipe_of"]
+__all__ = ["CheckpointFiles", "Recipe", "Source", "recipe_of"]
 
 _CONVERTIBLE = (".safetensors", ".bin", ".pth")
+_FILE_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,254}){0,3}")
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFiles:
+    """The files of a checkpoint as blobs of the store, by their paths in its folder.
+
+    Raises OptionError for a path that is not relative, or of other characters than file names need.
+    """
+
+    blobs: Mapping[str, Digest]
+
+    def __post_init__(self) -> None:
+        for path in self.blobs:
+            if not _FILE_PATH.fullmatch(path) or ".." in path.split("/"):
+                raise OptionError(
+                    f"file path must be relative, of letters, digits, '.', '_' and '-': {path!r:.100}"
+                )
+
+
+Source: TypeAlias = ModelName | Path | Digest | CheckpointFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """What a model is made of. None and nothing: as in the model that it is made from.
 
-    sources   a model of the store, the folder of a checkpoint, or GGUF files: paths, or blobs of the store
+    sources   a model of the store, the folder of a checkpoint or its files as blobs, or GGUF files: paths, or
+              blobs of the store
     quantize  the mixture of types that the weights get, as `formats.requantize.MIXTURES` names them
     """
 
-    sources: Sequence[ModelName | Path | Digest]
+    sources: Sequence[Source]
     template: str | None = None
     system: str | None = None
     parameters: Mapping[str, Parameter] = field(default_factory=dict)

@@ -48,7 +48,7 @@ def test_ps_and_stop(server: Running) -> None:
     assert "100% CPU" in row
     assert row.endswith("from now    native")
     server.post("/api/generate", {"model": "helper", "keep_alive": -1})
-    assert chaski("ps", "HELP").stdout.splitlines()[1].endswith("Forever")
+    assert chaski("ps", "HELP").stdout.splitlines()[1].endswith("Forever    native")
     assert chaski("stop", "helper").exit_code == 0
     assert len(chaski("ps").stdout.splitlines()) == 1
     missing = chaski("stop", "nobody")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chaski.convert.convert import convert
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.server.settings import Settings
@@ -18,6 +19,8 @@ from tests.server.fake_worker import Script
 from tests.server.running import Running, running
 from tests.store.stores import assert_valid
 from tests.tiny_llama import write_tiny_llama
+
+CHECKPOINT = Path(__file__).parents[1] / "data" / "checkpoints" / "qwen2"
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +181,52 @@ def test_templates_of_files_are_in_a_sandbox(server: Running, tmp_path: Path) ->
         },
     )
     assert endless.status == 400
+
+
+def upload(server: Running, folder: Path, *names: str) -> dict[str, str]:
+    """Files of a folder as blobs: their names and digests."""
+    files = {}
+    for name in names or sorted(path.name for path in folder.iterdir()):
+        data = (folder / name).read_bytes()
+        files[name] = digest_of(data)
+        assert server.post(f"/api/blobs/{files[name]}", data).status in (200, 201)
+    return files
+
+
+@pytest.mark.parametrize("quantize", [None, "q8_0"])
+def test_a_checkpoint_is_converted(server: Running, tmp_path: Path, quantize: str | None) -> None:
+    kept = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    files = upload(server, CHECKPOINT, *kept)
+    asked = {"model": "converted", "files": files, "quantize": quantize}
+    lines = server.post("/api/create", asked).lines
+    assert lines[0]["status"] == "converting model"
+    assert lines[-1] == {"status": "success"}
+    shown = server.post("/api/show", {"model": "converted"}).json
+    assert shown["details"]["quantization_level"] == (quantize or "f16").upper()
+    assert shown["model_info"]["general.architecture"] == "qwen2"
+    # The same bytes as from the folder itself.
+    folder = tmp_path / "converted"
+    folder.mkdir()
+    for name in kept:
+        (folder / name).write_bytes((CHECKPOINT / name).read_bytes())
+    convert(folder, tmp_path / "out.gguf", (quantize or "f16").upper())
+    data = (tmp_path / "out.gguf").read_bytes()
+    assert server.ask("HEAD", f"/api/blobs/{digest_of(data)}").status == 200
+
+
+def test_checkpoints_that_cannot_be_converted(server: Running) -> None:
+    files = upload(server, CHECKPOINT, "config.json", "model.safetensors")
+
+    def error(files: dict[str, str]) -> str:
+        reply = server.post("/api/create", {"model": "bad", "files": files})
+        return str(reply.error if reply.status != 200 else reply.lines[-1]["error"])
+
+    assert "tokenizer" in error(files)
+    assert "config.json" in error({"model.safetensors": files["model.safetensors"]})
+    assert "was not uploaded" in error({**files, "tokenizer.json": digest_of(b"nowhere")})
+    for path in ("../config.json", "/etc/config.json", "a/../../b.json"):
+        assert error({**files, path: files["config.json"]}) == "file path must be relative"
+    for path in ("a\0b.json", "", " .json", ".hidden"):
+        assert "file path must be relative" in error({**files, path: files["config.json"]})
+    assert "are programs" in error({"pytorch_model.bin": files["config.json"]})
+    assert server.post("/api/show", {"model": "bad"}).status == 404

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
 from chaski.server.fields import Fields
 from chaski.server.options import read_options
-from chaski.store.recipe import Recipe
+from chaski.store.recipe import CheckpointFiles, Recipe, Source
 
 __all__ = ["read_recipe"]
 
@@ -34,7 +35,7 @@ def read_recipe(fields: Fields) -> Recipe:
     )
 
 
-def _sources(fields: Fields) -> list[Any]:
+def _sources(fields: Fields) -> Sequence[Source]:
     if fields.has("from") and fields.text("from"):
         return [_model(fields.text("from"))]
     files = Fields(fields.mapping("files"), "files")
@@ -43,12 +44,15 @@ def _sources(fields: Fields) -> list[Any]:
     for path in files.data:
         if path.startswith(("/", "\\")) or ".." in path.replace("\\", "/").split("/"):
             raise OptionError("file path must be relative")
-    found = [files.text(path) for path in files.data if path.endswith(".gguf")]
-    if not found:
-        if any(path.endswith((".safetensors", ".bin", ".pth")) for path in files.data):
-            raise UnsupportedError("safetensors must be converted to GGUF first; this version cannot do that")
-        found = [files.text(path) for path in files.data]
-    return [Digest.parse(digest) for digest in found]
+    digests = {path: Digest.parse(files.text(path)) for path in files.data}
+    weights = [digest for path, digest in digests.items() if path.endswith(".gguf")]
+    if weights:
+        return weights
+    if any(path.endswith(".safetensors") for path in digests):
+        return [CheckpointFiles(digests)]
+    if any(path.endswith((".bin", ".pth", ".pt")) for path in digests):
+        raise UnsupportedError("weights of PyTorch are programs and are not read; use safetensors or GGUF")
+    return list(digests.values())
 
 
 def _model(label: str) -> ModelName:
