@@ -26,6 +26,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     for variable in variables():
         if variable.name != "CHASKI_ISA":
             monkeypatch.delenv(variable.name, raising=False)
+    # Keys and histories of tests go where the tests do.
+    monkeypatch.setenv("HOME", str(tmp_path_factory.getbasetemp() / "home"))
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path_factory.getbasetemp() / "no-models"))
     # Nothing listens there: a server of the user's is none of a test's business.
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 import httpcore2
@@ -38,6 +39,7 @@ class Access:
     insecure        http without TLS is allowed, where a name or a redirect asks for it
     private_hosts   hosts that may have private addresses, `host` or `host:port` in small letters
     username, password   for registries that want them
+    key             the file of the key that signs otherwise; None for the user's own
     stall_seconds   how long a server may stay silent before a request counts as failed
     """
 
@@ -45,6 +47,7 @@ class Access:
     private_hosts: frozenset[str] = frozenset()
     username: str | None = None
     password: str | None = None
+    key: Path | None = None
     stall_seconds: float = 30.0
 
 

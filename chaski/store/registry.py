@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import json
 import re
+import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
@@ -16,6 +18,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from chaski.errors import AccessDeniedError, ModelNotFoundError, RegistryError
 from chaski.names import Digest, ModelName
 from chaski.store.http import Access, Http, Reply, TemporaryError, host_of
+from chaski.store.identity import Identity
 from chaski.store.manifest import MANIFEST, MAX_MANIFEST_BYTES
 
 __all__ = ["Registry"]
@@ -176,17 +179,26 @@ class Registry:
         return f"Bearer {self._token(fields)}"
 
     def _token(self, fields: Mapping[str, str]) -> str:
-        """Ask the realm for a token. It must be the registry's own host: what is sent there is secret."""
+        """Ask the realm for a token, with a password, or a signature where there is none.
+
+        It must be the registry's own host: what is sent there is secret.
+        """
         realm = urlsplit(fields["realm"])
         if realm.netloc != self.name.host:
             raise RegistryError(
                 f'realm host "{realm.netloc}" does not match original host "{self.name.host}"'
             )
-        wanted = {key: fields[key] for key in ("service", "scope") if key in fields}
+        wanted = [("service", fields["service"])] if "service" in fields else []
+        wanted += [("scope", scope) for scope in fields.get("scope", "").split()]
+        # A signature is good for one moment and one use.
+        wanted += [("ts", str(int(time.time()))), ("nonce", secrets.token_urlsafe(16))]
         url = realm._replace(
             query="&".join(filter(None, (realm.query, urlencode(wanted)))), fragment=""
         ).geturl()
-        headers = {"Authorization": self._basic()} if self._access.username is not None else {}
+        if self._access.username is not None:
+            headers = {"Authorization": self._basic()}
+        else:
+            headers = {"Authorization": Identity.of_user(self._access.key).authorization("GET", url)}
         with self._http.request("GET", url, headers) as reply:
             _require(reply, 200)
             body = reply.read(_MAX_REPLY_BYTES)

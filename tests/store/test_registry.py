@@ -61,8 +61,8 @@ def test_a_token_is_fetched_and_used(registry: FakeRegistry) -> None:
     assert weights(registry) == b"weights"
     assert sent(registry) == [None, "Bearer secret", "Bearer secret"]
     (token,) = [(path, headers) for _, path, headers in registry.requests if path.startswith("/token")]
-    assert token[0] == "/token?service=reg&scope=pull"
-    assert "Authorization" not in token[1]
+    assert token[0].startswith("/token?service=reg&scope=pull&ts=")
+    assert ":" in token[1]["Authorization"], "signed, see test_identity"
 
 
 def test_a_password_goes_to_the_realm(registry: FakeRegistry) -> None:
