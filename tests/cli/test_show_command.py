@@ -10,6 +10,7 @@ from chaski.cli.main import chaski_command
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.names import ModelName
+from chaski.runner import engines
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
@@ -30,11 +31,22 @@ def test_the_overview(tiny_llama: Path) -> None:
         "    embedding length    64\n"
         "    quantization        F32\n"
         "    tensors             21: 21 F32\n"
+        "    engine              native\n"
         "\n"
         "  Capabilities\n"
         "    completion\n"
         "\n"
     )
+
+
+def test_who_would_compute_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tiny_llama(tmp_path / "f.gguf", general__architecture="foreign")
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    assert "engine          llama.cpp (not installed: pip install" in show(str(path)).output
+    monkeypatch.setattr(engines, "find_spec", lambda name: object())
+    assert "engine          llama.cpp\n" in show(str(path)).output
+    monkeypatch.setenv("OLLAMA_NEW_ENGINE", "1")
+    assert "engine          native (has it not)\n" in show(str(path)).output
 
 
 def test_tensors_and_metadata(tiny_llama: Path) -> None:
