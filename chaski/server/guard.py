@@ -35,8 +35,8 @@ _LOCAL_ORIGINS = (
     ),
     *(f"{scheme}://*" for scheme in ("app", "file", "tauri", "vscode-webview", "vscode-file")),
 )
-# Open without a key: whether the server is there and well.
-_PUBLIC = ("/", "/health", "/api/version")
+# Open without a key: whether the server is there and well, and what can be asked, which is no secret.
+_PUBLIC = ("/", "/health", "/api/version", "/docs", "/openapi.json")
 _ADMIN = ("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/")
 _METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 _HEADERS = "Authorization, Content-Type, User-Agent, Accept, X-Requested-With, OpenAI-Beta, X-Api-Key"

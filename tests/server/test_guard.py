@@ -143,7 +143,7 @@ def test_preflight(server: Running) -> None:
 
 
 def test_without_a_key(guarded: Running) -> None:
-    for path in ("/", "/health", "/api/version"):
+    for path in ("/", "/health", "/api/version", "/docs", "/openapi.json"):
         assert guarded.get(path).status == 200
     refused = guarded.get("/api/tags")
     assert refused.status == 401

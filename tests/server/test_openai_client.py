@@ -138,7 +138,14 @@ def test_completions(client: openai.OpenAI) -> None:
     asked: Any = {"model": "guide", "prompt": "how do I use fewer cores?", "temperature": 0, "max_tokens": 8}
     whole = client.completions.create(**asked, logprobs=1)
     assert whole.choices[0].text.startswith("Use `--threads")
-    assert len(whole.choices[0].logprobs.tokens) == whole.usage.completion_tokens
+    scores = whole.choices[0].logprobs
+    assert len(scores.tokens) == whole.usage.completion_tokens
+    text = whole.choices[0].text
+    for token, offset in zip(scores.tokens, scores.text_offset, strict=True):
+        assert text[offset : offset + len(token)] == token
+    chunks = client.completions.create(**asked, logprobs=1, stream=True)
+    found = [chunk.choices[0].logprobs for chunk in chunks]
+    assert [each for one in found if one for each in one.text_offset] == scores.text_offset
     streamed = client.completions.create(**asked, stream=True)
     assert "".join(chunk.choices[0].text for chunk in streamed) == whole.choices[0].text
 

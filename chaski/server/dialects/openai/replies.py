@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ class Chunks:
     created: int = field(default_factory=lambda: int(time.time()))
     _begun: set[int] = field(default_factory=set)
     _calls: dict[int, int] = field(default_factory=dict)
+    _lengths: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.id = self.id or _id("chatcmpl" if self.is_chat else "cmpl")
@@ -37,7 +39,9 @@ class Chunks:
         """Chunks for what is new in answer `index`: thinking and content apart."""
         if not self.is_chat:
             text = _content(delta)
-            return [self._chunk(index, {"text": text, "logprobs": _text_logprobs(delta.scores)}, None)]
+            begin = self._lengths.get(index, 0)
+            self._lengths[index] = begin + len(text)
+            return [self._chunk(index, {"text": text, "logprobs": _text_logprobs(delta.scores, begin)}, None)]
         said = [{"reasoning": _thinking(delta)}, {"content": _content(delta)}]
         parts: list[dict[str, Any]] = [part for part in said if any(part.values())]
         parts += [{"tool_calls": [call]} for call in self._tool_calls(index, delta)]
@@ -100,7 +104,7 @@ def completion_whole(model: str, answers: Sequence[Whole]) -> dict[str, Any]:
             "index": index,
             "text": answer.content,
             "finish_reason": _reason(answer.finish),
-            "logprobs": _text_logprobs(answer.scores),
+            "logprobs": _text_logprobs(answer.scores, 0),
         }
         for index, answer in enumerate(answers)
     ]
@@ -196,12 +200,13 @@ def _shown(score: TopScore) -> dict[str, Any]:
     return {"token": score.token, "logprob": score.logprob, "bytes": list(score.data)}
 
 
-def _text_logprobs(scores: Sequence[Score]) -> dict[str, Any] | None:
+def _text_logprobs(scores: Sequence[Score], begin: int) -> dict[str, Any] | None:
+    """begin: characters of the answer before these tokens."""
     if not scores:
         return None
     return {
         "tokens": [score.chosen.token for score in scores],
         "token_logprobs": [score.chosen.logprob for score in scores],
         "top_logprobs": [{each.token: each.logprob for each in score.top or ()} for score in scores],
-        "text_offset": [],
+        "text_offset": list(accumulate((len(score.chosen.token) for score in scores[:-1]), initial=begin)),
     }
