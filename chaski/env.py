@@ -232,6 +232,14 @@ class Environment:
     api_key: str | None = _variable(
         "OLLAMA_API_KEY", "key", "the key that commands send to the server", str, unset="none"
     )
+    no_history: bool = _variable(
+        "OLLAMA_NOHISTORY",
+        "switch",
+        "on: lines that are typed in chats are not kept in ~/.ollama/history",
+        _switch,
+        default=False,
+        unset="off",
+    )
     keep_alive: float = _variable(
         "OLLAMA_KEEP_ALIVE",
         "duration",

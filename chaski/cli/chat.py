@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
 
 import click
 
+from chaski.cli.history import line_editing
 from chaski.cli.layout import section
 from chaski.cli.session import Session
 from chaski.errors import ChaskiError, OptionError
@@ -22,8 +21,12 @@ Available commands:
   /set parameter NAME VALUE ...   set an option: temperature, seed, num_predict, stop ...
   /set system TEXT                set the system message
   /set history | nohistory        remember the conversation, or answer each message alone
+  /set format json | noformat     answer in JSON, or in text
   /set verbose | quiet            print counts and rates after each answer, or do not
-  /show info | parameters | system | template
+  /show info | license | modelfile | parameters | system | template
+  /load MODEL                     go on with another model, and a new conversation
+  /save NAME                      make a model of this one with its options, system message and conversation
+  /list                           list the models of the store
   /clear                          forget the conversation
   /bye                            leave
   /?                              this help
@@ -34,9 +37,11 @@ Ctrl-C stops an answer, Ctrl-D leaves."""
 
 def chat(session: Session) -> None:
     """Talk until the input ends or the user leaves. Errors end a message, not the chat."""
-    if sys.stdin.isatty():
-        # Importing it is what gives `input` line editing and a history.
-        import_module("readline")
+    with line_editing(session.keeps_lines):
+        _talk(session)
+
+
+def _talk(session: Session) -> None:
     for message in _messages():
         command, _, argument = message.partition(" ")
         if command in ("/bye", "/exit"):
@@ -46,7 +51,7 @@ def chat(session: Session) -> None:
                 _COMMANDS.get(command, _unknown)(session, argument.strip())
             else:
                 session.answer(message)
-        except ChaskiError as error:
+        except (ChaskiError, click.ClickException) as error:
             click.echo(f"Error: {error}", err=True)
 
 
@@ -86,10 +91,16 @@ def _set(session: Session, argument: str) -> None:
             session.system = value.strip() or None
         case "history" | "nohistory":
             session.keeps_history = what == "history"
+        case "format" if value.strip() == "json":
+            session.options["format"] = "json"
+        case "noformat":
+            session.options.pop("format", None)
         case "verbose" | "quiet":
             session.is_verbose = what == "verbose"
         case _:
-            raise OptionError("/set knows parameter, system, history, nohistory, verbose and quiet")
+            raise OptionError(
+                "/set knows parameter, system, history, nohistory, format json, noformat, verbose, quiet"
+            )
 
 
 def _set_parameter(session: Session, words: list[str]) -> None:
@@ -124,8 +135,31 @@ def _show(session: Session, argument: str) -> None:
             click.echo(session.system or model.defaults.system or "No system message is set.")
         case "template":
             click.echo(model.chat_template or "The model has no chat template.")
+        case "license" | "modelfile":
+            from chaski.cli.show import command as show
+
+            show.main([session.name, f"--{argument}"], standalone_mode=False)
         case _:
-            raise OptionError("/show knows info, parameters, system and template")
+            raise OptionError("/show knows info, license, modelfile, parameters, system and template")
+
+
+def _load(session: Session, argument: str) -> None:
+    if not argument:
+        raise OptionError("/load needs the name of a model")
+    session.load(argument)
+
+
+def _save(session: Session, argument: str) -> None:
+    if not argument:
+        raise OptionError("/save needs a name for the model")
+    session.save(argument)
+    click.echo(f"Created new model '{argument}'")
+
+
+def _list(session: Session, argument: str) -> None:
+    from chaski.cli.list import command as list_models
+
+    list_models.main([argument] if argument else [], standalone_mode=False)
 
 
 def _clear(session: Session, argument: str) -> None:
@@ -144,6 +178,9 @@ def _unknown(session: Session, argument: str) -> None:
 _COMMANDS: dict[str, Callable[[Session, str], None]] = {
     "/set": _set,
     "/show": _show,
+    "/load": _load,
+    "/save": _save,
+    "/list": _list,
     "/clear": _clear,
     "/?": _help,
     "/help": _help,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from chaski.cli.completion import model_names
+
 __all__ = ["command"]
 
 
 @click.command("cp", short_help="Copy a model to another name.")
-@click.argument("source")
+@click.argument("source", shell_complete=model_names)
 @click.argument("destination")
 @click.help_option("-h", "--help")
 def command(source: str, destination: str) -> None:

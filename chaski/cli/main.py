@@ -29,6 +29,7 @@ _COMMANDS = (
     "prune",
     "info",
     "bench",
+    "completion",
 )
 _ALIASES = {"ls": "list"}
 

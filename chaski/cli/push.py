@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from chaski.cli.completion import model_names
 from chaski.cli.transfer import access_to, registry_options, show_progress
 
 __all__ = ["command"]
@@ -12,7 +13,7 @@ _WEBSITE = "https://ollama.com"
 
 
 @click.command("push", short_help="Push a model to a registry.")
-@click.argument("model")
+@click.argument("model", shell_complete=model_names)
 @registry_options
 @click.help_option("-h", "--help")
 def command(model: str, insecure: bool, username: str | None, password: str | None) -> None:

@@ -104,6 +104,15 @@ class RemoteModel:
         self.chat_template: str | None = shown.get("template")
         self.defaults: Defaults = Defaults(system=shown.get("system"))
 
+    def save(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Make a model of this one with settings, as /api/create takes them."""
+        for line in self._remote.lines("/api/create", {"model": name, "from": self._name, **settings}):
+            if "error" in line:
+                raise ChaskiError(str(line["error"]))
+
+    def close(self) -> None:
+        """The server keeps it as long as it wants to."""
+
     def stream(self, prompt: str, **options: Any) -> Generator[Event, None, None]:
         """Continue a prompt as it is."""
         return self._events("/api/generate", {"prompt": prompt, "raw": True}, options)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from chaski.cli.completion import model_names
+
 __all__ = ["command"]
 
 
 @click.command("rm", short_help="Remove models from the store.")
-@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...", shell_complete=model_names)
 @click.help_option("-h", "--help")
 def command(models: tuple[str, ...]) -> None:
     """Remove each MODEL, and the files that only it used."""

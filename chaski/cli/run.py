@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
 
+from chaski.cli.completion import model_names
 from chaski.cli.session import Session
 
 if TYPE_CHECKING:
     from chaski.cli.remote import RemoteModel
+    from chaski.cli.session import Model
 
 __all__ = ["command"]
 
@@ -20,7 +21,7 @@ _INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 
 
 @click.command("run", short_help="Answer a prompt, or chat.")
-@click.argument("model")
+@click.argument("model", shell_complete=model_names)
 @click.argument("prompt", nargs=-1)
 @click.option("--system", metavar="TEXT", help="System message at the beginning of the conversation.")
 @click.option("--raw", is_flag=True, help="Give the prompt to the model as it is, without the chat template.")
@@ -39,6 +40,7 @@ _INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 )
 @click.option("--verbose", is_flag=True, help="Print counts and rates after each answer, on stderr.")
 @click.option("--insecure", is_flag=True, help="Allow http:// when the model must be pulled.")
+@click.option("--nohistory", is_flag=True, help="Do not keep the lines that are typed in a chat.")
 @click.help_option("-h", "--help")
 def command(
     model: str,
@@ -51,6 +53,7 @@ def command(
     engine: str | None,
     verbose: bool,
     insecure: bool,
+    nohistory: bool,
     **options: object,
 ) -> None:
     """Answer PROMPT with MODEL, a name or a path to a GGUF file; without a prompt, chat.
@@ -59,18 +62,25 @@ def command(
     server that has the model answers, unless an option says how to load it.
     """
     from chaski.cli.local import open_model
+    from chaski.env import Environment
 
     text = _whole_prompt(prompt)
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    is_own = bool(threads or context or engine or backend != "cpu" or _is_path(model))
-    served = None if is_own else _of_server(model)
-    if served is not None:
-        _talk(Session(served, given, system=system, is_raw=raw, is_verbose=verbose), text)
-        return
-    _pull_if_missing(model, insecure)
-    own = open_model(model, threads=threads, context=context, backend=backend, engine=engine)
-    with closing(own) as loaded:
-        _talk(Session(loaded, given, system=system, is_raw=raw, is_verbose=verbose), text)
+    is_own_choice = bool(threads or context or engine or backend != "cpu")
+
+    def opened(name: str) -> Model:
+        served = None if is_own_choice or _is_path(name) else _of_server(name)
+        if served is not None:
+            return served
+        _pull_if_missing(name, insecure)
+        return open_model(name, threads=threads, context=context, backend=backend, engine=engine)
+
+    session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
+    session.keeps_lines = not (nohistory or Environment.read().no_history)
+    try:
+        _talk(session, text)
+    finally:
+        session.model.close()
 
 
 def _talk(session: Session, text: str | None) -> None:

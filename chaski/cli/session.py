@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -16,21 +17,53 @@ if TYPE_CHECKING:
     from chaski.runner.events import Done
     from chaski.runner.llm import LLM, EventStream
 
+    Model: TypeAlias = LLM | WorkerModel | RemoteModel
+
 __all__ = ["Session", "report"]
 
 
 @dataclass(slots=True)
 class Session:
-    """`is_raw`: prompts go to the model as they are, without a template. `history`: the turns so far."""
+    """What a chat is about.
 
-    model: LLM | WorkerModel | RemoteModel
+    name, open  what the user calls the model, and how to get another one
+    is_raw      prompts go to the model as they are, without a template
+    keeps_lines what is typed is remembered for later chats
+    history     the turns so far
+    """
+
+    model: Model
     options: dict[str, Any]
     system: str | None = None
     is_raw: bool = False
     is_verbose: bool = False
     keeps_history: bool = True
+    keeps_lines: bool = False
+    name: str = ""
+    open: Callable[[str], Model] | None = None
     history: list[dict[str, str]] = field(default_factory=list)
     _is_first: bool = True
+
+    def load(self, name: str) -> None:
+        """Go on with another model, and a new conversation. Where that fails, the old one stays."""
+        assert self.open is not None, "who chats can open models"
+        model = self.open(name)
+        self.model.close()
+        self.model, self.name, self.system = model, name, None
+        self.history.clear()
+        self._is_first = True
+
+    def save(self, name: str) -> None:
+        """Make a model of this one with the options, the system message and the turns of the session."""
+        from chaski.cli.remote import RemoteModel
+
+        parameters = {key: value for key, value in self.options.items() if key != "format"}
+        settings = {"system": self.system, "parameters": parameters, "messages": self.history}
+        given = {key: value for key, value in settings.items() if value}
+        if isinstance(self.model, RemoteModel):
+            self.model.save(name, given)
+        else:
+            _save_here(self.name, name, given)
 
     def answer(self, prompt: str) -> bool:
         """Print the answer to `prompt`; whether it came to its end. Ctrl-C stops it there.
@@ -69,6 +102,19 @@ class Session:
         # Old turns may be left out; a first message that does not fit is refused.
         options = {"truncate": bool(self.history), **self.options}
         return self.model.stream_chat([*system, *self.history, _message("user", prompt)], **options)
+
+
+def _save_here(source: str, name: str, settings: dict[str, Any]) -> None:
+    from chaski.names import ModelName
+    from chaski.store.create import create
+    from chaski.store.model import find_model
+    from chaski.store.recipe import Recipe
+    from chaski.store.store import Store
+
+    found = find_model(source)
+    recipe = Recipe(sources=[found.name or found.path], **settings)
+    for _ in create(Store.default(), ModelName.parse(name), recipe):
+        pass
 
 
 def report(done: Done) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chaski.cli.completion import model_names
 from chaski.cli.layout import section, size, size_in_bytes
 from chaski.cli.show_stored import (
     chosen_text,
@@ -31,7 +32,7 @@ _NUM_BATCH = 512
 
 
 @click.command("show", short_help="Show what is in a model file.")
-@click.argument("model")
+@click.argument("model", shell_complete=model_names)
 @text_options
 @click.option("--tensors", is_flag=True, help="List every tensor with its type and shape.")
 @click.option(

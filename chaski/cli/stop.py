@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from chaski.cli.completion import model_names
+
 __all__ = ["command"]
 
 
 @click.command("stop", short_help="Take a model out of memory.")
-@click.argument("model")
+@click.argument("model", shell_complete=model_names)
 @click.help_option("-h", "--help")
 def command(model: str) -> None:
     """Let the running server unload MODEL, as soon as its requests are answered."""

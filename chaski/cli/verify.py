@@ -6,11 +6,13 @@ import sys
 
 import click
 
+from chaski.cli.completion import model_names
+
 __all__ = ["command"]
 
 
 @click.command("verify", short_help="Check every byte of the store.")
-@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=model_names)
 @click.help_option("-h", "--help")
 def command(models: tuple[str, ...]) -> None:
     """Hash all files of each MODEL again, or of the whole store, and report what is missing or damaged."""

@@ -116,7 +116,7 @@ def test_parameters(
         ("/set parameter seed", "/set parameter needs a name and a value"),
         ("/set parameter seed many", "option seed is 'many'"),
         ("/set parameter speed 3", "option 'speed' is unknown"),
-        ("/show all", "/show knows info, parameters, system and template"),
+        ("/show all", "/show knows info, license, modelfile, parameters"),
         ("x" * 400, "but the context holds 256"),
     ],
 )
@@ -203,3 +203,98 @@ def _drain(terminal: int) -> None:
             pass
     except OSError:
         return
+
+
+# ---- other models, and models made of a chat ----
+
+
+@pytest.fixture
+def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
+
+
+def opened(tiny_llama: Path) -> Session:
+    options = {"temperature": 0, "num_predict": 6}
+    return Session(chaski.load(tiny_llama), options, name=str(tiny_llama), open=chaski.load)
+
+
+def test_a_chat_is_saved_and_loaded(
+    own_store: None,
+    tiny_llama: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    session = opened(tiny_llama)
+    lines = ("/set system be brief", "hello", "/save mine", "/list", "/load mine", "/show system")
+    talk(session, monkeypatch, *lines)
+    output = capsys.readouterr().out
+    assert "Created new model 'mine'" in output
+    assert "mine:latest" in output
+    assert output.rstrip().endswith("be brief")
+    assert (session.history, session.name) == ([], "mine")
+    defaults = session.model.defaults
+    assert [turn["content"] for turn in defaults.opening][:1] == ["hello"]
+    assert defaults.options == {"temperature": 0, "num_predict": 6}
+    talk(session, monkeypatch, "/show modelfile")
+    assert "SYSTEM be brief" in capsys.readouterr().out
+    session.model.close()
+
+
+def test_what_cannot_be_loaded_changes_nothing(
+    own_store: None,
+    tiny_llama: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    session = opened(tiny_llama)
+    lines = ("hello", "/load nothing", "/load", "/save", "/save ../x", "/show license", "still here")
+    talk(session, monkeypatch, *lines)
+    errors = capsys.readouterr().err
+    for text in ("no file 'nothing'", "/load needs", "/save needs", "license"):
+        assert text in errors
+    assert said(session) == ["hello", "still here"]
+    session.model.close()
+
+
+def test_formats(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk(session, monkeypatch, "/set format json", "hello")
+    assert session.history[-1]["content"].lstrip().startswith("{")
+    talk(session, monkeypatch, "/set noformat")
+    assert "format" not in session.options
+
+
+# ---- what was typed ----
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_typed_lines_are_kept_for_the_next_chat(tiny_llama: Path, tmp_path: Path, kept: bool) -> None:
+    folder = tmp_path / ".ollama"
+    folder.mkdir()
+    (folder / "history").write_text("".join(f"old {number}\n" for number in range(150)))
+    arguments = [str(tiny_llama), "--num-predict", "1", *([] if kept else ["--nohistory"])]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "chaski", "run", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=ROOT,
+        env={**os.environ, "HOME": str(tmp_path), "TERM": "dumb"},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    os.write(ours, b"hello there\n/bye\n")
+    try:
+        while os.read(ours, 4096):
+            pass
+    except OSError:
+        pass  # how the end of a terminal reads
+    assert process.wait(30) == 0
+    os.close(ours)
+    lines = (folder / "history").read_text().splitlines()
+    if kept:
+        assert lines == [f"old {number}" for number in range(52, 150)] + ["hello there", "/bye"]
+        assert (folder / "history").stat().st_mode & 0o777 == 0o600
+    else:
+        assert len(lines) == 150
+    assert [path.name for path in folder.iterdir()] == ["history"]
