@@ -24,15 +24,21 @@ __all__ = ["command"]
     metavar="TYPE",
     help="F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q5_1, Q5_0, Q4_K_M, Q4_K_S, Q4_1 or Q4_0.",
 )
+@click.option(
+    "--projector",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Put the encoder of images into a file of its own, as llama.cpp has it.",
+)
 @click.help_option("-h", "--help")
-def command(folder: Path, out: Path, type_: str) -> None:
+def command(folder: Path, out: Path, type_: str, projector: Path | None) -> None:
     """Convert the checkpoint in FOLDER (config.json, safetensors, tokenizer) to the GGUF file OUT."""
     from chaski.cli.progress import LoadingBar
     from chaski.convert.convert import convert
 
     started = time.monotonic()
     with closing(LoadingBar(f"converting {folder.name}")) as bar:
-        summary = convert(folder, out, type_, bar)
+        summary = convert(folder, out, type_, bar, projector)
     seconds = time.monotonic() - started
     click.echo(
         f"{out}: {summary.architecture}, {size(summary.num_parameters)} parameters in {summary.num_tensors} "

@@ -56,7 +56,7 @@ def command(model: str, tensors: bool, memory: tuple[int, int] | None, verbose: 
         click.echo(text)
         return
     if memory is not None:
-        click.echo(section("Memory", _memory(file, *memory)))
+        click.echo(section("Memory", _memory(found, *memory)))
         return
     parts = [
         section("Model", [*_overview(file), ("engine", _engine(file, found))]),
@@ -75,18 +75,20 @@ def command(model: str, tensors: bool, memory: tuple[int, int] | None, verbose: 
     click.echo("\n".join(filter(None, parts)))
 
 
-def _memory(file: GGUFFile, context: int, parallel: int) -> Iterator[tuple[str, ...]]:
+def _memory(found: StoredModel, context: int, parallel: int) -> Iterator[tuple[str, ...]]:
     """What loading the model would take, part by part. Nothing of that is taken for it."""
     from chaski.env import Environment
     from chaski.kvcache import CacheSize
     from chaski.ml import BackendOptions, open_backend
     from chaski.model.registry import build_model
+    from chaski.runner.files import open_files
     from chaski.runner.reserve import Reservation, kv_types
 
+    file, projector = open_files(found)
     backend = open_backend("cpu", BackendOptions())
     types = kv_types(Environment.read().kv_type, backend, file)
     size = CacheSize(parallel, context, min(_NUM_BATCH, parallel * context))
-    needs = Reservation(build_model(file), file, backend, size, types).needs
+    needs = Reservation(build_model(file, projector), file, backend, size, types, projector).needs
     backend.close()
     yield "", "layers", "cells", "memory"
     yield "weights", "", "", size_in_bytes(needs.weights)

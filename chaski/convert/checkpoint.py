@@ -12,7 +12,7 @@ from pathlib import Path
 
 from chaski.convert.config import Config, read_config
 from chaski.convert.families import find_family
-from chaski.convert.family import Family
+from chaski.convert.family import Family, Sight
 from chaski.convert.tensors import Planned
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.safetensors import SafeTensor, open_checkpoint
@@ -20,7 +20,7 @@ from chaski.formats.safetensors import SafeTensor, open_checkpoint
 __all__ = ["Checkpoint", "open_model"]
 
 # What wrappers put before the names of a text model, in any order that some release of them had.
-_WRAPPERS = re.compile(r"^(?:model\.|language_model\.|bert\.)+")
+_WRAPPERS = re.compile(r"^(?:model\.|language_model\.|bert\.)+|(?<=^vision_tower\.)vision_model\.")
 # Buffers that old releases saved, and that follow from the configuration.
 _BUFFERS = (r"(.*\.)?rotary_emb\.inv_freq", r"(.*\.)?position_ids", r".*\.attention\.(masked_)?bias")
 _SHOWN = 5
@@ -28,13 +28,17 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """config: with the text model's own settings on top. tensors: by plain name."""
+    """config: with the text model's own settings on top. tensors: by plain name.
+
+    plan: what the text model's file has. sight: the encoder of images, if there is one to convert.
+    """
 
     folder: Path
     config: Config
     family: Family
     tensors: Mapping[str, SafeTensor]
     plan: list[Planned]
+    sight: Sight | None = None
 
 
 def open_model(folder: Path) -> Checkpoint:
@@ -49,10 +53,13 @@ def open_model(folder: Path) -> Checkpoint:
     config = config.part("text_config").over(config).over(Config(config.path, family.defaults))
     tensors = _plain_names(open_checkpoint(folder))
     plan = list(family.tensors(config, tensors.keys()))
-    for planned in plan:
+    sight = family.sight if "vision_config" in config else None
+    seen: list[Planned] = [] if sight is None else list(sight.tensors(config))
+    for planned in plan + seen:
         _check_sources(folder, planned, tensors)
-    _check_unused(config, family, tensors, plan)
-    return Checkpoint(folder, config, family, tensors, plan)
+    unused = family.unused if sight is None else ()
+    _check_unused(config, family.architecture, tensors, plan + seen, unused)
+    return Checkpoint(folder, config, family, tensors, plan, sight)
 
 
 def _refuse_quantized(config: Config) -> None:
@@ -66,7 +73,7 @@ def _refuse_quantized(config: Config) -> None:
 def _plain_names(tensors: Mapping[str, SafeTensor]) -> dict[str, SafeTensor]:
     plain: dict[str, SafeTensor] = {}
     for name, tensor in tensors.items():
-        short = _WRAPPERS.sub("", name)
+        short = _WRAPPERS.sub("", _WRAPPERS.sub("", name))
         if short in plain:
             raise ModelError(f"{tensor.path}: tensors {plain[short].name!r} and {name!r} are the same one")
         plain[short] = tensor
@@ -85,12 +92,16 @@ def _check_sources(folder: Path, planned: Planned, tensors: Mapping[str, SafeTen
 
 
 def _check_unused(
-    config: Config, family: Family, tensors: Mapping[str, SafeTensor], plan: Iterable[Planned]
+    config: Config,
+    architecture: str,
+    tensors: Mapping[str, SafeTensor],
+    plan: Iterable[Planned],
+    allowed: Iterable[str],
 ) -> None:
     used = {name for planned in plan for name in planned.sources}
-    unused = re.compile("|".join([*_BUFFERS, *family.unused]))
+    unused = re.compile("|".join([*_BUFFERS, *allowed]))
     left = sorted(name for name in tensors if name not in used and not unused.fullmatch(name))
     if left:
         names = ", ".join(left[:_SHOWN])
         more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-        raise ModelError(f"{config.path.parent}: {family.architecture} has no use for tensors {names}{more}")
+        raise ModelError(f"{config.path.parent}: {architecture} has no use for tensors {names}{more}")

@@ -16,7 +16,7 @@ from chaski.convert.metadata import Metadata
 from chaski.convert.mixture import Mixture, Sizes, find_mixture
 from chaski.convert.tensors import Planned, Sources
 from chaski.convert.tokenizer import tokenizer_metadata
-from chaski.errors import FormatError
+from chaski.errors import FormatError, ModelError
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType
 
@@ -39,42 +39,79 @@ class Summary:
     nbytes: int
 
 
-def convert(folder: Path, out: Path, type: str = "F16", progress: Progress = lambda share: None) -> Summary:
+def convert(
+    folder: Path,
+    out: Path,
+    type: str = "F16",
+    progress: Progress = lambda share: None,
+    projector: Path | None = None,
+) -> Summary:
     """Convert the checkpoint in `folder` to the GGUF file `out`, which appears when it is complete.
 
     type: a name of `mixture.MIXTURES`. progress: is called with the share that is done, 0 to 1.
-    No more than a part of one tensor is in memory at a time. Raises ModelError, TokenizerError, FormatError
-    or UnsupportedError for a checkpoint that cannot be converted: before anything is written, but for values
-    that the type cannot hold.
+    projector: a file of its own for the encoder of images, as llama.cpp reads it; else `out` has both, as
+    Ollama does. No more than a part of one tensor is in memory at a time. Raises ModelError, TokenizerError,
+    FormatError or UnsupportedError for a checkpoint that cannot be converted: before anything is written, but
+    for values that the type cannot hold.
     """
     mixture = find_mixture(type)
     checkpoint = open_model(folder)
-    metadata = _metadata(checkpoint, mixture)
-    types = _types(checkpoint, mixture, metadata)
-    tensors = {
-        planned.name: _lazy(planned, types[planned.name], checkpoint.tensors) for planned in checkpoint.plan
-    }
-    nbytes = sum(tensor.nbytes for tensor in tensors.values())
-    write_gguf(out, metadata, _with_progress(tensors, nbytes, progress))
-    num_parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
+    files = [(out, _metadata(checkpoint, mixture), list(checkpoint.plan))]
+    sight, config = checkpoint.sight, checkpoint.config
+    if projector is not None:
+        if sight is None:
+            raise ModelError(f"{folder}: there is no encoder of images that could be converted")
+        entries = _general("clip", "mmproj", folder, mixture.number) | sight.projector(config)
+        files.append((projector, entries, list(sight.tensors(config))))
+    elif sight is not None:
+        arch = checkpoint.family.architecture
+        files[0][1].update({f"{arch}.{key}": value for key, value in sight.metadata(config).items()})
+        files[0][2].extend(sight.beside_text(config))
+    return _write(checkpoint, mixture, files, progress)
+
+
+def _write(
+    checkpoint: Checkpoint,
+    mixture: Mixture,
+    files: list[tuple[Path, Metadata, list[Planned]]],
+    progress: Progress,
+) -> Summary:
+    """Write each file: its path, metadata and tensors."""
+    everything: list[dict[str, LazyTensor]] = []
+    for _, metadata, plan in files:
+        types = _types(checkpoint, mixture, metadata, plan)
+        everything.append({p.name: _lazy(p, types[p.name], checkpoint.tensors) for p in plan})
+    tensors = [tensor for of_file in everything for tensor in of_file.values()]
+    nbytes = sum(tensor.nbytes for tensor in tensors)
+    watch = _watch(nbytes, progress)
+    for (path, metadata, _), of_file in zip(files, everything, strict=True):
+        write_gguf(path, metadata, {name: watch(tensor) for name, tensor in of_file.items()})
+    num_parameters = sum(math.prod(tensor.shape) for tensor in tensors)
     return Summary(checkpoint.family.architecture, len(tensors), num_parameters, nbytes)
 
 
 def _metadata(checkpoint: Checkpoint, mixture: Mixture) -> Metadata:
     family, config = checkpoint.family, checkpoint.config
     is_packed = any(planned.packed is QuantType.MXFP4 for planned in checkpoint.plan)
-    entries: Metadata = {
-        "general.architecture": family.architecture,
-        "general.type": "model",
-        "general.name": checkpoint.folder.resolve().name,
-        "general.file_type": _MXFP4_FILE if is_packed else mixture.number,
-        "general.quantization_version": _QUANTIZATION_VERSION,
-    }
+    number = _MXFP4_FILE if is_packed else mixture.number
+    entries = _general(family.architecture, "model", checkpoint.folder, number)
     entries |= {f"{family.architecture}.{key}": value for key, value in family.metadata(config).items()}
     return entries | tokenizer_metadata(checkpoint.folder, config, family.pre_tokenizers)
 
 
-def _types(checkpoint: Checkpoint, mixture: Mixture, metadata: Metadata) -> dict[str, QuantType]:
+def _general(architecture: str, type: str, folder: Path, file_type: int) -> Metadata:
+    return {
+        "general.architecture": architecture,
+        "general.type": type,
+        "general.name": folder.resolve().name,
+        "general.file_type": file_type,
+        "general.quantization_version": _QUANTIZATION_VERSION,
+    }
+
+
+def _types(
+    checkpoint: Checkpoint, mixture: Mixture, metadata: Metadata, plan: list[Planned]
+) -> dict[str, QuantType]:
     def number(key: str) -> int:
         value = metadata.get(f"{checkpoint.family.architecture}.{key}", 0)
         return value if isinstance(value, int) else 0
@@ -82,10 +119,8 @@ def _types(checkpoint: Checkpoint, mixture: Mixture, metadata: Metadata) -> dict
     num_layers = number("block_count")
     grouped = number("attention.head_count") != number("attention.head_count_kv")
     sizes = Sizes(num_layers, number("expert_count"), num_layers == _LAYERS_OF_70B and grouped)
-    chosen = mixture.types({planned.name: planned.shape for planned in checkpoint.plan}, sizes)
-    return chosen | {
-        planned.name: planned.packed for planned in checkpoint.plan if planned.packed is not None
-    }
+    chosen = mixture.types({planned.name: planned.shape for planned in plan}, sizes)
+    return chosen | {planned.name: planned.packed for planned in plan if planned.packed is not None}
 
 
 def _lazy(planned: Planned, type: QuantType, sources: Sources) -> LazyTensor:
@@ -98,8 +133,8 @@ def _lazy(planned: Planned, type: QuantType, sources: Sources) -> LazyTensor:
     return LazyTensor(planned.shape, type, chunks)
 
 
-def _with_progress(tensors: dict[str, LazyTensor], total: int, progress: Progress) -> dict[str, LazyTensor]:
-    """The same tensors, which tell `progress` as their bytes are taken."""
+def _watch(total: int, progress: Progress) -> Callable[[LazyTensor], LazyTensor]:
+    """Makes tensors tell `progress` as their bytes are taken."""
     done = 0
 
     def watched(tensor: LazyTensor) -> Iterator[NDArray[np.uint8]]:
@@ -109,7 +144,4 @@ def _with_progress(tensors: dict[str, LazyTensor], total: int, progress: Progres
             done += chunk.nbytes
             progress(done / total)
 
-    def watch(tensor: LazyTensor) -> LazyTensor:
-        return LazyTensor(tensor.shape, tensor.type, lambda: watched(tensor))
-
-    return {name: watch(tensor) for name, tensor in tensors.items()}
+    return lambda tensor: LazyTensor(tensor.shape, tensor.type, lambda: watched(tensor))

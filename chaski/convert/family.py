@@ -7,7 +7,7 @@ before them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ __all__ = [
     "VISION",
     "Family",
     "Row",
+    "Sight",
     "attention",
     "biases",
     "embeddings",
@@ -36,12 +37,36 @@ VISION = (r"vision_tower\..*", r"multi_modal_projector\..*")
 
 
 @dataclass(frozen=True, slots=True)
+class Sight:
+    """How the encoder of images of an architecture becomes GGUF.
+
+    It stands in the file of the text model, or in one of its own as llama.cpp reads it: a projector.
+    metadata: for the first, keys without the architecture before them. projector: for the second, whole keys.
+    tensors: under llama.cpp's names. names: Ollama's parts of names for llama.cpp's, for the first.
+    """
+
+    metadata: Callable[[Config], Metadata]
+    projector: Callable[[Config], Metadata]
+    tensors: Callable[[Config], Iterator[Mapped]]
+    names: Mapping[str, str]
+
+    def beside_text(self, config: Config) -> Iterator[Mapped]:
+        """The tensors as the file of the text model calls them."""
+        for planned in self.tensors(config):
+            name = planned.name
+            for part, other in self.names.items():
+                name = name.replace(f".{part}.", f".{other}.")
+            yield replace(planned, name=name)
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """How checkpoints of one architecture become GGUF.
 
     architecture: GGUF's name of it. metadata: from its configuration, keys without the architecture before
     them. tensors: all that the file shall have, given the names that the checkpoint has.
     unused: patterns of names of the checkpoint that are no part of the text model.
+    sight: its encoder of images, for checkpoints that configure one.
     defaults: settings that its configurations may leave out.
     pre_tokenizers: what this architecture calls them, where that is not the usual name of the same rule.
     """
@@ -50,6 +75,7 @@ class Family:
     metadata: Callable[[Config], Metadata]
     tensors: Callable[[Config, Set[str]], Iterator[Planned]]
     unused: tuple[str, ...] = ()
+    sight: Sight | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     pre_tokenizers: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,11 +103,11 @@ def in_layers(config: Config, rows: Iterable[Row]) -> Iterator[Planned]:
         yield from in_layer(layer, rows)
 
 
-def in_layer(layer: int, rows: Iterable[Row], prefix: str = "layers") -> Iterator[Planned]:
-    """The rows in one layer."""
+def in_layer(layer: int, rows: Iterable[Row], prefix: str = "layers", block: str = "blk") -> Iterator[Mapped]:
+    """The rows in one layer, which the checkpoint has in `prefix` and GGUF in `block`."""
     for row in rows:
         names = (f"{prefix}.{layer}.{row.source}{row.suffix}",)
-        name = f"blk.{layer}.{row.name}{row.suffix}"
+        name = f"{block}.{layer}.{row.name}{row.suffix}"
         yield Mapped(name, row.shape, names, row.source_shape, row.arrange, row.shift)
 
 

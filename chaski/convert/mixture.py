@@ -8,6 +8,7 @@ The rule for a mixture such as Q4_K_M:
   layers and in every third between them; in Q4_K_S they get Q5_K, `attn_v` in the first four layers,
   `ffn_down` in the first eighth.
 * With exactly eight experts the small `attn_k` and `attn_v` get Q8_0, and `attn_output` Q5_K in Q4_K.
+* Of an encoder of images (`v.`, `mm.`) matrices get Q8_0, and what projects its rows F16.
 * A row that is not whole blocks of 256 gets the type of nearest size with blocks of 32, else F16.
 """
 
@@ -23,9 +24,9 @@ from chaski.formats.quant import QuantType
 __all__ = ["MIXTURES", "Mixture", "Sizes", "find_mixture"]
 
 _SMALL = re.compile(
-    r"_norm\.weight$|ffn_gate_inp|^position_embd|^token_types|shortconv\.conv|\.position_embd|\.patch_embd"
+    r"_norm\.weight$|ffn_gate_inp|^position_embd|^token_types|shortconv\.conv|^v\.(position|patch)_embd|^v\.(position|patch)_embedding"
 )
-_LAYER = re.compile(r"(?:blk|v\.blk)\.(\d+)\.")
+_LAYER = re.compile(r"blk\.(\d+)\.")
 _SMALLER_BLOCKS = {
     QuantType.Q4_K: QuantType.Q5_0,
     QuantType.Q5_K: QuantType.Q5_1,
@@ -95,7 +96,7 @@ class _Chooser:
         self._base, self._name, self._sizes = mixture.base, mixture.name, sizes
         names = list(names)
         self._output = "output.weight" if "output.weight" in names else "token_embd.weight"
-        values = sorted((name for name in names if _is_value(name)), key=_layer)
+        values = sorted((name for name in names if name.startswith("blk.") and _is_value(name)), key=_layer)
         self._value_rank = {name: rank for rank, name in enumerate(values)}
 
     def choose(self, name: str, shape: tuple[int, ...]) -> QuantType:
@@ -106,6 +107,10 @@ class _Chooser:
         return _fitting(self._quantized(name), shape[-1])
 
     def _quantized(self, name: str) -> QuantType:
+        if name.startswith("mm."):
+            return QuantType.F16
+        if name.startswith("v."):
+            return QuantType.Q8_0
         if name == self._output:
             return QuantType.Q8_0 if self._base is QuantType.Q8_0 else QuantType.Q6_K
         if _is_value(name):

@@ -109,7 +109,7 @@ class Plan(Protocol):
     def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
         """Writable views of the input buffers, at their maximum size. Write before `launch`.
 
-        They are int32, except dense masks.
+        They are int32, but for dense masks and what is declared as float32.
         """
 
     def launch(self, sizes: Mapping[str, int]) -> None:

@@ -8,20 +8,24 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from chaski.ml.graph import DenseMask, KVBuffer, Mask, Rope, Shape, Tensor, Weight
+from chaski.ml.graph import DenseMask, Dim, KVBuffer, Mask, Rope, Shape, Tensor, Weight
 
 __all__ = [
     "add_vector",
     "attention",
+    "average_rows",
     "clamped_swiglu",
     "columns",
     "embedding",
     "geglu",
     "gelu",
+    "gelu_tanh",
     "layer_norm",
     "linear",
     "multiply",
     "position_scale",
+    "product",
+    "put_rows",
     "rms_norm",
     "rope",
     "rope_table",
@@ -51,6 +55,12 @@ def linear(x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
     _require(bias is None or bias.shape == (weight.shape[0],), "linear", weight.shape, bias and bias.shape)
     operands = (x, weight) if bias is None else (x, weight, bias)
     return x.graph.record("linear", operands, (x.shape[0], weight.shape[0]))
+
+
+def product(x: Tensor, weight: Weight) -> Tensor:
+    """x (n, rows) times `weight` (rows, columns), a plain one: `linear` for what a file holds transposed."""
+    _require(x.shape[1:] == weight.shape[:1] and weight.plain, "product", x.shape, weight.shape)
+    return x.graph.record("product", (x, weight), (x.shape[0], weight.shape[1]))
 
 
 def rms_norm(x: Tensor, weight: Weight | None, eps: float) -> Tensor:
@@ -92,6 +102,11 @@ def gelu(x: Tensor) -> Tensor:
     return x.graph.record("gelu", (x,), x.shape)
 
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    """`gelu` by its tanh approximation, element by element."""
+    return x.graph.record("gelu_tanh", (x,), x.shape)
+
+
 def softcap(x: Tensor, cap: float) -> Tensor:
     """cap · tanh(x / cap), element by element: values are bounded to ±cap."""
     return x.graph.record("softcap", (x,), x.shape, cap=cap)
@@ -127,6 +142,22 @@ def columns(x: Tensor, first: int, count: int) -> Tensor:
         isinstance(size, int) and first >= 0 and first + count <= size, "columns", x.shape, (first, count)
     )
     return x.graph.record("columns", (x,), (x.shape[0], count), first=first, count=count)
+
+
+def put_rows(x: Tensor, rows: Tensor, places: Tensor) -> Tensor:
+    """x (n, size), but with `rows` (m, size) at the indices `places` (m,) int32, which are all different."""
+    _require(x.shape[1:] == rows.shape[1:], "put_rows", x.shape, rows.shape)
+    _require(places.shape == rows.shape[:1], "put_rows", rows.shape, places.shape)
+    return x.graph.record("put_rows", (x, rows, places), x.shape)
+
+
+def average_rows(x: Tensor, rows: Dim, count: int) -> Tensor:
+    """The averages of every `count` rows of x (n, size) -> (rows, size), where rows · count <= n.
+
+    With patches in the order of their squares it is average pooling.
+    """
+    _require(len(x.shape) == 2 and count > 0, "average_rows", x.shape, count)
+    return x.graph.record("average_rows", (x,), (rows, x.shape[1]), count=count)
 
 
 def times(x: Tensor, factors: Tensor) -> Tensor:

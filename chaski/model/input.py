@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from chaski.ml import ops
 from chaski.ml.graph import Tensor
 
-__all__ = ["Batch", "Encoded", "Inputs"]
+__all__ = ["Batch", "Encoded", "ImageRows", "Inputs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,9 @@ class Batch:
     beyond themselves, as those of an image see all of it, and never reaches beyond the batch; None is each up
     to itself.
 
+    `rows` (n, size) float32 are what an encoder made of images; they stand in place of the embeddings of the
+    tokens whose indices `places` (n,) lists. None is no images.
+
     `encoded` is the image that comes with the batch, for layers that attend to images only.
     """
 
@@ -42,13 +46,31 @@ class Batch:
     sequences: npt.NDArray[np.int32]
     outputs: npt.NDArray[np.int32]
     ends: npt.NDArray[np.int32] | None = None
+    rows: npt.NDArray[np.float32] | None = None
+    places: npt.NDArray[np.int32] | None = None
     encoded: Encoded | None = None
 
 
 @dataclass(frozen=True, slots=True)
+class ImageRows:
+    """`rows` (n, size) of images and the `places` (n,) of the tokens that they stand for; n is 0 for text."""
+
+    rows: Tensor
+    places: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
-    """The same as symbols, while a model records its graph. `outputs` indexes the rows to keep at the end."""
+    """The same as symbols, while a model records its graph. `outputs` indexes the rows to keep at the end.
+
+    `images` is there for models that see.
+    """
 
     tokens: Tensor
     positions: Tensor
     outputs: Tensor
+    images: ImageRows | None = None
+
+    def with_images(self, x: Tensor) -> Tensor:
+        """The embeddings `x` (tokens, size), but the rows of images at their places."""
+        return x if self.images is None else ops.put_rows(x, self.images.rows, self.images.places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +11,12 @@ import numpy.typing as npt
 from chaski.kvcache import Cache
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph
-from chaski.model.input import Batch, Inputs
-from chaski.model.registry import Model
+from chaski.model.input import Batch, ImageRows, Inputs
+from chaski.model.registry import Model, vision_of
 
 __all__ = ["Program"]
+
+_NO_PLACES = np.zeros(0, np.int32)
 
 
 class Program:
@@ -27,28 +30,35 @@ class Program:
         self._cache = cache
         graph = Graph()
         tokens, outputs = Dim("tokens", max_tokens), Dim("outputs", max_outputs)
+        vision = vision_of(model)
+        self._row_size = None if vision is None else vision.shape.row_size
+        self._no_rows = np.zeros((0, self._row_size or 0), np.float32)
         inputs = Inputs(
             tokens=graph.input("tokens", (tokens,), DType.I32),
             positions=graph.input("positions", (tokens,), DType.I32),
             outputs=graph.input("outputs", (outputs,), DType.I32),
+            images=None if self._row_size is None else _images(graph, max_tokens, self._row_size),
         )
         graph.output("outputs", model(inputs, cache.record(graph, tokens)))
         self._plan = backend.compile(graph)
         leading = {name: tensor.shape[0] for name, tensor in graph.inputs.items()}
         self._dims = {name: dim.name for name, dim in leading.items() if isinstance(dim, Dim)}
 
-    def prepare(self, batch: Batch) -> Mapping[str, npt.NDArray[np.int32]]:
+    def prepare(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
         """Make room for a batch in the cache -> what `launch` needs. The plan may compute another one.
 
-        Until then the tokens of the batch may be written. Raises CacheFullError, and changes nothing.
+        Until then its tokens and rows may be written. Raises CacheFullError, and changes nothing.
         """
         assert 0 < len(batch.tokens) <= self.max_tokens, len(batch.tokens)
         assert len(batch.outputs) <= self.max_outputs, len(batch.outputs)
-        values = dict(self._cache.start_forward(batch))
+        values: dict[str, npt.NDArray[Any]] = dict(self._cache.start_forward(batch))
         values |= {"tokens": batch.tokens, "positions": batch.positions, "outputs": batch.outputs}
+        if self._row_size is not None:
+            values["image_rows"] = batch.rows if batch.rows is not None else self._no_rows
+            values["places"] = batch.places if batch.places is not None else _NO_PLACES
         return values
 
-    def launch(self, values: Mapping[str, npt.NDArray[np.int32]]) -> None:
+    def launch(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
         """Begin to compute the batch that was prepared last."""
         self._plan.wait()
         for name, value in values.items():
@@ -68,3 +78,10 @@ class Program:
         self.launch(self.prepare(batch))
         self.wait()
         return self.outputs()
+
+
+def _images(graph: Graph, max_tokens: int, size: int) -> ImageRows:
+    rows = Dim("image_rows", max_tokens)
+    return ImageRows(
+        graph.input("image_rows", (rows, size), DType.F32), graph.input("places", (rows,), DType.I32)
+    )

@@ -12,9 +12,10 @@ from chaski.kvcache import LayerKind
 from chaski.ml.graph import Tensor, Weight
 from chaski.model.input import Inputs
 from chaski.model.metadata import blamed_on, check_metadata
+from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.pooling import Pooling
 
-__all__ = ["ARCHITECTURES", "Model", "build_model"]
+__all__ = ["ARCHITECTURES", "Model", "build_model", "takes_projector", "vision_of"]
 
 ARCHITECTURES = {
     "gemma3": "gemma3",
@@ -54,8 +55,8 @@ class Model(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
-    def weights(self) -> Iterator[tuple[str, Weight]]:
-        """Every weight with the name that it must have in the file."""
+    def weights(self, *, by_alias: bool = False) -> Iterator[tuple[str, Weight]]:
+        """Every weight with the name that it must have in the file, or with its other one."""
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         """What each layer keeps of the tokens before; layers that keep nothing are left out."""
@@ -64,16 +65,38 @@ class Model(Protocol):
         """Record one forward pass -> logits (outputs, vocab_size); for embeddings (outputs, size)."""
 
 
-def build_model(file: GGUFFile) -> Model:
+def vision_of(model: Model) -> MultimodalProcessor | None:
+    """The encoder of images of a model that sees."""
+    vision: MultimodalProcessor | None = getattr(model, "vision", None)
+    return vision
+
+
+def build_model(file: GGUFFile, projector: GGUFFile | None = None) -> Model:
     """The model of the file's architecture, its weights declared but not bound yet.
 
-    Raises UnsupportedError for an architecture that has no file here, and ModelError for one that cannot be.
+    `projector` is a file that holds an encoder of images for it, where that is not in the file itself.
+    Raises UnsupportedError for an architecture that has no file here, or none that takes a projector, and
+    ModelError for a model that cannot be.
     """
+    kind = _model_of(file)
+    if projector is not None and not takes_projector(file):
+        raise UnsupportedError(
+            f"{projector.path}: models of architecture {file.architecture!r} do not take a projector here"
+        )
+    check_metadata(file)
+    with blamed_on(file):
+        model: Model = kind(file) if projector is None else kind(file, projector)
+    return model
+
+
+def takes_projector(file: GGUFFile) -> bool:
+    """Whether the file's model can have an encoder of images from another file."""
+    return hasattr(_model_of(file), "vision")
+
+
+def _model_of(file: GGUFFile) -> Any:
     name = file.architecture
     if name not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
         raise UnsupportedError(f"{file.path}: architecture {name!r} is not supported; supported: {known}")
-    check_metadata(file)
-    with blamed_on(file):
-        model: Model = import_module(f"chaski.model.arch.{ARCHITECTURES[name]}").Model(file)
-    return model
+    return import_module(f"chaski.model.arch.{ARCHITECTURES[name]}").Model

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile, TensorInfo
 from chaski.formats.quant import dequantize
@@ -18,38 +20,48 @@ def bind_weights(model: Model, file: GGUFFile, backend: Backend, progress: Progr
     backend.load(progress)
 
 
-def place_weights(model: Model, file: GGUFFile, backend: Backend) -> None:
-    """Give every weight of `model` its place in `backend`, to be loaded from `file`.
+def place_weights(model: Model, file: GGUFFile, backend: Backend, projector: GGUFFile | None = None) -> None:
+    """Give every weight of `model` its place in `backend`, to be loaded from `file` or its `projector`.
 
     Raises ModelError when a required tensor is missing, a shape differs, or a tensor is left over: a model
     that does not use all of its file would give wrong text.
     """
-    pairs = _match(model, file)
+    tensors = dict(file.tensors)
+    if projector is not None:
+        twice = sorted(tensors.keys() & projector.tensors.keys())
+        if twice:
+            raise ModelError(f"{projector.path}: tensor {twice[0]} is in {file.path} as well")
+        tensors |= projector.tensors
+    pairs = _match(model, file, tensors)
     for weight, info in pairs:
         if weight.host:
             weight.array = dequantize(info.data, info.type, info.shape)
     backend.place([(weight, info) for weight, info in pairs if not weight.host])
 
 
-def _match(model: Model, file: GGUFFile) -> list[tuple[Weight, TensorInfo]]:
+def _match(model: Model, file: GGUFFile, tensors: dict[str, TensorInfo]) -> list[tuple[Weight, TensorInfo]]:
     pairs = []
-    unused = dict(file.tensors)
-    for name, weight in model.weights():
-        weight.name = name
-        info = unused.pop(name, None)
-        if info is None:
-            if not weight.optional:
-                raise ModelError(f"{file.path}: tensor {name} {weight.shape} is missing")
-        elif info.shape != weight.shape:
-            raise ModelError(
-                f"{file.path}: tensor {name} has shape {info.shape}, but the metadata asks for {weight.shape}"
-            )
-        else:
-            pairs.append((weight, info))
-    if unused:
-        names = ", ".join(sorted(unused)[:5])
-        more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
+    for (name, weight), (alias, _) in zip(model.weights(), model.weights(by_alias=True), strict=True):
+        info = tensors.pop(name, None) or tensors.pop(alias, None)
+        weight.name = name if info is None else info.name
+        if info is not None:
+            pairs.append((weight, _checked(info, weight)))
+        elif not weight.optional:
+            raise ModelError(f"{file.path}: tensor {name} {weight.shape} is missing")
+    if tensors:
+        names = ", ".join(sorted(tensors)[:5])
+        more = f" and {len(tensors) - 5} more" if len(tensors) > 5 else ""
         raise ModelError(
             f"{file.path}: architecture {file.architecture!r} has no use for tensors {names}{more}"
         )
     return pairs
+
+
+def _checked(info: TensorInfo, weight: Weight) -> TensorInfo:
+    """The tensor in the shape of the weight."""
+    wanted = weight.stored or weight.shape
+    if info.shape != wanted:
+        raise ModelError(
+            f"{info.path}: tensor {info.name} has shape {info.shape}, but the metadata asks for {wanted}"
+        )
+    return info if info.shape == weight.shape else replace(info, shape=weight.shape)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from chaski.runner.answer import Answer, collect
 from chaski.runner.events import Done, Event, Outputs, Text
+from chaski.runner.image_sources import ImageFile
 from chaski.runner.messages import (
     Call,
     Channel,
@@ -49,13 +50,23 @@ class AsyncModel:
         self._channel = channel
         self._mail: _Mail | None = None
 
-    async def generate(self, prompt: str | Items[int], **options: Unpack[GenerateOptions]) -> Answer:
+    async def generate(
+        self,
+        prompt: str | Items[int],
+        images: Items[ImageFile] = (),
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
         """Continue `prompt`, as `LLM.generate` does."""
-        return collect([event async for event in self.stream(prompt, **options)])
+        return collect([event async for event in self.stream(prompt, images, **options)])
 
-    def stream(self, prompt: str | Items[int], **options: Unpack[GenerateOptions]) -> AsyncEventStream:
+    def stream(
+        self,
+        prompt: str | Items[int],
+        images: Items[ImageFile] = (),
+        **options: Unpack[GenerateOptions],
+    ) -> AsyncEventStream:
         """`generate` in pieces, as they are made."""
-        return self._events(generate(prompt, options))
+        return self._events(generate(prompt, options, images))
 
     async def chat(
         self,

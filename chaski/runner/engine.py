@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Items
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import NotSupportedError, OptionError
 from chaski.kvcache import Cache
-from chaski.model.input import Batch
 from chaski.model.program import Program
 from chaski.runner.groups import Groups, not_inside
+from chaski.runner.images import EncodedImages
 from chaski.runner.scheduler import Scheduler
 from chaski.runner.sequence import Sequence
 from chaski.runner.slots import Policy, Slot, place
+from chaski.runner.step import Step, prepare_step
 
 __all__ = ["Engine"]
 
@@ -50,33 +48,30 @@ class _Turn:
         self._lock.release()
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A batch: how many tokens of which sequences, how many outputs each gets, and what the plan reads."""
-
-    shares: Items[tuple[Sequence, int]]
-    num_outputs: Items[int]
-    batch: Batch
-    inputs: Mapping[str, npt.NDArray[np.int32]]
-
-
 class Engine:
     """Runs up to `parallel` sequences at a time; more wait for a slot. Safe to use from several threads.
 
-    `prompt_cache` says how prompts take over what was computed for others; None is not at all.
+    `prompt_cache` says how prompts take over what was computed for others; None is not at all. `images`
+    is for models that see.
     """
 
     def __init__(
-        self, program: Program, cache: Cache, parallel: int, prompt_cache: Policy | None = Policy.SMALLER_LOSS
+        self,
+        program: Program,
+        cache: Cache,
+        parallel: int,
+        prompt_cache: Policy | None = Policy.SMALLER_LOSS,
+        images: EncodedImages | None = None,
     ) -> None:
         self._program = program
         self._cache = cache
         self._prompt_cache = prompt_cache
+        self._images = images
         self._scheduler: Scheduler[Sequence] = Scheduler(program.max_tokens, program.max_outputs)
         self._slots = [Slot(index) for index in range(parallel)]
         self._running: list[Sequence] = []
         self._waiting: deque[Sequence] = deque()
-        self._computing: _Step | None = None
+        self._computing: Step | None = None
         self._uses = 0
         self._turn = _Turn()
 
@@ -88,14 +83,20 @@ class Engine:
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence. It runs while `wait` is called, for it or for any other one.
 
-        Raises OptionError for a group that is larger than a batch.
+        Raises OptionError for a group that is larger than a batch, or has more outputs than one.
         """
-        largest = max(map(len, sequence.groups), default=0)
-        if largest > self._program.max_tokens:
-            raise OptionError(
-                f"{largest} tokens must be computed at once, but num_batch is {self._program.max_tokens}; "
-                "load the model with a larger num_batch"
-            )
+        for group in sequence.groups:
+            if len(group) > self._program.max_tokens:
+                raise OptionError(
+                    f"{len(group)} tokens must be computed at once, but num_batch is "
+                    f"{self._program.max_tokens}; load the model with a larger num_batch"
+                )
+            num_outputs = len(sequence.outputs(group.start, len(group)))
+            if num_outputs > self._program.max_outputs:
+                raise OptionError(
+                    f"{num_outputs} outputs are wanted at once, but a batch has {self._program.max_outputs}; "
+                    "load the model with parallel as large as that"
+                )
         self._waiting.append(sequence)
 
     def wait(self, sequence: Sequence) -> None:
@@ -133,7 +134,7 @@ class Engine:
         for sequence, _ in step.shares:
             sequence.write()
 
-    def _prepare(self) -> _Step | None:
+    def _prepare(self) -> Step | None:
         """The next batch, or None if there is nothing to compute."""
         self._dismiss()
         self._admit()
@@ -142,21 +143,23 @@ class Engine:
             if dropped:
                 self._shift(sequence, dropped)
         shares = self._scheduler.next(self._running)
-        return self._batch(shares) if shares else None
+        return prepare_step(shares, self._program, self._images) if shares else None
 
-    def _launch(self, step: _Step | None) -> _Step | None:
-        """Fill in the tokens, and begin to compute."""
+    def _launch(self, step: Step | None) -> Step | None:
+        """Fill in the tokens and the rows of images, and begin to compute.
+
+        What was not encoded before is encoded now, while the machine computes nothing else.
+        """
         if step is None:
             return None
-        tokens = [sequence.known(len(sequence.slot.tokens), count) for sequence, count in step.shares]
-        step.batch.tokens[:] = list(chain.from_iterable(tokens))
+        tokens = step.fill(self._images)
         self._program.launch(step.inputs)
         self._computing = step
         for (sequence, _), computed in zip(step.shares, tokens, strict=True):
             sequence.slot.tokens += computed
         return step
 
-    def _take(self, step: _Step, outputs: npt.NDArray[np.float32]) -> None:
+    def _take(self, step: Step, outputs: npt.NDArray[np.float32]) -> None:
         """Hand out the outputs; those of sequences that ended meanwhile are dropped."""
         row = 0
         for (sequence, _), count in zip(step.shares, step.num_outputs, strict=True):
@@ -171,7 +174,7 @@ class Engine:
         """Whether the batch after the one that is computed can be prepared already."""
         return not any(sequence.full_context or sequence.is_guessing for sequence in self._running)
 
-    def _is_outdated(self, step: _Step) -> bool:
+    def _is_outdated(self, step: Step) -> bool:
         """Whether a batch was prepared without what has happened since: an end, a guess, a new sequence."""
         if not all(sequence.is_running and not sequence.is_guessing for sequence in self._running):
             return True
@@ -244,35 +247,6 @@ class Engine:
             del slot.tokens[dropped.start : dropped.stop]
             slot.shifted_at = dropped.start
         slot.groups = sequence.groups
-
-    def _batch(self, shares: Items[tuple[Sequence, int]]) -> _Step:
-        """The batch as arrays, but for its tokens. Lists first: with few tokens that is the quickest."""
-        positions: list[int] = []
-        sequences: list[int] = []
-        outputs: list[int] = []
-        ends: list[int] = []
-        num_outputs = []
-        for sequence, count in shares:
-            begin = len(sequence.slot.tokens)
-            wanted = sequence.outputs(begin, count)
-            outputs += range(len(positions) + wanted.start - begin, len(positions) + wanted.stop - begin)
-            num_outputs.append(len(wanted))
-            positions += range(begin, begin + count)
-            sequences += [sequence.slot.index] * count
-            ends += range(begin + 1, begin + count + 1)
-            for group in sequence.groups:
-                if begin <= group.start < begin + count:
-                    first = len(ends) - count - begin + group.start
-                    ends[first : first + len(group)] = [group.stop] * len(group)
-        has_groups = any(sequence.groups for sequence, _ in shares)
-        batch = Batch(
-            np.zeros(len(positions), np.int32),
-            np.array(positions, np.int32),
-            np.array(sequences, np.int32),
-            np.array(outputs, np.int32),
-            np.array(ends, np.int32) if has_groups else None,
-        )
-        return _Step(shares, num_outputs, batch, self._program.prepare(batch))
 
     def _recover(self) -> None:
         """After a failure, or Ctrl-C: cache and slots agree again, and each sequence has something to do."""

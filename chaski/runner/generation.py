@@ -13,6 +13,7 @@ import numpy.typing as npt
 from chaski.errors import ChaskiError
 from chaski.runner.events import Done, DoneReason
 from chaski.runner.groups import Groups, not_inside, outside, without
+from chaski.runner.images import Images, moved_down, whole
 from chaski.runner.lookup import Lookup
 from chaski.runner.sequence import Sequence
 from chaski.runner.slots import Slot
@@ -53,6 +54,7 @@ class Request:
     """What to compute, and when to end.
 
     groups          positions of the prompt that are computed together
+    images          its rows of images
     scope           whose prompt it is: nobody else's takes over what is computed for it
     limit           tokens of the sequence, its prompt included, at which it ends
     shift           what happens when it fills its context before that; None when it cannot
@@ -67,6 +69,7 @@ class Request:
 
     prompt: Items[int]
     groups: Groups = ()
+    images: Images = ()
     scope: str = ""
     limit: int
     context: int = 0
@@ -105,7 +108,7 @@ class Generation(Sequence):
     )
 
     def __init__(self, request: Request) -> None:
-        super().__init__(request.prompt, request.groups, request.scope)
+        super().__init__(request.prompt, request.groups, request.images, request.scope)
         guesses = request.max_guesses > 0 and request.grammar is None
         self._lookup = Lookup(self.tokens, request.max_guesses) if guesses else None
         self._grammar = request.grammar
@@ -113,7 +116,7 @@ class Generation(Sequence):
         self._guesses: list[int] = []  # for the positions behind the last token
         self._request = request
         self._sampler = Sampler(request.sampling)
-        self._sampler.accept_many(self.tokens)
+        self._sampler.accept_many([token for token in self.tokens if token >= 0])
         self._decoder = request.decoder
         self._pieces = PieceStream(request.stop)
         self._sampled: list[Sampled] = []  # not written yet
@@ -154,11 +157,12 @@ class Generation(Sequence):
     def full_context(self) -> range | None:
         shift = self._request.shift
         is_full = shift is not None and len(self.slot.tokens) >= shift.context
-        return shift.dropped(self.groups) if shift is not None and is_full else None
+        return shift.dropped(whole(self.images) or self.groups) if shift is not None and is_full else None
 
     def drop(self, positions: range) -> None:
         del self.tokens[positions.start : positions.stop]
         self.groups = without(positions, self.groups)
+        self.images = moved_down(self.images, positions)
         self._shifted += len(positions)
 
     def take(self, rows: npt.NDArray[np.float32]) -> int:

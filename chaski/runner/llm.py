@@ -15,10 +15,12 @@ import numpy.typing as npt
 from chaski.errors import ChaskiError
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, Memory
+from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
 from chaski.runner.answer import Answer, collect
 from chaski.runner.engine import Engine
 from chaski.runner.events import Done, Event, Outputs
+from chaski.runner.image_sources import ImageSource, take_images
 from chaski.runner.options import GenerateOptions
 from chaski.runner.prompts import Prompts
 from chaski.runner.readout import normalized
@@ -52,8 +54,12 @@ class LLM:
         config: ModelConfig,
         load_seconds: float,
         defaults: Defaults | None = None,
+        vision: MultimodalProcessor | None = None,
     ) -> None:
-        self.prompts = Prompts(file, config, context, defaults or Defaults(), engine.can_guess, load_seconds)
+        self.prompts = Prompts(
+            file, config, context, defaults or Defaults(), engine.can_guess, load_seconds, vision
+        )
+        self.sees_images = vision is not None
         self.context = context
         self.vocab_size = config.vocab_size
         self.pooling = config.pooling
@@ -84,9 +90,12 @@ class LLM:
         """What a stored model brings with it: its system message, its options, its template."""
         return self.prompts.defaults
 
-    def logits(self, token_ids: Items[int]) -> npt.NDArray[np.float32]:
-        """The logits after each token of a fresh sequence -> (len(token_ids), vocab_size), a copy."""
-        sequence = self.prompts.outputs(token_ids)
+    def logits(self, prompt: str | Items[int], images: Items[ImageSource] = ()) -> npt.NDArray[np.float32]:
+        """The logits after each token of a fresh sequence -> (tokens, vocab_size), a copy.
+
+        `prompt` and `images` are as for `generate`; a row of an image is a token.
+        """
+        sequence = self.prompts.outputs(prompt, images)
         self.engine.submit(sequence)
         return self._outputs(sequence)
 
@@ -101,16 +110,28 @@ class LLM:
         """The text of ids; control tokens are left out."""
         return self.tokenizer.decode(token_ids)
 
-    def generate(self, prompt: str | Items[int], **options: Unpack[GenerateOptions]) -> Answer:
+    def generate(
+        self,
+        prompt: str | Items[int],
+        images: Items[ImageSource] = (),
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
         """Continue `prompt`: a text, taken as it is with BOS before it where the file asks for it, or ids.
 
-        Raises OptionError for a prompt that does not fit, unless `truncate` is set.
+        `images` (bytes of image files, or paths) come where the text says `[img-0]`, `[img-1]`, ...; those
+        that it does not place come in front. Raises OptionError for a prompt that does not fit, unless
+        `truncate` is set, and UnsupportedError for images if the model does not see.
         """
-        return collect(self.stream(prompt, **options))
+        return collect(self.stream(prompt, images, **options))
 
-    def stream(self, prompt: str | Items[int], **options: Unpack[GenerateOptions]) -> EventStream:
+    def stream(
+        self,
+        prompt: str | Items[int],
+        images: Items[ImageSource] = (),
+        **options: Unpack[GenerateOptions],
+    ) -> EventStream:
         """`generate` in pieces, as they are made."""
-        return self._events(self.prompts.generation(prompt, options))
+        return self._events(self.prompts.generation(prompt, options, images))
 
     def chat(
         self,
@@ -120,7 +141,8 @@ class LLM:
     ) -> Answer:
         """Answer a conversation, written with the file's own template.
 
-        What the model's `defaults` say goes before it.
+        What the model's `defaults` say goes before it. The `images` of a message (a list of bytes or paths)
+        come where its text says `[img]`, else in front of it.
         """
         return collect(self.stream_chat(messages, tools, **options))
 
@@ -131,7 +153,8 @@ class LLM:
         **options: Unpack[GenerateOptions],
     ) -> EventStream:
         """`chat` in pieces, as they are made."""
-        return self._events(self.prompts.chat(messages, tools, options))
+        turns, images = take_images(messages)
+        return self._events(self.prompts.chat(turns, tools, options, images))
 
     def asynchronous(self) -> AsyncModel:
         """The same model for event loops: `async for event in model.asynchronous().stream(prompt)`."""

@@ -7,14 +7,15 @@ from time import perf_counter
 
 from chaski.env import Environment
 from chaski.errors import UnsupportedError
-from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.backend import Progress
 from chaski.model.metadata import blamed_on
-from chaski.model.registry import build_model
+from chaski.model.registry import build_model, vision_of
 from chaski.runner.engine import Engine
 from chaski.runner.engines import NATIVE, check_engine, choose_engine
+from chaski.runner.files import open_files
 from chaski.runner.llm import LLM
 from chaski.runner.reserve import Reservation, check_form, kv_types
 from chaski.runner.sizes import at_least, context_size
@@ -28,6 +29,7 @@ __all__ = ["load"]
 def load(
     model: str | os.PathLike[str],
     *,
+    projector: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     context: int | None = None,
     parallel: int | None = None,
@@ -41,6 +43,8 @@ def load(
 ) -> LLM:
     """Load a model: one of the store or a bundled one by name, or a GGUF file.
 
+    projector     a GGUF file with the encoder of images (mmproj), where that is not in the model's own file;
+                  a model of the store brings its own
     threads       cores to compute on; all physical ones by default
     context       tokens that a sequence may hold; the model's own, at most 4096, by default
     parallel      sequences that are computed at the same time, each with its own context
@@ -63,9 +67,9 @@ def load(
     environment = Environment.read()
     found = find_model(model)
     defaults = Defaults.of(found)
-    file = open_gguf(found.path)
+    file, eyes = open_files(found, projector)
     _require_native(file, check_engine(engine) or defaults.engine)
-    network = build_model(file)
+    network = build_model(file, eyes)
     context = context_size(
         found.path,
         network.config.context_length,
@@ -81,17 +85,20 @@ def load(
     try:
         types = kv_types(environment.kv_type if kv_type is None else kv_type, opened, file)
         check_form(types, flash)
+        size = CacheSize(parallel, context, num_batch)
         with blamed_on(file):
-            reserved = Reservation(network, file, opened, CacheSize(parallel, context, num_batch), types)
+            reserved = Reservation(network, file, opened, size, types, eyes)
         reserved.needs.check()
         opened.load(progress)
+        if eyes is not None:
+            eyes.close()
     except BaseException:
         opened.close()
         raise
-    computing = Engine(
-        reserved.program, reserved.cache, parallel, _policy(environment) if prompt_cache else None
-    )
-    return LLM(file, opened, computing, context, network.config, perf_counter() - started, defaults)
+    policy = _policy(environment) if prompt_cache else None
+    computing = Engine(reserved.program, reserved.cache, parallel, policy, reserved.images)
+    seconds = perf_counter() - started
+    return LLM(file, opened, computing, context, network.config, seconds, defaults, vision_of(network))
 
 
 def _require_native(file: GGUFFile, wish: str | None) -> None:

@@ -9,6 +9,7 @@ guess changes how soon a token is there, never which one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 
 __all__ = ["Lookup"]
 
@@ -49,7 +50,10 @@ class Lookup:
         if length < 1 or len(held) < self._resumes_at:
             return []
         behind = self._behind.get(tuple(held[-_KEY:]))
-        return [] if behind is None else held[behind : behind + length]
+        if behind is None:
+            return []
+        # What is below 0 stands for an image, and is no token that could come.
+        return list(takewhile(lambda token: token >= 0, held[behind : behind + length]))
 
     def learn(self, num_guessed: int, num_right: int) -> None:
         """How many of the last guesses came true."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from chaski.ml.backend import Memory
 from chaski.runner.events import Done, Outputs, Text
+from chaski.runner.image_sources import ImageFile, image_bytes, take_images
 from chaski.runner.options import parse_options
 
 __all__ = [
@@ -37,19 +38,24 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Continue a prompt. Answered by `Text`s and a `Done`."""
+    """Continue a prompt, with image files at its placeholders. Answered by `Text`s and a `Done`."""
 
     prompt: str | tuple[int, ...]
     options: dict[str, Any]
+    images: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Answer a conversation. Answered by `Text`s and a `Done`."""
+    """Answer a conversation, with image files at the placeholders of its texts.
+
+    Answered by `Text`s and a `Done`.
+    """
 
     messages: tuple[Any, ...]
     tools: tuple[Any, ...] | None
     options: dict[str, Any]
+    images: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,7 @@ class Info:
     """What a loaded model is. `context` is in tokens for each sequence, `memory` in bytes.
 
     engine  who computes it: native or llama.cpp
+    sees_images  whether prompts may have images
     """
 
     path: str
@@ -110,6 +117,7 @@ class Info:
     load_seconds: float
     memory: Memory
     engine: str = "native"
+    sees_images: bool = False
 
 
 Call: TypeAlias = Generate | Chat | Embed | Tokenize | Detokenize | Describe
@@ -135,16 +143,29 @@ class Channel(Protocol):
         """Begin to answer a call."""
 
 
-def generate(prompt: str | Iterable[int], options: Mapping[str, Any]) -> Generate:
-    """The call, with options checked by name and value. Raises OptionError or SamplingError."""
+def generate(
+    prompt: str | Iterable[int], options: Mapping[str, Any], images: Iterable[ImageFile] = ()
+) -> Generate:
+    """The call, with options checked by name and value, and images read from where they are.
+
+    Raises OptionError or SamplingError.
+    """
     parse_options(options)
-    return Generate(prompt if isinstance(prompt, str) else tuple(map(int, prompt)), dict(options))
+    ids = prompt if isinstance(prompt, str) else tuple(map(int, prompt))
+    return Generate(ids, dict(options), tuple(map(image_bytes, images)))
 
 
-def chat(messages: Iterable[Any], tools: Iterable[Any] | None, options: Mapping[str, Any]) -> Chat:
-    """The call, with options checked by name and value. Raises OptionError or SamplingError."""
+def chat(
+    messages: Iterable[Mapping[str, Any]], tools: Iterable[Any] | None, options: Mapping[str, Any]
+) -> Chat:
+    """The call, with options checked by name and value, and images read from where they are.
+
+    Raises OptionError or SamplingError.
+    """
     parse_options(options)
-    return Chat(tuple(messages), None if tools is None else tuple(tools), dict(options))
+    turns, images = take_images(messages)
+    files = tuple(map(image_bytes, images))
+    return Chat(tuple(turns), None if tools is None else tuple(tools), dict(options), files)
 
 
 def embed(texts: str | Iterable[str | Iterable[int]], truncate: bool, normalize: bool) -> Embed:

@@ -7,9 +7,12 @@ from collections.abc import Sequence as Items
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
+from chaski.model.multimodal import Image, MultimodalProcessor
 from chaski.model.registry import ModelConfig
 from chaski.runner.generation import Generation, Request
+from chaski.runner.image_sources import ImageSource, read_image
 from chaski.runner.options import Limits
 from chaski.runner.readout import EveryOutput, PooledOutput
 from chaski.runner.stored import Defaults
@@ -33,11 +36,14 @@ class Prompts(Writing):
         defaults: Defaults,
         can_guess: bool,
         load_seconds: float,
+        vision: MultimodalProcessor | None = None,
     ) -> None:
         super().__init__(file, config, context, defaults)
         self._config = config
         self._can_guess = can_guess
         self._load_seconds = load_seconds
+        self._vision = vision
+        self._is_bidirectional = vision is not None and vision.is_bidirectional
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -46,25 +52,28 @@ class Prompts(Writing):
 
         return load_tokenizer(self._file.metadata)
 
-    def generation(self, prompt: str | Items[int], options: Mapping[str, Any]) -> Generation:
-        """The sequence that continues `prompt`."""
-        return self._sequence(self.continuation(prompt, options))
+    def generation(
+        self, prompt: str | Items[int], options: Mapping[str, Any], images: Items[ImageSource] = ()
+    ) -> Generation:
+        """The sequence that continues `prompt`, with images at its placeholders or else in front of it."""
+        return self._sequence(self.continuation(prompt, options, self._read(images)))
 
     def chat(
         self,
         messages: Items[Message],
         tools: Items[Mapping[str, Any]] | None,
         options: Mapping[str, Any],
+        images: Items[ImageSource] = (),
     ) -> Generation:
-        """The sequence that answers a conversation."""
-        return self._sequence(self.answer(messages, tools, options))
+        """The sequence that answers a conversation, which has placeholders for its images."""
+        return self._sequence(self.answer(messages, tools, options, self._read(images)))
 
-    def outputs(self, token_ids: Items[int]) -> EveryOutput:
+    def outputs(self, prompt: str | Items[int], images: Items[ImageSource] = ()) -> EveryOutput:
         """The sequence that gives the outputs of every token."""
         self._require_text()
-        ids = self._checked(token_ids)
-        self._require_fit(len(ids), "; load the model with a larger context")
-        return EveryOutput(ids)
+        whole = self._laid_out(prompt, self._read(images))
+        self._require_fit(len(whole.tokens), "; load the model with a larger context")
+        return EveryOutput(whole.tokens, whole.groups, whole.images)
 
     def embeddings(self, texts: Items[str | Items[int]], truncate: bool) -> list[PooledOutput]:
         """A sequence for each text."""
@@ -74,10 +83,21 @@ class Prompts(Writing):
         assert self._config.pooling is not None, "it can be embedded"
         return PooledOutput(ids, self._config.pooling, () if self._config.is_causal else (range(len(ids)),))
 
+    def _read(self, images: Items[ImageSource]) -> list[Image]:
+        if not images:
+            return []
+        if self._vision is None:
+            raise UnsupportedError(
+                f"{self._name}: this model does not see images; send text only, or use a model that does"
+            )
+        return [read_image(image, self._vision) for image in images]
+
     def _sequence(self, wanted: Wanted) -> Generation:
         return Generation(
             Request(
-                prompt=wanted.prompt,
+                prompt=wanted.prompt.tokens,
+                groups=wanted.prompt.groups,
+                images=wanted.prompt.images,
                 scope=wanted.limits.scope,
                 limit=wanted.limit,
                 grammar=self._grammar(wanted.limits),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from chaski.model.pooling import Pooling
 from chaski.runner.events import Outputs
 from chaski.runner.groups import Groups
+from chaski.runner.images import Images
 from chaski.runner.sequence import Sequence
 
 __all__ = ["EveryOutput", "PooledOutput", "normalized"]
@@ -24,8 +25,8 @@ class EveryOutput(Sequence):
 
     can_take_over = False
 
-    def __init__(self, tokens: Iterable[int], groups: Groups = ()) -> None:
-        super().__init__(tokens, groups)
+    def __init__(self, tokens: Iterable[int], groups: Groups = (), images: Images = ()) -> None:
+        super().__init__(tokens, groups, images)
         self._rows: list[F32] = []
 
     def share(self, max_tokens: int, max_outputs: int) -> int:

@@ -11,9 +11,12 @@ from chaski.formats.quant import QuantType
 from chaski.kvcache import CacheSize, KindMemory, KVTypes, build_cache, cache_memory
 from chaski.ml import Backend
 from chaski.ml.graph import DType
+from chaski.model.encoder import EncoderProgram, encoder_memory
+from chaski.model.multimodal import EncoderShape
 from chaski.model.program import Program
-from chaski.model.registry import Model
+from chaski.model.registry import Model, vision_of
 from chaski.model.weights import place_weights
+from chaski.runner.images import EncodedImages
 
 __all__ = ["Needs", "Reservation", "check_form", "kv_types"]
 
@@ -59,10 +62,22 @@ class Reservation:
     """
 
     def __init__(
-        self, model: Model, file: GGUFFile, backend: Backend, size: CacheSize, types: KVTypes
+        self,
+        model: Model,
+        file: GGUFFile,
+        backend: Backend,
+        size: CacheSize,
+        types: KVTypes,
+        projector: GGUFFile | None = None,
     ) -> None:
-        place_weights(model, file, backend)
+        place_weights(model, file, backend, projector)
+        vision = vision_of(model)
+        self.images: EncodedImages | None = None
+        # Heads of encoders have sizes that quantized types do not come in, and are not kept.
+        own_type = kv_types(None, backend, projector or file).keys
         caches = cache_memory(backend, model.layer_kinds(), size, types)
+        if vision is not None:
+            caches += _image_memory(backend, vision.shape, own_type, size.sequences)
         available = sum(device.available_bytes for device in backend.devices())
         self.needs = Needs(backend.memory().weights, caches, None, available)
         if self.needs.total <= available:
@@ -71,7 +86,15 @@ class Reservation:
                 max(size.sequences, _MIN_OUTPUTS) if model.config.pooling is None else size.max_batch
             )
             self.program = Program(model, self.cache, backend, size.max_batch, max_outputs)
+            if vision is not None:
+                self.images = EncodedImages(EncoderProgram(vision, backend, own_type), size.sequences)
             self.needs = replace(self.needs, plans=backend.memory().plans)
+
+
+def _image_memory(backend: Backend, shape: EncoderShape, dtype: DType, parallel: int) -> list[KindMemory]:
+    num_bytes = EncodedImages.bytes_for(shape, parallel)
+    rows = num_bytes // (4 * shape.row_size)
+    return [encoder_memory(backend, shape, dtype), KindMemory("encoded images", 1, rows, num_bytes)]
 
 
 def kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from chaski.errors import ChaskiError
 from chaski.runner.events import Event, Outputs
 from chaski.runner.groups import Groups, not_inside
+from chaski.runner.images import Images
 from chaski.runner.slots import Slot
 
 __all__ = ["Sequence"]
@@ -25,20 +26,24 @@ class Sequence(ABC):
 
     tokens       all that are known, computed or not
     groups       those of them that are computed together
+    images       those of them that are rows of images
     scope        only prompts of the same scope take over what was computed for it
     events       what its reader has not read yet; at last `Done`, `Outputs`, or the error that ended it
     is_running   whether more of it is to be computed; False from its last `take`, or `cancel`, on
     """
 
-    __slots__ = ("events", "groups", "is_running", "scope", "slot", "tokens")
+    __slots__ = ("events", "groups", "images", "is_running", "scope", "slot", "tokens")
 
     slot: Slot
     # Whether it may take over what a slot holds of its tokens: not if it wants outputs of all of them.
     can_take_over = True
 
-    def __init__(self, tokens: Iterable[int], groups: Groups = (), scope: str = "") -> None:
+    def __init__(
+        self, tokens: Iterable[int], groups: Groups = (), images: Images = (), scope: str = ""
+    ) -> None:
         self.tokens = list(tokens)
         self.groups = groups
+        self.images = images
         self.scope = scope
         self.events: deque[Event | Outputs | ChaskiError] = deque()
         self.is_running = True

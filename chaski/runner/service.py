@@ -71,9 +71,11 @@ class Service:
         model = self._model
         match call:
             case Generate():
-                self._driver.follow(model.prompts.generation(call.prompt, call.options), task, task.put)
+                self._driver.follow(
+                    model.prompts.generation(call.prompt, call.options, call.images), task, task.put
+                )
             case Chat():
-                sequence = model.prompts.chat(call.messages, call.tools, call.options)
+                sequence = model.prompts.chat(call.messages, call.tools, call.options, call.images)
                 self._driver.follow(sequence, task, task.put)
             case Embed():
                 sequences = model.prompts.embeddings(call.texts, call.truncate)
@@ -119,4 +121,5 @@ def describe(model: LLM) -> Info:
         chat_template=model.chat_template,
         load_seconds=model.load_seconds,
         memory=model.memory(),
+        sees_images=model.sees_images,
     )

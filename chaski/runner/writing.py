@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
+from chaski.model.multimodal import Image
 from chaski.model.pooling import Pooling
 from chaski.runner.conversation import shortened
 from chaski.runner.generation import Shift
+from chaski.runner.layout import Prompt, lay_out, with_placeholders
 from chaski.runner.options import Limits, parse_options
 from chaski.runner.stored import Defaults, no_renderer
 from chaski.sample import SamplingOptions
@@ -26,11 +28,15 @@ __all__ = ["Encoder", "Message", "Wanted", "Writing"]
 
 # An answer without limit and end token ends after this many contexts (as in Ollama).
 _ENDLESS_CONTEXTS = 10
+_EMPTY = "the prompt is empty; give at least one token"
 
 _log = logging.getLogger(__name__)
 
 Message: TypeAlias = Mapping[str, Any]
-"""One turn of a conversation: at least `role` (system, user, assistant) and `content`."""
+"""One turn of a conversation: at least `role` (system, user, assistant) and `content`.
+
+`images` are a list of bytes of image files, or paths.
+"""
 
 
 class Encoder(Protocol):
@@ -58,13 +64,13 @@ class _Config(Protocol):
 class Wanted:
     """An answer that is asked for, checked.
 
-    prompt    ids, at most as many as the context holds
+    prompt    at most as many tokens as the context holds
     dropped   tokens that the prompt lost for that
     limit     tokens of the sequence, its prompt included, at which it ends
     shift     what happens when it fills its context before that; None when it cannot
     """
 
-    prompt: list[int]
+    prompt: Prompt
     dropped: int
     limit: int
     shift: Shift | None
@@ -74,6 +80,9 @@ class Wanted:
 
 class Writing(ABC):
     """Knows how text goes into one loaded model. Safe to use from several threads."""
+
+    # Whether the rows of an image see each other.
+    _is_bidirectional = False
 
     def __init__(self, file: GGUFFile, config: _Config, context: int, defaults: Defaults) -> None:
         self.context = context
@@ -113,27 +122,59 @@ class Writing(ABC):
         _log.warning("%s has no chat template: it gets plain text, without roles", self._name)
         return PlainTemplate()
 
-    def continuation(self, prompt: str | Items[int], options: Mapping[str, Any]) -> Wanted:
-        """What continues `prompt`. Raises OptionError for one that does not fit, unless `truncate` is set."""
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        return self._wanted(ids, options)
+    def continuation(
+        self, prompt: str | Items[int], options: Mapping[str, Any], images: Items[Image] = ()
+    ) -> Wanted:
+        """What continues `prompt`, with images at its placeholders or else in front of it.
+
+        Raises OptionError for one that does not fit, unless `truncate` is set.
+        """
+        return self._wanted(self._laid_out(prompt, images), options)
 
     def answer(
-        self, messages: Items[Message], tools: Items[Mapping[str, Any]] | None, options: Mapping[str, Any]
+        self,
+        messages: Items[Message],
+        tools: Items[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+        images: Items[Image] = (),
     ) -> Wanted:
-        """What answers a conversation.
+        """What answers a conversation, which has placeholders for its images.
 
         With `truncate` a conversation that does not fit loses its oldest turns first.
         """
 
-        def written(conversation: Items[Message]) -> list[int]:
-            return self._with_bos(self.template.render(conversation, tools=tools))
+        def written(conversation: Items[Message]) -> Prompt:
+            text = self.template.render(conversation, tools=tools)
+            return self._read_text(text, images, self._with_bos)
 
         conversation = self.defaults.conversation(messages)
-        ids = whole = written(conversation)
-        if len(whole) > self.context and {**self.defaults.options, **options}.get("truncate"):
-            ids = written(shortened(conversation, lambda rest: len(written(rest)) <= self.context))
-        return self._wanted(ids, options, dropped=len(whole) - len(ids))
+        prompt = whole = written(conversation)
+        if len(whole.tokens) > self.context and {**self.defaults.options, **options}.get("truncate"):
+            short = shortened(conversation, lambda rest: len(written(rest).tokens) <= self.context)
+            prompt = written(short)
+        return self._wanted(prompt, options, dropped=len(whole.tokens) - len(prompt.tokens))
+
+    def _laid_out(self, prompt: str | Items[int], images: Items[Image]) -> Prompt:
+        if isinstance(prompt, str):
+            text = with_placeholders(prompt, len(images))
+            return self._read_text(text, images, self.tokenizer.encode)
+        ids = self._checked(prompt)
+        if not images:
+            return Prompt(ids)
+        front = self._read_text(with_placeholders("", len(images)), images, self.tokenizer.encode)
+        return front.followed_by(ids[1:] if ids[0] == self.tokenizer.bos_id else ids)
+
+    def _read_text(self, text: str, images: Items[Image], first: Callable[[str], list[int]]) -> Prompt:
+        """A text with placeholders; `first` makes ids of its first piece, with BOS."""
+
+        def other(piece: str) -> list[int]:
+            return self.tokenizer.encode(piece, add_special=False)
+
+        prompt = lay_out(text, images, first, other, self._is_bidirectional)
+        if not prompt.tokens:
+            raise OptionError(_EMPTY)
+        self._require_tokens(token for token in prompt.tokens if token >= 0)
+        return prompt
 
     def embeddable(self, texts: Items[str | Items[int]], truncate: bool) -> list[list[int]]:
         """The ids of texts that become vectors."""
@@ -150,15 +191,15 @@ class Writing(ABC):
         self._require_fit(len(ids), ", load the model with a larger context or set truncate")
         return ids
 
-    def _wanted(self, ids: list[int], options: Mapping[str, Any], dropped: int = 0) -> Wanted:
+    def _wanted(self, whole: Prompt, options: Mapping[str, Any], dropped: int = 0) -> Wanted:
         self._require_text()
         limits, sampling = parse_options({**self.defaults.options, **options})
-        prompt = self._fitted(self._checked(ids), limits)
+        prompt = self._fitted(whole, limits)
         self._require_tokens(sampling.logit_bias)
         return Wanted(
             prompt=prompt,
-            dropped=dropped + len(ids) - len(prompt),
-            limit=self._limit(len(prompt), limits),
+            dropped=dropped + len(whole.tokens) - len(prompt.tokens),
+            limit=self._limit(len(prompt.tokens), limits),
             shift=Shift(self.context, self._num_keep(prompt, limits)) if limits.shift else None,
             limits=limits,
             sampling=sampling,
@@ -171,7 +212,7 @@ class Writing(ABC):
     def _checked(self, token_ids: Items[int]) -> list[int]:
         ids = [int(token) for token in token_ids]
         if not ids:
-            raise OptionError("the prompt is empty; give at least one token")
+            raise OptionError(_EMPTY)
         self._require_tokens(ids)
         return ids
 
@@ -180,18 +221,18 @@ class Writing(ABC):
         if wrong is not None:
             raise OptionError(f"token id {wrong} is not among the {self._vocab_size} of the model")
 
-    def _fitted(self, ids: list[int], limits: Limits) -> list[int]:
+    def _fitted(self, prompt: Prompt, limits: Limits) -> Prompt:
         """The prompt, shortened after its beginning if it is too long and that is allowed."""
-        excess = len(ids) - self.context
+        excess = len(prompt.tokens) - self.context
         if excess <= 0:
-            return ids
+            return prompt
         if not limits.truncate:
-            self._require_fit(len(ids), ", load the model with a larger context or set truncate")
-        keep = self._num_keep(ids, limits)
-        return ids[:keep] + ids[keep + excess :]
+            self._require_fit(len(prompt.tokens), ", load the model with a larger context or set truncate")
+        return prompt.shortened(excess, self._num_keep(prompt, limits))
 
-    def _num_keep(self, ids: list[int], limits: Limits) -> int:
-        return min(max(limits.num_keep, ids[0] == self.tokenizer.bos_id), self.context - 1)
+    def _num_keep(self, prompt: Prompt, limits: Limits) -> int:
+        has_bos = prompt.tokens[0] == self.tokenizer.bos_id
+        return min(max(limits.num_keep, has_bos), self.context - 1)
 
     def _limit(self, prompt_tokens: int, limits: Limits) -> int:
         """Tokens of prompt and answer at which it ends. The last one needs no room in the context."""

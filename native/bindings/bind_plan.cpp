@@ -168,9 +168,35 @@ class PlanBuilder {
             barrier);
     }
 
+    void put_rows(int dim, int target_dim, std::int64_t width, std::size_t x, std::size_t places,
+                  std::size_t y, bool barrier) {
+        add(std::make_unique<PutRowsStep>(dim, width, in<float>(x, dim, width),
+                                          in<std::int32_t>(places, dim, 1), in<float>(y, target_dim, width)),
+            barrier);
+    }
+    void average_rows(int dim, int source_dim, std::int64_t width, std::int64_t count, std::size_t x,
+                      std::size_t y, bool barrier) {
+        require(count > 0 && source_dim >= 0 && source_dim < dims(), "average_rows: bad count or dimension");
+        add(std::make_unique<AverageRowsStep>(ops_, dim, source_dim, width, count,
+                                              in<float>(x, source_dim, width), in<float>(y, dim, width)),
+            barrier);
+    }
+    void product(int dim, std::int64_t depth, std::int64_t width, const Weights* weights, std::int64_t matrix,
+                 std::size_t x, std::size_t y, bool barrier) {
+        const float* m = vector(weights, matrix, depth * width);
+        require(m != nullptr, "product: no matrix");
+        add(std::make_unique<ProductStep>(ops_, dim, depth, width, m, in<float>(x, dim, depth),
+                                          in<float>(y, dim, width)),
+            barrier);
+    }
+
     void gelu(int dim, std::int64_t width, std::size_t x, std::size_t y, std::int64_t quantized,
               bool barrier) {
         map1(dim, width, x, y, quantized, barrier, ops_.gelu);
+    }
+    void gelu_tanh(int dim, std::int64_t width, std::size_t x, std::size_t y, std::int64_t quantized,
+                   bool barrier) {
+        map1(dim, width, x, y, quantized, barrier, ops_.gelu_tanh);
     }
     void softcap(int dim, std::int64_t width, float cap, std::size_t x, std::size_t y, bool barrier) {
         map1(dim, width, x, y, -1, barrier,
@@ -552,6 +578,14 @@ void bind_plan(nb::module_& m) {
         .def("columns", &PlanBuilder::columns, "dim"_a, "source_width"_a, "first"_a, "width"_a, "x"_a, "y"_a,
              "barrier"_a)
         .def("gelu", &PlanBuilder::gelu, "dim"_a, "width"_a, "x"_a, "y"_a, "quantized"_a, "barrier"_a)
+        .def("gelu_tanh", &PlanBuilder::gelu_tanh, "dim"_a, "width"_a, "x"_a, "y"_a, "quantized"_a,
+             "barrier"_a)
+        .def("put_rows", &PlanBuilder::put_rows, "dim"_a, "target_dim"_a, "width"_a, "x"_a, "places"_a, "y"_a,
+             "barrier"_a)
+        .def("average_rows", &PlanBuilder::average_rows, "dim"_a, "source_dim"_a, "width"_a, "count"_a, "x"_a,
+             "y"_a, "barrier"_a)
+        .def("product", &PlanBuilder::product, "dim"_a, "depth"_a, "width"_a, "weights"_a.none(), "matrix"_a,
+             "x"_a, "y"_a, "barrier"_a)
         .def("softcap", &PlanBuilder::softcap, "dim"_a, "width"_a, "cap"_a, "x"_a, "y"_a, "barrier"_a)
         .def("scale", &PlanBuilder::scale, "dim"_a, "width"_a, "factor"_a, "x"_a, "y"_a, "barrier"_a)
         .def("times", &PlanBuilder::times, "dim"_a, "width"_a, "x"_a, "factors"_a, "y"_a, "barrier"_a)

@@ -95,6 +95,8 @@ struct Ops {
                            float* y);
     // x · Φ(x), Φ to about 1e-7.
     void (*gelu)(const float* x, std::int64_t count, float* y);
+    // The same by the tanh approximation.
+    void (*gelu_tanh)(const float* x, std::int64_t count, float* y);
     void (*softcap)(const float* x, float cap, std::int64_t count, float* y);
     void (*scale)(const float* x, float factor, std::int64_t count, float* y);
     void (*multiply)(const float* a, const float* b, std::int64_t count, float* y);

@@ -77,13 +77,17 @@ void swiglu(const float* gate, const float* up, std::int64_t count, float* y) {
 }
 
 // 0.5 g (1 + tanh(t)) is g · sigmoid(2 t).
-void geglu(const float* gate, const float* up, std::int64_t count, float* y) {
+CHASKI_INLINE F32x16 gelu_by_tanh(F32x16 g) {
     constexpr float kTwice = 1.5957691216f;  // 2 sqrt(2 / pi)
-    map2(gate, up, count, y, [&](F32x16 g, F32x16 u) {
-        F32x16 t = splat(kTwice) * fma(splat(0.044715f) * g * g, g, g);
-        return g * sigmoid(t) * u;
-    });
+    F32x16 t = splat(kTwice) * fma(splat(0.044715f) * g * g, g, g);
+    return g * sigmoid(t);
 }
+
+void geglu(const float* gate, const float* up, std::int64_t count, float* y) {
+    map2(gate, up, count, y, [](F32x16 g, F32x16 u) { return gelu_by_tanh(g) * u; });
+}
+
+void gelu_tanh(const float* x, std::int64_t count, float* y) { map1(x, count, y, gelu_by_tanh); }
 
 void clamped_swiglu(const float* gate, const float* up, float alpha, float limit, std::int64_t count,
                     float* y) {
@@ -154,6 +158,7 @@ const Ops kOps = {
     .geglu = geglu,
     .clamped_swiglu = clamped_swiglu,
     .gelu = gelu,
+    .gelu_tanh = gelu_tanh,
     .softcap = softcap,
     .scale = scale,
     .multiply = multiply,

@@ -13,6 +13,38 @@ void RowsStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte
     }
 }
 
+void PutRowsStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
+    for (std::int64_t i = begin; i < end; ++i) {
+        std::memcpy(y_ + places_[i] * width_, x_ + i * width_, width_ * sizeof(float));
+    }
+}
+
+void AverageRowsStep::prepare(const Sizes& sizes) {
+    if (sizes[dim_] * count_ > sizes[source_dim_]) {
+        throw std::invalid_argument("average_rows: " + std::to_string(sizes[source_dim_]) + " rows are not " +
+                                    std::to_string(sizes[dim_]) + " times " + std::to_string(count_));
+    }
+}
+
+void AverageRowsStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
+    for (std::int64_t i = begin; i < end; ++i) {
+        float* y = y_ + i * width_;
+        const float* x = x_ + i * count_ * width_;
+        std::memcpy(y, x, width_ * sizeof(float));
+        for (std::int64_t j = 1; j < count_; ++j) ops_.add(y, x + j * width_, width_, y);
+        ops_.scale(y, 1.0f / static_cast<float>(count_), width_, y);
+    }
+}
+
+void ProductStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
+    std::memset(y_ + begin * width_, 0, (end - begin) * width_ * sizeof(float));
+    for (std::int64_t k = 0; k < depth_; ++k) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            ops_.add_scaled(y_ + i * width_, matrix_ + k * width_, x_[i * depth_ + k], width_);
+        }
+    }
+}
+
 void RopeTableStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
     auto pairs = static_cast<std::int64_t>(frequencies_.size());
     for (std::int64_t i = begin; i < end; ++i) {

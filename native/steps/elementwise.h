@@ -195,6 +195,55 @@ class RowsStep final : public RowStep {
     float* y_;
 };
 
+// Copies the rows of x to those that `places` names.
+class PutRowsStep final : public RowStep {
+   public:
+    PutRowsStep(int dim, std::int64_t width, const float* x, const std::int32_t* places, float* y)
+        : RowStep(dim), width_(width), x_(x), places_(places), y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const std::int64_t width_;
+    const float* x_;
+    const std::int32_t* places_;
+    float* y_;
+};
+
+// The average of each `count` rows of x, added up in order.
+class AverageRowsStep final : public RowStep {
+   public:
+    AverageRowsStep(const Ops& ops, int dim, int source_dim, std::int64_t width, std::int64_t count,
+                    const float* x, float* y)
+        : RowStep(dim), ops_(ops), source_dim_(source_dim), width_(width), count_(count), x_(x), y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+    void prepare(const Sizes& sizes) override;
+
+   private:
+    const Ops& ops_;
+    const int source_dim_;
+    const std::int64_t width_;
+    const std::int64_t count_;
+    const float* x_;
+    float* y_;
+};
+
+// Each row times a matrix of float32 rows [depth][width], one serial sum along the depth for each element.
+class ProductStep final : public RowStep {
+   public:
+    ProductStep(const Ops& ops, int dim, std::int64_t depth, std::int64_t width, const float* matrix,
+                const float* x, float* y)
+        : RowStep(dim), ops_(ops), depth_(depth), width_(width), matrix_(matrix), x_(x), y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const Ops& ops_;
+    const std::int64_t depth_;
+    const std::int64_t width_;
+    const float* matrix_;
+    const float* x_;
+    float* y_;
+};
+
 // cos and sin of position · frequency, times the magnitude: [row][2][pairs]. By libm, so equal for every
 // instruction set.
 class RopeTableStep final : public RowStep {

@@ -45,6 +45,8 @@ void compare_elements(Comparison& compare) {
     compare_rows(compare, "clamped_swiglu", [](const Ops& ops, In a, In b, In, std::int64_t n, float* y) {
         ops.clamped_swiglu(a, b, 1.702f, 7.0f, n, y);
     });
+    compare_rows(compare, "gelu_tanh",
+                 [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.gelu_tanh(a, n, y); });
     compare_rows(compare, "gelu",
                  [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.gelu(a, n, y); });
     compare_rows(compare, "softcap",

@@ -25,12 +25,14 @@ RNG = np.random.default_rng(7)
 Arrays = dict[str, npt.NDArray[np.float32]]
 
 
-def bound(backend: Backend, directory: Path, arrays: Arrays) -> dict[str, Weight]:
+def bound(
+    backend: Backend, directory: Path, arrays: Arrays, plain: tuple[str, ...] = ()
+) -> dict[str, Weight]:
     """Float32 weights that went through a file, as a model's do."""
     path = directory / "weights.gguf"
     tensors = {name: (array, QuantType.F32) for name, array in arrays.items()}
     write_gguf(path, {"general.architecture": "test"}, tensors)
-    weights = {name: Weight(array.shape, name=name) for name, array in arrays.items()}
+    weights = {name: Weight(array.shape, plain=name in plain, name=name) for name, array in arrays.items()}
     with open_gguf(path) as file:
         backend.place([(weights[name], file.tensors[name]) for name in arrays])
         backend.load(lambda _: None)
@@ -136,7 +138,7 @@ def test_activations(tmp_path: Path, isa: str, size: int) -> None:
         x, up = ops.embedding(ids, w["table"]), ops.embedding(ids, w["up"])
         factors = ops.position_scale(ids, length=3, beta=0.3, offset=1)
         y = ops.geglu(x, up) + ops.clamped_swiglu(x, up, alpha=1.702, limit=2.5) * 0.75
-        return ops.times(ops.softcap(y, 5.0), factors) + ops.gelu(x)
+        return ops.times(ops.softcap(y, 5.0), factors) + ops.gelu(x) + ops.gelu_tanh(up)
 
     expected, found = results(tmp_path, arrays, record, 9, isa)
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=4e-6)
@@ -152,6 +154,86 @@ def test_columns_and_products_of_them(tmp_path: Path, isa: str) -> None:
 
     expected, found = results(tmp_path, arrays, record, 9, isa)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_used_again", [False, True])
+def test_put_rows(tmp_path: Path, isa: str, is_used_again: bool) -> None:
+    """In place of what nobody else reads, or in a copy; of a number that only the run knows, 0 too."""
+    arrays = {"table": uniform(11, 21)}
+    for places in ([], [3], [8, 0, 4]):
+        found = []
+        rows = uniform(len(places), 21)
+        for name in ("reference", "cpu"):
+            backend = open_backend(name, BackendOptions(threads=2, isa=isa))
+            weights = bound(backend, tmp_path, arrays)
+            graph = Graph()
+            x = ops.embedding(graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32), weights["table"])
+            count = Dim("rows", MAX_TOKENS)
+            given = graph.input("given", (count, 21), DType.F32), graph.input("places", (count,), DType.I32)
+            y = ops.put_rows(x, *given)
+            graph.output("y", y + x if is_used_again else y)
+            plan = backend.compile(graph)
+            plan.inputs["ids"][:9] = np.arange(9)
+            plan.inputs["given"][: len(places)] = rows
+            plan.inputs["places"][: len(places)] = places
+            plan.run({"tokens": 9, "rows": len(places)})
+            found.append(plan.output("y").copy())
+        wanted = arrays["table"][:9].copy()
+        wanted[places] = rows
+        np.testing.assert_array_equal(found[1], wanted + arrays["table"][:9] if is_used_again else wanted)
+        np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_rows_are_not_put_outside(tmp_path: Path) -> None:
+    backend = open_backend("cpu", BackendOptions(threads=1))
+    weights = bound(backend, tmp_path, {"table": uniform(11, 21)})
+    graph = Graph()
+    ids = graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32)
+    count = Dim("rows", 2)
+    given = graph.input("given", (count, 21), DType.F32), graph.input("places", (count,), DType.I32)
+    graph.output("y", ops.put_rows(ops.embedding(ids, weights["table"]), *given))
+    plan = backend.compile(graph)
+    plan.inputs["places"][:1] = 5
+    with pytest.raises(ValueError, match=r"places\[0\] = 5 is not between 0 and 4"):
+        plan.run({"tokens": 5, "rows": 1})
+
+
+def test_averages_of_rows(tmp_path: Path, isa: str) -> None:
+    found = []
+    arrays = {"table": uniform(11, 37)}
+    for name in ("reference", "cpu"):
+        backend = open_backend(name, BackendOptions(threads=2, isa=isa))
+        weights = bound(backend, tmp_path, arrays)
+        graph = Graph()
+        ids = graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32)
+        graph.output("y", ops.average_rows(ops.embedding(ids, weights["table"]), Dim("squares", 3), 4))
+        plan = backend.compile(graph)
+        plan.inputs["ids"][:9] = np.arange(9)
+        plan.run({"tokens": 9, "squares": 2})
+        found.append(plan.output("y").copy())
+        if name == "cpu":
+            with pytest.raises(ValueError, match="average_rows: 9 rows are not 3 times 4"):
+                plan.run({"tokens": 9, "squares": 3})
+    np.testing.assert_allclose(found[1], arrays["table"][:8].reshape(2, 4, 37).mean(1), atol=1e-6)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [1, 40])
+def test_product_with_a_matrix_as_it_is(tmp_path: Path, isa: str, columns: int) -> None:
+    arrays = {"table": uniform(11, 37), "matrix": uniform(37, columns)}
+    found = []
+    for name in ("reference", "cpu"):
+        backend = open_backend(name, BackendOptions(threads=2, isa=isa))
+        weights = bound(backend, tmp_path, arrays, plain=("matrix",))
+        graph = Graph()
+        ids = graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32)
+        graph.output("y", ops.product(ops.embedding(ids, weights["table"]), weights["matrix"]))
+        plan = backend.compile(graph)
+        plan.inputs["ids"][:9] = np.arange(9)
+        plan.run({"tokens": 9})
+        found.append(plan.output("y").copy())
+    np.testing.assert_allclose(found[1], arrays["table"][:9] @ arrays["matrix"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("halves", [False, True])

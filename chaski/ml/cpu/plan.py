@@ -17,7 +17,7 @@ import numpy.typing as npt
 from chaski import _native
 from chaski.ml.cpu.lowering import Buffer, Call
 from chaski.ml.cpu.operations import lower
-from chaski.ml.graph import Graph
+from chaski.ml.graph import DType, Graph
 
 __all__ = ["CPUPlan"]
 
@@ -47,8 +47,9 @@ class CPUPlan:
             _emit(self._plan, call, offsets, barrier)
         self._plan.finish()
         self.bytes: int = self._plan.bytes
-        self.inputs: Mapping[str, npt.NDArray[np.int32]] = {
-            name: self._view(lowering.buffer(node), offsets) for name, node in graph.inputs.items()
+        self.inputs: Mapping[str, npt.NDArray[Any]] = {
+            name: self._view(node.dtype, lowering.buffer(node), offsets)
+            for name, node in graph.inputs.items()
         }
         self._outputs = {}
         for name, node in graph.outputs.items():
@@ -76,7 +77,9 @@ class CPUPlan:
         view, rows = self._outputs[name]
         return view[: self._sizes[rows]]
 
-    def _view(self, buffer: Buffer, offsets: Mapping[Buffer, int]) -> npt.NDArray[np.int32]:
+    def _view(self, dtype: DType, buffer: Buffer, offsets: Mapping[Buffer, int]) -> npt.NDArray[Any]:
+        if dtype is DType.F32:
+            return self._plan.floats(offsets[buffer], buffer.size // 4 // buffer.width, buffer.width)
         flat = self._plan.ints(offsets[buffer], buffer.size // 4)
         return flat if buffer.width == 1 else flat.reshape(-1, buffer.width)
 

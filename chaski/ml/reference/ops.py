@@ -41,6 +41,21 @@ def rows(x: F32, indices: I32) -> F32:
     return x[indices]
 
 
+def put_rows(x: F32, rows: F32, places: I32) -> F32:
+    y = x.copy()
+    y[places] = rows
+    return y
+
+
+def average_rows(x: F32, *, count: int) -> F32:
+    y: F32 = x[: len(x) // count * count].reshape(-1, count, *x.shape[1:]).mean(axis=1)
+    return y
+
+
+def product(x: F32, weight: F32) -> F32:
+    return x @ weight
+
+
 def scale(x: F32, *, factor: float) -> F32:
     return x * np.float32(factor)
 
@@ -66,9 +81,7 @@ def swiglu(gate: F32, up: F32) -> F32:
 
 
 def geglu(gate: F32, up: F32) -> F32:
-    inner = np.float32(math.sqrt(2 / math.pi)) * (gate + np.float32(0.044715) * gate**3)
-    y: F32 = np.float32(0.5) * gate * (1 + np.tanh(inner)) * up
-    return y
+    return gelu_tanh(gate) * up
 
 
 def clamped_swiglu(gate: F32, up: F32, *, alpha: float, limit: float) -> F32:
@@ -81,6 +94,12 @@ def clamped_swiglu(gate: F32, up: F32, *, alpha: float, limit: float) -> F32:
 def gelu(x: F32) -> F32:
     erf = np.array([math.erf(value) for value in x.ravel() / math.sqrt(2)], np.float32).reshape(x.shape)
     return np.float32(0.5) * x * (1 + erf)
+
+
+def gelu_tanh(x: F32) -> F32:
+    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
+    y: F32 = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return y
 
 
 def softcap(x: F32, *, cap: float) -> F32:
@@ -257,6 +276,10 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         geglu,
         clamped_swiglu,
         gelu,
+        gelu_tanh,
+        put_rows,
+        average_rows,
+        product,
         softcap,
         position_scale,
         rope_table,

@@ -24,6 +24,7 @@ from chaski.runner.answer import Answer, collect
 from chaski.runner.asynchronous import AsyncModel
 from chaski.runner.engines import check_engine
 from chaski.runner.events import Done, Event, Outputs, Text
+from chaski.runner.image_sources import ImageFile
 from chaski.runner.messages import (
     Call,
     Describe,
@@ -55,6 +56,7 @@ R = TypeVar("R", bound=Reply)
 class LoadOptions(TypedDict, total=False):
     """The keyword arguments of `chaski.load`, but `progress`; and the engine, native or llama.cpp."""
 
+    projector: str | None
     threads: int | None
     context: int | None
     parallel: int | None
@@ -105,15 +107,23 @@ class Worker:
         """What the model is and holds; loads it where it is not loaded yet."""
         return self._ask(Describe(), Info)
 
-    def generate(self, prompt: str | Items[int], **options: Unpack[GenerateOptions]) -> Answer:
+    def generate(
+        self,
+        prompt: str | Items[int],
+        images: Items[ImageFile] = (),
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
         """Continue `prompt`, as `LLM.generate` does."""
-        return collect(self.stream(prompt, **options))
+        return collect(self.stream(prompt, images, **options))
 
     def stream(
-        self, prompt: str | Items[int], **options: Unpack[GenerateOptions]
+        self,
+        prompt: str | Items[int],
+        images: Items[ImageFile] = (),
+        **options: Unpack[GenerateOptions],
     ) -> Generator[Event, None, None]:
         """`generate` in pieces, as they are made."""
-        return self._events(generate(prompt, options))
+        return self._events(generate(prompt, options, images))
 
     def chat(
         self,

@@ -132,6 +132,8 @@ def _plain(value: object) -> object:
         return _values(type(value))(value)
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
     if isinstance(value, np.ndarray):
         data = np.ascontiguousarray(value, "<f4").tobytes()
         return [list(value.shape), b64encode(data).decode()]
@@ -167,6 +169,8 @@ def _reader(kind: Any) -> Reader:
         return _either([_reader(argument) for argument in arguments])
     if origin is Literal:
         return _one_of(arguments)
+    if kind is bytes:
+        return _bytes
     if origin is np.ndarray:
         return _array
     if origin is tuple:
@@ -193,6 +197,12 @@ def _integer(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"int expected, {type(value).__name__} found")
     return value
+
+
+def _bytes(value: Any) -> bytes:
+    if type(value) is not str:
+        raise TypeError(f"base64 expected, {type(value).__name__} found")
+    return b64decode(value, validate=True)
 
 
 def _array(value: Any) -> npt.NDArray[np.float32]:

@@ -11,6 +11,7 @@ __all__ = [
     "add_vector",
     "gated",
     "gelu",
+    "gelu_tanh",
     "multiply",
     "position_scale",
     "scale",
@@ -48,6 +49,10 @@ def add_vector(lowering: Lowering, node: Tensor, x: Tensor, vector: Weight) -> N
 
 
 def gelu(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    _each_element(lowering, node, x, quantizes=True, x=lowering.buffer(x))
+
+
+def gelu_tanh(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     _each_element(lowering, node, x, quantizes=True, x=lowering.buffer(x))
 
 

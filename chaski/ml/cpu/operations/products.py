@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaski.ml.cpu.lowering import Lowering, is_quantized_product, offset, width
 from chaski.ml.graph import Tensor, Weight
 
-__all__ = ["add", "layer_norm", "linear", "rms_norm"]
+__all__ = ["add", "layer_norm", "linear", "product", "rms_norm"]
 
 
 def rms_norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None = None) -> None:
@@ -40,6 +40,22 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, **vectors: int) -> None:
 def linear(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight, bias: Weight | None = None) -> None:
     if node not in lowering.sums:
         _product(lowering, node, node, None)
+
+
+def product(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight) -> None:
+    y = lowering.new(node)
+    lowering.call(
+        "product",
+        (lowering.buffer(x),),
+        (y,),
+        dim=lowering.dim(node),
+        depth=weight.shape[0],
+        width=width(node),
+        weights=lowering.weights,
+        matrix=offset(weight),
+        x=lowering.buffer(x),
+        y=y,
+    )
 
 
 def add(lowering: Lowering, node: Tensor, a: Tensor, b: Tensor) -> None:

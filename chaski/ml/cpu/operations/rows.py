@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chaski.ml.cpu.lowering import Lowering, width
+from chaski.ml.cpu.lowering import Buffer, Lowering, width
 from chaski.ml.graph import Tensor, Weight
 
-__all__ = ["columns", "embedding", "input", "reshape", "rows"]
+__all__ = ["average_rows", "columns", "embedding", "input", "put_rows", "reshape", "rows"]
 
 
 def input(lowering: Lowering, node: Tensor) -> None:
@@ -47,14 +47,51 @@ def rows(lowering: Lowering, node: Tensor, x: Tensor, indices: Tensor) -> None:
 
 
 def columns(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    _copy(lowering, node, x, lowering.new(node), node.attributes["first"])
+
+
+def put_rows(lowering: Lowering, node: Tensor, x: Tensor, rows: Tensor, places: Tensor) -> None:
+    lowering.check(places, 0, limit_dim=lowering.dim(x))
+    y = lowering.reuse_or_new(node, x)
+    if y is not lowering.buffer(x):
+        _copy(lowering, node, x, y, 0)
+    lowering.call(
+        "put_rows",
+        (lowering.buffer(rows), lowering.buffer(places)),
+        (y,),
+        dim=lowering.dim(rows),
+        target_dim=lowering.dim(node),
+        width=width(node),
+        x=lowering.buffer(rows),
+        places=lowering.buffer(places),
+        y=y,
+    )
+
+
+def average_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     y = lowering.new(node)
+    lowering.call(
+        "average_rows",
+        (lowering.buffer(x),),
+        (y,),
+        dim=lowering.dim(node),
+        source_dim=lowering.dim(x),
+        width=width(node),
+        count=node.attributes["count"],
+        x=lowering.buffer(x),
+        y=y,
+    )
+
+
+def _copy(lowering: Lowering, node: Tensor, x: Tensor, y: Buffer, first: int) -> None:
+    """The elements of each row from `first` on, as many as the node has."""
     lowering.call(
         "columns",
         (lowering.buffer(x),),
         (y,),
         dim=lowering.dim(node),
         source_width=width(x),
-        first=node.attributes["first"],
+        first=first,
         width=width(node),
         x=lowering.buffer(x),
         y=y,

@@ -10,6 +10,7 @@ from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Reach
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import Linear, Module, RMSNorm, SwiGLU, attention
+from chaski.model.arch.gemma3.vision import Vision
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
@@ -59,7 +60,9 @@ class Layer(Module):
 
 
 class Model(Decoder):
-    def __init__(self, file: GGUFFile) -> None:
+    vision: Vision | None = None
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
         window = file.get("gemma3.attention.sliding_window", int)
@@ -71,6 +74,8 @@ class Model(Decoder):
             Layer(config, attn(), window if (index + 1) % period else None)
             for index in range(config.num_layers)
         ]
+        if projector is not None or "gemma3.vision.block_count" in file.metadata:
+            self.vision = Vision(projector or file, config.hidden_size)
         self._softcap = file.get("gemma3.final_logit_softcapping", float, 0.0)
         # The window's layers turn faster, and the file's scaling is not theirs.
         local = config.rope.unscaled(file.get("gemma3.rope.freq_base_swa", float, 10000.0))
@@ -81,7 +86,7 @@ class Model(Decoder):
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         ropes = {rope: ops.rope_table(inputs.positions, rope) for rope in (self._local, self._global)}
-        x = self.token_embd(inputs.tokens) * self.config.hidden_size**0.5
+        x = inputs.with_images(self.token_embd(inputs.tokens) * self.config.hidden_size**0.5)
         for layer, cache in zip(self.blk, caches, strict=True):
             outputs = inputs.outputs if layer is self.blk[-1] else None
             x = layer(x, ropes[self._rope(layer)], cache, outputs)

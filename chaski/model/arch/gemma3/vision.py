@@ -1,0 +1,208 @@
+"""Gemma 3's eyes: SigLIP (Zhai et al. 2023), its patches averaged in squares and projected to embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import ModelError, UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import KVShape, LayerCache
+from chaski.ml import ops
+from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
+from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, RMSNorm, attention
+from chaski.model.arch.gemma3.image import read_pixels
+from chaski.model.multimodal import EncoderShape, Image
+
+_COLORS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`side` patches are next to each other, and `square` of them are averaged each way."""
+
+    size: int
+    hidden_size: int
+    ffn_size: int
+    num_layers: int
+    num_heads: int
+    eps: float
+    patch_size: int
+    side: int
+    square: int
+
+    @classmethod
+    def read(cls, file: GGUFFile) -> Config:
+        """From the metadata of a model, or of a projector, which calls its architecture `clip`.
+
+        Raises ModelError for squares that do not fit the image.
+        """
+        prefix = f"{file.architecture}.vision"
+        image_size = file.get(f"{prefix}.image_size", int)
+        patch_size = file.get(f"{prefix}.patch_size", int)
+        side = image_size // patch_size
+        return cls(
+            size=image_size,
+            hidden_size=file.get(f"{prefix}.embedding_length", int),
+            ffn_size=file.get(f"{prefix}.feed_forward_length", int),
+            num_layers=file.get(f"{prefix}.block_count", int),
+            num_heads=file.get(f"{prefix}.attention.head_count", int),
+            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
+            patch_size=patch_size,
+            side=side,
+            square=_square(file, side),
+        )
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of an image that the text model sees."""
+        return (self.side // self.square) ** 2
+
+    @property
+    def patch_elements(self) -> int:
+        return _COLORS * self.patch_size**2
+
+
+def _square(file: GGUFFile, side: int) -> int:
+    """The side of the squares: a projector says it, a model says how many they are."""
+    if file.architecture == "clip":
+        kind = file.get("clip.vision.projector_type", str, file.get("clip.projector_type", str, "gemma3"))
+        if kind != "gemma3":
+            raise UnsupportedError(f"{file.path}: a projector of type {kind!r} is not one for Gemma 3")
+        square = file.get("clip.vision.projector.scale_factor", int, 4)
+    else:
+        square = side // isqrt(file.get(f"{file.architecture}.mm.tokens_per_image", int, 256))
+    if square < 1 or side % square:
+        raise ModelError(f"{file.path}: {side} x {side} patches are not whole squares of {square} x {square}")
+    return square
+
+
+class Block(Module):
+    aliases: ClassVar[Mapping[str, str]] = {
+        "ln1": "layer_norm1",
+        "attn_out": "attn_output",
+        "ln2": "layer_norm2",
+        "ffn_up": "mlp.fc1",
+        "ffn_down": "mlp.fc2",
+    }
+
+    def __init__(self, config: Config) -> None:
+        size = config.hidden_size
+        self._heads = config.num_heads, size // config.num_heads
+        self.ln1 = LayerNorm(size, config.eps)
+        self.attn_q = Linear(size, size)
+        self.attn_k = Linear(size, size)
+        self.attn_v = Linear(size, size)
+        self.attn_out = Linear(size, size)
+        self.ln2 = LayerNorm(size, config.eps)
+        self.ffn_up = Linear(size, config.ffn_size)
+        self.ffn_down = Linear(config.ffn_size, size)
+
+    def __call__(self, x: Tensor, history: LayerCache) -> Tensor:
+        h = self.ln1(x)
+        q, k, v = (project(h).reshape(*self._heads) for project in (self.attn_q, self.attn_k, self.attn_v))
+        x = x + self.attn_out(attention(q, k, v, history, scale=self._heads[1] ** -0.5))
+        return x + self.ffn_down(ops.gelu_tanh(self.ffn_up(self.ln2(x))))
+
+
+class PatchEmbedding(Linear):
+    """A convolution whose windows touch is a product with each patch; files have its kernel as one."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config.patch_elements, config.hidden_size)
+        window = config.patch_size, config.patch_size
+        self.weight.stored = config.hidden_size, _COLORS, *window
+
+
+class Tower(Module):
+    aliases: ClassVar[Mapping[str, str]] = {
+        "patch_embd": "patch_embedding",
+        "position_embd": "position_embedding",
+        "post_ln": "post_layernorm",
+    }
+
+    def __init__(self, config: Config) -> None:
+        self.patch_embd = PatchEmbedding(config)
+        self.position_embd = Embedding(config.side**2, config.hidden_size)
+        self.blk = [Block(config) for _ in range(config.num_layers)]
+        self.post_ln = LayerNorm(config.hidden_size, config.eps)
+
+    def __call__(self, pixels: Tensor, positions: Tensor, history: LayerCache) -> Tensor:
+        x = self.patch_embd(pixels) + self.position_embd(positions)
+        for block in self.blk:
+            x = block(x, history)
+        return self.post_ln(x)
+
+
+class InputProjection(Module):
+    """A matrix that files hold transposed: one row for each element that goes in."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        self.weight = Weight((in_features, out_features), plain=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.product(x, self.weight)
+
+
+class Projector(Module):
+    aliases: ClassVar[Mapping[str, str]] = {
+        "soft_emb_norm": "mm_soft_emb_norm",
+        "input_projection": "mm_input_projection",
+    }
+
+    def __init__(self, config: Config, row_size: int) -> None:
+        self.soft_emb_norm = RMSNorm(config.hidden_size, config.eps)
+        self.input_projection = InputProjection(config.hidden_size, row_size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.input_projection(self.soft_emb_norm(x))
+
+
+class Vision(Module):
+    """Patches come square by square, so that averaging a square is averaging rows that follow each other."""
+
+    inline = True
+    is_bidirectional = True
+
+    def __init__(self, file: GGUFFile, row_size: int) -> None:
+        self._config = config = Config.read(file)
+        head_size = config.hidden_size // config.num_heads
+        self.shape = EncoderShape(
+            max_patches=config.side**2,
+            max_rows=config.num_rows,
+            row_size=row_size,
+            heads=KVShape(config.num_heads, head_size, head_size),
+        )
+        self.v = Tower(config)
+        self.mm = Projector(config, row_size)
+
+    def read_image(self, data: bytes) -> Image:
+        return self.image(read_pixels(data, self._config.size))
+
+    def image(self, pixels: npt.NDArray[np.float32]) -> Image:
+        """Normalized pixels (3, size, size) as the encoder takes them."""
+        c = self._config
+        places = np.arange(c.side**2, dtype=np.int32).reshape(c.side, c.side, 1)
+        patches = pixels.reshape(_COLORS, c.side, c.patch_size, c.side, c.patch_size)
+        patches = patches.transpose(1, 3, 0, 2, 4).reshape(c.side, c.side, c.patch_elements)
+        return Image(
+            {"pixels": _by_squares(patches, c.square), "places": _by_squares(places, c.square)[:, 0]},
+            c.num_rows,
+            ("\n\n<start_of_image>", c.num_rows, "<end_of_image>\n\n"),
+        )
+
+    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+        pixels = graph.input("pixels", (patches, self._config.patch_elements), DType.F32)
+        x = self.v(pixels, graph.input("places", (patches,), DType.I32), history)
+        return self.mm(ops.average_rows(x, rows, self._config.square**2))
+
+
+def _by_squares(x: npt.NDArray[Any], square: int) -> npt.NDArray[Any]:
+    """(side, side, n) -> (side², n), square by square, each in the order of its rows."""
+    side = len(x) // square
+    return x.reshape(side, square, side, square, -1).swapaxes(1, 2).reshape(len(x) ** 2, -1)

@@ -1,0 +1,86 @@
+"""An encoder of images compiled: recorded once, reserved for the largest image, replayed for every one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.kvcache import KindMemory
+from chaski.ml import ops
+from chaski.ml.backend import Backend
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Mask, Tensor
+from chaski.model.multimodal import EncoderShape, Image, MultimodalProcessor
+
+__all__ = ["EncoderProgram", "encoder_memory"]
+
+
+class EncoderProgram:
+    """One plan that encodes one image at a time. `dtype` is that of the keys and values of its patches."""
+
+    def __init__(self, vision: MultimodalProcessor, backend: Backend, dtype: DType) -> None:
+        self.shape = vision.shape
+        graph = Graph()
+        patches, rows = Dim("patches", self.shape.max_patches), Dim("image_rows", self.shape.max_rows)
+        history = _Patches.record(graph, patches, backend, self.shape, dtype)
+        graph.output("image_rows", vision.encode_multimodal(graph, patches, rows, history))
+        self._plan = backend.compile(graph)
+        leading = {name: tensor.shape[0] for name, tensor in graph.inputs.items()}
+        self._dims = {name: dim.name for name, dim in leading.items() if isinstance(dim, Dim)}
+
+    def encode(self, image: Image) -> npt.NDArray[np.float32]:
+        """The rows of an image (num_rows, row_size), a copy. Nothing else may be computed meanwhile."""
+        values = {**image.arrays, **_Patches.inputs(self._num_patches(image))}
+        for name, value in values.items():
+            self._plan.inputs[name][: len(value)] = value
+        sizes = {dim: len(values[name]) for name, dim in self._dims.items()}
+        self._plan.run(sizes | {"image_rows": image.num_rows})
+        return self._plan.output("image_rows").copy()
+
+    def _num_patches(self, image: Image) -> int:
+        return next(len(array) for name, array in image.arrays.items() if self._dims[name] == "patches")
+
+
+def encoder_memory(backend: Backend, shape: EncoderShape, dtype: DType) -> KindMemory:
+    """What the keys and values of an image's patches take. Allocates nothing."""
+    cells = backend.cache_config.padded(shape.max_patches)
+    sizes = {KVRole.KEYS: shape.heads.key_size, KVRole.VALUES: shape.heads.value_size}
+    num_bytes = sum(
+        backend.kv_bytes(role, cells, shape.heads.heads, size, dtype) for role, size in sizes.items()
+    )
+    return KindMemory("patches of an image", 1, cells, num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Patches:
+    """What every layer's attention sees: all patches of the image. One layer's keys follow the other's."""
+
+    keys: KVBuffer
+    values: KVBuffer
+    cells: Tensor
+    mask: Mask
+
+    @classmethod
+    def record(
+        cls, graph: Graph, patches: Dim, backend: Backend, shape: EncoderShape, dtype: DType
+    ) -> _Patches:
+        cells = backend.cache_config.padded(shape.max_patches)
+        heads = shape.heads
+        listed = graph.input("cells", (patches,), DType.I32)
+        return cls(
+            backend.kv_buffer(KVRole.KEYS, cells, heads.heads, heads.key_size, dtype),
+            backend.kv_buffer(KVRole.VALUES, cells, heads.heads, heads.value_size, dtype),
+            listed,
+            Mask(listed, graph.input("spans", (patches, 3), DType.I32)),
+        )
+
+    @staticmethod
+    def inputs(count: int) -> dict[str, npt.NDArray[np.int32]]:
+        return {
+            "cells": np.arange(count, dtype=np.int32),
+            "spans": np.tile(np.array([0, count, 0], np.int32), (count, 1)),
+        }
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask]:
+        return ops.store(k, self.cells, self.keys), ops.store(v, self.cells, self.values), self.mask

@@ -1,0 +1,121 @@
+"""A prompt as tokens: text becomes ids, an image becomes rows between what the model puts around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from chaski.errors import OptionError
+from chaski.model.multimodal import Image
+from chaski.runner.groups import Groups, not_inside, outside, without
+from chaski.runner.images import ImageRun, Images, entries, moved_down, whole
+
+__all__ = ["Prompt", "lay_out", "placeholder", "with_placeholders"]
+
+_PLACEHOLDER = re.compile(r"\[img-(\d+)\]")
+
+Encode = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a sequence begins with: ids, and entries below 0 for the rows of images (see `runner.images`).
+
+    `groups` are the rows that see each other.
+    """
+
+    tokens: list[int]
+    images: Images = ()
+    groups: Groups = ()
+
+    def followed_by(self, token_ids: Sequence[int]) -> Prompt:
+        """With more text."""
+        return Prompt([*self.tokens, *token_ids], self.images, self.groups)
+
+    def shortened(self, excess: int, keep: int) -> Prompt:
+        """Without `excess` tokens or more behind the first `keep`, and no image in part."""
+        spans = whole(self.images)
+        dropped = range(not_inside(keep, spans), outside(keep + excess, spans))
+        if dropped.stop >= len(self.tokens):
+            raise OptionError(
+                "the prompt is too long and ends with an image, which cannot be cut; load the model with a "
+                "larger context"
+            )
+        return Prompt(
+            self.tokens[: dropped.start] + self.tokens[dropped.stop :],
+            moved_down(self.images, dropped),
+            without(dropped, self.groups),
+        )
+
+
+def placeholder(index: int) -> str:
+    """What stands for an image in a text."""
+    return f"[img-{index}]"
+
+
+def with_placeholders(text: str, num_images: int) -> str:
+    """The text with the images in front of it that it does not place."""
+    placed = {int(number) for number in _PLACEHOLDER.findall(text)}
+    return "".join(placeholder(index) for index in range(num_images) if index not in placed) + text
+
+
+def lay_out(
+    text: str, images: Sequence[Image], first: Encode, other: Encode, is_bidirectional: bool = False
+) -> Prompt:
+    """The tokens of a text with images at its placeholders; one without an image is text.
+
+    What a model puts around an image is read together with the text beside it. `first` makes ids of the first
+    piece of text, `other` of the others.
+    """
+    tokens: list[int] = []
+    runs: list[ImageRun] = []
+    encode = first
+    for piece in _joined(_pieces(text, images)):
+        if isinstance(piece, str):
+            tokens += encode(piece)
+            encode = other
+        else:
+            run = ImageRun(
+                range(len(tokens), len(tokens) + len(piece.positions)), piece.image, piece.first_row
+            )
+            tokens += entries(run)
+            runs.append(run)
+    groups = tuple(run.positions for run in runs) if is_bidirectional else ()
+    return Prompt(tokens, tuple(runs), groups)
+
+
+def _pieces(text: str, images: Sequence[Image]) -> Iterator[str | ImageRun]:
+    """Texts, and runs whose positions are only as many as they will be."""
+    end = 0
+    for match in _PLACEHOLDER.finditer(text):
+        if int(match[1]) < len(images):
+            yield text[end : match.start()]
+            yield from _of_image(images[int(match[1])])
+            end = match.end()
+    yield text[end:]
+
+
+def _of_image(image: Image) -> Iterator[str | ImageRun]:
+    row = 0
+    for part in image.layout:
+        if isinstance(part, str):
+            yield part
+        else:
+            yield ImageRun(range(part), image, row)
+            row += part
+
+
+def _joined(pieces: Iterator[str | ImageRun]) -> Iterator[str | ImageRun]:
+    """The same with neighbouring texts as one, the first piece always a text, and no other one empty."""
+    text, is_first = "", True
+    for piece in pieces:
+        if isinstance(piece, str):
+            text += piece
+            continue
+        if text or is_first:
+            yield text
+        yield piece
+        text, is_first = "", False
+    if text or is_first:
+        yield text

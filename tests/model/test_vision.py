@@ -1,0 +1,156 @@
+"""Models that see against transformers: the encoder layer by layer, and logits of prompts with images.
+
+The files and the expected values are made by tools/fixtures/make_vision.py. An image has more rows than the
+window of the text model is long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import chaski
+from chaski.errors import ModelError, ModelNotFoundError, UnsupportedError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.requantize import requantize
+from chaski.kvcache import LayerCache
+from chaski.ml import BackendOptions, open_backend
+from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.model.encoder import EncoderProgram
+from chaski.model.multimodal import Image
+from chaski.model.registry import build_model, vision_of
+from chaski.model.weights import bind_weights
+from tests.tiny_vision import DATA, PROMPTS, expected, image, logits, write_text_part
+
+BACKENDS = [("reference", 1e-4), ("cpu", 1e-3)]
+GEMMA = DATA / "gemma3.gguf"
+
+
+class Layers:
+    """An encoder that stops after some of the layers of the tower."""
+
+    def __init__(self, vision: Any, depth: int) -> None:
+        self._vision, self._depth = vision, depth
+        self.shape = replace(vision.shape, max_rows=vision.shape.max_patches)
+        self.is_bidirectional = True
+
+    def read_image(self, data: bytes) -> Image:
+        raise AssertionError
+
+    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+        tower = self._vision.v
+        x = tower.patch_embd(graph.input("pixels", (patches, 48), DType.F32))
+        x = x + tower.position_embd(graph.input("places", (patches,), DType.I32))
+        for block in tower.blk[: self._depth]:
+            x = block(x, history)
+        return tower.post_ln(x) if self._depth > len(tower.blk) else x
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
+def test_every_layer_of_siglip_equals_that_of_transformers(backend: str, tolerance: float) -> None:
+    file = open_gguf(GEMMA)
+    model = build_model(file)
+    opened = open_backend(backend, BackendOptions(threads=2))
+    bind_weights(model, file, opened, lambda _: None)
+    whole = image("gemma3", 0)
+    order = np.argsort(whole.arrays["places"])
+    wanted = expected("gemma3")["layers"]
+    for depth, states in enumerate(wanted):
+        seen = replace_rows(whole, len(order))
+        program = EncoderProgram(Layers(vision_of(model), depth), opened, DType.F32)
+        found = program.encode(seen)[order]
+        np.testing.assert_allclose(found, states, rtol=0, atol=tolerance, err_msg=f"after {depth} layers")
+
+
+def replace_rows(image: Image, num_rows: int) -> Image:
+    return Image(image.arrays, num_rows, image.layout)
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
+def test_rows_of_an_image_equal_those_of_transformers(backend: str, tolerance: float) -> None:
+    file = open_gguf(GEMMA)
+    model = build_model(file)
+    opened = open_backend(backend, BackendOptions(threads=2))
+    bind_weights(model, file, opened, lambda _: None)
+    vision = vision_of(model)
+    assert vision is not None
+    program = EncoderProgram(vision, opened, DType.F32)
+    for index, wanted in enumerate(expected("gemma3")["rows"]):
+        found = program.encode(image("gemma3", index))
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_logits_equal_those_of_transformers(prompt: str, backend: str, tolerance: float) -> None:
+    wanted = expected("gemma3")
+    found = logits(GEMMA, prompt, backend=backend, kv_type="f32")
+    assert len(found) == len(wanted[f"{prompt}.ids"])
+    np.testing.assert_allclose(
+        found[wanted[f"{prompt}.places"]], wanted[f"{prompt}.logits"], rtol=0, atol=tolerance
+    )
+
+
+@pytest.fixture(scope="module", params=["as it is", "Q4_0"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file, and one whose matrices are quantized: their products are computed by other kernels."""
+    if request.param == "as it is":
+        return GEMMA
+    target = tmp_path_factory.mktemp("quantized") / "gemma3.gguf"
+    with open_gguf(GEMMA) as file:
+        requantize(file, target, request.param)
+    return target
+
+
+@pytest.mark.parametrize("prompt", ["one", "two", "side by side"])
+def test_logits_do_not_depend_on_chunks_and_threads(path: Path, prompt: str) -> None:
+    whole = logits(path, prompt, kv_type="f16")
+    for options in ({"num_batch": 9}, {"num_batch": 14, "threads": 1}, {"prompt_cache": False}):
+        np.testing.assert_array_equal(logits(path, prompt, kv_type="f16", **options), whole)
+
+
+def test_text_does_not_depend_on_the_eyes(tmp_path: Path) -> None:
+    blind = write_text_part(GEMMA, tmp_path / "text.gguf")
+    np.testing.assert_array_equal(logits(blind, "text"), logits(GEMMA, "text"))
+
+
+@pytest.mark.parametrize("prompt", ["text", "two"])
+def test_the_eyes_may_be_in_a_file_of_their_own(tmp_path: Path, prompt: str) -> None:
+    text = write_text_part(GEMMA, tmp_path / "text.gguf")
+    found = logits(text, prompt, projector=DATA / "gemma3-mmproj.gguf")
+    np.testing.assert_array_equal(found, logits(GEMMA, prompt))
+
+
+def test_a_projector_for_a_model_that_takes_none() -> None:
+    with pytest.raises(UnsupportedError, match="architecture 'llama' do not take a projector"):
+        chaski.load("guide", projector=DATA / "gemma3-mmproj.gguf")
+
+
+def test_a_projector_beside_a_model_that_has_eyes() -> None:
+    with pytest.raises(ModelError, match=r"tensor v\.blk\.0\.attn_k\.bias is in .*gemma3\.gguf as well"):
+        chaski.load(GEMMA, projector=DATA / "gemma3-mmproj.gguf")
+
+
+def test_a_projector_that_is_not_there() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"no projector file .*nowhere\.gguf"):
+        chaski.load(GEMMA, projector="nowhere.gguf")
+
+
+def test_images_with_other_pixels_or_another_layout_are_other_images() -> None:
+    one = image("gemma3", 0)
+    again = Image({name: array.copy() for name, array in one.arrays.items()}, one.num_rows, one.layout)
+    assert again.digest == one.digest
+    changed = {**one.arrays, "pixels": one.arrays["pixels"] + np.float32(1e-6)}
+    others = [Image(changed, one.num_rows, one.layout), Image(one.arrays, one.num_rows, (one.num_rows,))]
+    assert len({one.digest, *(other.digest for other in others)}) == 3
+
+
+def test_patches_come_square_by_square() -> None:
+    places: NDArray[np.int32] = image("gemma3", 0).arrays["places"]
+    assert places[:8].tolist() == [0, 1, 6, 7, 2, 3, 8, 9]
+    assert sorted(places) == list(range(36))

@@ -1,0 +1,77 @@
+"""The tiny models that see, of tools/fixtures/make_vision.py, and what transformers computes with them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import chaski
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from chaski.model.multimodal import Image
+from chaski.model.registry import build_model, vision_of
+
+__all__ = ["DATA", "PROMPTS", "expected", "image", "images", "pixels", "write_text_part"]
+
+DATA = Path(__file__).parent / "data" / "vision"
+# As in the script: an image is where its placeholder stands.
+PROMPTS = {
+    "text": "The runner carries the message over the mountains.",
+    "one": "The runner carries\n[img-0]the load over the mountains, and the llama 0 1 12 123.",
+    "two": "the[img-1]llama[img-0]Zahlen 0 1 12 123 1234[img-1]",
+    "side by side": "[img-0][img-1]carries the load",
+}
+
+
+@cache
+def expected(name: str) -> dict[str, NDArray[Any]]:
+    with np.load(DATA / f"{name}.npz") as arrays:
+        return dict(arrays)
+
+
+def pixels(name: str, index: int) -> NDArray[np.float32]:
+    """Normalized pixels of the script's two images, and of any number of others."""
+    known = expected(name)["images"]
+    if index < len(known):
+        return np.asarray(known[index])
+    return np.random.default_rng(index).uniform(-1, 1, known[0].shape).astype(np.float32)
+
+
+@cache
+def image(name: str, index: int) -> Image:
+    """The same as the encoder takes it."""
+    with open_gguf(DATA / f"{name}.gguf") as file:
+        vision: Any = vision_of(build_model(file))
+        found: Image = vision.image(pixels(name, index))
+        return found
+
+
+def images(name: str, prompt: str) -> list[Image]:
+    """Those of one of the prompts."""
+    return [image(name, index) for index in range(2) if f"[img-{index}]" in PROMPTS[prompt]]
+
+
+def write_text_part(source: Path, path: Path) -> Path:
+    """The same model without its eyes."""
+    with open_gguf(source) as file:
+        metadata = {
+            key: value for key, value in file.metadata.items() if ".vision." not in key and ".mm." not in key
+        }
+        tensors = {
+            name: (info.data.view(np.float32).reshape(info.shape), info.type)
+            for name, info in file.tensors.items()
+            if not name.startswith(("v.", "mm."))
+        }
+        write_gguf(path, metadata, tensors)
+    return path
+
+
+def logits(path: Path, prompt: str, name: str = "gemma3", **options: Any) -> NDArray[np.float32]:
+    """Of every token, images included."""
+    settings: dict[str, Any] = {"context": 128, "threads": 2, **options}
+    with chaski.load(path, **settings) as model:
+        return np.asarray(model.logits(PROMPTS[prompt], images(name, prompt)))
