@@ -132,8 +132,6 @@ def _plain(value: object) -> object:
         return _values(type(value))(value)
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
     if isinstance(value, np.ndarray):
         data = np.ascontiguousarray(value, "<f4").tobytes()
         return [list(value.shape), b64encode(data).decode()]
@@ -145,8 +143,16 @@ _encoder = json.JSONEncoder(default=_plain, separators=(",", ":"), check_circula
 
 @cache
 def _values(kind: type) -> Callable[[Any], Iterable[Any]]:
-    """Reads the fields of a dataclass, in order."""
+    """Reads the fields of a dataclass, in order; files become base64 where they are declared as bytes."""
     names = [field.name for field in fields(kind)]
+    hints = get_type_hints(kind)
+    if any(hints[name] == tuple[bytes, ...] for name in names):
+        return lambda value: [
+            [b64encode(file).decode() for file in getattr(value, name)]
+            if hints[name] == tuple[bytes, ...]
+            else getattr(value, name)
+            for name in names
+        ]
     match names:
         case []:
             return lambda value: ()
