@@ -34,8 +34,8 @@ def expected(name: str) -> dict[str, NDArray[Any]]:
 
 
 def pixels(name: str, index: int) -> NDArray[np.float32]:
-    """Normalized pixels of the script's two images, and of any number of others."""
-    known = expected(name)["images"]
+    """Normalized pixels (size, size, 3) of the script's two images, and of any number of others."""
+    known = expected(name)["images"].transpose(0, 2, 3, 1)
     if index < len(known):
         return np.asarray(known[index])
     return np.random.default_rng(index).uniform(-1, 1, known[0].shape).astype(np.float32)

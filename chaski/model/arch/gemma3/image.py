@@ -1,15 +1,38 @@
-"""What Gemma 3 sees of an image file: a square of `size` pixels a side, from -1 to 1."""
+"""What Gemma 3 sees of a picture: all of it in a square, whatever its proportions, and patches of that.
+
+Pan and scan, which shows parts of wide pictures as further images, is off, as in the published processor.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.image import HALF, Normal, Values, open_image, patches, squared
 
-__all__ = ["read_pixels"]
+__all__ = ["patches_by_squares", "read_normal", "read_square", "square_order"]
 
 
-def read_pixels(data: bytes, size: int) -> npt.NDArray[np.float32]:
-    """An image file -> (3, size, size) float32."""
-    raise UnsupportedError("image files cannot be read yet; give pixels")
+def read_normal(file: GGUFFile) -> Normal:
+    """The mean and deviation of each channel: a projector may say them, for Gemma 3 it is one half."""
+    mean, std = (file.get(f"clip.vision.image_{key}", list[float], None) for key in ("mean", "std"))
+    if mean is None or std is None:
+        return HALF
+    return Normal((mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+
+
+def read_square(data: bytes, size: int, normal: Normal) -> Values:
+    """An image file -> pixels (size, size, 3). Raises ImageError."""
+    return squared(open_image(data), size, "bilinear", normal)
+
+
+def patches_by_squares(pixels: Values, patch_size: int, square: int) -> Values:
+    """(size, size, 3) -> patches (n, 3 · patch_size²) in the order of `square_order`."""
+    cut = patches(pixels, patch_size)
+    return cut.reshape(len(cut) ** 2, -1)[square_order(len(cut), square)]
+
+
+def square_order(side: int, square: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """The numbers of side² patches square by square, each in the order of its rows: (side²,)."""
+    numbers = np.arange(side**2, dtype=np.int32).reshape(side // square, square, side // square, square)
+    return numbers.swapaxes(1, 2).reshape(-1)

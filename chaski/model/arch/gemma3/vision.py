@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, ClassVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import ClassVar
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
+from chaski.image import Values
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, RMSNorm, attention
-from chaski.model.arch.gemma3.image import read_pixels
+from chaski.model.arch.gemma3.image import patches_by_squares, read_normal, read_square, square_order
 from chaski.model.multimodal import EncoderShape, Image
 
 _COLORS = 3
@@ -171,6 +169,7 @@ class Vision(Module):
 
     def __init__(self, file: GGUFFile, row_size: int) -> None:
         self._config = config = Config.read(file)
+        self._normal = read_normal(file)
         head_size = config.hidden_size // config.num_heads
         self.shape = EncoderShape(
             max_patches=config.side**2,
@@ -182,16 +181,16 @@ class Vision(Module):
         self.mm = Projector(config, row_size)
 
     def read_image(self, data: bytes) -> Image:
-        return self.image(read_pixels(data, self._config.size))
+        return self.image(read_square(data, self._config.size, self._normal))
 
-    def image(self, pixels: npt.NDArray[np.float32]) -> Image:
-        """Normalized pixels (3, size, size) as the encoder takes them."""
+    def image(self, pixels: Values) -> Image:
+        """Normalized pixels (size, size, 3) as the encoder takes them."""
         c = self._config
-        places = np.arange(c.side**2, dtype=np.int32).reshape(c.side, c.side, 1)
-        patches = pixels.reshape(_COLORS, c.side, c.patch_size, c.side, c.patch_size)
-        patches = patches.transpose(1, 3, 0, 2, 4).reshape(c.side, c.side, c.patch_elements)
         return Image(
-            {"pixels": _by_squares(patches, c.square), "places": _by_squares(places, c.square)[:, 0]},
+            {
+                "pixels": patches_by_squares(pixels, c.patch_size, c.square),
+                "places": square_order(c.side, c.square),
+            },
             c.num_rows,
             ("\n\n<start_of_image>", c.num_rows, "<end_of_image>\n\n"),
         )
@@ -200,9 +199,3 @@ class Vision(Module):
         pixels = graph.input("pixels", (patches, self._config.patch_elements), DType.F32)
         x = self.v(pixels, graph.input("places", (patches,), DType.I32), history)
         return self.mm(ops.average_rows(x, rows, self._config.square**2))
-
-
-def _by_squares(x: npt.NDArray[Any], square: int) -> npt.NDArray[Any]:
-    """(side, side, n) -> (side², n), square by square, each in the order of its rows."""
-    side = len(x) // square
-    return x.reshape(side, square, side, square, -1).swapaxes(1, 2).reshape(len(x) ** 2, -1)
