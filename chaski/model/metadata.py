@@ -56,7 +56,7 @@ def _numbers(value: Any) -> Iterator[int | float]:
 
 
 def _limit(name: str, largest: int, num_tensors: int) -> int:
-    if name == "block_count":
+    if name.endswith("block_count"):
         return num_tensors
     is_size = name.rpartition(".")[2] in _SIZES or name == "rope.dimension_count"
     return largest if is_size else _MAX_NUMBER

@@ -84,6 +84,8 @@ def build_model(file: GGUFFile, projector: GGUFFile | None = None) -> Model:
             f"{projector.path}: models of architecture {file.architecture!r} do not take a projector here"
         )
     check_metadata(file)
+    if projector is not None:
+        check_metadata(projector)
     with blamed_on(file):
         model: Model = kind(file) if projector is None else kind(file, projector)
     return model
