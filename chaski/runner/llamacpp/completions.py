@@ -26,8 +26,8 @@ def completion(wanted: Wanted, prompt_cache: bool) -> dict[str, Any]:
     """The request. Raises OptionError, or UnsupportedError for what llama.cpp cannot do."""
     limits, sampling = wanted.limits, wanted.sampling
     return {
-        "prompt": wanted.prompt,
-        "n_predict": wanted.limit - len(wanted.prompt),
+        "prompt": wanted.prompt.tokens,
+        "n_predict": wanted.limit - len(wanted.prompt.tokens),
         "n_keep": wanted.shift.num_keep if wanted.shift else 0,
         "stop": list(limits.stop),
         "stream": True,
@@ -67,7 +67,7 @@ def empty_answer(wanted: Wanted, load_seconds: float) -> Done:
     """The answer of no tokens, which llama.cpp does not know."""
     return Done(
         reason="length",
-        prompt_tokens=len(wanted.prompt),
+        prompt_tokens=len(wanted.prompt.tokens),
         cached_tokens=0,
         generated_tokens=0,
         dropped_tokens=wanted.dropped,
@@ -151,7 +151,7 @@ class AnswerReader:
 
     def _done(self, piece: Mapping[str, Any], reason: DoneReason) -> Done:
         times, generated = piece["timings"], piece["tokens_predicted"]
-        prompt = len(self._wanted.prompt)
+        prompt = len(self._wanted.prompt.tokens)
         # The last token is not computed any more.
         left = prompt + generated - 1 - piece["tokens_cached"] if piece["truncated"] else 0
         return Done(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from chaski.errors import OptionError
+from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.ml.backend import Memory
 from chaski.model.pooling import Pooling
@@ -110,6 +110,8 @@ class LlamaService:
 
     def _answer(self, call: Call, task: LlamaTask) -> None:
         match call:
+            case Generate() | Chat() if call.images:
+                raise UnsupportedError("the engine llama.cpp gets no images here; send text only")
             case Generate():
                 self._generate(self._writing.continuation(call.prompt, call.options), task)
             case Chat():
@@ -126,7 +128,7 @@ class LlamaService:
 
     def _generate(self, wanted: Wanted, task: LlamaTask) -> None:
         load_seconds = self.info.load_seconds
-        if wanted.limit <= len(wanted.prompt):
+        if wanted.limit <= len(wanted.prompt.tokens):
             task.reply(empty_answer(wanted, load_seconds))
             return
         body = completion(wanted, self._settings.prompt_cache)

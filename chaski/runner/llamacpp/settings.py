@@ -50,6 +50,8 @@ class LlamaSettings:
         environment = Environment.read()
         if options.get("backend", "cpu") != "cpu":
             raise OptionError(f"backend = {options['backend']!r} is not one of the engine llama.cpp")
+        if options.get("projector") is not None:
+            raise OptionError("the engine llama.cpp gets no images here, so no projector")
         trained = file.get(f"{file.architecture}.context_length", int, 0) or 1 << 31
         usual = defaults.loading.get("num_ctx", environment.context)
         flash = options.get("flash_attention")

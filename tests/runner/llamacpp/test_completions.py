@@ -10,6 +10,7 @@ import pytest
 from chaski.errors import UnsupportedError
 from chaski.runner.events import Done, Event, Text
 from chaski.runner.generation import Shift
+from chaski.runner.layout import Prompt
 from chaski.runner.llamacpp.completions import AnswerReader, completion
 from chaski.runner.options import parse_options
 from chaski.runner.writing import Wanted
@@ -21,7 +22,9 @@ CONTROLS = {8: "<|tool|>", 9: "<|end|>"}
 def wanted(**options: Any) -> Wanted:
     limits, sampling = parse_options(options)
     shift = Shift(100, 4) if limits.shift else None
-    return Wanted(prompt=[1, 2, 3], dropped=5, limit=13, shift=shift, limits=limits, sampling=sampling)
+    return Wanted(
+        prompt=Prompt([1, 2, 3]), dropped=5, limit=13, shift=shift, limits=limits, sampling=sampling
+    )
 
 
 def spell(text: str) -> Sequence[int]:
