@@ -27,6 +27,10 @@ static bool tiles_allowed() {
 #endif
 
 #if defined(__x86_64__)
+namespace avx512_bf16 {
+bool follows_the_rule();
+}
+
 // __builtin_cpu_supports also asks the system (XGETBV) whether it saves the wide registers.
 static CpuFeatures detect() {
     __builtin_cpu_init();
@@ -36,7 +40,7 @@ static CpuFeatures detect() {
     f.avx512 = f.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512vnni");
-    f.bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16");
+    f.bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16") && avx512_bf16::follows_the_rule();
     f.amx = f.avx512 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
             tiles_allowed();
     return f;

@@ -274,18 +274,23 @@ struct FormatList {};
 using QuantizedFormats =
     FormatList<Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4>;
 
-// Float types: one value of each of 16 rows, widened.
+// Float types: value number i along k of each of 16 rows, widened.
 struct F32Weights {
-    static constexpr int kBytes = 64;
-    static CHASKI_INLINE F32x16 load(const uint8_t* p) { return read<F32x16>(p); }
+    static constexpr DType kType = DType::F32;
+    static CHASKI_INLINE F32x16 load(const uint8_t* panel, int64_t i) {
+        return load_f32(reinterpret_cast<const float*>(panel + 64 * i));
+    }
 };
 struct F16Weights {
-    static constexpr int kBytes = 32;
-    static CHASKI_INLINE F32x16 load(const uint8_t* p) { return load_f16(p); }
+    static constexpr DType kType = DType::F16;
+    static CHASKI_INLINE F32x16 load(const uint8_t* panel, int64_t i) { return load_f16(panel + 32 * i); }
 };
 struct BF16Weights {
-    static constexpr int kBytes = 32;
-    static CHASKI_INLINE F32x16 load(const uint8_t* p) { return load_bf16(p); }
+    static constexpr DType kType = DType::BF16;
+    static CHASKI_INLINE F32x16 load(const uint8_t* panel, int64_t i) {
+        const I32x16 pairs = as_i32(load_u8(panel + 64 * (i / 2)));
+        return bit_cast_f32(shift_left<16>(i % 2 == 0 ? pairs : bits<16, 16>(pairs)));
+    }
 };
 
 }  // namespace chaski::CHASKI_ISA

@@ -6,7 +6,7 @@ namespace chaski {
 struct CpuFeatures {
     bool avx2;    // AVX2, FMA, F16C, BMI2, enabled by the system
     bool avx512;  // AVX-512 F, BW, DQ, VL and VNNI, enabled by the system
-    bool bf16;    // AVX-512 with products of bf16
+    bool bf16;    // AVX-512 with products of bf16, rounded as matmul.h says
     bool amx;     // besides, AMX-INT8 with the system's permission
     bool neon;    // the dot product of ARMv8.2
 };

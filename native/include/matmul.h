@@ -13,7 +13,10 @@
 //     isum = sum (code - offset) * q                       exact, int32
 //     y = fma(float(isum), scale * activation scale, y)
 //     y = fma(min, -(activation scale * float(sum q)), y)  types with mins only
-//   Weights of a float type, widened to float32: y = 0; for each k, ascending: y = fma(weight, x, y)
+//   Weights of type F32 and F16, widened to float32: y = 0; for each k, ascending: y = fma(weight, x, y)
+//   Weights of type BF16: x is rounded to bf16, to nearest even. y = 0; for each two k, ascending, the second
+//   before the first: y = fma(weight, x, y). Subnormal numbers, read or computed, are zeros. This is what the
+//   x86 instruction VDPBF16PS does. A k that is missing from the last two counts as 0 * 0.
 //   Last: y + bias, then + residual, where given.
 #pragma once
 

@@ -77,9 +77,10 @@ struct BlockFormat {
 };
 
 inline constexpr BlockFormat kFormats[] = {
+    // BF16 in pairs along k, as products of bf16 want them; a panel of odd k ends with zeros.
     {DType::F32, "F32", 1, 4, {{0, 4, 4}}},
     {DType::F16, "F16", 1, 2, {{0, 2, 2}}},
-    {DType::BF16, "BF16", 1, 2, {{0, 2, 2}}},
+    {DType::BF16, "BF16", 1, 2, {{0, 2, 4}}},
     // d | 16 bytes of nibbles
     {DType::Q4_0, "Q4_0", 32, 18, {{2, 16, 4}, {0, 2, 2}}},
     // d m | nibbles
@@ -147,6 +148,11 @@ struct Place {
         step += kLanes * format.fields[i].unit;
     }
     return {start + kLanes * format.fields[index].unit * (index - first), step};
+}
+
+// The unit of a field where panels hold keys, of which each number is needed by itself.
+[[maybe_unused]] static constexpr int key_unit(const BlockFormat& format, const Field& field) {
+    return format.elements == 1 ? format.bytes : field.unit;
 }
 
 [[maybe_unused]] static constexpr bool is_quantized(DType type) { return find_format(type)->elements > 1; }

@@ -9,8 +9,9 @@
 //   load_f32 store_f32 (optionally the first `count` lanes)  load_f16 load_bf16 (16 values, widened exactly)
 //   load_i8 (16 bytes)  splat  splat_f16  fma  max_abs  to_f32  round_to_i32  bit_cast_f32
 //   field<From, Width, To>(v): in every byte, bits From..From+Width-1 moved to bit To, the rest zero
-//   byte<B>, signed_byte<B>: byte B of each lane, widened      lookup: 16-entry byte table
-//   dot4<kMaxCode>(acc, w, x): acc + sum over the 4 bytes of (w - dot4_bias<kMaxCode>) * x, x int8 with |x|
+//   as_i32: the same bits      byte<B>, signed_byte<B>: byte B of each lane, widened      lookup: 16-entry
+//   byte table dot4<kMaxCode>(acc, w, x): acc + sum over the 4 bytes of (w - dot4_bias<kMaxCode>) * x, x int8
+//   with |x|
 //   <= 127
 #pragma once
 

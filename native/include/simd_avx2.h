@@ -149,9 +149,10 @@ CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) {
     return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
 }
 
+CHASKI_INLINE I32x16 as_i32(U8x64 a) { return {a.lo, a.hi}; }
 template <int B>
 CHASKI_INLINE I32x16 byte(U8x64 a) {
-    return bits<8 * B, 8>(I32x16{a.lo, a.hi});
+    return bits<8 * B, 8>(as_i32(a));
 }
 template <int B>
 CHASKI_INLINE I32x16 signed_byte(U8x64 a) {

@@ -96,6 +96,7 @@ CHASKI_INLINE U8x64 subtract_bytes(U8x64 a, int b) {
     return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(static_cast<char>(b)))};
 }
 
+CHASKI_INLINE I32x16 as_i32(U8x64 a) { return {a.v}; }
 template <int B>
 CHASKI_INLINE I32x16 byte(U8x64 a) {
     if constexpr (B == 3) return {_mm512_srli_epi32(a.v, 24)};

@@ -169,9 +169,12 @@ CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) {
     return quarters<U8x64>(CHASKI_QUARTER { return vorrq_u8(a.v[i], b.v[i]); });
 }
 
+CHASKI_INLINE I32x16 as_i32(U8x64 a) {
+    return quarters<I32x16>(CHASKI_QUARTER { return vreinterpretq_s32_u8(a.v[i]); });
+}
 template <int B>
 CHASKI_INLINE I32x16 byte(U8x64 a) {
-    return bits<8 * B, 8>(quarters<I32x16>(CHASKI_QUARTER { return vreinterpretq_s32_u8(a.v[i]); }));
+    return bits<8 * B, 8>(as_i32(a));
 }
 template <int B>
 CHASKI_INLINE I32x16 signed_byte(U8x64 a) {

@@ -114,6 +114,7 @@ CHASKI_INLINE U8x64 field(U8x64 a) {
 }
 CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) { return {a.v | b.v}; }
 
+CHASKI_INLINE I32x16 as_i32(U8x64 a) { return {__builtin_bit_cast(Int16, a.v)}; }
 template <int B>
 CHASKI_INLINE I32x16 byte(U8x64 a) {
     return {__builtin_bit_cast(Int16, a.v >> 8 * B & 255)};

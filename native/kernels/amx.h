@@ -62,7 +62,7 @@ struct AmxQuantized {
     template <int>
     static constexpr int kSmaller = 0;
     static constexpr int kGroup = 8;
-    static constexpr bool kCentred = true;
+    static Unpack unpack_of(const Unpacker& u) { return u.unpack_centred; }
     static constexpr int kBytes = kSubBytes<kSub, kHasMins>;
     static constexpr int kSlab = kStep / kSub * kBytes;
     static constexpr int kLag = 2;

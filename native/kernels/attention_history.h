@@ -33,8 +33,9 @@ void copy_runs(const Run* runs, int count, std::int64_t size, std::byte* out) {
     std::int64_t line = 0;
     for (std::int64_t block = 0; block < size / format.elements; ++block) {
         for (const Field& field : format.fields) {
-            for (int at = 0; at < field.bytes; at += field.unit, line += kLanes * field.unit) {
-                if (field.unit == 4)
+            const int unit = key_unit(format, field);
+            for (int at = 0; at < field.bytes; at += unit, line += kLanes * unit) {
+                if (unit == 4)
                     copy_line<4>(runs, count, line, out);
                 else
                     copy_line<2>(runs, count, line, out);

@@ -10,12 +10,15 @@ void pack(DType type, const uint8_t* rows, int64_t row_stride, int64_t num_rows,
 void unpack_row(const Matrix& w, int64_t row, float* out);
 void quantize_rows(const float* x, int64_t n, int64_t k, const Activations& out);
 
-// The two halves of matmul.
+// The parts of matmul.
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                       int64_t n, const Output& out, void* scratch);
 void matmul_float(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                   const Output& out, void* scratch);
+void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
+                 const Output& out, void* scratch);
 int64_t scratch_bytes_quantized(int64_t k, int64_t n);
+int64_t scratch_bytes_bf16(int64_t k, int64_t n);
 // With tile registers; made only for the set that such processors also have.
 void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                           int64_t n, const Output& out, void* scratch);

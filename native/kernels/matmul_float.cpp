@@ -1,4 +1,4 @@
-// Matrices of F32, F16 and BF16: y = fma(w, x, y) along k, weights widened to float32.
+// Matrices of F32 and F16: y = fma(w, x, y) along k, weights widened to float32.
 #include "blocks.h"
 #include "entry_points.h"
 #include "product.h"
@@ -11,8 +11,8 @@ struct Floats {
     static constexpr int P = kFloatPanels, N = kFloatTokens;
     template <int kTokens>
     static constexpr int kSmaller = kTokens - 1;
-    static constexpr int kGroup = kGroupPanels;
-    static constexpr bool kCentred = false;
+    static constexpr int kGroup = 4;
+    static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSlab = kStep * 64;
 
     template <int kTokens>
@@ -53,9 +53,9 @@ static int64_t stream_panels(const Matrix& w, int64_t panel, int64_t end, const 
         const uint8_t* lines = w.panels + panel * stride;
         F32x16 y[P][N];
         unroll<P * N>([&](auto i) __attribute__((always_inline)) { y[i / N][i % N] = splat(0.0f); });
-        for (int64_t i = 0; i < w.k; ++i, lines += Weights::kBytes) {
+        for (int64_t i = 0; i < w.k; ++i) {
             unroll<P>([&](auto p) __attribute__((always_inline)) {
-                const F32x16 column = Weights::load(lines + p * stride);
+                const F32x16 column = Weights::load(lines + p * stride, i);
                 for (int n = 0; n < N; ++n) y[p][n] = fma(column, splat(x.floats[n * w.k + i]), y[p][n]);
             });
         }
@@ -75,14 +75,8 @@ static void stream(const Matrix& w, int64_t begin, int64_t end, const Activation
 template <int N>
 static void stream_tokens(const Matrix& w, int64_t begin, int64_t end, const Activations& x,
                           const Output& out) {
-    switch (w.type) {
-        case DType::F16:
-            return stream<F16Weights, N>(w, begin, end, x, out);
-        case DType::BF16:
-            return stream<BF16Weights, N>(w, begin, end, x, out);
-        default:
-            return stream<F32Weights, N>(w, begin, end, x, out);
-    }
+    if (w.type == DType::F16) return stream<F16Weights, N>(w, begin, end, x, out);
+    stream<F32Weights, N>(w, begin, end, x, out);
 }
 
 void matmul_float(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,

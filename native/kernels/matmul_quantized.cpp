@@ -18,7 +18,7 @@ struct Quantized {
     template <int kTokens>
     static constexpr int kSmaller = kTokens - 1;
     static constexpr int kGroup = kGroupPanels;
-    static constexpr bool kCentred = false;
+    static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSub = kSubElements;
     static constexpr int kSlab = kStep / kSub * kSubBytes<kSub, kHasMins>;  // of one panel
 

@@ -122,7 +122,9 @@ void pack(DType type, const uint8_t* rows, int64_t row_stride, int64_t num_rows,
             const int64_t index = kLanes * panel + r;
             row[r] = rows + (index < num_rows ? index : num_rows - 1) * row_stride;
         }
-        pack_panel(format, row, k, panels + panel * bytes);
+        uint8_t* out = panels + panel * bytes;
+        __builtin_memset(out + bytes - 64, 0, 64);  // of which the last bytes may belong to no row
+        pack_panel(format, row, k, out);
     }
 }
 

@@ -6,8 +6,8 @@
 //       for each N tokens, P panels:                          sums in registers += slab * activations
 //
 // A kernel K says kStep (elements of a step), kSub (elements between two looks ahead), P and N (the largest
-// tile), kSlab (bytes of the slab of a panel), and Tokens<N>: what N tokens bring to a step, with
-// add<P>(slab, elements, sums, ahead).
+// tile), kSlab (bytes of the slab of a panel), unpack_of (how the slab is made), and Tokens<N>: what N tokens
+// bring to a step, with add<P>(slab, elements, sums, ahead).
 #pragma once
 
 #include "finish.h"
@@ -50,8 +50,7 @@ struct Product {
     uint8_t* slab;  // [panel][K::kSlab]
     F32x16* sums;   // [tile of tokens][panel][token of the tile]
 
-    void (*const unpack)(const uint8_t* panel, int64_t elements,
-                         uint8_t* slab) = K::kCentred ? u.unpack_centred : u.unpack;
+    const Unpack unpack = K::unpack_of(u);
     const int64_t stride = panel_bytes(w.type, w.k);
     const int64_t step_bytes = kLanes * row_bytes(w.type, K::kStep);
     int64_t first_panel = 0, first_token = 0;

@@ -86,8 +86,9 @@ CHASKI_INLINE void for_units(std::int64_t size, const F& f) {
     std::int64_t line = 0;
     for (std::int64_t block = 0; block < size / format.elements; ++block) {
         for (const Field& field : format.fields) {
-            for (int at = 0; at < field.bytes; at += field.unit, line += kLanes * field.unit) {
-                f(block * format.bytes + field.offset + at, line, field.unit,
+            const int unit = key_unit(format, field);
+            for (int at = 0; at < field.bytes; at += unit, line += kLanes * unit) {
+                f(block * format.bytes + field.offset + at, line, unit,
                   field.transform == Transform::kFlipSign);
             }
         }

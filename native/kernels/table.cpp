@@ -1,21 +1,45 @@
 // The table of kernels of this instruction set.
+#include "cpu_features.h"
 #include "entry_points.h"
 #include "kernels.h"
+
+#if defined(__AVX512VNNI__)
+// The same, with the processor's products of bf16.
+namespace chaski::avx512_bf16 {
+void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
+                 const Output& out, void* scratch);
+int64_t scratch_bytes_bf16(int64_t k, int64_t n);
+}  // namespace chaski::avx512_bf16
+#endif
 
 #define CHASKI_TEXT_OF(name) #name
 #define CHASKI_TEXT(name) CHASKI_TEXT_OF(name)
 
 namespace chaski::CHASKI_ISA {
 
+#if defined(__AVX512VNNI__)
+static bool has_bf16() { return cpu_features().bf16; }
+static constexpr auto kMatmulBf16 = avx512_bf16::matmul_bf16;
+static constexpr auto kScratchBf16 = avx512_bf16::scratch_bytes_bf16;
+#else
+static bool has_bf16() { return false; }
+static constexpr auto kMatmulBf16 = matmul_bf16;
+static constexpr auto kScratchBf16 = scratch_bytes_bf16;
+#endif
+
 template <auto kQuantized>
 static void matmul(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                    const Output& out, void* scratch) {
-    const auto half = is_quantized(w.type) ? kQuantized : matmul_float;
-    half(w, panel_begin, panel_end, x, n, out, scratch);
+    const auto part = is_quantized(w.type)    ? kQuantized
+                      : w.type != DType::BF16 ? matmul_float
+                      : has_bf16()            ? kMatmulBf16
+                                              : matmul_bf16;
+    part(w, panel_begin, panel_end, x, n, out, scratch);
 }
 
 template <auto kQuantized>
 static int64_t scratch_bytes(const Matrix& w, int64_t n) {
+    if (w.type == DType::BF16) return has_bf16() ? kScratchBf16(w.k, n) : scratch_bytes_bf16(w.k, n);
     return is_quantized(w.type) ? kQuantized(w.k, n) : scratch_bytes_float(n);
 }
 

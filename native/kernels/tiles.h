@@ -21,7 +21,7 @@ inline constexpr int kFloatPanels = 1, kFloatTokens = 2;
 inline constexpr int kStreamTokens = 0;
 #endif
 
-inline constexpr int kGroupPanels = 4;   // panels that are unpacked together
+inline constexpr int kGroupPanels = 8;   // panels that are unpacked together
 inline constexpr int kTokenBlock = 256;  // tokens that pass before the next panels are unpacked
 
 }  // namespace chaski::CHASKI_ISA

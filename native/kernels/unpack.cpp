@@ -34,8 +34,9 @@ static void unpack(const uint8_t* panel, int64_t elements, uint8_t* slab) {
 template <class Weights>
 static void widen(const uint8_t* panel, int64_t elements, uint8_t* slab) {
     auto* lines = reinterpret_cast<float*>(slab);
-    for (int64_t i = 0; i < elements; ++i)
-        store_f32(lines + kLanes * i, Weights::load(panel + Weights::kBytes * i));
+    // A pair is never cut.
+    const int64_t count = Weights::kType == DType::BF16 ? elements + elements % 2 : elements;
+    for (int64_t i = 0; i < count; ++i) store_f32(lines + kLanes * i, Weights::load(panel, i));
 }
 
 template <class Format>
@@ -45,17 +46,18 @@ constexpr Unpacker quantized() {
     if constexpr (kHasAmx) u.unpack_centred = unpack<Format, true>;
     return u;
 }
-template <DType kType, class Weights>
-constexpr Unpacker kFloat = {kType, 1, false, 0, 0, 1, widen<Weights>, nullptr};
+template <class Weights>
+constexpr Unpacker kFloat = {Weights::kType, 1,      false, 0, 0, Weights::kType == DType::BF16 ? 2 : 1,
+                             widen<Weights>, nullptr};
 
 template <class List>
 struct Unpackers;
 template <class... Formats>
 struct Unpackers<FormatList<Formats...>> {
     static constexpr Unpacker kAll[] = {
-        kFloat<DType::F32, F32Weights>,
-        kFloat<DType::F16, F16Weights>,
-        kFloat<DType::BF16, BF16Weights>,
+        kFloat<F32Weights>,
+        kFloat<F16Weights>,
+        kFloat<BF16Weights>,
         quantized<Formats>()...,
     };
 };
@@ -91,7 +93,8 @@ void unpack_row(const Matrix& w, int64_t row, float* out) {
         if (is_quantized(w.type)) {
             read_lane(u, slab, lane, out + at);
         } else {
-            out[at] = read<float>(slab + 4 * lane);
+            for (int64_t i = 0; i < u.block_elements && at + i < w.k; ++i)
+                out[at + i] = read<float>(slab + 64 * i + 4 * lane);
         }
     }
 }

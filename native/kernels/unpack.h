@@ -14,17 +14,19 @@
 
 namespace chaski::CHASKI_ISA {
 
+// Unpacks `elements` of k, whole blocks, from the address of the first block of 16 rows.
+using Unpack = void (*)(const uint8_t* panel, int64_t elements, uint8_t* slab);
+
 struct Unpacker {
     DType type;
     int sub;  // elements of a sub-block
     bool mins;
     int offset;
     int max_code;
-    int block_elements;
-    // Unpacks `elements` of k, whole blocks, from the address of the first block of 16 rows.
-    void (*unpack)(const uint8_t* panel, int64_t elements, uint8_t* slab);
+    int block_elements;  // what unpacking takes at least
+    Unpack unpack;
     // The same with codes less the offset, as signed bytes; null where no kernel wants it.
-    void (*unpack_centred)(const uint8_t* panel, int64_t elements, uint8_t* slab);
+    Unpack unpack_centred;
 };
 
 const Unpacker& unpacker_of(DType type);

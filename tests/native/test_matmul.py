@@ -78,6 +78,19 @@ def rounded(x: Floats) -> NDArray[np.float64]:
     return (values * scale.astype(np.float64)[..., None]).reshape(x.shape)
 
 
+def rounded_to_bf16(x: Floats) -> Floats:
+    """To nearest, ties to even: what products with BF16 see of x."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def seen(type: QuantType, x: Floats) -> NDArray[np.float64]:
+    """What products with weights of that type see of x."""
+    if type is QuantType.BF16:
+        return rounded_to_bf16(x).astype(np.float64)
+    return x.astype(np.float64) if type in FLOAT_TYPES else rounded(x)
+
+
 def assert_close(y: Floats, x: NDArray[np.float64], w: Floats) -> None:
     """y = x times w transposed, within 1e-6 of the sum of the magnitudes of the products."""
     exact = x @ w.astype(np.float64).T
@@ -105,8 +118,7 @@ def test_equals_the_definition(type: QuantType, rows: int) -> None:
         matrix = pack(data, type, rows, k)
         for n in TOKENS if rows == 17 else [1, 7]:
             x = activations(n, k)
-            seen = x.astype(np.float64) if type in FLOAT_TYPES else rounded(x)
-            assert_close(_native.matmul(matrix, x), seen, weights)
+            assert_close(_native.matmul(matrix, x), seen(type, x), weights)
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)

@@ -1,0 +1,241 @@
+// Matrices of BF16: products of two bf16 each, by the rule in matmul.h. With the processor's instruction for
+// them, or, where it has none, by the same roundings one after the other.
+//
+// A line of a panel has a pair of consecutive k of each of 16 rows, so it is multiplied as it is.
+#include "blocks.h"
+#include "entry_points.h"
+#include "product.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace chaski::CHASKI_ISA {
+
+// While it lives, this thread reads and makes zeros in the place of subnormal numbers.
+class NoSubnormals {
+   public:
+#if defined(__x86_64__)
+    NoSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+    ~NoSubnormals() { _mm_setcsr(before_); }
+
+   private:
+    const unsigned before_;
+#elif defined(__aarch64__)
+    NoSubnormals() {
+        asm volatile("mrs %0, fpcr" : "=r"(before_));
+        asm volatile("msr fpcr, %0" ::"r"(before_ | 1ull << 24));
+    }
+    ~NoSubnormals() { asm volatile("msr fpcr, %0" ::"r"(before_)); }
+
+   private:
+    unsigned long long before_;
+#endif
+};
+
+// To nearest, ties to even; subnormal numbers become zeros, a NaN stays one.
+CHASKI_INLINE uint16_t to_bf16(float x) {
+    const auto u = __builtin_bit_cast(uint32_t, x);
+    const uint32_t magnitude = u & 0x7fffffffu;
+    const uint32_t nearest = (u + 0x7fff + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 0x40, zero = u >> 31 << 15;
+    return static_cast<uint16_t>(magnitude > 0x7f800000u ? quiet : magnitude < 0x00800000u ? zero : nearest);
+}
+
+#if defined(__AVX512BF16__)
+
+// Lines of the slab are those of the panel.
+constexpr int kPairBytes = 64;
+static void copy_pairs(const uint8_t* panel, int64_t elements, uint8_t* slab) {
+    __builtin_memcpy(slab, panel, static_cast<size_t>((elements + 1) / 2 * 64));
+}
+static constexpr Unpacker kUnpacker = {DType::BF16, 1, false, 0, 0, 2, copy_pairs, nullptr};
+static const Unpacker& unpacker() { return kUnpacker; }
+
+// Pair number j of 16 rows.
+using Weights = __m512bh;
+CHASKI_INLINE Weights from_slab(const uint8_t* lines, int64_t j) {
+    return reinterpret_cast<Weights>(_mm512_loadu_si512(lines + 64 * j));
+}
+CHASKI_INLINE Weights from_panel(const uint8_t* lines, int64_t j) { return from_slab(lines, j); }
+
+// Pair number j of a token, in all lanes.
+using Rounded = uint16_t;
+using Pair = __m512bh;
+CHASKI_INLINE Pair pair_of(const Rounded* x, int64_t j) {
+    return reinterpret_cast<Pair>(_mm512_set1_epi32(read<int32_t>(x + 2 * j)));
+}
+CHASKI_INLINE F32x16 dot2(F32x16 acc, Weights w, Pair x) { return {_mm512_dpbf16_ps(acc.v, w, x)}; }
+
+CHASKI_INLINE Rounded rounded(float x) { return to_bf16(x); }
+CHASKI_INLINE void round_32(const float* x, Rounded* out) {
+    const __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x));
+    _mm512_storeu_si512(out, reinterpret_cast<__m512i>(both));
+}
+
+#else
+
+// In the slab numbers are widened already.
+constexpr int kPairBytes = 128;
+static const Unpacker& unpacker() { return unpacker_of(DType::BF16); }
+
+struct Weights {
+    F32x16 first, second;
+};
+CHASKI_INLINE Weights from_slab(const uint8_t* lines, int64_t j) {
+    const auto* first = reinterpret_cast<const float*>(lines) + 2 * kLanes * j;
+    return {load_f32(first), load_f32(first + kLanes)};
+}
+CHASKI_INLINE Weights from_panel(const uint8_t* lines, int64_t j) {
+    return {BF16Weights::load(lines, 2 * j), BF16Weights::load(lines, 2 * j + 1)};
+}
+
+using Rounded = float;
+struct Pair {
+    F32x16 first, second;
+};
+CHASKI_INLINE Pair pair_of(const Rounded* x, int64_t j) { return {splat(x[2 * j]), splat(x[2 * j + 1])}; }
+CHASKI_INLINE F32x16 dot2(F32x16 acc, Weights w, Pair x) {
+    return fma(w.first, x.first, fma(w.second, x.second, acc));
+}
+
+CHASKI_INLINE Rounded rounded(float x) {
+    return __builtin_bit_cast(float, static_cast<uint32_t>(to_bf16(x)) << 16);
+}
+CHASKI_INLINE void round_32(const float* x, Rounded* out) {
+    for (int i = 0; i < 32; ++i) out[i] = rounded(x[i]);
+}
+
+#endif
+
+// `count` numbers, and a zero behind an odd one.
+CHASKI_INLINE void round_row(const float* x, int64_t count, Rounded* out) {
+    int64_t i = 0;
+    for (; i + 32 <= count; i += 32) round_32(x + i, out + i);
+    for (; i < count; ++i) out[i] = rounded(x[i]);
+    if (count % 2 != 0) out[count] = 0;
+}
+
+struct Pairs {
+    static constexpr int kStep = 128;
+    static constexpr int kSub = 32;  // elements between two looks ahead
+    static constexpr int P = kFloatPanels, N = kFloatTokens;
+    template <int kTokens>
+    static constexpr int kSmaller = kTokens - 1;
+    static constexpr int kGroup = 512 / kPairBytes;
+    static constexpr int kSlab = kStep / 2 * kPairBytes;
+    static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
+
+    template <int kTokens>
+    struct Tokens {
+        alignas(64) Rounded values[kTokens][kStep];
+
+        Tokens(const Unpacker&, const Activations& x, int64_t width, int64_t token, int size, int64_t at,
+               int elements) {
+            for (int n = 0; n < size; ++n) {
+                round_row(x.floats + (token + n) * width + at, elements, values[n]);
+            }
+            for (int n = size; n < kTokens; ++n) {
+                for (int i = 0; i < kStep; ++i) values[n][i] = 0;
+            }
+        }
+
+        template <int kPanels>
+        CHASKI_INLINE void add(const uint8_t* slab, int elements, Sums<kPanels, kTokens>& y,
+                               Ahead& ahead) const {
+            for (int j = 0; j < (elements + 1) / 2; ++j) {
+                if (j % (kSub / 2) == 0) ahead.template fetch<kPanels>();
+                Weights w[kPanels];
+#pragma GCC unroll 16
+                for (int p = 0; p < kPanels; ++p) w[p] = from_slab(slab + p * kSlab, j);
+#pragma GCC unroll 16
+                for (int n = 0; n < kTokens; ++n) {
+                    const Pair x = pair_of(values[n], j);
+#pragma GCC unroll 16
+                    for (int p = 0; p < kPanels; ++p) y.v[p][n] = dot2(y.v[p][n], w[p], x);
+                }
+            }
+        }
+    };
+};
+
+// Few tokens: pairs are used as they are loaded. P panels at a time, because each sum waits for its last
+// addition.
+template <int P, int N>
+static int64_t stream_panels(const Matrix& w, int64_t panel, int64_t end, const Rounded* x, int64_t pairs,
+                             const Output& out) {
+    const int64_t stride = panel_bytes(w.type, w.k);
+    for (; panel + P <= end; panel += P) {
+        const uint8_t* lines = w.panels + panel * stride;
+        F32x16 y[P][N];
+        unroll<P * N>([&](auto i) __attribute__((always_inline)) { y[i / N][i % N] = splat(0.0f); });
+        for (int64_t j = 0; j < pairs; ++j) {
+            unroll<P>([&](auto p) __attribute__((always_inline)) {
+                const Weights weights = from_panel(lines + p * stride, j);
+                for (int n = 0; n < N; ++n) y[p][n] = dot2(y[p][n], weights, pair_of(x + n * 2 * pairs, j));
+            });
+        }
+        unroll<P * N>([&](auto i) __attribute__((always_inline)) {
+            finish(y[i / N][i % N], out, i % N, kLanes * (panel + i / N), rows_in_panel(w, panel + i / N));
+        });
+    }
+    return panel;
+}
+
+template <int N>
+static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, const Output& out,
+                   void* scratch) {
+    const int64_t pairs = (w.k + 1) / 2;
+    auto* values = static_cast<Rounded*>(scratch);
+    for (int n = 0; n < N; ++n) round_row(x.floats + n * w.k, w.k, values + n * 2 * pairs);
+    const int64_t rest = stream_panels<4, N>(w, begin, end, values, pairs, out);
+    stream_panels<1, N>(w, rest, end, values, pairs, out);
+}
+
+void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
+                 const Output& out, void* scratch) {
+    const NoSubnormals scope;
+    if (n == 1) return stream<1>(w, panel_begin, panel_end, x, out, scratch);
+    if (n == 2) return stream<2>(w, panel_begin, panel_end, x, out, scratch);
+    run_product<Pairs>(unpacker(), w, panel_begin, panel_end, x, n, out, scratch);
+}
+
+int64_t scratch_bytes_bf16(int64_t k, int64_t n) {
+    const int64_t stream = 2 * (k + 1) * static_cast<int64_t>(sizeof(Rounded));
+    const int64_t product = product_scratch_bytes<Pairs>(n);
+    return stream > product ? stream : product;
+}
+
+#if defined(__AVX512BF16__)
+bool follows_the_rule();
+
+// Whether this processor rounds as the rule says, for pseudo-random numbers from 2^-8 to 2^8, and for
+// products too small to be normal numbers.
+bool follows_the_rule() {
+    const NoSubnormals scope;
+    uint32_t state = 1;
+    const auto next = [&](uint32_t smallest_exponent) {
+        state = state * 1664525u + 1013904223u;
+        return state >> 31 << 31 | (smallest_exponent + (state >> 27 & 15)) << 23 | (state >> 4 & 0x7fffff);
+    };
+    const auto upper = [](uint32_t bits) { return __builtin_bit_cast(float, bits & 0xffff0000u); };
+    for (int i = 0; i < 512; ++i) {
+        const uint32_t exponent = i % 16 == 0 ? 64 : 119;
+        const uint32_t first = next(exponent), second = next(exponent), x = next(exponent),
+                       z = next(exponent);
+        const auto acc = __builtin_bit_cast(float, next(i % 16 == 0 ? 1 : 119));
+        uint32_t lines[kLanes];
+        for (uint32_t& line : lines) line = (second & 0xffff0000u) | first >> 16;
+        const Rounded pair[2] = {static_cast<Rounded>(x >> 16), static_cast<Rounded>(z >> 16)};
+        float y[kLanes];
+        store_f32(y,
+                  dot2(splat(acc), from_slab(reinterpret_cast<const uint8_t*>(lines), 0), pair_of(pair, 0)));
+        const F32x16 step = fma(splat(upper(second)), splat(upper(z)), splat(acc));
+        float expected[kLanes];
+        store_f32(expected, fma(splat(upper(first)), splat(upper(x)), step));
+        if (__builtin_memcmp(y, expected, sizeof y) != 0) return false;
+    }
+    return true;
+}
+#endif
+
+}  // namespace chaski::CHASKI_ISA
