@@ -169,6 +169,9 @@ class Plan:
     def put_rows(
         self, dim: int, target_dim: int, width: int, x: int, places: int, y: int, barrier: bool
     ) -> None: ...
+    def unfold(
+        self, dim: int, source_dim: int, width: int, count: int, x: int, y: int, barrier: bool
+    ) -> None: ...
     def average_rows(
         self, dim: int, source_dim: int, width: int, count: int, x: int, y: int, barrier: bool
     ) -> None: ...

@@ -62,7 +62,7 @@ def convert(
         if sight is None:
             raise ModelError(f"{folder}: there is no encoder of images that could be converted")
         entries = _general("clip", "mmproj", folder, mixture.number) | sight.projector(config)
-        files.append((projector, entries, list(sight.tensors(config))))
+        files.append((projector, entries, list(sight.alone(config))))
     elif sight is not None:
         arch = checkpoint.family.architecture
         files[0][1].update({f"{arch}.{key}": value for key, value in sight.metadata(config).items()})

@@ -43,20 +43,26 @@ class Sight:
     It stands in the file of the text model, or in one of its own as llama.cpp reads it: a projector.
     metadata: for the first, keys without the architecture before them. projector: for the second, whole keys.
     tensors: under llama.cpp's names. names: Ollama's parts of names for llama.cpp's, for the first.
+    projector_tensors: for the second, where they are others.
     """
 
     metadata: Callable[[Config], Metadata]
     projector: Callable[[Config], Metadata]
     tensors: Callable[[Config], Iterator[Mapped]]
     names: Mapping[str, str]
+    projector_tensors: Callable[[Config], Iterator[Mapped]] | None = None
+
+    def alone(self, config: Config) -> Iterator[Mapped]:
+        """The tensors of a projector."""
+        return (self.projector_tensors or self.tensors)(config)
 
     def beside_text(self, config: Config) -> Iterator[Mapped]:
         """The tensors as the file of the text model calls them."""
         for planned in self.tensors(config):
-            name = planned.name
+            name = f".{planned.name}"
             for part, other in self.names.items():
                 name = name.replace(f".{part}.", f".{other}.")
-            yield replace(planned, name=name)
+            yield replace(planned, name=name[1:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ __all__ = [
     "store",
     "swiglu",
     "times",
+    "unfold",
 ]
 
 
@@ -158,6 +159,18 @@ def average_rows(x: Tensor, rows: Dim, count: int) -> Tensor:
     """
     _require(len(x.shape) == 2 and count > 0, "average_rows", x.shape, count)
     return x.graph.record("average_rows", (x,), (rows, x.shape[1]), count=count)
+
+
+def unfold(x: Tensor, rows: Dim, count: int) -> Tensor:
+    """Each `count` rows of x (n, size), one after the other, as one -> (rows, size · count).
+
+    Their elements stand in turns: first the first of each row, then the second of each. With patches in the
+    order of their squares it makes of each square the input of a convolution's kernel as a matrix.
+    """
+    _require(len(x.shape) == 2 and count > 0, "unfold", x.shape, count)
+    size = x.shape[1]
+    assert isinstance(size, int)
+    return x.graph.record("unfold", (x,), (rows, size * count), count=count)
 
 
 def times(x: Tensor, factors: Tensor) -> Tensor:

@@ -174,6 +174,13 @@ class PlanBuilder {
                                           in<std::int32_t>(places, dim, 1), in<float>(y, target_dim, width)),
             barrier);
     }
+    void unfold(int dim, int source_dim, std::int64_t width, std::int64_t count, std::size_t x, std::size_t y,
+                bool barrier) {
+        require(count > 0 && source_dim >= 0 && source_dim < dims(), "unfold: bad count or dimension");
+        add(std::make_unique<UnfoldStep>(dim, source_dim, width, count, in<float>(x, source_dim, width),
+                                         in<float>(y, dim, width * count)),
+            barrier);
+    }
     void average_rows(int dim, int source_dim, std::int64_t width, std::int64_t count, std::size_t x,
                       std::size_t y, bool barrier) {
         require(count > 0 && source_dim >= 0 && source_dim < dims(), "average_rows: bad count or dimension");
@@ -581,6 +588,8 @@ void bind_plan(nb::module_& m) {
         .def("gelu_tanh", &PlanBuilder::gelu_tanh, "dim"_a, "width"_a, "x"_a, "y"_a, "quantized"_a,
              "barrier"_a)
         .def("put_rows", &PlanBuilder::put_rows, "dim"_a, "target_dim"_a, "width"_a, "x"_a, "places"_a, "y"_a,
+             "barrier"_a)
+        .def("unfold", &PlanBuilder::unfold, "dim"_a, "source_dim"_a, "width"_a, "count"_a, "x"_a, "y"_a,
              "barrier"_a)
         .def("average_rows", &PlanBuilder::average_rows, "dim"_a, "source_dim"_a, "width"_a, "count"_a, "x"_a,
              "y"_a, "barrier"_a)

@@ -19,11 +19,33 @@ void PutRowsStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::b
     }
 }
 
-void AverageRowsStep::prepare(const Sizes& sizes) {
-    if (sizes[dim_] * count_ > sizes[source_dim_]) {
-        throw std::invalid_argument("average_rows: " + std::to_string(sizes[source_dim_]) + " rows are not " +
-                                    std::to_string(sizes[dim_]) + " times " + std::to_string(count_));
+namespace {
+
+void require_groups(const char* step, std::int64_t rows, std::int64_t groups, std::int64_t count) {
+    if (groups * count > rows) {
+        throw std::invalid_argument(std::string(step) + ": " + std::to_string(rows) + " rows are not " +
+                                    std::to_string(groups) + " times " + std::to_string(count));
     }
+}
+
+}  // namespace
+
+void UnfoldStep::prepare(const Sizes& sizes) {
+    require_groups("unfold", sizes[source_dim_], sizes[dim_], count_);
+}
+
+void UnfoldStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
+    for (std::int64_t i = begin; i < end; ++i) {
+        const float* x = x_ + i * count_ * width_;
+        float* y = y_ + i * count_ * width_;
+        for (std::int64_t j = 0; j < count_; ++j) {
+            for (std::int64_t k = 0; k < width_; ++k) y[k * count_ + j] = x[j * width_ + k];
+        }
+    }
+}
+
+void AverageRowsStep::prepare(const Sizes& sizes) {
+    require_groups("average_rows", sizes[source_dim_], sizes[dim_], count_);
 }
 
 void AverageRowsStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {

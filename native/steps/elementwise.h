@@ -227,6 +227,22 @@ class AverageRowsStep final : public RowStep {
     float* y_;
 };
 
+// Each `count` rows of x as one, their elements in turns: [width][count].
+class UnfoldStep final : public RowStep {
+   public:
+    UnfoldStep(int dim, int source_dim, std::int64_t width, std::int64_t count, const float* x, float* y)
+        : RowStep(dim), source_dim_(source_dim), width_(width), count_(count), x_(x), y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+    void prepare(const Sizes& sizes) override;
+
+   private:
+    const int source_dim_;
+    const std::int64_t width_;
+    const std::int64_t count_;
+    const float* x_;
+    float* y_;
+};
+
 // Each row times a matrix of float32 rows [depth][width], one serial sum along the depth for each element.
 class ProductStep final : public RowStep {
    public:

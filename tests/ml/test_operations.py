@@ -218,6 +218,25 @@ def test_averages_of_rows(tmp_path: Path, isa: str) -> None:
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
 
+def test_unfolding_is_the_input_of_a_convolution(tmp_path: Path, isa: str) -> None:
+    """Of 2 x 4 patches in two squares, with elements as channels: what the kernel sees of each square."""
+    arrays = {"table": uniform(9, 35)}
+    squares = arrays["table"][:8].reshape(2, 2, 2, 35)
+    for name in ("reference", "cpu"):
+        backend = open_backend(name, BackendOptions(threads=2, isa=isa))
+        weights = bound(backend, tmp_path, arrays)
+        graph = Graph()
+        ids = graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32)
+        graph.output("y", ops.unfold(ops.embedding(ids, weights["table"]), Dim("squares", 3), 4))
+        plan = backend.compile(graph)
+        plan.inputs["ids"][:9] = np.arange(9)
+        plan.run({"tokens": 9, "squares": 2})
+        np.testing.assert_array_equal(plan.output("y"), squares.transpose(0, 3, 1, 2).reshape(2, -1))
+        if name == "cpu":
+            with pytest.raises(ValueError, match="unfold: 9 rows are not 3 times 4"):
+                plan.run({"tokens": 9, "squares": 3})
+
+
 @pytest.mark.parametrize("columns", [1, 40])
 def test_product_with_a_matrix_as_it_is(tmp_path: Path, isa: str, columns: int) -> None:
     arrays = {"table": uniform(11, 37), "matrix": uniform(37, columns)}

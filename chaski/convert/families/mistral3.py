@@ -1,9 +1,10 @@
-"""Mistral Small 3.1 and Ministral 3, text (Mistral AI 2025): Llama whose queries may grow as text does."""
+"""Mistral Small 3.1 and Ministral 3 (Mistral AI 2025): Llama whose queries may grow as text does."""
 
 from __future__ import annotations
 
 from chaski.convert.config import Config
 from chaski.convert.families import llama
+from chaski.convert.families.pixtral import SIGHT
 from chaski.convert.family import VISION, Family
 from chaski.convert.metadata import Metadata, rope
 
@@ -21,4 +22,4 @@ def metadata(config: Config) -> Metadata:
     return entries
 
 
-FAMILY = Family("mistral3", metadata, llama.tensors, VISION)
+FAMILY = Family("mistral3", metadata, llama.tensors, VISION, SIGHT)

@@ -2,7 +2,7 @@
 
 from chaski.ml.nn.attention import attention
 from chaski.ml.nn.experts import Experts, Routing, SharedExpert
-from chaski.ml.nn.layers import Embedding, LayerNorm, Linear, RMSNorm, SwiGLU
+from chaski.ml.nn.layers import Embedding, LayerNorm, Linear, PatchEmbedding, RMSNorm, SwiGLU
 from chaski.ml.nn.module import Module
 from chaski.ml.nn.rope import RopeFactors
 
@@ -12,6 +12,7 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "Module",
+    "PatchEmbedding",
     "RMSNorm",
     "RopeFactors",
     "Routing",

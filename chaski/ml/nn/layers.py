@@ -8,7 +8,9 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.nn.module import Module
 
-__all__ = ["Embedding", "LayerNorm", "Linear", "RMSNorm", "SwiGLU"]
+__all__ = ["Embedding", "LayerNorm", "Linear", "PatchEmbedding", "RMSNorm", "SwiGLU"]
+
+_COLORS = 3
 
 
 class Linear(Module):
@@ -20,6 +22,17 @@ class Linear(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias if self.bias.is_present else None)
+
+
+class PatchEmbedding(Linear):
+    """A convolution whose windows touch is a product with each patch; files have its kernel as one.
+
+    Patches are (n, 3 · patch_size²), color by color.
+    """
+
+    def __init__(self, patch_size: int, size: int) -> None:
+        super().__init__(_COLORS * patch_size**2, size)
+        self.weight.stored = size, _COLORS, patch_size, patch_size
 
 
 class Embedding(Module):

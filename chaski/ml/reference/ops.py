@@ -52,6 +52,11 @@ def average_rows(x: F32, *, count: int) -> F32:
     return y
 
 
+def unfold(x: F32, *, count: int) -> F32:
+    groups = x[: len(x) // count * count].reshape(-1, count, x.shape[1])
+    return groups.swapaxes(1, 2).reshape(len(groups), -1)
+
+
 def product(x: F32, weight: F32) -> F32:
     return x @ weight
 
@@ -279,6 +284,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         gelu_tanh,
         put_rows,
         average_rows,
+        unfold,
         product,
         softcap,
         position_scale,

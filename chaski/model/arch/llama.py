@@ -72,7 +72,7 @@ class Model(Decoder):
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         turns = self.turns(inputs.positions)
-        x = self.token_embd(inputs.tokens)
+        x = inputs.with_images(self.token_embd(inputs.tokens))
         for layer, cache in zip(self.blk, caches, strict=True):
             x = layer(x, turns, cache, inputs.outputs if layer is self.blk[-1] else None)
         return self.head(x)

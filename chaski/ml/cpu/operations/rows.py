@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaski.ml.cpu.lowering import Buffer, Lowering, width
 from chaski.ml.graph import Tensor, Weight
 
-__all__ = ["average_rows", "columns", "embedding", "input", "put_rows", "reshape", "rows"]
+__all__ = ["average_rows", "columns", "embedding", "input", "put_rows", "reshape", "rows", "unfold"]
 
 
 def input(lowering: Lowering, node: Tensor) -> None:
@@ -69,14 +69,23 @@ def put_rows(lowering: Lowering, node: Tensor, x: Tensor, rows: Tensor, places: 
 
 
 def average_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    _group_rows(lowering, node, x, "average_rows")
+
+
+def unfold(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    _group_rows(lowering, node, x, "unfold")
+
+
+def _group_rows(lowering: Lowering, node: Tensor, x: Tensor, step: str) -> None:
+    """Make one row of each `count`."""
     y = lowering.new(node)
     lowering.call(
-        "average_rows",
+        step,
         (lowering.buffer(x),),
         (y,),
         dim=lowering.dim(node),
         source_dim=lowering.dim(x),
-        width=width(node),
+        width=width(x),
         count=node.attributes["count"],
         x=lowering.buffer(x),
         y=y,

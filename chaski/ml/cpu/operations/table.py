@@ -19,6 +19,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
     "columns": rows.columns,
     "put_rows": rows.put_rows,
     "average_rows": rows.average_rows,
+    "unfold": rows.unfold,
     "product": products.product,
     "linear": products.linear,
     "add": products.add,

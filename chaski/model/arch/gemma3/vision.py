@@ -13,7 +13,7 @@ from chaski.image import Values
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
-from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, RMSNorm, attention
+from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding, RMSNorm, attention
 from chaski.model.arch.gemma3.image import patches_by_squares, read_normal, read_square, square_order
 from chaski.model.multimodal import EncoderShape, Image
 
@@ -108,15 +108,6 @@ class Block(Module):
         return x + self.ffn_down(ops.gelu_tanh(self.ffn_up(self.ln2(x))))
 
 
-class PatchEmbedding(Linear):
-    """A convolution whose windows touch is a product with each patch; files have its kernel as one."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config.patch_elements, config.hidden_size)
-        window = config.patch_size, config.patch_size
-        self.weight.stored = config.hidden_size, _COLORS, *window
-
-
 class Tower(Module):
     aliases: ClassVar[Mapping[str, str]] = {
         "patch_embd": "patch_embedding",
@@ -125,7 +116,7 @@ class Tower(Module):
     }
 
     def __init__(self, config: Config) -> None:
-        self.patch_embd = PatchEmbedding(config)
+        self.patch_embd = PatchEmbedding(config.patch_size, config.hidden_size)
         self.position_embd = Embedding(config.side**2, config.hidden_size)
         self.blk = [Block(config) for _ in range(config.num_layers)]
         self.post_ln = LayerNorm(config.hidden_size, config.eps)

@@ -1,4 +1,4 @@
-"""Mistral Small 3 and Ministral 3 (Mistral AI 2025): Llama whose queries grow with their position."""
+"""Mistral Small 3 and Ministral 3, text (Mistral AI 2025): Llama whose queries grow with their position."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.model.arch import llama
+from chaski.model.arch.mistral3.vision import Vision
 
 
 class Model(llama.Model):
-    def __init__(self, file: GGUFFile) -> None:
+    vision: Vision | None = None
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         super().__init__(file)
+        if projector is not None or "mistral3.vision.block_count" in file.metadata:
+            self.vision = Vision(projector or file, self.config.hidden_size, self.config.eps)
         self._beta = file.get("mistral3.attention.temperature_scale", float, 0.0)
         self._length = file.get("mistral3.rope.scaling.original_context_length", int, 0)
         if self._beta and self.config.rope.dims != self.config.head_size:

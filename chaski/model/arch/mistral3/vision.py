@@ -1,0 +1,222 @@
+"""Pixtral's encoder (Agrawal et al. 2024, arXiv 2410.07073) with Mistral Small 3.1's merging of patches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import ClassVar
+
+import numpy as np
+
+from chaski.errors import ModelError, UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.image import CLIP, Normal
+from chaski.kvcache import KVShape, LayerCache
+from chaski.ml import ops
+from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
+from chaski.ml.nn import Linear, Module, PatchEmbedding, RMSNorm, SwiGLU, attention
+from chaski.ml.nn.rope import rope_frequencies
+from chaski.model.arch.mistral3.image import read_patches
+from chaski.model.multimodal import EncoderShape, Image, Layout
+
+Activation = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`square` patches are merged each way. `halves`: how the file has the pairs that are turned together."""
+
+    longest_edge: int
+    patch_size: int
+    square: int
+    hidden_size: int
+    ffn_size: int
+    num_layers: int
+    num_heads: int
+    head_size: int
+    eps: float
+    rope_base: float
+    halves: bool
+    activation: Activation
+    normal: Normal
+
+    @classmethod
+    def read(cls, file: GGUFFile) -> Config:
+        """From the metadata of a model, or of a projector, which calls its architecture `clip`."""
+        arch = file.architecture
+        vision = f"{arch}.vision"
+        is_projector = arch == "clip"
+        hidden_size = file.get(f"{vision}.embedding_length", int)
+        num_heads = file.get(f"{vision}.attention.head_count", int)
+        head_size = file.get(f"{vision}.attention.key_length", int, hidden_size // num_heads)
+        if head_size % 4:
+            raise ModelError(f"{file.path}: heads of {head_size} elements have no pairs for rows and columns")
+        square = f"{vision}.spatial_merge_size" if is_projector else f"{arch}.spatial_merge_size"
+        return cls(
+            longest_edge=file.get(f"{vision}.image_size", int),
+            patch_size=file.get(f"{vision}.patch_size", int),
+            square=file.get(square, int),
+            hidden_size=hidden_size,
+            ffn_size=file.get(f"{vision}.feed_forward_length", int),
+            num_layers=file.get(f"{vision}.block_count", int),
+            num_heads=num_heads,
+            head_size=head_size,
+            eps=file.get(f"{vision}.attention.layer_norm_epsilon", float, 1e-5),
+            rope_base=file.get(f"{vision}.rope.freq_base", float, 10000.0),
+            halves=not is_projector,
+            activation=_activation(file),
+            normal=_normal(file),
+        )
+
+    @property
+    def side(self) -> int:
+        """Squares along the longest edge, at most."""
+        return -(-self.longest_edge // (self.patch_size * self.square))
+
+
+def _activation(file: GGUFFile) -> Activation:
+    """Projectors say it. Files of Ollama do not, and mean SiLU."""
+    if file.get("clip.use_gelu", bool, False) or file.get("mistral3.vision.use_gelu", bool, False):
+        return _gelu_times
+    if file.architecture == "clip" and not file.get("clip.use_silu", bool, False):
+        raise UnsupportedError(f"{file.path}: neither clip.use_silu nor clip.use_gelu is set")
+    return ops.swiglu
+
+
+def _gelu_times(gate: Tensor, up: Tensor) -> Tensor:
+    return ops.multiply(ops.gelu(gate), up)
+
+
+def _normal(file: GGUFFile) -> Normal:
+    prefix = f"{file.architecture}.vision"
+    mean, std = (file.get(f"{prefix}.image_{name}", list[float], ()) for name in ("mean", "std"))
+    return Normal(tuple(mean), tuple(std)) if len(mean) == len(std) == 3 else CLIP
+
+
+class Block(Module):
+    aliases: ClassVar[Mapping[str, str]] = {
+        "ln1": "attn_norm",
+        "attn_out": "attn_output",
+        "ln2": "ffn_norm",
+    }
+
+    def __init__(self, config: Config) -> None:
+        size, inner = config.hidden_size, config.num_heads * config.head_size
+        self._heads = config.num_heads, config.head_size
+        self.ln1 = RMSNorm(size, config.eps)
+        self.attn_q = Linear(size, inner)
+        self.attn_k = Linear(size, inner)
+        self.attn_v = Linear(size, inner)
+        self.attn_out = Linear(inner, size)
+        self.ln2 = RMSNorm(size, config.eps)
+        self.ffn = SwiGLU(size, config.ffn_size, config.activation)
+
+    def __call__(self, x: Tensor, turns: tuple[Tensor, Tensor], history: LayerCache) -> Tensor:
+        h = self.ln1(x)
+        q, k, v = (project(h).reshape(*self._heads) for project in (self.attn_q, self.attn_k, self.attn_v))
+        for table in turns:
+            q, k = ops.rope(q, table), ops.rope(k, table)
+        x = x + self.attn_out(attention(q, k, v, history, scale=self._heads[1] ** -0.5))
+        return x + self.ffn(self.ln2(x))
+
+
+class Break(Module):
+    """The row of the text model's token [IMG_BREAK], which projectors hold once more."""
+
+    def __init__(self, row_size: int) -> None:
+        self.img_break = Weight((row_size,), optional=True, host=True)
+
+
+class Tower(Module):
+    aliases: ClassVar[Mapping[str, str]] = {"patch_embd": "patch_conv", "pre_ln": "encoder_norm"}
+
+    def __init__(self, config: Config, row_size: int) -> None:
+        self.patch_embd = PatchEmbedding(config.patch_size, config.hidden_size)
+        self.pre_ln = RMSNorm(config.hidden_size, config.eps)
+        self.blk = [Block(config) for _ in range(config.num_layers)]
+        self.token_embd = Break(row_size)
+
+    def __call__(
+        self, pixels: Tensor, turns: tuple[Tensor, Tensor], history: LayerCache, depth: int | None
+    ) -> Tensor:
+        x = self.pre_ln(self.patch_embd(pixels))
+        for block in self.blk[:depth]:
+            x = block(x, turns, history)
+        return x
+
+
+class Projector(Module):
+    """Merges the patches of each square into one row of the text model's size."""
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        "input_norm": "norm",
+        "patch_merger": "patch_merger.merging_layer",
+        "linear_1": "1",
+        "linear_2": "2",
+    }
+
+    def __init__(self, config: Config, row_size: int, eps: float) -> None:
+        self._count = config.square**2
+        self.input_norm = RMSNorm(config.hidden_size, eps)
+        self.patch_merger = Linear(config.hidden_size * self._count, config.hidden_size)
+        self.linear_1 = Linear(config.hidden_size, row_size)
+        self.linear_2 = Linear(row_size, row_size)
+
+    def __call__(self, x: Tensor, rows: Dim) -> Tensor:
+        x = self.patch_merger(ops.unfold(self.input_norm(x), rows, self._count))
+        return self.linear_2(ops.gelu(self.linear_1(x)))
+
+
+class Vision(Module):
+    inline = True
+    is_bidirectional = False
+
+    def __init__(self, file: GGUFFile, row_size: int, eps: float) -> None:
+        """`eps` is the text model's, with which rows are normalized before they are merged."""
+        self._config = config = Config.read(file)
+        self.shape = EncoderShape(
+            max_patches=(config.side * config.square) ** 2,
+            max_rows=config.side**2,
+            row_size=row_size,
+            heads=KVShape(config.num_heads, config.head_size, config.head_size),
+        )
+        self.v = Tower(config, row_size)
+        self.mm = Projector(config, row_size, eps)
+
+    def read_image(self, data: bytes) -> Image:
+        c = self._config
+        found = read_patches(data, c.longest_edge, c.patch_size, c.square, c.normal)
+        rows, columns = found.grid
+        arrays = {"pixels": found.pixels, "row": found.row, "column": found.column}
+        return Image(arrays, rows * columns, _layout(rows, columns))
+
+    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+        return self.mm(self.tower(graph, patches, history), rows)
+
+    def tower(self, graph: Graph, patches: Dim, history: LayerCache, depth: int | None = None) -> Tensor:
+        """Record the tower, or the first layers of it -> (patches, hidden_size)."""
+        pixels = graph.input("pixels", (patches, 3 * self._config.patch_size**2), DType.F32)
+        by_row, by_column = self._ropes()
+        turns = (
+            ops.rope_table(graph.input("row", (patches,), DType.I32), by_row),
+            ops.rope_table(graph.input("column", (patches,), DType.I32), by_column),
+        )
+        return self.v(pixels, turns, history, depth)
+
+    def _ropes(self) -> tuple[Rope, Rope]:
+        """Rows turn the first half of the pairs, columns the other; of the frequencies each has every other.
+
+        Where a frequency is 0, nothing turns.
+        """
+        c = self._config
+        every = rope_frequencies(c.head_size, c.rope_base)
+        rest = np.zeros(len(every) // 2, np.float32)
+        by_row, by_column = np.concatenate([every[0::2], rest]), np.concatenate([rest, every[1::2]])
+        return Rope(by_row, c.halves), Rope(by_column, c.halves)
+
+
+def _layout(rows: int, columns: int) -> Layout:
+    """Row by row, a token behind each."""
+    breaks = ["[IMG_BREAK]"] * (rows - 1)
+    return tuple(chain.from_iterable((columns, end) for end in [*breaks, "[IMG_END]"]))

@@ -1,0 +1,225 @@
+"""Mistral 3 with Pixtral's encoder against transformers, from the files of images on.
+
+The model and the expected values are made by tools/fixtures/make_mistral3_vision.py. Images have odd sizes,
+one is larger than the longest edge, and prompts are longer than the trained context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image as Pictures
+
+import chaski
+from chaski.errors import GGUFError, ModelError, UnsupportedError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.quant import dequantize
+from chaski.formats.requantize import requantize
+from chaski.kvcache import LayerCache
+from chaski.ml import BackendOptions, open_backend
+from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.model.arch.mistral3.vision import Vision
+from chaski.model.encoder import EncoderProgram
+from chaski.model.multimodal import Image
+from chaski.model.registry import build_model, vision_of
+from chaski.model.weights import bind_weights
+from tests.image.pictures import picture
+from tests.tiny_vision import DATA, write_text_part
+
+FILE, PROJECTOR = DATA / "mistral3.gguf", DATA / "mistral3-mmproj.gguf"
+BACKENDS = [("reference", 1e-4), ("cpu", 1e-3)]
+PROMPTS = ["odd", "tall", "tiny", "two", "text"]
+
+F32 = NDArray[np.float32]
+
+with np.load(DATA / "mistral3.npz") as arrays:
+    EXPECTED = dict(arrays)
+
+
+def png(height: int, width: int) -> bytes:
+    buffer = BytesIO()
+    Pictures.fromarray(picture(height, width)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@cache
+def images(prompt: str) -> list[bytes]:
+    return [png(*size) for size in EXPECTED.get(f"{prompt}/sizes", [])]
+
+
+def text(prompt: str) -> str:
+    return str(EXPECTED[f"{prompt}/text"])
+
+
+def logits(path: Path, prompt: str, **options: Any) -> F32:
+    usual = {"context": 128, "threads": 2, "kv_type": "f16"}
+    with chaski.load(path, **usual | options) as model:
+        return np.asarray(model.logits(text(prompt), images(prompt)))
+
+
+class Layers:
+    """An encoder that stops after some of the layers of the tower."""
+
+    is_bidirectional = False
+
+    def __init__(self, vision: Vision, depth: int) -> None:
+        self._vision = vision
+        self.shape = replace(vision.shape, max_rows=vision.shape.max_patches)
+        self._left = vision.v.blk[depth:]
+        self._depth = depth
+
+    def read_image(self, data: bytes) -> Image:
+        raise AssertionError
+
+    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+        return self._vision.tower(graph, patches, history, self._depth)
+
+
+def encoder(backend: str) -> tuple[Any, Vision]:
+    file = open_gguf(FILE)
+    model = build_model(file)
+    opened = open_backend(backend, BackendOptions(threads=2))
+    bind_weights(model, file, opened, lambda _: None)
+    vision = vision_of(model)
+    assert isinstance(vision, Vision)
+    return opened, vision
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
+@pytest.mark.parametrize("prompt", ["odd", "tall", "tiny"])
+def test_every_layer_equals_that_of_transformers(prompt: str, backend: str, tolerance: float) -> None:
+    opened, vision = encoder(backend)
+    image = vision.read_image(images(prompt)[0])
+    places = np.lexsort((image.arrays["column"], image.arrays["row"]))
+    for depth in range(len(vision.v.blk) + 1):
+        program = EncoderProgram(Layers(vision, depth), opened, DType.F32)
+        found = program.encode(Image(image.arrays, len(places), image.layout))[places]
+        wanted = EXPECTED[f"{prompt}/layer{depth}"]
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance, err_msg=f"after {depth} layers")
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
+def test_rows_of_images_equal_those_of_transformers(backend: str, tolerance: float) -> None:
+    opened, vision = encoder(backend)
+    program = EncoderProgram(vision, opened, DType.F32)
+    for prompt in PROMPTS[:4]:
+        found = [program.encode(vision.read_image(data)) for data in images(prompt)]
+        wanted = EXPECTED[f"{prompt}/rows"]
+        np.testing.assert_allclose(np.concatenate(found), wanted, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_logits_equal_those_of_transformers(prompt: str, backend: str, tolerance: float) -> None:
+    wanted = EXPECTED[f"{prompt}/logits"]
+    found = logits(FILE, prompt, backend=backend, kv_type="f32")
+    assert len(found) == len(EXPECTED[f"{prompt}/ids"])
+    assert wanted.std() > 1
+    np.testing.assert_allclose(found[EXPECTED[f"{prompt}/places"]], wanted, rtol=0, atol=tolerance)
+
+
+def test_rows_of_squares_end_with_tokens_of_their_own() -> None:
+    _, vision = encoder("reference")
+    image = vision.read_image(png(20, 33))
+    assert image.layout == (5, "[IMG_BREAK]", 5, "[IMG_BREAK]", 5, "[IMG_END]")
+    assert image.num_rows == 15
+    assert image.arrays["row"][:8].tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert image.arrays["column"][:8].tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
+
+
+@pytest.fixture(scope="module", params=["as it is", "Q4_0"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file, and one whose matrices are quantized: their products are computed by other kernels."""
+    if request.param == "as it is":
+        return FILE
+    target = tmp_path_factory.mktemp("quantized") / "mistral3.gguf"
+    with open_gguf(FILE) as file:
+        requantize(file, target, request.param)
+    return target
+
+
+@pytest.mark.parametrize("prompt", ["odd", "two"])
+def test_logits_do_not_depend_on_chunks_and_threads(path: Path, prompt: str) -> None:
+    whole = logits(path, prompt)
+    for options in ({"num_batch": 9}, {"num_batch": 1, "threads": 1}, {"prompt_cache": False}):
+        np.testing.assert_array_equal(logits(path, prompt, **options), whole)
+
+
+def test_logits_do_not_depend_on_other_sequences_and_on_the_cache(path: Path) -> None:
+    """Several prompts with images at once, and again behind what the cache holds."""
+    options: Any = {"num_predict": 6, "temperature": 0, "logprobs": True}
+    with chaski.load(path, context=128, parallel=1, prompt_cache=False) as model:
+        alone = [model.generate(text(prompt), images(prompt), **options) for prompt in PROMPTS]
+    with chaski.load(path, context=128, parallel=5, num_batch=50) as model:
+        for _ in range(2):
+            streams = [model.stream(text(prompt), images(prompt), **options) for prompt in PROMPTS]
+            begun = [next(stream) for stream in streams]
+            for first, stream, wanted in zip(begun, streams, alone, strict=True):
+                events = [first, *stream]
+                said = [event for event in events if isinstance(event, chaski.Text)]
+                assert "".join(event.text for event in said) == wanted.text
+                assert [score for event in said for score in event.logprobs] == list(wanted.logprobs)
+        done = events[-1]
+        assert isinstance(done, chaski.Done)
+        assert done.cached_tokens == done.prompt_tokens - 1
+
+
+def test_text_does_not_depend_on_the_eyes(tmp_path: Path) -> None:
+    blind = write_text_part(FILE, tmp_path / "text.gguf")
+    np.testing.assert_array_equal(logits(blind, "text"), logits(FILE, "text"))
+    with pytest.raises(UnsupportedError, match="does not see images"):
+        logits(blind, "odd")
+
+
+# ---- llama.cpp's form: the encoder in a file of its own ----
+
+
+def changed_projector(folder: Path, **changed: Any) -> Path:
+    """The projector, but for what it says."""
+    with open_gguf(PROJECTOR) as file:
+        tensors = {name: (dequantize(t.data, t.type, t.shape), t.type) for name, t in file.tensors.items()}
+        write_gguf(folder / "projector.gguf", {**file.metadata, **changed}, tensors)
+    return folder / "projector.gguf"
+
+
+@pytest.mark.parametrize("prompt", ["two", "text"])
+def test_the_eyes_may_be_in_a_file_of_their_own(tmp_path: Path, prompt: str) -> None:
+    """Elements of heads have another order there, so sums are nearly the same only."""
+    text_file = write_text_part(FILE, tmp_path / "text.gguf")
+    found = logits(text_file, prompt, projector=PROJECTOR, kv_type="f32")
+    wanted = EXPECTED[f"{prompt}/logits"]
+    np.testing.assert_allclose(found[EXPECTED[f"{prompt}/places"]], wanted, rtol=0, atol=1e-3)
+
+
+def test_an_encoder_with_another_activation(tmp_path: Path) -> None:
+    text_file = write_text_part(FILE, tmp_path / "text.gguf")
+    projector = changed_projector(tmp_path, **{"clip.use_silu": False, "clip.use_gelu": True})
+    options: Any = {"projector": projector, "kv_type": "f32"}
+    seen = [logits(text_file, "odd", backend=name, **options) for name in ("reference", "cpu")]
+    np.testing.assert_allclose(seen[0], seen[1], rtol=0, atol=1e-3)
+    assert np.abs(seen[1] - logits(FILE, "odd", kv_type="f32")).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "message"),
+    [
+        ({"clip.use_silu": False}, UnsupportedError, r"neither clip\.use_silu nor clip\.use_gelu"),
+        ({"clip.vision.attention.key_length": 18}, ModelError, "heads of 18 elements have no pairs"),
+        ({"clip.vision.image_size": "large"}, GGUFError, r"clip\.vision\.image_size"),
+    ],
+)
+def test_what_a_projector_may_not_say(
+    tmp_path: Path, changed: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    text_file = write_text_part(FILE, tmp_path / "text.gguf")
+    projector = changed_projector(tmp_path, **changed)
+    with pytest.raises(kind, match=message):
+        chaski.load(text_file, projector=projector)
