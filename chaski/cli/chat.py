@@ -32,6 +32,7 @@ Available commands:
   /?                              this help
 
 Use \"\"\" to begin and to end a message of several lines.
+A path in a message, like ./cat.png, shows that image to a model that sees.
 Ctrl-C stops an answer, Ctrl-D leaves."""
 
 
@@ -47,8 +48,10 @@ def _talk(session: Session) -> None:
         if command in ("/bye", "/exit"):
             return
         try:
-            if message.startswith("/"):
-                _COMMANDS.get(command, _unknown)(session, argument.strip())
+            if command in _COMMANDS:
+                _COMMANDS[command](session, argument.strip())
+            elif message.startswith("/") and not session.shows_image(message):
+                raise OptionError("unknown command; type /? for help")
             else:
                 session.answer(message)
         except (ChaskiError, click.ClickException) as error:
@@ -169,10 +172,6 @@ def _clear(session: Session, argument: str) -> None:
 
 def _help(session: Session, argument: str) -> None:
     click.echo(_HELP)
-
-
-def _unknown(session: Session, argument: str) -> None:
-    raise OptionError("unknown command; type /? for help")
 
 
 _COMMANDS: dict[str, Callable[[Session, str], None]] = {

@@ -26,10 +26,13 @@ class WorkerModel:
         self.vocab_size = info.vocab_size
         self.chat_template = info.chat_template
         self.defaults = defaults
+        self.sees_images = info.sees_images
 
-    def stream(self, prompt: str, **options: Any) -> Generator[Event, None, None]:
+    def stream(
+        self, prompt: str, images: Sequence[bytes] = (), **options: Any
+    ) -> Generator[Event, None, None]:
         """Continue a prompt as it is."""
-        return self._worker.stream(prompt, **options)
+        return self._worker.stream(prompt, images, **options)
 
     def stream_chat(
         self, messages: Sequence[Mapping[str, Any]], **options: Any

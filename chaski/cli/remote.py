@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ class RemoteModel:
         self.vocab_size: int = info.get(f"{architecture}.vocab_size", 0)
         self.chat_template: str | None = shown.get("template")
         self.defaults: Defaults = Defaults(system=shown.get("system"))
+        self.sees_images: bool = "vision" in (shown.get("capabilities") or ())
 
     def save(self, name: str, settings: Mapping[str, Any]) -> None:
         """Make a model of this one with settings, as /api/create takes them."""
@@ -113,15 +115,21 @@ class RemoteModel:
     def close(self) -> None:
         """The server keeps it as long as it wants to."""
 
-    def stream(self, prompt: str, **options: Any) -> Generator[Event, None, None]:
-        """Continue a prompt as it is."""
-        return self._events("/api/generate", {"prompt": prompt, "raw": True}, options)
+    def stream(
+        self, prompt: str, images: Sequence[bytes] = (), **options: Any
+    ) -> Generator[Event, None, None]:
+        """Continue a prompt as it is, behind the files of images."""
+        asked = {"prompt": prompt, "raw": True, "images": [_base64(image) for image in images]}
+        return self._events("/api/generate", asked, options)
 
     def stream_chat(
         self, messages: Sequence[Mapping[str, Any]], **options: Any
     ) -> Generator[Event, None, None]:
-        """Answer a conversation."""
-        return self._events("/api/chat", {"messages": list(messages)}, options)
+        """Answer a conversation, whose messages may have `images`, as files."""
+        turns = [
+            {**turn, "images": [_base64(image) for image in turn.get("images", ())]} for turn in messages
+        ]
+        return self._events("/api/chat", {"messages": turns}, options)
 
     def _events(
         self, path: str, asked: Mapping[str, Any], options: Mapping[str, Any]
@@ -154,6 +162,10 @@ def running_server() -> Remote:
     address = Address.parse(environment.host)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
     return Remote(address.scheme, host, address.port, address.path, environment.api_key)
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode()
 
 
 def _failure(response: HTTPResponse) -> ChaskiError:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from chaski.cli.image_paths import find_images
 from chaski.cli.layout import duration
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class Session:
     keeps_lines: bool = False
     name: str = ""
     open: Callable[[str], Model] | None = None
-    history: list[dict[str, str]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
     _is_first: bool = True
 
     def load(self, name: str) -> None:
@@ -54,11 +56,15 @@ class Session:
         self._is_first = True
 
     def save(self, name: str) -> None:
-        """Make a model of this one with the options, the system message and the turns of the session."""
+        """Make a model of this one with the options, the system message and the turns of the session.
+
+        Models keep the texts of turns only.
+        """
         from chaski.cli.remote import RemoteModel
 
         parameters = {key: value for key, value in self.options.items() if key != "format"}
-        settings = {"system": self.system, "parameters": parameters, "messages": self.history}
+        turns = [_message(turn["role"], turn["content"]) for turn in self.history]
+        settings = {"system": self.system, "parameters": parameters, "messages": turns}
         given = {key: value for key, value in settings.items() if value}
         if isinstance(self.model, RemoteModel):
             self.model.save(name, given)
@@ -68,11 +74,13 @@ class Session:
     def answer(self, prompt: str) -> bool:
         """Print the answer to `prompt`; whether it came to its end. Ctrl-C stops it there.
 
-        The turn, or what there is of it, becomes part of the history.
+        Images whose paths are in the prompt are shown to a model that sees. The turn, or what there is of it,
+        becomes part of the history. Raises ImageError for a file that is no image.
         """
         from chaski.runner.events import Text
 
-        events = self._events(prompt)
+        asked = self._with_images(prompt)
+        events = self._events(asked)
         said: list[str] = []
         done = None
         try:
@@ -87,7 +95,7 @@ class Session:
             pass
         click.echo()
         if self.keeps_history:
-            self.history += [_message("user", prompt), _message("assistant", "".join(said))]
+            self.history += [asked, _message("assistant", "".join(said))]
         if done is not None and done.dropped_tokens:
             click.echo(f"The context is full: {done.dropped_tokens} tokens were left out.", err=True)
         if done is not None and self.is_verbose:
@@ -95,13 +103,31 @@ class Session:
         self._is_first = False
         return done is not None
 
-    def _events(self, prompt: str) -> EventStream:
+    def shows_image(self, prompt: str) -> bool:
+        """Whether there is a path in it that would be shown to the model."""
+        return self.model.sees_images and bool(find_images(prompt).files)
+
+    def _with_images(self, prompt: str) -> dict[str, Any]:
+        """The message of the user, with the images that it names."""
+        found = find_images(prompt)
+        if not self.model.sees_images:
+            if found.files:
+                click.echo(f"Note: this model does not see images; '{found.files[0]}' stays text", err=True)
+            return _message("user", prompt)
+        for missing in found.missing:
+            click.echo(f"Note: there is no file '{missing}'; it stays text", err=True)
+        images = [_read_image(path) for path in found.files]
+        for path in found.files:
+            click.echo(f"Added image '{path}'", err=True)
+        return _message("user", found.text) | ({"images": images} if images else {})
+
+    def _events(self, asked: dict[str, Any]) -> EventStream:
         if self.is_raw:
-            return self.model.stream(prompt, **self.options)
+            return self.model.stream(asked["content"], asked.get("images", ()), **self.options)
         system = [_message("system", self.system)] if self.system else []
         # Old turns may be left out; a first message that does not fit is refused.
         options = {"truncate": bool(self.history), **self.options}
-        return self.model.stream_chat([*system, *self.history, _message("user", prompt)], **options)
+        return self.model.stream_chat([*system, *self.history, asked], **options)
 
 
 def _save_here(source: str, name: str, settings: dict[str, Any]) -> None:
@@ -142,5 +168,21 @@ def _rate(tokens: int, seconds: float) -> str:
     return f"{tokens / max(seconds, 1e-9):.2f} tokens/s"
 
 
-def _message(role: str, content: str) -> dict[str, str]:
+def _read_image(path: Path) -> bytes:
+    from chaski.errors import ImageError
+    from chaski.image import MAX_BYTES, image_format
+
+    try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise ImageError(f"the image has {size} bytes; at most {MAX_BYTES} are allowed")
+        data = path.read_bytes()
+        image_format(data)
+    except OSError as error:
+        raise ImageError(f"{path} cannot be read: {error.strerror}") from None
+    except ImageError as error:
+        raise ImageError(f"{path}: {error}") from None
+    return data
+
+
+def _message(role: str, content: str) -> dict[str, Any]:
     return {"role": role, "content": content}
