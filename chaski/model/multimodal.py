@@ -40,6 +40,11 @@ class Image:
             content.update(array.tobytes())
         object.__setattr__(self, "digest", int.from_bytes(content.digest()))
 
+    @property
+    def nbytes(self) -> int:
+        """Of its arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
 
 @dataclass(frozen=True, slots=True)
 class EncoderShape:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from chaski.runner.answer import Answer, collect
 from chaski.runner.events import Done, Event, Outputs, Text
-from chaski.runner.image_sources import ImageFile
+from chaski.runner.image_sources import ImageFile, image_bytes
 from chaski.runner.messages import (
     Call,
     Channel,
@@ -92,9 +92,16 @@ class AsyncModel:
         """One vector a text -> (len(texts), size), as `LLM.embed` makes them."""
         return (await self._ask(embed(texts, truncate, normalize), Outputs)).rows
 
-    async def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    async def tokenize(
+        self,
+        text: str,
+        add_special: bool = True,
+        parse_special: bool = True,
+        images: Items[ImageFile] = (),
+    ) -> list[int]:
         """The ids of a text, as `LLM.tokenize` gives them."""
-        return list((await self._ask(Tokenize(text, add_special, parse_special), Tokens)).token_ids)
+        call = Tokenize(text, add_special, parse_special, tuple(map(image_bytes, images)))
+        return list((await self._ask(call, Tokens)).token_ids)
 
     async def detokenize(self, token_ids: Iterable[int]) -> str:
         """The text of ids; control tokens are left out."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeAlias
 
 from chaski.errors import OptionError
 from chaski.model.multimodal import Image, MultimodalProcessor
 from chaski.runner.layout import placeholder
 
-__all__ = ["ImageFile", "ImageSource", "image_bytes", "read_image", "take_images"]
+__all__ = ["ImageFile", "ImageSource", "RecentImages", "image_bytes", "take_images"]
+
+_MAX_RECENT_BYTES = 64 << 20
 
 ImageFile: TypeAlias = bytes | str | os.PathLike[str]
 """The bytes of an image file (PNG, JPEG, ...), or the path of one."""
@@ -32,9 +37,36 @@ def image_bytes(image: ImageSource) -> bytes:
         raise OptionError(f"the image {os.fspath(image)!r} cannot be read: {error.strerror}") from None
 
 
-def read_image(image: ImageSource, vision: MultimodalProcessor) -> Image:
-    """What the encoder takes."""
-    return image if isinstance(image, Image) else vision.read_image(image_bytes(image))
+class RecentImages:
+    """Images as the encoder takes them, those that were asked for last: every turn of a chat sends all anew.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, max_bytes: int = _MAX_RECENT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._found: OrderedDict[bytes, Image] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def read(self, source: ImageSource, vision: MultimodalProcessor) -> Image:
+        """An image. Raises what `vision` does."""
+        if isinstance(source, Image):
+            return source
+        data = image_bytes(source)
+        key = blake2b(data).digest()
+        with self._lock:
+            if key in self._found:
+                self._found.move_to_end(key)
+                return self._found[key]
+        image = vision.read_image(data)
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = image
+                self._bytes += image.nbytes
+            while self._bytes > self._max_bytes and len(self._found) > 1:
+                self._bytes -= self._found.popitem(last=False)[1].nbytes
+        return image
 
 
 def take_images(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from chaski.errors import OptionError
 from chaski.model.multimodal import Image
 from chaski.runner.groups import Groups, not_inside, outside, without
 from chaski.runner.images import ImageRun, Images, entries, moved_down, whole
 
-__all__ = ["Prompt", "lay_out", "placeholder", "with_placeholders"]
+__all__ = ["Prompt", "lay_out", "marked", "placeholder", "unmarked", "with_placeholders"]
 
 _PLACEHOLDER = re.compile(r"\[img-(\d+)\]")
 
@@ -83,6 +84,41 @@ def lay_out(
             runs.append(run)
     groups = tuple(run.positions for run in runs) if is_bidirectional else ()
     return Prompt(tokens, tuple(runs), groups)
+
+
+def marked(prompt: Prompt, images: Sequence[Image]) -> list[int]:
+    """The tokens of a prompt with images as others can handle them: rows of image k are -1 - k."""
+    numbers = {image.digest: number for number, image in reversed(list(enumerate(images)))}
+    ids = list(prompt.tokens)
+    for run in prompt.images:
+        positions = slice(run.positions.start, run.positions.stop)
+        ids[positions] = [-1 - numbers[run.image.digest]] * len(run.positions)
+    return ids
+
+
+def unmarked(ids: Sequence[int], images: Sequence[Image], is_bidirectional: bool = False) -> Prompt:
+    """The prompt that `marked` made ids of. Raises OptionError where not all rows of an image are there."""
+    tokens: list[int] = []
+    runs: list[ImageRun] = []
+    next_row = [0] * len(images)
+    for token, same in groupby(ids):
+        count = len(list(same))
+        if token >= 0:
+            tokens += [token] * count
+            continue
+        if -1 - token >= len(images):
+            raise OptionError(f"token {token} is a row of image {-1 - token}, but there are {len(images)}")
+        image = images[-1 - token]
+        while count:
+            first = next_row[-1 - token]
+            length = min(count, image.num_rows - first)
+            runs.append(ImageRun(range(len(tokens), len(tokens) + length), image, first))
+            tokens += entries(runs[-1])
+            next_row[-1 - token] = (first + length) % image.num_rows
+            count -= length
+    if any(next_row):
+        raise OptionError("an image in the prompt has lost some of its rows")
+    return Prompt(tokens, tuple(runs), tuple(run.positions for run in runs) if is_bidirectional else ())
 
 
 def _pieces(text: str, images: Sequence[Image]) -> Iterator[str | ImageRun]:

@@ -99,11 +99,20 @@ class LLM:
         self.engine.submit(sequence)
         return self._outputs(sequence)
 
-    def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def tokenize(
+        self,
+        text: str,
+        add_special: bool = True,
+        parse_special: bool = True,
+        images: Items[ImageSource] = (),
+    ) -> list[int]:
         """The ids of a text, with BOS if the file asks for it.
 
-        `parse_special` reads the spelling of control tokens as those tokens.
+        `parse_special` reads the spelling of control tokens as those tokens. `images` come as in `generate`;
+        a row of image k is the id -1 - k, and such ids with their images are a prompt again.
         """
+        if images:
+            return self.prompts.tokens(text, images, add_special)
         return self.tokenizer.encode(text, add_special, parse_special)
 
     def detokenize(self, token_ids: Iterable[int]) -> str:

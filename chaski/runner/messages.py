@@ -69,11 +69,12 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class Tokenize:
-    """Answered by `Tokens`."""
+    """Answered by `Tokens`. With images, rows of image k are the id -1 - k."""
 
     text: str
     add_special: bool = True
     parse_special: bool = True
+    images: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from chaski.errors import UnsupportedError
@@ -12,7 +12,8 @@ from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image, MultimodalProcessor
 from chaski.model.registry import ModelConfig
 from chaski.runner.generation import Generation, Request
-from chaski.runner.image_sources import ImageSource, read_image
+from chaski.runner.image_sources import ImageSource, RecentImages
+from chaski.runner.layout import marked, with_placeholders
 from chaski.runner.options import Limits
 from chaski.runner.readout import EveryOutput, PooledOutput
 from chaski.runner.stored import Defaults
@@ -43,6 +44,7 @@ class Prompts(Writing):
         self._can_guess = can_guess
         self._load_seconds = load_seconds
         self._vision = vision
+        self._recent = RecentImages()
         self._is_bidirectional = vision is not None and vision.is_bidirectional
 
     @cached_property
@@ -75,6 +77,12 @@ class Prompts(Writing):
         self._require_fit(len(whole.tokens), "; load the model with a larger context")
         return EveryOutput(whole.tokens, whole.groups, whole.images)
 
+    def tokens(self, text: str, images: Items[ImageSource], add_special: bool) -> list[int]:
+        """The ids of a text with images; rows of image k are -1 - k, as they may be in a prompt of ids."""
+        seen = self._read(images)
+        first = partial(self.tokenizer.encode, add_special=add_special)
+        return marked(self._read_text(with_placeholders(text, len(seen)), seen, first), seen)
+
     def embeddings(self, texts: Items[str | Items[int]], truncate: bool) -> list[PooledOutput]:
         """A sequence for each text."""
         return [self._pooled(ids) for ids in self.embeddable(texts, truncate)]
@@ -90,7 +98,7 @@ class Prompts(Writing):
             raise UnsupportedError(
                 f"{self._name}: this model does not see images; send text only, or use a model that does"
             )
-        return [read_image(image, self._vision) for image in images]
+        return [self._recent.read(image, self._vision) for image in images]
 
     def _sequence(self, wanted: Wanted) -> Generation:
         return Generation(

@@ -83,7 +83,7 @@ class Service:
                 for index, pooled in enumerate(sequences):
                     self._driver.follow(pooled, task, partial(rows.put, index))
             case Tokenize():
-                ids = model.tokenize(call.text, call.add_special, call.parse_special)
+                ids = model.tokenize(call.text, call.add_special, call.parse_special, call.images)
                 task.put(Tokens(tuple(ids)))
             case Detokenize():
                 task.put(String(model.detokenize(call.token_ids)))

@@ -16,7 +16,7 @@ from chaski.model.multimodal import Image
 from chaski.model.pooling import Pooling
 from chaski.runner.conversation import shortened
 from chaski.runner.generation import Shift
-from chaski.runner.layout import Prompt, lay_out, with_placeholders
+from chaski.runner.layout import Prompt, lay_out, unmarked, with_placeholders
 from chaski.runner.options import Limits, parse_options
 from chaski.runner.stored import Defaults, no_renderer
 from chaski.sample import SamplingOptions
@@ -158,9 +158,11 @@ class Writing(ABC):
         if isinstance(prompt, str):
             text = with_placeholders(prompt, len(images))
             return self._read_text(text, images, self.tokenizer.encode)
-        ids = self._checked(prompt)
+        ids = self._checked(prompt, has_rows=bool(images))
         if not images:
             return Prompt(ids)
+        if min(ids) < 0:
+            return unmarked(ids, images, self._is_bidirectional)
         front = self._read_text(with_placeholders("", len(images)), images, self.tokenizer.encode)
         return front.followed_by(ids[1:] if ids[0] == self.tokenizer.bos_id else ids)
 
@@ -209,11 +211,12 @@ class Writing(ABC):
         if self._pooling is not None:
             raise UnsupportedError(f"{self._name}: this model makes embeddings, not text; use embed")
 
-    def _checked(self, token_ids: Items[int]) -> list[int]:
+    def _checked(self, token_ids: Items[int], has_rows: bool = False) -> list[int]:
+        """has_rows: ids below 0 stand for rows of images."""
         ids = [int(token) for token in token_ids]
         if not ids:
             raise OptionError(_EMPTY)
-        self._require_tokens(ids)
+        self._require_tokens(token for token in ids if token >= 0 or not has_rows)
         return ids
 
     def _require_tokens(self, token_ids: Iterable[int]) -> None:

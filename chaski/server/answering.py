@@ -61,6 +61,7 @@ class _Job:
         return Needs(
             path=self.found.model.path,
             name=self.found.name.short,
+            projector=self.facts.projector,
             context=self._bounded(self.options.context),
             usual_context=self._bounded(usual if isinstance(usual, int) else None),
             threads=self.options.threads,
@@ -105,7 +106,8 @@ class Answering:
         """Answer a conversation."""
         job = await self._job(wish, client)
         _require(not job.facts.is_embedding, f'"{wish.model}" does not support chat')
-        _require(all(not message.get("images") for message in wish.messages), _lacks(job, "vision"))
+        has_images = any(message.get("images") for message in wish.messages)
+        _require(not has_images or job.facts.has_vision, _lacks(job, "vision"))
         writer = job.facts.writer
         tools = chosen_tools(wish.tools, wish.tool_choice)
         _require(not tools or "tools" in writer.capabilities, _lacks(job, "tools"))
@@ -130,7 +132,7 @@ class Answering:
         """Answer a prompt, or continue it."""
         job = await self._job(wish, client)
         _require(not job.facts.is_embedding, f'"{wish.model}" does not support generate')
-        _require(not wish.images, _lacks(job, "vision"))
+        _require(not wish.images or job.facts.has_vision, _lacks(job, "vision"))
         writer = _writer(job, wish)
         _require(not wish.suffix or wish.raw or "insert" in writer.capabilities, _lacks(job, "insert"))
         is_plain = wish.raw or bool(wish.suffix)
@@ -197,8 +199,9 @@ class Answering:
         think = _think(job, writer, wish.think, wish.drops_think)
         tools = chosen_tools(wish.tools, wish.tool_choice)
         turns = Turns(writer, job.facts.defaults.conversation(wish.messages), tools, think)
+        _require(not turns.images or job.facts.has_vision, _lacks(job, "vision"))
         async with self._models.use(job.needs, client) as loaded:
-            return len(await encode(loaded, await asyncio.to_thread(turns.render)))
+            return len(await encode(loaded, await asyncio.to_thread(turns.render), turns.images))
 
     async def _job(self, wish: Wish, client: str) -> _Job:
         started = perf_counter()
@@ -215,21 +218,22 @@ class Answering:
         self, job: _Job, loaded: Loaded, wish: GenerateWish, writer: Writer, think: bool | str | None
     ) -> Prompt:
         if wish.raw:
-            return Prompt(wish.prompt, await loaded.model.tokenize(wish.prompt))
+            ids = await loaded.model.tokenize(wish.prompt, images=wish.images)
+            return Prompt(wish.prompt, ids, images=wish.images)
         if wish.suffix:
             text = await asyncio.to_thread(writer.fill_in, wish.prompt, wish.suffix)
-            return await text_prompt(loaded, text, wish)
-        messages = [{"role": "system", "content": wish.system}] if wish.system else []
-        messages.append({"role": "user", "content": wish.prompt})
+            return await text_prompt(loaded, text, wish, wish.images)
+        asked: dict[str, Any] = {"role": "user", "content": wish.prompt, "images": wish.images}
+        messages = [{"role": "system", "content": wish.system}, asked] if wish.system else [asked]
         turns = Turns(writer, job.facts.defaults.conversation(messages), (), think)
         text = await asyncio.to_thread(turns.render)
-        prompt = await text_prompt(loaded, text, wish)
+        prompt = await text_prompt(loaded, text, wish, turns.images)
         if not wish.context:
             return prompt
         begun = [token for token in wish.context if 0 <= token < loaded.info.vocab_size]
         opening = loaded.opening or []
         later = prompt.token_ids[len(opening) :] if prompt.token_ids[:1] == opening else prompt.token_ids
-        return Prompt(text, begun + later)
+        return Prompt(text, begun + later, images=prompt.images)
 
     async def _run(
         self,
@@ -248,7 +252,7 @@ class Answering:
         counts = _Counts()
         if wish.logprobs:
             await asyncio.to_thread(lambda: job.facts.tokenizer)
-        async with aclosing(loaded.model.stream(prompt.token_ids, **options)) as events:
+        async with aclosing(loaded.model.stream(prompt.token_ids, prompt.images, **options)) as events:
             async for event in events:
                 if isinstance(event, Text):
                     pieces = reader.feed(event.text)
@@ -270,7 +274,7 @@ class Answering:
                         context=loaded.info.context,
                         dropped=prompt.dropped + event.dropped_tokens,
                         thought=counts.thought,
-                        token_ids=prompt.token_ids + written if keeps_ids else None,
+                        token_ids=prompt.text_ids + written if keeps_ids else None,
                         load_seconds=load_seconds,
                         total_seconds=perf_counter() - job.started,
                     )

@@ -37,10 +37,14 @@ class Found:
 
 
 class Facts:
-    """What a model's file says, read once. Safe to use from several threads."""
+    """What a model's files say, read once. Safe to use from several threads.
+
+    projector: the file of its encoder of images, where that is another one. has_vision: whether it has any.
+    """
 
     def __init__(self, model: StoredModel) -> None:
         from chaski.formats.gguf import open_gguf
+        from chaski.model.registry import ARCHITECTURES, takes_projector
         from chaski.text.template.renderers import RENDERERS
 
         self.model = model
@@ -54,6 +58,10 @@ class Facts:
             tokens = file.get("tokenizer.ggml.tokens", list[str], ())
             ids = (self.bos_id, file.get("tokenizer.ggml.eos_token_id", int, None))
             self.bos, self.eos = ("" if i is None or not 0 <= i < len(tokens) else tokens[i] for i in ids)
+            sees = self.architecture in ARCHITECTURES and takes_projector(file)
+            self.projector = model.projectors[0] if sees and model.projectors else None
+            has_encoder = f"{self.architecture}.vision.block_count" in file.metadata
+            self.has_vision = self.projector is not None or (sees and has_encoder)
 
     @cached_property
     def defaults(self) -> Defaults:
@@ -80,10 +88,11 @@ class Facts:
         """Ollama's words for what the model can do."""
         if self.is_embedding:
             return ["embedding"]
+        found = ["completion", "vision"] if self.has_vision else ["completion"]
         try:
-            return ["completion", *self.writer.capabilities]
+            return [*found, *self.writer.capabilities]
         except ChaskiError:
-            return ["completion"]
+            return found
 
 
 class Catalog:

@@ -53,6 +53,7 @@ class Needs:
 
     path        the file of the weights; names that share it share what is loaded
     name        for people
+    projector   the file of its encoder of images, where that is another one
     context     tokens that a sequence must be able to hold
     usual_context   what it is loaded with where nobody asks for anything
     engine      who must compute it
@@ -61,6 +62,7 @@ class Needs:
 
     path: Path
     name: str
+    projector: Path | None = None
     context: int | None = None
     usual_context: int | None = None
     threads: int | None = None
@@ -85,6 +87,7 @@ class Loaded:
     parallel: int
     queue: FairQueue
     keep_alive: float
+    projector: Path | None = None
     users: int = 0
     used_at: float = 0.0
     is_leaving: bool = False
@@ -102,8 +105,11 @@ class Loaded:
         return not self.is_leaving and self.is_enough(needs)
 
     def is_enough(self, needs: Needs) -> bool:
-        """Whether its context is large enough, never mind how much larger, and its engine the right one."""
-        if needs.engine not in (None, self.info.engine):
+        """Whether its engine is the right one, it sees what it must, and its context is large enough.
+
+        Never mind how much larger.
+        """
+        if needs.engine not in (None, self.info.engine) or needs.projector not in (None, self.projector):
             return False
         return needs.context is None or needs.context <= self.info.context
 
@@ -296,12 +302,14 @@ class Models:
 
     async def _load(self, needs: Needs, parallel: int) -> Loaded:
         progress = _Progress()
-        options = {
+        options: dict[str, Any] = {
             "context": needs.context or needs.usual_context,
             "threads": needs.threads,
             "parallel": parallel,
             "engine": needs.engine,
         }
+        if needs.projector is not None:
+            options["projector"] = str(needs.projector)
         worker = self._open_worker(needs.path, progress=progress, **options)
         model = worker.asynchronous()
         try:
@@ -323,6 +331,7 @@ class Models:
             parallel=parallel,
             queue=queue,
             keep_alive=self._settings.keep_alive if needs.keep_alive is None else needs.keep_alive,
+            projector=needs.projector,
             used_at=time.time(),
         )
 

@@ -24,11 +24,20 @@ _NO_SHIFT = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """text: what the tokens say. dropped: tokens that were left out already."""
+    """text: what the tokens say. dropped: tokens that were left out already.
+
+    images: files; ids below 0 are their rows, see `LLM.tokenize`.
+    """
 
     text: str
     token_ids: list[int]
     dropped: int = 0
+    images: Sequence[bytes] = ()
+
+    @property
+    def text_ids(self) -> list[int]:
+        """Without images, which do not outlive a request."""
+        return [token for token in self.token_ids if token >= 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +49,13 @@ class Turns:
     tools: Sequence[Mapping[str, Any]] = ()
     think: bool | str | None = None
 
+    @property
+    def images(self) -> list[bytes]:
+        """All of them, in the order of their placeholders' numbers."""
+        return [image for message in self.messages for image in message.get("images", ())]
+
     def render(self) -> str:
-        """Its text. Raises TemplateError."""
+        """Its text, with placeholders for images. Raises TemplateError."""
         return self.writer.render(self.messages, self.tools, self.think)
 
 
@@ -55,18 +69,18 @@ async def conversation_prompt(loaded: Loaded, turns: Turns, wish: Wish) -> Promp
     return replace(prompt, dropped=length - len(prompt.token_ids))
 
 
-async def text_prompt(loaded: Loaded, text: str, wish: Wish) -> Prompt:
+async def text_prompt(loaded: Loaded, text: str, wish: Wish, images: Sequence[bytes] = ()) -> Prompt:
     """The prompt of a text that a template wrote."""
-    prompt = Prompt(text, await encode(loaded, text))
+    prompt = Prompt(text, await encode(loaded, text, images), images=images)
     check_length(prompt.token_ids, loaded, wish)
     return prompt
 
 
-async def encode(loaded: Loaded, text: str) -> list[int]:
+async def encode(loaded: Loaded, text: str, images: Sequence[bytes] = ()) -> list[int]:
     """The tokens of a text that a template wrote: with one token that begins it, whether written or not."""
     if loaded.opening is None:
         loaded.opening = (await loaded.model.tokenize(""))[:1]
-    ids = await loaded.model.tokenize(text, add_special=False)
+    ids = await loaded.model.tokenize(text, add_special=False, images=images)
     return ids if ids[:1] == loaded.opening else loaded.opening + ids
 
 
@@ -82,7 +96,7 @@ def check_length(token_ids: Sequence[int], loaded: Loaded, wish: Wish) -> None:
 async def _written(loaded: Loaded, turns: Turns) -> Prompt:
     # Templates come from files and may take their time, up to their limits.
     text = await asyncio.to_thread(turns.render)
-    return Prompt(text, await encode(loaded, text))
+    return Prompt(text, await encode(loaded, text, turns.images), images=turns.images)
 
 
 async def _shortened(loaded: Loaded, turns: Turns) -> Prompt:
@@ -90,7 +104,8 @@ async def _shortened(loaded: Loaded, turns: Turns) -> Prompt:
     loop = asyncio.get_running_loop()
 
     def fits(messages: Sequence[Mapping[str, Any]]) -> bool:
-        counting = encode(loaded, replace(turns, messages=messages).render())
+        rest = replace(turns, messages=messages)
+        counting = encode(loaded, rest.render(), rest.images)
         return len(asyncio.run_coroutine_threadsafe(counting, loop).result()) <= loaded.info.context
 
     messages = await asyncio.to_thread(shortened, turns.messages, fits)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chaski.errors import UnsupportedError
+from chaski.runner.image_sources import take_images
 from chaski.runner.stored import no_renderer
 
 if TYPE_CHECKING:
@@ -81,9 +82,8 @@ class JinjaWriter(Writer):
     def render(self, messages: Messages, tools: Tools | None = None, think: Think = None) -> str:
         assert self.template is not None
         extra: dict[str, Any] = {} if think is None else _thinking_variables(think)
-        return self.template.render(
-            [_as_jinja(message) for message in messages], tools=tools or None, **extra
-        )
+        turns, _ = take_images(messages)
+        return self.template.render([_as_jinja(turn) for turn in turns], tools=tools or None, **extra)
 
 
 def choose_writer(facts: Facts) -> Writer:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 # Height and width: usual, tall, wide, tiny, square, one pixel, a line, and larger than every tiny limit.
 SIZES = [(37, 53), (96, 31), (20, 150), (3, 2), (64, 64), (1, 1), (1, 12), (131, 90)]
@@ -19,3 +22,10 @@ def picture(height: int, width: int) -> npt.NDArray[np.uint8]:
         np.where((x // 5 + y // 3) % 2, 230, 20) + noise // 4,
     ]
     return np.stack(channels, -1).astype(np.uint8)
+
+
+def png(height: int, width: int) -> bytes:
+    """The same as a file."""
+    buffer = BytesIO()
+    Image.fromarray(picture(height, width)).save(buffer, "PNG")
+    return buffer.getvalue()

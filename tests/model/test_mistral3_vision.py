@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image as Pictures
 
 import chaski
 from chaski.errors import GGUFError, ModelError, UnsupportedError
@@ -31,7 +29,7 @@ from chaski.model.encoder import EncoderProgram
 from chaski.model.multimodal import Image
 from chaski.model.registry import build_model, vision_of
 from chaski.model.weights import bind_weights
-from tests.image.pictures import picture
+from tests.image.pictures import png
 from tests.tiny_vision import DATA, write_text_part
 
 FILE, PROJECTOR = DATA / "mistral3.gguf", DATA / "mistral3-mmproj.gguf"
@@ -42,12 +40,6 @@ F32 = NDArray[np.float32]
 
 with np.load(DATA / "mistral3.npz") as arrays:
     EXPECTED = dict(arrays)
-
-
-def png(height: int, width: int) -> bytes:
-    buffer = BytesIO()
-    Pictures.fromarray(picture(height, width)).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 @cache

@@ -24,7 +24,7 @@ from chaski.runner.answer import Answer, collect
 from chaski.runner.asynchronous import AsyncModel
 from chaski.runner.engines import check_engine
 from chaski.runner.events import Done, Event, Outputs, Text
-from chaski.runner.image_sources import ImageFile
+from chaski.runner.image_sources import ImageFile, image_bytes
 from chaski.runner.messages import (
     Call,
     Describe,
@@ -149,9 +149,16 @@ class Worker:
         """One vector a text -> (len(texts), size), as `LLM.embed` makes them."""
         return self._ask(embed(texts, truncate, normalize), Outputs).rows
 
-    def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def tokenize(
+        self,
+        text: str,
+        add_special: bool = True,
+        parse_special: bool = True,
+        images: Items[ImageFile] = (),
+    ) -> list[int]:
         """The ids of a text, as `LLM.tokenize` gives them."""
-        return list(self._ask(Tokenize(text, add_special, parse_special), Tokens).token_ids)
+        call = Tokenize(text, add_special, parse_special, tuple(map(image_bytes, images)))
+        return list(self._ask(call, Tokens).token_ids)
 
     def detokenize(self, token_ids: Iterable[int]) -> str:
         """The text of ids; control tokens are left out."""

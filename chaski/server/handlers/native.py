@@ -20,7 +20,7 @@ __all__ = ["chat", "detokenize", "embed", "embeddings", "generate", "tokenize"]
 async def generate(ask: Ask) -> Reply:
     """Answer or continue a prompt; without one, load or unload the model."""
     wish = ollama.read_generate(ask.body)
-    if not wish.prompt and not wish.suffix:
+    if not wish.prompt and not wish.suffix and not wish.images:
         return await _load_only(ask, wish, is_chat=False)
     events = ask.services.answering.generate(wish, ask.client)
     if wish.stream:
