@@ -58,7 +58,8 @@ def command(
 ) -> None:
     """Answer PROMPT with MODEL, a name or a path to a GGUF file; without a prompt, chat.
 
-    Text on the standard input is put before the prompt. A model that is not here is pulled. A running
+    Text on the standard input is put before the prompt. A path in the prompt, such as ./cat.png, shows that
+    image to a model that sees. A model that is not here is pulled. A running
     server that has the model answers, unless an option says how to load it.
     """
     from chaski.cli.local import open_model

@@ -8,10 +8,11 @@ import numpy as np
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
+from chaski.image import Normal
 from chaski.model.pooling import Pooling, read_pooling
 from chaski.model.rope import RopeConfig, read_rope
 
-__all__ = ["DecoderConfig", "kv_heads", "refuse", "vocab_size"]
+__all__ = ["DecoderConfig", "kv_heads", "read_normal", "refuse", "vocab_size"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,16 @@ def kv_heads(file: GGUFFile, num_layers: int) -> list[int]:
     if isinstance(file.metadata.get(key), np.ndarray):
         return [int(heads) for heads in file.get(key, list[int])]
     return [file.get(key, int, file.get(f"{file.architecture}.attention.head_count", int))] * num_layers
+
+
+def read_normal(file: GGUFFile, default: Normal) -> Normal:
+    """How the pixels of images are normalized: a projector may say it, other files mean the model's usual."""
+    mean, std = (file.get(f"clip.vision.image_{key}", list[float], None) for key in ("mean", "std"))
+    if mean is None or std is None:
+        return default
+    if len(mean) != 3 or len(std) != 3 or not all(std):
+        raise ModelError(f"{file.path}: clip.vision.image_mean and image_std are not three numbers each")
+    return Normal((mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
 
 
 def refuse(file: GGUFFile, key: str, allowed: int, what: str) -> None:

@@ -7,18 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from chaski.formats.gguf import GGUFFile
-from chaski.image import HALF, Normal, Values, open_image, patches, squared
+from chaski.image import Normal, Values, open_image, patches, squared
 
-__all__ = ["patches_by_squares", "read_normal", "read_square", "square_order"]
-
-
-def read_normal(file: GGUFFile) -> Normal:
-    """The mean and deviation of each channel: a projector may say them, for Gemma 3 it is one half."""
-    mean, std = (file.get(f"clip.vision.image_{key}", list[float], None) for key in ("mean", "std"))
-    if mean is None or std is None:
-        return HALF
-    return Normal((mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+__all__ = ["patches_by_squares", "read_square", "square_order"]
 
 
 def read_square(data: bytes, size: int, normal: Normal) -> Values:

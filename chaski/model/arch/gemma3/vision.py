@@ -9,12 +9,13 @@ from typing import ClassVar
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.image import Values
+from chaski.image import HALF, Values
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding, RMSNorm, attention
-from chaski.model.arch.gemma3.image import patches_by_squares, read_normal, read_square, square_order
+from chaski.model.arch.gemma3.image import patches_by_squares, read_square, square_order
+from chaski.model.config import read_normal
 from chaski.model.multimodal import EncoderShape, Image
 
 _COLORS = 3
@@ -160,7 +161,7 @@ class Vision(Module):
 
     def __init__(self, file: GGUFFile, row_size: int) -> None:
         self._config = config = Config.read(file)
-        self._normal = read_normal(file)
+        self._normal = read_normal(file, HALF)
         head_size = config.hidden_size // config.num_heads
         self.shape = EncoderShape(
             max_patches=config.side**2,

@@ -18,6 +18,7 @@ from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
 from chaski.ml.nn import Linear, Module, PatchEmbedding, RMSNorm, SwiGLU, attention
 from chaski.ml.nn.rope import rope_frequencies
 from chaski.model.arch.mistral3.image import read_patches
+from chaski.model.config import read_normal
 from chaski.model.multimodal import EncoderShape, Image, Layout
 
 Activation = Callable[[Tensor, Tensor], Tensor]
@@ -66,7 +67,7 @@ class Config:
             rope_base=file.get(f"{vision}.rope.freq_base", float, 10000.0),
             halves=not is_projector,
             activation=_activation(file),
-            normal=_normal(file),
+            normal=read_normal(file, CLIP),
         )
 
     @property
@@ -86,12 +87,6 @@ def _activation(file: GGUFFile) -> Activation:
 
 def _gelu_times(gate: Tensor, up: Tensor) -> Tensor:
     return ops.multiply(ops.gelu(gate), up)
-
-
-def _normal(file: GGUFFile) -> Normal:
-    prefix = f"{file.architecture}.vision"
-    mean, std = (file.get(f"{prefix}.image_{name}", list[float], ()) for name in ("mean", "std"))
-    return Normal(tuple(mean), tuple(std)) if len(mean) == len(std) == 3 else CLIP
 
 
 class Block(Module):
