@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import OptionError
-from chaski.runner.engines import usual_engine
+from chaski.runner.engines import NATIVE, usual_engine
 from chaski.runner.events import Text
 from chaski.runner.readout import normalized
 from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
@@ -58,14 +58,15 @@ class _Job:
     def needs(self) -> Needs:
         """What it wants of the model."""
         usual = self.found.model.parameters.get("num_ctx")
+        engine = usual_engine(self.facts.architecture, self.options.engine or self.facts.defaults.engine)
         return Needs(
             path=self.found.model.path,
             name=self.found.name.short,
-            projector=self.facts.projector,
+            projector=self.facts.projector if engine == NATIVE else None,
             context=self._bounded(self.options.context),
             usual_context=self._bounded(usual if isinstance(usual, int) else None),
             threads=self.options.threads,
-            engine=usual_engine(self.facts.architecture, self.options.engine or self.facts.defaults.engine),
+            engine=engine,
             keep_alive=self.wish.keep_alive,
         )
 

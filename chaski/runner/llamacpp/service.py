@@ -110,7 +110,7 @@ class LlamaService:
 
     def _answer(self, call: Call, task: LlamaTask) -> None:
         match call:
-            case Generate() | Chat() if call.images:
+            case Generate() | Chat() | Tokenize() if call.images:
                 raise UnsupportedError("the engine llama.cpp gets no images here; send text only")
             case Generate():
                 self._generate(self._writing.continuation(call.prompt, call.options), task)
