@@ -96,7 +96,9 @@ def _metadata(checkpoint: Checkpoint, mixture: Mixture) -> Metadata:
     number = _MXFP4_FILE if is_packed else mixture.number
     entries = _general(family.architecture, "model", checkpoint.folder, number)
     entries |= {f"{family.architecture}.{key}": value for key, value in family.metadata(config).items()}
-    return entries | tokenizer_metadata(checkpoint.folder, config, family.pre_tokenizers)
+    return entries | tokenizer_metadata(
+        checkpoint.folder, config, family.pre_tokenizers, family.num_extra_tokens
+    )
 
 
 def _general(architecture: str, type: str, folder: Path, file_type: int) -> Metadata:

@@ -74,6 +74,7 @@ class Family:
     unused: patterns of names of the checkpoint that are no part of the text model.
     sight: its encoder of images, for checkpoints that configure one.
     defaults: settings that its configurations may leave out.
+    num_extra_tokens: embeddings behind those of the vocabulary, of tokens that have no logits.
     pre_tokenizers: what this architecture calls them, where that is not the usual name of the same rule.
     """
 
@@ -83,6 +84,7 @@ class Family:
     unused: tuple[str, ...] = ()
     sight: Sight | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    num_extra_tokens: int = 0
     pre_tokenizers: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -25,6 +25,8 @@ __all__ = ["MIXTURES", "merge", "requantize"]
 _ELEMENTS_AT_ONCE = 1 << 20
 _FLOATS = (QuantType.F32, QuantType.F16, QuantType.BF16)
 _LAYER = re.compile(r"blk\.(\d+)\.")
+# Encoders of images and what joins them to the text: small, and they suffer from fewer bits.
+_VISION = ("v.", "mm.")
 _NUMBERS = {name: number for number, name in FILE_TYPES.items()}
 
 
@@ -57,7 +59,7 @@ MIXTURES = {
     "Q4_K_S": _Mixture(QuantType.Q4_K, QuantType.Q6_K),
     "Q4_0": _Mixture(QuantType.Q4_0, QuantType.Q6_K),
 }
-"""The mixtures by name. Vectors, norms and routers always keep their type."""
+"""The mixtures by name. Vectors, norms, routers and encoders of images always keep their type."""
 
 
 def requantize(file: GGUFFile, path: Path, mixture: str, progress: Progress = _untold) -> None:
@@ -93,6 +95,8 @@ def _metadata(file: GGUFFile) -> dict[str, Any]:
 
 def _type(tensor: TensorInfo, mixture: _Mixture, layers: int, is_tied: bool) -> QuantType:
     if len(tensor.shape) < 2 or not tensor.name.endswith(".weight") or "_norm" in tensor.name:
+        return tensor.type
+    if tensor.name.startswith(_VISION):
         return tensor.type
     if "ffn_gate_inp" in tensor.name or tensor.shape[-1] % QuantType.Q8_0.block_size:
         return tensor.type

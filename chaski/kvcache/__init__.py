@@ -3,7 +3,7 @@
 from chaski.kvcache.base import Cache, KVShape, KVTypes, LayerCache
 from chaski.kvcache.build import KindMemory, build_cache, cache_memory
 from chaski.kvcache.causal import CausalCache
-from chaski.kvcache.encoder import EncoderCache
+from chaski.kvcache.encoder import EncoderCache, EncoderLayer
 from chaski.kvcache.kinds import CacheSize, Causal, Checkpoints, Encoder, LayerKind, Recurrent, StateShape
 from chaski.kvcache.reach import Reach
 from chaski.kvcache.recurrent import RecurrentCache, RecurrentLayer
@@ -17,6 +17,7 @@ __all__ = [
     "Checkpoints",
     "Encoder",
     "EncoderCache",
+    "EncoderLayer",
     "KVShape",
     "KVTypes",
     "KindMemory",

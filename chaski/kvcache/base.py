@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import UnsupportedError
@@ -83,7 +82,7 @@ class Cache(Protocol):
     def length(self, sequence: int) -> int:
         """How many tokens `sequence` has: the position of the next one."""
 
-    def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[np.int32]]:
+    def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
         """Make room for the batch; returns the inputs that `record` declared, without prefix.
 
         Raises CacheFullError, and changes nothing, when there are not enough free cells.

@@ -71,9 +71,9 @@ def _build(backend: Backend, group: Sequence[LayerKind], size: CacheSize, types:
             return CausalCache(
                 backend, shapes, size.sequences, size.capacity, types, max_batch=size.max_batch, reach=reach
             )
-        case Encoder(max_rows=max_rows):
+        case Encoder(max_rows=max_rows, row_size=row_size):
             shapes = [layer.shape for layer in group if isinstance(layer, Encoder)]
-            return EncoderCache(backend, shapes, max_rows, size.sequences, types)
+            return EncoderCache(backend, shapes, max_rows, row_size, size.sequences, types)
         case Recurrent(checkpoints=checkpoints):
             states = [layer.states for layer in group if isinstance(layer, Recurrent)]
             return RecurrentCache(backend, states, size.sequences, checkpoints)

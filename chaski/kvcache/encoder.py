@@ -1,16 +1,16 @@
-"""The encoder cache: what cross-attention sees of the last image, the same for every token.
+"""The encoder cache: what cross-attention sees of the last image, the same for every token behind it.
 
-The rows of an image come with one batch and stay until its position is removed. A graph is recorded once for
-batches with and without an image: their number is a run-time size, 0 for text. Without any image tokens see
-row 0, which holds zeros, so that attention gives zeros; `is_filled` says when a graph without cross-attention
-does as well.
+The rows of an image come with one batch; their keys and values stay until its position is removed. A graph
+is recorded once for batches with and without an image: how many rows come, and how many tokens see any, are
+run-time sizes. Tokens that stand before the first image see nothing, and cross-attention is not computed for
+them: so their states do not depend on what comes later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,21 +22,67 @@ from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Mask, Tensor
 
 if TYPE_CHECKING:
-    from chaski.model.input import Batch, Encoded
+    from chaski.model.input import Batch
 
 __all__ = ["EncoderCache", "EncoderLayer"]
 
-I32 = npt.NDArray[np.int32]
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An image of `num_rows` rows, for the tokens from `position` on."""
+
+    position: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What is known of the sequence.
+
+    Behind position `lost` and up to the image, tokens saw an image whose rows are no longer there.
+    """
+
+    length: int = 0
+    image: _Held | None = None
+    lost: int | None = None
+
+    def longer(self, count: int) -> _State:
+        return replace(self, length=self.length + count)
+
+    def with_image(self, image: _Held) -> _State:
+        lost = self.image.position if self.lost is None and self.image is not None else self.lost
+        return replace(self, image=image, lost=lost)
+
+    def resumable(self, position: int) -> int:
+        position = min(position, self.length)
+        if self.lost is None or self.image is None or not self.lost < position <= self.image.position:
+            return position
+        return self.lost
+
+    def without(self, begin: int, stop: int) -> _State:
+        image, lost = self.image, self.lost
+        if image is not None and image.position >= begin:
+            kept = replace(image, position=image.position - (stop - begin))
+            image = None if image.position < stop else kept
+        if lost is not None and lost >= begin:
+            lost = None if lost < stop else lost - (stop - begin)
+        return _State(self.length - (stop - begin), image, lost)
 
 
 class EncoderCache:
-    """Keys and values of up to `max_rows` rows, for every layer in `shapes`. There is one sequence.
+    """Keys and values of up to `max_rows` rows of `row_size`, for every layer in `shapes`, and one sequence.
 
-    Raises UnsupportedError for more.
+    Raises UnsupportedError for more sequences.
     """
 
     def __init__(
-        self, backend: Backend, shapes: Sequence[KVShape], max_rows: int, sequences: int, types: KVTypes
+        self,
+        backend: Backend,
+        shapes: Sequence[KVShape],
+        max_rows: int,
+        row_size: int,
+        sequences: int,
+        types: KVTypes,
     ) -> None:
         if sequences > 1:
             raise UnsupportedError(
@@ -44,75 +90,81 @@ class EncoderCache:
                 "sequence at a time; use parallel = 1"
             )
         self._max_rows = max_rows
-        num_cells = 1 + max_rows
+        self._row_size = row_size
         self._layers = [
             (
-                backend.kv_buffer(KVRole.KEYS, num_cells, shape.heads, shape.key_size, types.keys),
-                backend.kv_buffer(KVRole.VALUES, num_cells, shape.heads, shape.value_size, types.values),
+                backend.kv_buffer(KVRole.KEYS, max_rows, shape.heads, shape.key_size, types.keys),
+                backend.kv_buffer(KVRole.VALUES, max_rows, shape.heads, shape.value_size, types.values),
             )
             for shape in shapes
         ]
-        self._length = 0
-        self._image: Encoded | None = None
-        self._image_before: Encoded | None = None
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether there is an image to see."""
-        return self._image is not None
+        self._state = self._before = _State()
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[EncoderLayer]:
-        names = [f"{prefix}{name}" for name in ("rows", "history")]
-        rows, history = (graph.input(name, (Dim(name, self._max_rows),), DType.I32) for name in names)
-        mask = Mask(history, graph.input(f"{prefix}spans", (tokens, 3), DType.I32))
-        return [EncoderLayer(keys, values, rows, mask) for keys, values in self._layers]
+        rows, history, seeing = (
+            graph.input(f"{prefix}{name}", (Dim(f"{prefix}{name}", maximum),), DType.I32)
+            for name, maximum in (
+                ("rows", self._max_rows),
+                ("history", self._max_rows),
+                ("seeing", tokens.maximum),
+            )
+        )
+        encoded = graph.input(f"{prefix}encoded", (rows.shape[0], self._row_size), DType.F32)
+        mask = Mask(history, graph.input(f"{prefix}spans", (seeing.shape[0], 3), DType.I32))
+        return [EncoderLayer(keys, values, rows, encoded, seeing, mask) for keys, values in self._layers]
 
     @property
     def can_step_back(self) -> bool:
         return True
 
     def length(self, sequence: int) -> int:
-        return self._length
+        return self._state.length
 
-    def start_forward(self, batch: Batch) -> Mapping[str, I32]:
-        count = len(batch.tokens)
-        self._length += count
-        self._image_before = self._image
-        self._image = batch.encoded or self._image
-        new = 0 if batch.encoded is None else batch.encoded.num_rows
-        assert new <= self._max_rows, f"an image of {new} rows"
-        visible = np.arange(1, 1 + self._image.num_rows) if self._image is not None else np.zeros(1)
-        spans = np.tile(np.array([0, len(visible), 0], np.int32), (count, 1))
+    def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
+        self._before = self._state
+        encoded = np.zeros((0, self._row_size), np.float32)
+        if batch.encoded is not None:
+            position, encoded = batch.encoded.position, batch.encoded.rows
+            assert len(encoded) <= self._max_rows, f"an image of {len(encoded)} rows"
+            # Its rows take the place of those that a token before it would have to see.
+            is_alone = self._state.image is None or batch.positions[0] >= position
+            assert is_alone, "an image in the middle of a batch"
+            self._state = self._state.with_image(_Held(position, len(encoded)))
+        self._state = self._state.longer(len(batch.tokens))
+        image = self._state.image
+        num_visible = 0 if image is None else image.num_rows
+        first = self._state.length if image is None else image.position
+        seeing = np.flatnonzero(batch.positions >= first).astype(np.int32)
         return {
-            "rows": np.arange(1, 1 + new, dtype=np.int32),
-            "history": visible.astype(np.int32),
-            "spans": spans,
+            "rows": np.arange(len(encoded), dtype=np.int32),
+            "encoded": encoded,
+            "history": np.arange(num_visible, dtype=np.int32),
+            "seeing": seeing,
+            "spans": np.tile(np.array([0, num_visible, 0], np.int32), (len(seeing), 1)),
         }
 
     def undo_forward(self, batch: Batch) -> None:
-        self._length -= len(batch.tokens)
-        self._image = self._image_before
+        self._state = self._before
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         raise NotSupportedError(f"sequence {source} cannot be copied: there is room for one image only")
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        return position <= self._length
+        return position == self._state.resumable(position)
 
     def resumable(self, sequence: int, position: int) -> int:
-        return min(position, self._length)
+        return self._state.resumable(position)
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         """Nothing is refused: rows of an image have no positions."""
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
-        stop = self._length if end is None else min(end, self._length)
-        if begin >= stop:
-            return
-        self._length -= stop - begin
-        if self._image is not None and self._image.position >= begin:
-            is_removed = self._image.position < stop
-            self._image = None if is_removed else self._image.moved_down(stop - begin)
+        length = self._state.length
+        stop = length if end is None else min(end, length)
+        if stop == length:
+            begin = self._state.resumable(begin)
+        if begin < stop:
+            self._state = self._state.without(begin, stop)
 
     def close(self) -> None:
         self._layers = []
@@ -120,13 +172,19 @@ class EncoderCache:
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayer:
-    """One layer's face of the cache, while a graph is recorded."""
+    """One layer's face of the cache, while a graph is recorded.
+
+    `encoded` (rows, row_size) is what this batch brings of an image, if anything, and `seeing` (n,) int32 are
+    the tokens of the batch that see one.
+    """
 
     keys: KVBuffer
     values: KVBuffer
     rows: Tensor
+    encoded: Tensor
+    seeing: Tensor
     mask: Mask
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask]:
-        """Store what this batch brings of an image (rows, kv_heads, size), if anything -> all there is."""
+        """Store keys and values of `encoded` (rows, kv_heads, size) -> all there is, for `seeing`."""
         return ops.store(k, self.rows, self.keys), ops.store(v, self.rows, self.values), self.mask

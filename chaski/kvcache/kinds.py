@@ -55,16 +55,20 @@ class Causal:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Cross-attention: keys and values of up to `max_rows` rows that an encoder made of an image."""
+    """Cross-attention: keys and values of up to `max_rows` rows that an encoder made of an image.
+
+    The rows have `row_size` elements.
+    """
 
     shape: KVShape
     max_rows: int
+    row_size: int
 
     def __str__(self) -> str:
         return f"encoder of {self.max_rows} rows"
 
     def num_cells(self, size: CacheSize) -> int:
-        return 1 + self.max_rows  # and one of zeros
+        return self.max_rows
 
     def rows(self, types: KVTypes) -> Sequence[Row]:
         return _keys_and_values(self.shape, types)

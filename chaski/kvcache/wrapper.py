@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 
 from chaski.kvcache.base import Cache
@@ -42,8 +41,8 @@ class WrapperCache:
     def length(self, sequence: int) -> int:
         return self._caches[0].length(sequence)
 
-    def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[np.int32]]:
-        values: dict[str, npt.NDArray[np.int32]] = {}
+    def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
+        values: dict[str, npt.NDArray[Any]] = {}
         for kind, cache in enumerate(self._caches):
             try:
                 own = cache.start_forward(batch)

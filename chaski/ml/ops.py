@@ -5,6 +5,8 @@ The meaning of every operation is its plain NumPy form in `chaski.ml.reference.o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +22,7 @@ __all__ = [
     "geglu",
     "gelu",
     "gelu_tanh",
+    "join",
     "layer_norm",
     "linear",
     "multiply",
@@ -171,6 +174,25 @@ def unfold(x: Tensor, rows: Dim, count: int) -> Tensor:
     size = x.shape[1]
     assert isinstance(size, int)
     return x.graph.record("unfold", (x,), (rows, size * count), count=count)
+
+
+def join(parts: Sequence[tuple[Tensor, int, int]]) -> Tensor:
+    """Rows (n, size) of several tensors side by side -> (n, the sum of their sizes).
+
+    Each part is (tensor, first, stride): its elements become the columns first, first + stride, and so on.
+    """
+    tensors = [part for part, _, _ in parts]
+    sizes = [size for part in tensors for size in part.shape[1:] if isinstance(size, int)]
+    columns = [
+        first + stride * index
+        for (_, first, stride), size in zip(parts, sizes, strict=True)
+        for index in range(size)
+    ]
+    leading = tensors[0].shape[0]
+    fits = all(part.shape[0] == leading for part in tensors) and sorted(columns) == [*range(sum(sizes))]
+    _require(fits, "join", *(part.shape for part in tensors))
+    places = [(first, stride) for _, first, stride in parts]
+    return tensors[0].graph.record("join", tuple(tensors), (leading, sum(sizes)), places=places)
 
 
 def times(x: Tensor, factors: Tensor) -> Tensor:

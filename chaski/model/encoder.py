@@ -31,7 +31,7 @@ class EncoderProgram:
 
     def encode(self, image: Image) -> npt.NDArray[np.float32]:
         """The rows of an image (num_rows, row_size), a copy. Nothing else may be computed meanwhile."""
-        values = {**image.arrays, **_Patches.inputs(self._num_patches(image))}
+        values = {**_Patches.inputs(self._num_patches(image)), **image.arrays}
         for name, value in values.items():
             self._plan.inputs[name][: len(value)] = value
         sizes = {dim: len(values[name]) for name, dim in self._dims.items()}

@@ -13,15 +13,15 @@ from chaski.ml.graph import Tensor
 __all__ = ["Batch", "Encoded", "ImageRows", "Inputs"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """What an encoder made of an image: how many rows, and the position of the token that stands for it."""
+    """What an encoder made of an image, and the position of the token that stands for it.
+
+    rows: (n, size) float32.
+    """
 
     position: int
-    num_rows: int
-
-    def moved_down(self, distance: int) -> Encoded:
-        return Encoded(self.position - distance, self.num_rows)
+    rows: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Batch:
     `rows` (n, size) float32 are what an encoder made of images; they stand in place of the embeddings of the
     tokens whose indices `places` (n,) lists. None is no images.
 
-    `encoded` is the image that comes with the batch, for layers that attend to images only.
+    `encoded` is the image that comes with the batch, for layers that attend to images only. Tokens before
+    it, if there are any, are the first of their sequence.
     """
 
     tokens: npt.NDArray[np.int32]

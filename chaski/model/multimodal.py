@@ -24,13 +24,16 @@ _DIGEST_BYTES = 16
 class Image:
     """An image as an encoder takes it: `arrays` are the inputs that `encode_multimodal` declares, by name.
 
-    `num_rows` is how many rows the encoder makes of it. Images with the same content have the same `digest`,
+    `num_rows` is how many rows the encoder makes of it. They stand in place of as many embeddings; or, where
+    there is a `token`, that token stands for the image, and layers with an encoder cache attend to its rows:
+    then the layout has one row. Images with the same content have the same `digest`,
     and no others.
     """
 
     arrays: Mapping[str, npt.NDArray[Any]]
     num_rows: int
     layout: Layout
+    token: int | None = None
     digest: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.kvcache import Cache
+from chaski.kvcache import Cache, Encoder
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.model.input import Batch, ImageRows, Inputs
@@ -31,7 +31,8 @@ class Program:
         graph = Graph()
         tokens, outputs = Dim("tokens", max_tokens), Dim("outputs", max_outputs)
         vision = vision_of(model)
-        self._row_size = None if vision is None else vision.shape.row_size
+        takes_rows = vision is not None and not any(isinstance(k, Encoder) for k in model.layer_kinds())
+        self._row_size = vision.shape.row_size if vision is not None and takes_rows else None
         self._no_rows = np.zeros((0, self._row_size or 0), np.float32)
         inputs = Inputs(
             tokens=graph.input("tokens", (tokens,), DType.I32),

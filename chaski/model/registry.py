@@ -24,6 +24,7 @@ ARCHITECTURES = {
     "llama": "llama",
     "llama4": "llama4",
     "mistral3": "mistral3",
+    "mllama": "mllama.text",
     "nomic-bert": "nomicbert",
     "qwen2": "qwen2",
     "qwen3": "qwen3",

@@ -17,7 +17,7 @@ from chaski.model.encoder import EncoderProgram
 from chaski.model.multimodal import EncoderShape, Image
 from chaski.runner.groups import Groups
 
-__all__ = ["EncodedImages", "ImageRun", "Images", "entries", "moved_down", "rows_in", "whole"]
+__all__ = ["EncodedImages", "ImageRun", "Images", "attended_in", "entries", "moved_down", "rows_in", "whole"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -58,6 +58,11 @@ def rows_in(images: Images, positions: range) -> Iterator[ImageRun]:
         part = run.within(positions)
         if part is not None:
             yield part
+
+
+def attended_in(images: Images, positions: range) -> ImageRun | None:
+    """The first image at `positions` that a token stands for and layers attend to."""
+    return next((run for run in rows_in(images, positions) if run.image.token is not None), None)
 
 
 def whole(images: Images) -> Groups:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from chaski.errors import ChaskiError
 from chaski.runner.events import Event, Outputs
 from chaski.runner.groups import Groups, not_inside
-from chaski.runner.images import Images
+from chaski.runner.images import Images, attended_in
 from chaski.runner.slots import Slot
 
 __all__ = ["Sequence"]
@@ -58,9 +58,14 @@ class Sequence(ABC):
         return len(self.tokens) - len(self.slot.tokens)
 
     def share(self, max_tokens: int, max_outputs: int) -> int:
-        """How many tokens it computes next, where there is room for so many tokens and outputs."""
+        """How many tokens it computes next, where there is room for so many tokens and outputs.
+
+        An image that layers attend to begins a batch: tokens before it see another one.
+        """
         begin = len(self.slot.tokens)
-        count = not_inside(begin + min(self.num_pending, max_tokens), self.groups) - begin
+        end = begin + min(self.num_pending, max_tokens)
+        ahead = attended_in(self.images, range(begin + 1, end))
+        count = not_inside(end if ahead is None else ahead.positions.start, self.groups) - begin
         return count if self.num_outputs(count) <= max_outputs else 0
 
     def num_outputs(self, count: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.model.input import Batch
+from chaski.model.input import Batch, Encoded
 from chaski.model.program import Program
 from chaski.runner.images import EncodedImages, ImageRun, rows_in
 from chaski.runner.sequence import Sequence
@@ -41,9 +41,12 @@ class Step:
         every = list(chain.from_iterable(tokens))
         if self.images:
             assert encoded is not None
-            assert self.batch.rows is not None
-            encoded.fill(self.batch.rows, self.images)
-            every = [max(token, 0) for token in every]
+            if self.batch.encoded is not None:
+                self.batch.encoded.rows[:] = encoded.rows(self.images[0].image)
+            elif self.batch.rows is not None:
+                encoded.fill(self.batch.rows, self.images)
+            stand_in = self.images[0].image.token or 0
+            every = [token if token >= 0 else stand_in for token in every]
         self.batch.tokens[:] = every
         return tokens
 
@@ -77,6 +80,7 @@ def prepare_step(
         for run in rows_in(sequence.images, range(begin, begin + count)):
             places += range(run.positions.start + offset, run.positions.stop + offset)
             images.append(run)
+    attended = next((run for run in images if run.image.token is not None), None)
     has_groups = any(sequence.groups for sequence, _ in shares)
     batch = Batch(
         np.zeros(len(positions), np.int32),
@@ -84,10 +88,15 @@ def prepare_step(
         np.array(sequences, np.int32),
         np.array(outputs, np.int32),
         ends=np.array(ends, np.int32) if has_groups else None,
-        rows=_room(len(places), encoded) if images else None,
-        places=np.array(places, np.int32) if images else None,
+        rows=_room(len(places), encoded) if images and attended is None else None,
+        places=np.array(places, np.int32) if images and attended is None else None,
+        encoded=None if attended is None else _attended(attended, encoded),
     )
     return Step(shares, num_outputs, images, batch, program.prepare(batch))
+
+
+def _attended(run: ImageRun, encoded: EncodedImages | None) -> Encoded:
+    return Encoded(run.positions.start, _room(run.image.num_rows, encoded))
 
 
 def _room(count: int, encoded: EncodedImages | None) -> npt.NDArray[np.float32]:

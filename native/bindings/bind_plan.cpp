@@ -197,6 +197,15 @@ class PlanBuilder {
             barrier);
     }
 
+    void put_columns(int dim, std::int64_t width, std::int64_t target_width, std::int64_t first,
+                     std::int64_t stride, std::size_t x, std::size_t y, bool barrier) {
+        require(width > 0 && first >= 0 && stride > 0 && first + (width - 1) * stride < target_width,
+                "put_columns: out of range");
+        add(std::make_unique<PutColumnsStep>(dim, width, target_width, first, stride,
+                                             in<float>(x, dim, width), in<float>(y, dim, target_width)),
+            barrier);
+    }
+
     void gelu(int dim, std::int64_t width, std::size_t x, std::size_t y, std::int64_t quantized,
               bool barrier) {
         map1(dim, width, x, y, quantized, barrier, ops_.gelu);
@@ -584,6 +593,8 @@ void bind_plan(nb::module_& m) {
              "x"_a, "y"_a, "barrier"_a)
         .def("columns", &PlanBuilder::columns, "dim"_a, "source_width"_a, "first"_a, "width"_a, "x"_a, "y"_a,
              "barrier"_a)
+        .def("put_columns", &PlanBuilder::put_columns, "dim"_a, "width"_a, "target_width"_a, "first"_a,
+             "stride"_a, "x"_a, "y"_a, "barrier"_a)
         .def("gelu", &PlanBuilder::gelu, "dim"_a, "width"_a, "x"_a, "y"_a, "quantized"_a, "barrier"_a)
         .def("gelu_tanh", &PlanBuilder::gelu_tanh, "dim"_a, "width"_a, "x"_a, "y"_a, "quantized"_a,
              "barrier"_a)

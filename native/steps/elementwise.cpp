@@ -85,6 +85,14 @@ void ColumnsStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::b
     }
 }
 
+void PutColumnsStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
+    for (std::int64_t i = begin; i < end; ++i) {
+        const float* x = x_ + i * width_;
+        float* y = y_ + i * target_width_ + first_;
+        for (std::int64_t j = 0; j < width_; ++j) y[j * stride_] = x[j];
+    }
+}
+
 void PositionScaleStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
     for (std::int64_t i = begin; i < end; ++i) {
         std::int64_t steps = (positions_[i] + offset_) / length_;

@@ -141,6 +141,29 @@ class ColumnsStep final : public RowStep {
     float* y_;
 };
 
+// Copies the elements of each row to the columns first, first + stride, ... of y.
+class PutColumnsStep final : public RowStep {
+   public:
+    PutColumnsStep(int dim, std::int64_t width, std::int64_t target_width, std::int64_t first,
+                   std::int64_t stride, const float* x, float* y)
+        : RowStep(dim),
+          width_(width),
+          target_width_(target_width),
+          first_(first),
+          stride_(stride),
+          x_(x),
+          y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const std::int64_t width_;
+    const std::int64_t target_width_;
+    const std::int64_t first_;
+    const std::int64_t stride_;
+    const float* x_;
+    float* y_;
+};
+
 // Each row times its own factor.
 class TimesStep final : public RowStep {
    public:

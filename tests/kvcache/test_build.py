@@ -29,7 +29,7 @@ TYPES = KVTypes(DType.F16, DType.Q8_0)
 FULL = Causal(KVShape(2, 32, 64))
 WIDE = Causal(KVShape(4, 32, 32))
 WINDOW = Causal(KVShape(1, 32, 32), Reach(window=8))
-IMAGE = Encoder(KVShape(2, 32, 32), max_rows=24)
+IMAGE = Encoder(KVShape(2, 32, 32), max_rows=24, row_size=8)
 CONV = Recurrent((StateShape(2, 40),), Checkpoints(count=3))
 DELTA = Recurrent((StateShape(3, 16), StateShape(1, 64)), Checkpoints(count=3))
 

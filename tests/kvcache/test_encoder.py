@@ -17,7 +17,11 @@ F32 = KVTypes(DType.F32, DType.F32)
 
 
 def make(sequences: int = 1) -> EncoderCache:
-    return EncoderCache(ReferenceBackend(), [KVShape(1, 2, 2)], 6, sequences, F32)
+    return EncoderCache(ReferenceBackend(), [KVShape(1, 2, 2)], 6, 3, sequences, F32)
+
+
+def image(position: int, num_rows: int) -> Encoded:
+    return Encoded(position, np.full((num_rows, 3), position, np.float32))
 
 
 def batch(begin: int, end: int, encoded: Encoded | None = None) -> Batch:
@@ -30,23 +34,47 @@ def visible(
 ) -> tuple[int, list[int]]:
     """How many rows a batch stores, and how many each of its tokens sees."""
     inputs = cache.start_forward(batch(begin, end, encoded))
-    history = inputs["history"].tolist()
-    assert history in ([0], list(range(1, 1 + len(history))))
-    assert inputs["rows"].tolist() in ([], history)
-    assert all(span == [0, len(history), 0] for span in inputs["spans"].tolist())
-    return len(inputs["rows"]), [0 if history == [0] else len(history)] * len(inputs["spans"])
+    assert inputs["rows"].tolist() == list(range(len(inputs["encoded"])))
+    assert inputs["history"].tolist() == list(range(len(inputs["history"])))
+    seen = [0] * (end - begin)
+    for token, (first, last, position) in zip(inputs["seeing"], inputs["spans"], strict=True):
+        assert (first, last, position) == (0, len(inputs["history"]), 0)
+        seen[token] = int(last)
+    return len(inputs["rows"]), seen
 
 
-def test_all_tokens_see_the_last_image() -> None:
+def test_tokens_see_the_last_image_before_them() -> None:
     cache = make()
     assert visible(cache, 0, 2) == (0, [0, 0])
-    assert not cache.is_filled
-    assert visible(cache, 2, 5, Encoded(3, 4)) == (4, [4, 4, 4])
+    assert visible(cache, 2, 5, image(3, 4)) == (4, [0, 4, 4])
     assert visible(cache, 5, 6) == (0, [4])
-    assert cache.is_filled
-    assert visible(cache, 6, 7, Encoded(6, 2)) == (2, [2])
-    assert visible(cache, 7, 8) == (0, [2])
-    assert cache.length(0) == 8
+    assert visible(cache, 6, 8, image(6, 2)) == (2, [2, 2])
+    assert visible(cache, 8, 9) == (0, [2])
+    assert cache.length(0) == 9
+
+
+def test_an_image_that_others_before_it_in_the_batch_would_lose_is_a_mistake() -> None:
+    cache = make()
+    visible(cache, 0, 2, image(0, 4))
+    with pytest.raises(AssertionError, match="middle of a batch"):
+        cache.start_forward(batch(2, 4, image(3, 4)))
+
+
+def test_where_the_image_is_gone_nothing_can_be_resumed() -> None:
+    cache = make()
+    visible(cache, 0, 4, image(2, 4))
+    visible(cache, 4, 9, image(4, 2))
+    visible(cache, 9, 12, image(9, 1))
+    resumable = [cache.resumable(0, position) for position in range(13)]
+    assert resumable == [0, 1, 2, 2, 2, 2, 2, 2, 2, 2, 10, 11, 12]
+    assert [cache.can_resume(0, position) for position in (2, 3, 9, 10)] == [True, False, False, True]
+    cache.remove(0, 0, 1)
+    assert [cache.resumable(0, position) for position in (1, 2, 8, 9)] == [1, 1, 1, 9]
+    cache.remove(0, 8)
+    assert cache.length(0) == 1
+    assert visible(cache, 1, 3) == (0, [0, 0])
+    assert visible(cache, 3, 4, image(3, 5)) == (5, [5])
+    assert [cache.resumable(0, position) for position in range(5)] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +91,7 @@ def test_all_tokens_see_the_last_image() -> None:
 )
 def test_an_image_goes_with_its_token(begin: int, end: int | None, is_kept: bool) -> None:
     cache = make()
-    visible(cache, 0, 8, Encoded(3, 5))
+    visible(cache, 0, 8, image(3, 5))
     cache.remove(0, begin, end)
     length = cache.length(0)
     assert length == 8 - (8 if end is None else end) + begin
@@ -72,19 +100,19 @@ def test_an_image_goes_with_its_token(begin: int, end: int | None, is_kept: bool
 
 def test_an_image_moves_with_its_token() -> None:
     cache = make()
-    visible(cache, 0, 8, Encoded(3, 5))
+    visible(cache, 0, 8, image(3, 5))
     cache.remove(0, 0, 2)  # it is at 1 now
     cache.remove(0, 2, 4)
-    assert cache.is_filled
+    assert visible(cache, 4, 5) == (0, [5])
     cache.remove(0, 1, 2)
-    assert not cache.is_filled
+    assert visible(cache, 4, 5) == (0, [0])
 
 
 def test_a_batch_that_is_taken_back_leaves_the_image_before_it() -> None:
     cache = make()
-    visible(cache, 0, 2, Encoded(1, 3))
-    cache.start_forward(batch(2, 4, Encoded(3, 6)))
-    cache.undo_forward(batch(2, 4, Encoded(3, 6)))
+    visible(cache, 0, 2, image(1, 3))
+    cache.start_forward(batch(2, 4, image(2, 6)))
+    cache.undo_forward(batch(2, 4, image(2, 6)))
     assert visible(cache, 2, 3) == (0, [3])
 
 
@@ -105,32 +133,42 @@ def test_any_position_can_be_resumed() -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_without_an_image_attention_gives_zeros(backend: str) -> None:
+def test_attention_to_what_came_with_an_earlier_batch(backend: str) -> None:
     opened = open_backend(backend, BackendOptions(threads=1))
-    dtype = opened.default_kv_dtype
-    cache = EncoderCache(opened, [KVShape(2, 32, 32)], 6, 1, KVTypes(dtype, dtype))
+    cache = EncoderCache(opened, [KVShape(2, 32, 32)], 6, 64, 1, F32)
     graph = Graph()
     tokens = graph.input("tokens", (Dim("tokens", 8),), DType.I32)
     (face,) = cache.record(graph, Dim("tokens", 8))
-    # Any numbers will do for queries, keys and values: angles of positions.
-    q, kv = (
-        ops.rope_table(ids, Rope(np.linspace(1, 2, 32, dtype=np.float32))) for ids in (tokens, face.rows)
-    )
-    y = ops.attention(q.reshape(2, 32), *face.update(kv.reshape(2, 32), kv.reshape(2, 32)), scale=0.2)
-    graph.output("y", y.reshape(64))
+    # Any numbers will do for queries: angles of positions.
+    q = ops.rope_table(tokens, Rope(np.linspace(1, 2, 32, dtype=np.float32))).reshape(64)
+    kv = face.encoded.reshape(2, 32)
+    y = ops.attention(q.rows(face.seeing).reshape(2, 32), *face.update(kv, kv), scale=0.2)
+    graph.output("y", ops.put_rows(q, y.reshape(64), face.seeing))
     plan = opened.compile(graph)
+    rows = np.random.default_rng(1).standard_normal((5, 2, 32)).astype(np.float32)
 
     def run(batch: Batch) -> npt.NDArray[np.float32]:
         inputs = {"tokens": batch.tokens, **cache.start_forward(batch)}
         for name, value in inputs.items():
             plan.inputs[name][: len(value)] = value
-        plan.run({name: len(inputs[name]) for name in ("tokens", "rows", "history")})
+        plan.run({name: len(inputs[name]) for name in ("tokens", "rows", "history", "seeing")})
         return plan.output("y").copy()
 
-    assert not run(batch(0, 3)).any()
-    with_image = run(batch(3, 5, Encoded(4, 5)))
-    assert with_image.all()
-    later = run(batch(5, 6))
-    assert later.all()
+    def expected(position: int, num_rows: int) -> npt.NDArray[np.float32]:
+        angles = np.float32(position) * np.linspace(1, 2, 32, dtype=np.float32)
+        q, kv = np.stack([np.cos(angles), np.sin(angles)]), rows[:num_rows]
+        if not num_rows:
+            return q.ravel()
+        weights = np.exp(0.2 * np.einsum("hd,nhd->hn", q, kv))
+        return np.einsum("hn,nhd->hd", weights / weights.sum(axis=1, keepdims=True), kv).ravel()
+
+    def check(found: npt.NDArray[np.float32], first: int, num_rows: list[int]) -> None:
+        wanted = [expected(first + index, count) for index, count in enumerate(num_rows)]
+        np.testing.assert_allclose(found, wanted, atol=2e-6)
+
+    check(run(batch(0, 3)), 0, [0, 0, 0])
+    check(run(batch(3, 6, Encoded(4, rows.reshape(5, 64)))), 3, [0, 5, 5])
+    check(run(batch(6, 7)), 6, [5])
+    check(run(batch(7, 9, Encoded(7, rows[:2].reshape(2, 64)))), 7, [2, 2])
     cache.remove(0, 4)
-    assert not run(batch(4, 6)).any()
+    check(run(batch(4, 6)), 4, [0, 0])

@@ -255,6 +255,28 @@ def test_product_with_a_matrix_as_it_is(tmp_path: Path, isa: str, columns: int) 
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-5)
 
 
+def test_columns_side_by_side_and_in_turn(tmp_path: Path, isa: str) -> None:
+    arrays = {"table": uniform(11, 4 * 7)}
+
+    def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
+        x = ops.embedding(ids, w["table"])
+        a, b, c, d = (ops.columns(x, 7 * i, 7) for i in range(4))
+        return ops.join([(a, 21, 1), (b, 2, 3), (c, 0, 3), (d, 1, 3)])
+
+    expected, found = results(tmp_path, arrays, record, 9, isa)
+    np.testing.assert_array_equal(found, expected)
+    a, b, c, d = arrays["table"].reshape(11, 4, 7).swapaxes(0, 1)
+    rows = np.concatenate([np.stack([c, d, b], axis=-1).reshape(11, 21), a], axis=1)
+    assert all((rows == row).all(axis=1).any() for row in found)
+
+
+@pytest.mark.parametrize("places", [[(0, 1), (1, 1)], [(0, 1), (3, 1)], [(0, 2), (1, 1)]])
+def test_columns_that_overlap_or_leave_gaps_are_refused(places: list[tuple[int, int]]) -> None:
+    x = Graph().input("x", (Dim("tokens", 2), 2), DType.F32)
+    with pytest.raises(ValueError, match="join"):
+        ops.join([(x, first, stride) for first, stride in places])
+
+
 @pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize(("heads", "size", "dims"), [(1, 2, 2), (3, 10, 6), (4, 64, 64)])
 def test_rope(tmp_path: Path, isa: str, heads: int, size: int, dims: int, halves: bool) -> None:

@@ -18,16 +18,19 @@ from chaski.errors import TokenizerError, UnsupportedError
 __all__ = ["tokenizer_metadata"]
 
 
-def tokenizer_metadata(folder: Path, config: Config, pre_tokenizers: Mapping[str, str]) -> Metadata:
+def tokenizer_metadata(
+    folder: Path, config: Config, pre_tokenizers: Mapping[str, str], num_extra: int = 0
+) -> Metadata:
     """The `tokenizer.*` keys for the tokenizer in `folder`.
 
-    config: the model's. pre_tokenizers: names that the family has for some. Raises TokenizerError for files
-    that are malformed or do not fit the model, UnsupportedError for kinds that GGUF cannot say.
+    config: the model's. pre_tokenizers: names that the family has for some. num_extra: tokens behind the
+    vocabulary. Raises TokenizerError for files that are malformed or do not fit the model, UnsupportedError
+    for kinds that GGUF cannot say.
     """
     files = read_files(folder, config)
     if not files.tokenizer.values and not files.sentencepiece.exists():
         raise TokenizerError(f"{folder}: no tokenizer: neither tokenizer.json nor tokenizer.model is there")
-    tokens = TokenList(files.tokenizer.path, config.get("vocab_size", int))
+    tokens = TokenList(files.tokenizer.path, config.get("vocab_size", int) + num_extra)
     entries = _vocabulary(files, tokens, pre_tokenizers)
     return entries | special_metadata(files, tokens.ids())
 

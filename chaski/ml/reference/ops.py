@@ -130,6 +130,13 @@ def columns(x: F32, *, first: int, count: int) -> F32:
     return x[:, first : first + count]
 
 
+def join(*parts: F32, places: Sequence[tuple[int, int]]) -> F32:
+    y = np.empty((len(parts[0]), sum(part.shape[1] for part in parts)), np.float32)
+    for part, (first, stride) in zip(parts, places, strict=True):
+        y[:, first : first + stride * part.shape[1] : stride] = part
+    return y
+
+
 def times(x: F32, factors: F32) -> F32:
     return x * factors.reshape(-1, *[1] * (x.ndim - 1))
 
@@ -274,6 +281,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         multiply,
         add_vector,
         columns,
+        join,
         rows,
         rms_norm,
         layer_norm,

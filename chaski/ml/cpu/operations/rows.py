@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaski.ml.cpu.lowering import Buffer, Lowering, width
 from chaski.ml.graph import Tensor, Weight
 
-__all__ = ["average_rows", "columns", "embedding", "input", "put_rows", "reshape", "rows", "unfold"]
+__all__ = ["average_rows", "columns", "embedding", "input", "join", "put_rows", "reshape", "rows", "unfold"]
 
 
 def input(lowering: Lowering, node: Tensor) -> None:
@@ -48,6 +48,23 @@ def rows(lowering: Lowering, node: Tensor, x: Tensor, indices: Tensor) -> None:
 
 def columns(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     _copy(lowering, node, x, lowering.new(node), node.attributes["first"])
+
+
+def join(lowering: Lowering, node: Tensor, *parts: Tensor) -> None:
+    y = lowering.new(node)
+    for part, (first, stride) in zip(parts, node.attributes["places"], strict=True):
+        lowering.call(
+            "put_columns",
+            (lowering.buffer(part),),
+            (y,),
+            dim=lowering.dim(node),
+            width=width(part),
+            target_width=width(node),
+            first=first,
+            stride=stride,
+            x=lowering.buffer(part),
+            y=y,
+        )
 
 
 def put_rows(lowering: Lowering, node: Tensor, x: Tensor, rows: Tensor, places: Tensor) -> None:

@@ -17,6 +17,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
     "embedding": rows.embedding,
     "rows": rows.rows,
     "columns": rows.columns,
+    "join": rows.join,
     "put_rows": rows.put_rows,
     "average_rows": rows.average_rows,
     "unfold": rows.unfold,

@@ -1,0 +1,130 @@
+"""The vision model. Its gates are stored opened: as tanh of what the checkpoint has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaski.convert.config import Config
+from chaski.convert.metadata import Metadata
+from chaski.convert.tensors import Mapped, Planned, Shape, Sources
+from chaski.formats.quant import QuantType
+from chaski.formats.quantize import quantize
+from chaski.formats.safetensors import widen
+
+__all__ = ["metadata", "projector", "tensors"]
+
+
+def metadata(vision: Config) -> Metadata:
+    vision.expect("hidden_act", "gelu")
+    tiles = vision.get("max_num_tiles", int)
+    # Readers number the grids of tiles in this order.
+    vision.expect("supported_aspect_ratios", [list(grid) for grid in _grids(tiles)])
+    return {
+        "block_count": vision.get("num_hidden_layers", int),
+        "global.block_count": vision.get("num_global_layers", int),
+        "intermediate_layers_indices": np.array(vision.list("intermediate_layers_indices"), np.int32),
+        "embedding_length": vision.get("hidden_size", int),
+        "feed_forward_length": vision.get("intermediate_size", int),
+        "attention.head_count": vision.get("attention_heads", int),
+        "attention.layer_norm_epsilon": vision.get("norm_eps", float),
+        "image_size": vision.get("image_size", int),
+        "patch_size": vision.get("patch_size", int),
+        "max_num_tiles": tiles,
+        "num_channels": vision.get("num_channels", int),
+    }
+
+
+def _grids(tiles: int) -> list[tuple[int, int]]:
+    """How up to so many tiles can lie: rows and columns."""
+    sides = range(1, tiles + 1)
+    return [(rows, columns) for rows in sides for columns in sides if rows * columns <= tiles]
+
+
+def tensors(vision: Config) -> Iterator[Planned]:
+    yield from _embeddings(vision)
+    for source, name, count, is_gated in (
+        ("transformer.layers", "v.blk", vision.get("num_hidden_layers", int), False),
+        ("global_transformer.layers", "v.global.blk", vision.get("num_global_layers", int), True),
+    ):
+        for layer in range(count):
+            yield from _layer(vision, f"{name}.{layer}", f"vision_model.{source}.{layer}", is_gated)
+
+
+def projector(vision: Config, text_size: int) -> Iterator[Planned]:
+    parts = 1 + len(vision.list("intermediate_layers_indices"))
+    shape = (text_size, parts * vision.get("hidden_size", int))
+    yield Mapped("mm.0.weight", shape, ("multi_modal_projector.weight",))
+    yield Mapped("mm.0.bias", (text_size,), ("multi_modal_projector.bias",))
+
+
+def _embeddings(vision: Config) -> Iterator[Planned]:
+    hidden, tiles = vision.get("hidden_size", int), vision.get("max_num_tiles", int)
+    patch, channels = vision.get("patch_size", int), vision.get("num_channels", int)
+    positions = (vision.get("image_size", int) // patch) ** 2 + 1
+    grids = 1 + len(_grids(tiles))  # the first is that of no image
+    for name, source, shape in (
+        ("class_embd", "class_embedding", (hidden,)),
+        ("patch_embd.weight", "patch_embedding.weight", (hidden, channels, patch, patch)),
+        ("position_embd.weight", "gated_positional_embedding.embedding", (positions, hidden)),
+        (
+            "tile_position_embd.weight",
+            "gated_positional_embedding.tile_embedding.weight",
+            (grids, tiles * positions * hidden),
+        ),
+    ):
+        yield Mapped(f"v.{name}", shape, (f"vision_model.{source}",))
+    yield _Gate("v.position_embd.gate", "vision_model.gated_positional_embedding.gate", is_closed=True)
+    yield _Gate("v.tile_position_embd.gate", "vision_model.gated_positional_embedding.gate")
+    for side in ("pre", "post"):
+        yield from _pairs("v", "vision_model", {f"{side}_ln": (f"layernorm_{side}", (hidden,))})
+        name, source = f"v.{side}_tile_position_embd", f"vision_model.{side}_tile_positional_embedding"
+        yield Mapped(f"{name}.weight", (grids, tiles * hidden), (f"{source}.embedding.weight",))
+        yield _Gate(f"{name}.gate", f"{source}.gate")
+
+
+def _layer(vision: Config, name: str, source: str, is_gated: bool) -> Iterator[Planned]:
+    hidden, inner = vision.get("hidden_size", int), vision.get("intermediate_size", int)
+    for part, letter in (("q", "q"), ("k", "k"), ("v", "v"), ("output", "o")):
+        weight = f"{source}.self_attn.{letter}_proj.weight"
+        yield Mapped(f"{name}.attn_{part}.weight", (hidden, hidden), (weight,))
+    modules = {
+        "attn_norm": ("input_layernorm", (hidden,)),
+        "ffn_norm": ("post_attention_layernorm", (hidden,)),
+        "ffn_up": ("mlp.fc1", (inner, hidden)),
+        "ffn_down": ("mlp.fc2", (hidden, inner)),
+    }
+    yield from _pairs(name, source, modules)
+    if is_gated:
+        for part in ("attn", "ffn"):
+            yield _Gate(f"{name}.{part}_gate", f"{source}.gate_{part}")
+
+
+def _pairs(name: str, source: str, modules: Mapping[str, tuple[str, Shape]]) -> Iterator[Planned]:
+    """Weights of that shape and their biases."""
+    for part, (module, shape) in modules.items():
+        yield Mapped(f"{name}.{part}.weight", shape, (f"{source}.{module}.weight",))
+        yield Mapped(f"{name}.{part}.bias", shape[:1], (f"{source}.{module}.bias",))
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """How far a gate is open, or with `is_closed` what is left of it."""
+
+    name: str
+    source: str
+    is_closed: bool = False
+
+    shape = (1,)
+    packed = QuantType.F32
+
+    @property
+    def sources(self) -> Mapping[str, Shape]:
+        return {self.source: self.shape}
+
+    def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
+        opened = np.tanh(widen(sources[self.source].data, sources[self.source].dtype))
+        yield quantize(1 - opened if self.is_closed else opened, type)

@@ -1,0 +1,109 @@
+"""The text model: layers of Llama, and between them some that attend to the last image before a token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from chaski.errors import ModelError
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Causal, Encoder, EncoderLayer, KVShape, LayerKind
+from chaski.ml import ops
+from chaski.ml.graph import Rope, Tensor, Weight
+from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, RopeFactors, SwiGLU, attention
+from chaski.model.arch import llama
+from chaski.model.arch.mllama.vision import Vision
+from chaski.model.config import DecoderConfig
+from chaski.model.decoder import Decoder
+from chaski.model.input import Inputs
+
+
+class CrossAttention(Module):
+    """Queries are of the text, keys and values of the image; neither is turned."""
+
+    inline = True
+
+    def __init__(self, config: DecoderConfig) -> None:
+        self._config = config
+        self.cross_attn_q_proj = Linear(config.hidden_size, config.num_heads * config.head_size)
+        self.cross_attn_q_norm = RMSNorm(config.head_size, config.eps)
+        self.cross_attn_k_proj = Linear(config.hidden_size, config.num_kv_heads * config.head_size)
+        self.cross_attn_k_norm = RMSNorm(config.head_size, config.eps)
+        self.cross_attn_v_proj = Linear(config.hidden_size, config.num_kv_heads * config.value_size)
+        self.cross_attn_o_proj = Linear(config.num_heads * config.value_size, config.hidden_size)
+
+    def __call__(self, x: Tensor, image: EncoderLayer) -> Tensor:
+        c = self._config
+        q = self.cross_attn_q_norm(self.cross_attn_q_proj(x).reshape(c.num_heads, c.head_size))
+        k = self.cross_attn_k_proj(image.encoded).reshape(c.num_kv_heads, c.head_size)
+        v = self.cross_attn_v_proj(image.encoded).reshape(c.num_kv_heads, c.value_size)
+        attended = attention(q, self.cross_attn_k_norm(k), v, image, scale=c.head_size**-0.5)
+        return self.cross_attn_o_proj(attended)
+
+
+class CrossLayer(Module):
+    """Both blocks come in through a gate. Tokens that stand before any image go past the layer."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.attn = CrossAttention(config)
+        self.cross_attn_attn_gate = Weight((1,), host=True)
+        self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.ffn = SwiGLU(config.hidden_size, config.ffn_size)
+        self.cross_attn_mlp_gate = Weight((1,), host=True)
+
+    def __call__(self, x: Tensor, image: EncoderLayer) -> Tensor:
+        y = x.rows(image.seeing)
+        y = y + self.attn(self.attn_norm(y), image) * _opened(self.cross_attn_attn_gate)
+        y = y + self.ffn(self.ffn_norm(y)) * _opened(self.cross_attn_mlp_gate)
+        return ops.put_rows(x, y, image.seeing)
+
+
+class Model(Decoder):
+    def __init__(self, file: GGUFFile) -> None:
+        config = DecoderConfig.read(file)
+        # Tokens that stand for images, of which the first is used, have embeddings and no logits.
+        super().__init__(replace(config, vocab_size=_num_logits(file)))
+        self.token_embd = Embedding(config.vocab_size, config.hidden_size)
+        crossing = {int(index) for index in file.get("mllama.attention.cross_attention_layers", list[int])}
+        self.blk: list[llama.Layer | CrossLayer] = [
+            CrossLayer(config) if index in crossing else llama.Layer(config)
+            for index in range(config.num_layers)
+        ]
+        self.rope_freqs = RopeFactors(config.rope.dims)
+        self.vision = Vision(file, config.hidden_size, token=self.config.vocab_size)
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        c = self.config
+        causal = Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope()))
+        image = Encoder(
+            KVShape(c.num_kv_heads, c.head_size, c.value_size), self.vision.shape.max_rows, c.hidden_size
+        )
+        return [image if isinstance(layer, CrossLayer) else causal for layer in self.blk]
+
+    def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
+        table = ops.rope_table(inputs.positions, self._rope())
+        turns = llama.Turns(table, table)
+        x = self.token_embd(inputs.tokens)
+        for layer, cache in zip(self.blk, caches, strict=True):
+            if isinstance(layer, CrossLayer):
+                x = layer(x, cache)
+            else:
+                x = layer(x, turns, cache, inputs.outputs if layer is self.blk[-1] else None)
+        return self.head(x.rows(inputs.outputs) if isinstance(self.blk[-1], CrossLayer) else x)
+
+    def _rope(self) -> Rope:
+        return self.config.rope.rope(factors=self.rope_freqs.weight.array)
+
+
+def _opened(gate: Weight) -> float:
+    assert gate.array is not None
+    return math.tanh(float(gate.array[0]))
+
+
+def _num_logits(file: GGUFFile) -> int:
+    if "output.weight" not in file.tensors:
+        raise ModelError(f"{file.path}: tensor output.weight is missing")
+    return file.tensors["output.weight"].shape[0]

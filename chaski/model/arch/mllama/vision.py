@@ -1,0 +1,206 @@
+"""The vision model: patches of up to four tiles, which all look at each other, twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import KVShape, LayerCache
+from chaski.ml import ops
+from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
+from chaski.ml.nn import LayerNorm, Linear, Module, attention
+from chaski.model.arch.mllama.image import Tiling, read_image
+from chaski.model.multimodal import EncoderShape, Image
+
+_FIRST_NORM_EPS = 1e-5  # of the norms around the layers, which no configuration says
+
+
+@dataclass(frozen=True, slots=True)
+class VisionConfig:
+    """`taken` are the layers before which states are taken for the projector, besides the last ones."""
+
+    tiling: Tiling
+    hidden_size: int
+    ffn_size: int
+    num_layers: int
+    num_global_layers: int
+    num_heads: int
+    eps: float
+    taken: tuple[int, ...]
+
+    @classmethod
+    def read(cls, file: GGUFFile) -> VisionConfig:
+        prefix = "mllama.vision"
+        return cls(
+            tiling=Tiling.read(file),
+            hidden_size=file.get(f"{prefix}.embedding_length", int),
+            ffn_size=file.get(f"{prefix}.feed_forward_length", int),
+            num_layers=file.get(f"{prefix}.block_count", int),
+            num_global_layers=file.get(f"{prefix}.global.block_count", int),
+            num_heads=file.get(f"{prefix}.attention.head_count", int),
+            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
+            taken=tuple(file.get(f"{prefix}.intermediate_layers_indices", list[int]).tolist()),
+        )
+
+
+class Attention(Module):
+    inline = True
+
+    def __init__(self, config: VisionConfig) -> None:
+        self._heads, size = config.num_heads, config.hidden_size
+        self._head_size = size // config.num_heads
+        self.attn_q, self.attn_k, self.attn_v, self.attn_output = (Linear(size, size) for _ in range(4))
+
+    def __call__(self, x: Tensor, history: LayerCache) -> Tensor:
+        q, k, v = (
+            part(x).reshape(self._heads, self._head_size) for part in (self.attn_q, self.attn_k, self.attn_v)
+        )
+        return self.attn_output(attention(q, k, v, history, scale=self._head_size**-0.5))
+
+
+class FeedForward(Module):
+    inline = True
+
+    def __init__(self, config: VisionConfig) -> None:
+        self.ffn_up = Linear(config.hidden_size, config.ffn_size)
+        self.ffn_down = Linear(config.ffn_size, config.hidden_size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.ffn_down(ops.gelu(self.ffn_up(x)))
+
+
+class Layer(Module):
+    def __init__(self, config: VisionConfig) -> None:
+        self.attn_norm = LayerNorm(config.hidden_size, config.eps)
+        self.attn = Attention(config)
+        self.ffn_norm = LayerNorm(config.hidden_size, config.eps)
+        self.ffn = FeedForward(config)
+
+    def __call__(self, x: Tensor, history: LayerCache) -> Tensor:
+        x = x + self.attn(self.attn_norm(x), history)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class GlobalLayer(Layer):
+    """Both blocks come in through a gate, which files have opened already."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__(config)
+        self.attn_gate = Weight((1,), host=True)
+        self.ffn_gate = Weight((1,), host=True)
+
+    def __call__(self, x: Tensor, history: LayerCache) -> Tensor:
+        x = x + self.attn(self.attn_norm(x), history) * _value(self.attn_gate)
+        return x + self.ffn(self.ffn_norm(x)) * _value(self.ffn_gate)
+
+
+class GatedEmbedding(Module):
+    """A table of which `rows` are one after the other in each of the file's `count` rows."""
+
+    def __init__(self, count: int, rows: int, size: int) -> None:
+        self.weight = Weight((count * rows, size), stored=(count, rows * size))
+        self.gate = Weight((1,), host=True)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return ops.embedding(ids, self.weight) * _value(self.gate)
+
+
+class Patches(Module):
+    """Squares of pixels to states."""
+
+    def __init__(self, size: int, pixels: int) -> None:
+        self.weight = Weight((size, 3 * pixels**2), stored=(size, 3, pixels, pixels))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight)
+
+
+class GlobalLayers(Module):
+    def __init__(self, config: VisionConfig) -> None:
+        self.blk = [GlobalLayer(config) for _ in range(config.num_global_layers)]
+
+
+class Tower(Module):
+    def __init__(self, config: VisionConfig) -> None:
+        size, tiling = config.hidden_size, config.tiling
+        grids, tiles = 1 + len(tiling.grids), tiling.max_tiles
+        self._taken = config.taken
+        self.patch_embd = Patches(size, tiling.patch_size)
+        self.class_embd = Weight((1, size), plain=True, stored=(size,))
+        self.position_embd = GatedEmbedding(tiling.positions, 1, size)
+        self.tile_position_embd = GatedEmbedding(grids, tiles * tiling.positions, size)
+        self.pre_tile_position_embd = GatedEmbedding(grids, tiles, size)
+        self.pre_ln = LayerNorm(size, _FIRST_NORM_EPS)
+        self.blk = [Layer(config) for _ in range(config.num_layers)]
+        self.post_ln = LayerNorm(size, _FIRST_NORM_EPS)
+        self.post_tile_position_embd = GatedEmbedding(grids, tiles, size)
+        setattr(self, "global", GlobalLayers(config))
+
+    def __call__(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+        """The last states, and those that are taken on the way -> (rows, size of all of them)."""
+        tile = graph.input("tile", (patches,), DType.I32)
+        x = self._embedded(graph, patches, tile)
+        taken = []
+        for index, layer in enumerate(self.blk):
+            if index in self._taken:
+                taken.append(x)
+            x = layer(x, history)
+        x = self.post_ln(x) + self.post_tile_position_embd(tile)
+        for layer in getattr(self, "global").blk:
+            x = layer(x, history)
+        kept = graph.input("kept", (rows,), DType.I32)
+        return _side_by_side(x.rows(kept), [state.rows(kept) for state in taken])
+
+    def _embedded(self, graph: Graph, patches: Dim, tile: Tensor) -> Tensor:
+        """Of each tile a row for its class, those of its patches, and zeros up to a multiple of eight."""
+        pixels = self.patch_embd.weight.shape[1]
+        position, tile_position = (
+            graph.input(name, (patches,), DType.I32) for name in ("position", "tile_position")
+        )
+        is_class, is_patch, is_position = (
+            graph.input(name, (patches, 1), DType.F32) for name in ("is_class", "is_patch", "is_position")
+        )
+        x = self.patch_embd(graph.input("pixels", (patches, pixels), DType.F32))
+        x = x + ops.times(self.pre_tile_position_embd(tile), is_patch)
+        x = x + ops.product(is_class, self.class_embd)
+        x = x + self.position_embd(position) + self.tile_position_embd(tile_position)
+        return ops.times(self.pre_ln(x), is_position)
+
+
+class Vision(Module):
+    """What a model has as `vision`; see `MultimodalProcessor`. `token` stands for an image in the text."""
+
+    inline = True
+    is_bidirectional = False
+
+    def __init__(self, file: GGUFFile, text_size: int, token: int) -> None:
+        self._config = config = VisionConfig.read(file)
+        self._token = token
+        self._text_size = text_size
+        self.v = Tower(config)
+        self.mm = [Linear((1 + len(config.taken)) * config.hidden_size, text_size)]
+
+    @property
+    def shape(self) -> EncoderShape:
+        c = self._config
+        head_size = c.hidden_size // c.num_heads
+        heads = KVShape(c.num_heads, head_size, head_size)
+        return EncoderShape(c.tiling.max_patches, c.tiling.max_rows, self._text_size, heads)
+
+    def read_image(self, data: bytes) -> Image:
+        return read_image(data, self._config.tiling, self._token)
+
+    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+        return self.mm[0](self.v(graph, patches, rows, history))
+
+
+def _value(gate: Weight) -> float:
+    assert gate.array is not None
+    return float(gate.array[0])
+
+
+def _side_by_side(last: Tensor, taken: list[Tensor]) -> Tensor:
+    """First the last states, then element by element those that were taken."""
+    size = last.shape[1]
+    assert isinstance(size, int)
+    return ops.join([(last, 0, 1), *((x, size + index, len(taken)) for index, x in enumerate(taken))])

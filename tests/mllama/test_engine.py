@@ -1,0 +1,81 @@
+"""Llama 3.2 Vision through the engine: texts with images, as users send them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.convert.convert import convert
+from chaski.errors import UnsupportedError
+from tests.mllama.prompts import TEXTS
+from tests.mllama.test_mllama import DATA, TOLERANCE, expected, png
+
+GREEDY: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 8}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("mllama") / "mllama.gguf"
+    convert(DATA, target, "F32")
+    return target
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> Iterator[chaski.LLM]:
+    with chaski.load(path, context=64, num_batch=12) as loaded:
+        yield loaded
+
+
+def fresh(path: Path, text: str, *names: str) -> chaski.Answer:
+    with chaski.load(path, context=64, threads=1) as alone:
+        return alone.generate(text, [png(name) for name in names], **GREEDY)
+
+
+def same(a: chaski.Answer, b: chaski.Answer) -> bool:
+    return (a.token_ids, a.logprobs) == (b.token_ids, b.logprobs)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("name", TEXTS)
+def test_logits_equal_those_of_transformers(name: str, backend: str, path: Path) -> None:
+    text, pictures = TEXTS[name]
+    with chaski.load(path, context=64, backend=backend) as loaded:
+        found = loaded.logits(text, [png(picture) for picture in pictures])
+    np.testing.assert_allclose(found, expected()[f"{name}.logits"], rtol=0, atol=TOLERANCE[backend])
+
+
+def test_the_prompt_cache_changes_nothing(path: Path, model: chaski.LLM) -> None:
+    text = "The runner[img-0] carries the message[img-1] over"
+    first = model.generate(text, [png("wide"), png("high")], **GREEDY)
+    again = model.generate(text, [png("wide"), png("high")], **GREEDY)
+    assert again.evaluated_tokens == 1
+    other = model.generate(text, [png("wide"), png("small")], **GREEDY)
+    # Rows of the first image are gone by then, so nothing behind it can be taken over.
+    assert other.cached_tokens == len(model.tokenize("The runner"))
+    shorter = model.generate("The runner[img-0] carries", [png("wide")], **GREEDY)
+    silent = model.generate("The runner carries", **GREEDY)
+    assert same(first, again)
+    assert same(first, fresh(path, text, "wide", "high"))
+    assert same(other, fresh(path, text, "wide", "small"))
+    assert same(shorter, fresh(path, "The runner[img-0] carries", "wide"))
+    assert same(silent, fresh(path, "The runner carries"))
+    assert len({answer.token_ids for answer in (first, other, shorter, silent)}) > 1
+
+
+def test_a_full_context_may_lose_the_image(path: Path, model: chaski.LLM) -> None:
+    answer = model.generate("The[img-0] runner", [png("high")], **{**GREEDY, "num_predict": 150})
+    assert len(answer.token_ids) == 150
+
+
+def test_an_image_alone_is_a_prompt(path: Path, model: chaski.LLM) -> None:
+    assert same(model.generate("", [png("large")], **GREEDY), fresh(path, "[img-0]", "large"))
+
+
+def test_one_sequence_at_a_time(path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"parallel = 2: .* use parallel = 1"):
+        chaski.load(path, context=64, parallel=2)

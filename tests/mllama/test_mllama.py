@@ -1,0 +1,201 @@
+"""Llama 3.2 Vision against transformers, and bit for bit however it is computed.
+
+The checkpoint and the expected numbers are made by tools/fixtures/make_mllama.py.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+
+from chaski.convert.convert import convert
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.requantize import requantize
+from chaski.kvcache import CacheSize, KVTypes, LayerCache, build_cache
+from chaski.ml import BackendOptions, open_backend
+from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.model.encoder import EncoderProgram
+from chaski.model.input import Batch, Encoded
+from chaski.model.multimodal import EncoderShape
+from chaski.model.program import Program
+from chaski.model.registry import build_model
+from chaski.model.weights import place_weights
+from tests.image.pictures import picture
+from tests.mllama.prompts import PROMPTS, SIZES
+
+DATA = Path(__file__).parents[1] / "data" / "mllama"
+F32 = NDArray[np.float32]
+TOLERANCE = {"reference": 1e-4, "cpu": 1e-3}
+
+on_both = pytest.mark.parametrize("backend", ["reference", "cpu"])
+
+
+@cache
+def expected() -> dict[str, Any]:
+    with np.load(DATA / "expected.npz") as arrays:
+        return dict(arrays)
+
+
+def png(name: str) -> bytes:
+    file = io.BytesIO()
+    PillowImage.fromarray(picture(*SIZES[name])).save(file, "png")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("mllama") / "mllama.gguf"
+    convert(DATA, target, "F32")
+    return target
+
+
+@pytest.fixture(scope="module", params=["as it is", "Q4_0"])
+def any_path(path: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file, and one whose matrices are quantized: their products are computed by other kernels."""
+    if request.param == "as it is":
+        return path
+    target = tmp_path_factory.mktemp("quantized") / "mllama.gguf"
+    with open_gguf(path) as file:
+        requantize(file, target, request.param)
+    return target
+
+
+class Runs:
+    """The model, and the encoder of images in front of it."""
+
+    def __init__(self, path: Path, backend: str = "cpu", threads: int = 2) -> None:
+        file = open_gguf(path)
+        model = build_model(file)
+        opened = open_backend(backend, BackendOptions(threads=threads))
+        place_weights(model, file, opened)
+        self.cache = build_cache(
+            opened, model.layer_kinds(), CacheSize(1, 64, 64), KVTypes(DType.F32, DType.F32)
+        )
+        self.vision = model.vision
+        self.program = Program(model, self.cache, opened, 64, 64)
+        self._encoder = EncoderProgram(self.vision, opened, DType.F32)
+        self._tower = EncoderProgram(Tower(self.vision), opened, DType.F32)
+        opened.load(lambda _: None)
+
+    def encode(self, name: str) -> F32:
+        return self._encoder.encode(self.vision.read_image(png(name)))
+
+    def states(self, name: str) -> F32:
+        return self._tower.encode(self.vision.read_image(png(name)))
+
+    def logits(self, prompt: str, most: int = 64) -> F32:
+        """At all positions that the cache does not hold yet; in batches of `most` tokens, or fewer."""
+        parts = PROMPTS[prompt]
+        begins = {0, *(index for index, part in enumerate(parts) if isinstance(part, str)), len(parts)}
+        found = []
+        begin = self.cache.length(0)
+        while begin < len(parts):
+            end = min(begin + most, min(stop for stop in begins if stop > begin))
+            found.append(self._forward(prompt, begin, end))
+            begin = end
+        return np.concatenate(found)
+
+    def _forward(self, prompt: str, begin: int, end: int) -> F32:
+        count, name = end - begin, PROMPTS[prompt][begin]
+        places = np.arange(count, dtype=np.int32)
+        encoded = Encoded(begin, self.encode(name)) if isinstance(name, str) else None
+        ids = expected()[f"{prompt}.ids"][begin:end]
+        batch = Batch(ids, begin + places, np.zeros_like(places), places, encoded=encoded)
+        return self.program.forward(batch).copy()
+
+
+class Tower:
+    """The encoder without the projector."""
+
+    is_bidirectional = False
+
+    def __init__(self, vision: Any) -> None:
+        self._vision = vision
+        self.shape: EncoderShape = vision.shape
+
+    def read_image(self, data: bytes) -> Any:
+        raise NotImplementedError
+
+    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+        states: Tensor = self._vision.v(graph, patches, rows, history)
+        return states
+
+
+@pytest.fixture(scope="module")
+def runs(path: Path) -> dict[str, Runs]:
+    return {backend: Runs(path, backend) for backend in TOLERANCE}
+
+
+@on_both
+@pytest.mark.parametrize("name", SIZES)
+def test_encoded_images_equal_those_of_transformers(name: str, backend: str, runs: dict[str, Runs]) -> None:
+    assert expected()[f"{name}.rows"].std() > 0.3
+    for found, wanted in ((runs[backend].states, "states"), (runs[backend].encode, "rows")):
+        np.testing.assert_allclose(found(name), expected()[f"{name}.{wanted}"], atol=TOLERANCE[backend])
+
+
+@on_both
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_logits_equal_those_of_transformers(prompt: str, backend: str, runs: dict[str, Runs]) -> None:
+    runs[backend].cache.remove(0, 0)
+    found = runs[backend].logits(prompt)
+    assert expected()[f"{prompt}.logits"].std() > 0.3
+    np.testing.assert_allclose(found, expected()[f"{prompt}.logits"], rtol=0, atol=TOLERANCE[backend])
+
+
+def test_results_do_not_depend_on_chunks_threads_and_the_cache(any_path: Path) -> None:
+    runs, alone = Runs(any_path), Runs(any_path, threads=1)
+    for name in SIZES:
+        np.testing.assert_array_equal(alone.encode(name), runs.encode(name))
+    for prompt, parts in PROMPTS.items():
+        runs.cache.remove(0, 0)
+        whole = runs.logits(prompt)
+        for most in (7, 1):
+            alone.cache.remove(0, 0)
+            np.testing.assert_array_equal(alone.logits(prompt, most), whole)
+        for length in range(0, len(parts), 3):
+            kept = runs.cache.resumable(0, length)
+            runs.cache.remove(0, length)
+            assert runs.cache.length(0) == kept
+            np.testing.assert_array_equal(runs.logits(prompt), whole[kept:])
+
+
+def test_text_before_an_image_is_what_it_is_without_one(path: Path) -> None:
+    runs = Runs(path)
+    before = PROMPTS["one"].index("high")
+    with_image = runs.logits("one")[:before]
+    runs.cache.remove(0, 0)
+    ids = expected()["one.ids"][:before]
+    places = np.arange(before, dtype=np.int32)
+    alone = runs.program.forward(Batch(ids, places, np.zeros_like(places), places))
+    np.testing.assert_array_equal(alone, with_image)
+
+
+def test_images_of_the_same_grid_differ_and_others_are_refused(path: Path) -> None:
+    read = build_model(open_gguf(path)).vision.read_image
+    assert read(png("small")).digest == read(png("small")).digest
+    assert len({read(png(name)).digest for name in SIZES}) == len(SIZES)
+    assert [read(png(name)).num_rows for name in ("small", "high", "wide", "large")] == [10, 20, 40, 40]
+
+
+@pytest.mark.parametrize("parallel", [2, 5])
+def test_more_sequences_than_one_are_refused(path: Path, parallel: int) -> None:
+    model = build_model(open_gguf(path))
+    backend = open_backend("reference", BackendOptions())
+    size = CacheSize(parallel, 64, 64)
+    with pytest.raises(UnsupportedError, match=f"parallel = {parallel}: .* use parallel = 1"):
+        build_cache(backend, kinds_with_rope(model), size, KVTypes(DType.F32, DType.F32))
+
+
+def kinds_with_rope(model: Any) -> Sequence[Any]:
+    """What the layers keep; the rope's factors, which come with the weights, do not matter here."""
+    return list(model.layer_kinds())
