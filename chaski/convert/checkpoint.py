@@ -57,7 +57,7 @@ def open_model(folder: Path) -> Checkpoint:
     seen: list[Planned] = [] if sight is None else list(sight.tensors(config))
     for planned in plan + seen:
         _check_sources(folder, planned, tensors)
-    unused = family.unused if sight is None else ()
+    unused = family.unused if sight is None else sight.unused
     _check_unused(config, family.architecture, tensors, plan + seen, unused)
     return Checkpoint(folder, config, family, tensors, plan, sight)
 

@@ -44,6 +44,7 @@ class Sight:
     metadata: for the first, keys without the architecture before them. projector: for the second, whole keys.
     tensors: under llama.cpp's names. names: Ollama's parts of names for llama.cpp's, for the first.
     projector_tensors: for the second, where they are others.
+    unused: patterns of names of the checkpoint that it has no use for.
     """
 
     metadata: Callable[[Config], Metadata]
@@ -51,6 +52,7 @@ class Sight:
     tensors: Callable[[Config], Iterator[Mapped]]
     names: Mapping[str, str]
     projector_tensors: Callable[[Config], Iterator[Mapped]] | None = None
+    unused: tuple[str, ...] = ()
 
     def alone(self, config: Config) -> Iterator[Mapped]:
         """The tensors of a projector."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chaski.errors import ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
-from chaski.model.registry import takes_projector
+from chaski.model.registry import build_model, takes_projector
 from chaski.store.model import StoredModel
 
 __all__ = ["open_files"]
@@ -33,7 +33,14 @@ def open_files(
         return file, None
     if len(found.projectors) > 1:
         raise UnsupportedError(f"{found.path} has {len(found.projectors)} projectors; this version takes one")
-    return file, _open(found.projectors[0])
+    stored = _open(found.projectors[0])
+    try:
+        build_model(file, stored)
+    except UnsupportedError as error:
+        _log.warning("text only: %s", error)
+        stored.close()
+        return file, None
+    return file, stored
 
 
 def _open(path: Path) -> GGUFFile:

@@ -16,6 +16,7 @@ ARCHITECTURES = {
     "GptOssForCausalLM": "gptoss",
     "Lfm2ForCausalLM": "lfm2",
     "LlamaForCausalLM": "llama",
+    "LlavaForConditionalGeneration": "llava",
     "Ministral3ForCausalLM": "mistral3",
     "Mistral3ForConditionalGeneration": "mistral3",
     "MistralForCausalLM": "llama",

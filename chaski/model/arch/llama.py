@@ -13,6 +13,8 @@ from chaski.ml.nn import Linear, Module, RMSNorm, RopeFactors, SwiGLU, attention
 from chaski.model.config import DecoderConfig, refuse
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
+from chaski.model.multimodal import MultimodalProcessor
+from chaski.model.projectors import read_vision
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,22 @@ class Layer(Module):
 
 
 class Model(Decoder):
-    halves = False
+    """`vision` is an encoder of images in front of it, from a `projector` or the file itself (LLaVA)."""
 
-    def __init__(self, file: GGUFFile) -> None:
+    halves = False
+    vision: MultimodalProcessor | None = None
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         refuse(file, f"{file.architecture}.expert_count", allowed=0, what="experts (mixture of experts)")
         config = DecoderConfig.read(file)
         super().__init__(config)
         self.blk = [Layer(config) for _ in range(config.num_layers)]
         self.rope_freqs = RopeFactors(config.rope.dims)
+        self.vision = self.eyes(file, projector)
+
+    def eyes(self, file: GGUFFile, projector: GGUFFile | None) -> MultimodalProcessor | None:
+        """Its encoder of images, if it has one."""
+        return read_vision(file, projector, self.config.hidden_size)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config

@@ -11,16 +11,17 @@ from chaski.model.arch.mistral3.vision import Vision
 
 
 class Model(llama.Model):
-    vision: Vision | None = None
-
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
-        super().__init__(file)
-        if projector is not None or "mistral3.vision.block_count" in file.metadata:
-            self.vision = Vision(projector or file, self.config.hidden_size, self.config.eps)
+        super().__init__(file, projector)
         self._beta = file.get("mistral3.attention.temperature_scale", float, 0.0)
         self._length = file.get("mistral3.rope.scaling.original_context_length", int, 0)
         if self._beta and self.config.rope.dims != self.config.head_size:
             raise UnsupportedError(f"{file.path}: attention.temperature_scale with heads that turn in part")
+
+    def eyes(self, file: GGUFFile, projector: GGUFFile | None) -> Vision | None:
+        if projector is None and "mistral3.vision.block_count" not in file.metadata:
+            return None
+        return Vision(projector or file, self.config.hidden_size, self.config.eps)
 
     def turns(self, positions: Tensor) -> llama.Turns:
         table = ops.rope_table(positions, self.rope())

@@ -1,0 +1,44 @@
+"""Encoders of images that stand in front of any text model: found by what their file says of itself.
+
+The file is a projector of llama.cpp, whose architecture is `clip`, or that of the text model.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.model.multimodal import MultimodalProcessor
+
+__all__ = ["PROJECTORS", "read_vision"]
+
+PROJECTORS = {"mlp": "mlp"}
+"""Which file of this folder serves which `projector_type`."""
+
+
+def read_vision(file: GGUFFile, projector: GGUFFile | None, row_size: int) -> MultimodalProcessor | None:
+    """The encoder of images in `projector` or else in `file`, if there is one; its rows have `row_size`.
+
+    Raises UnsupportedError for kinds that are not here.
+    """
+    if projector is None and f"{file.architecture}.vision.block_count" not in file.metadata:
+        return None
+    source = projector or file
+    arch = source.architecture
+    key = (
+        f"{arch}.projector_type"
+        if f"{arch}.projector_type" in source.metadata
+        else f"{arch}.vision.projector_type"
+    )
+    kind = source.get(key, str)
+    if kind not in PROJECTORS:
+        known = ", ".join(sorted(PROJECTORS))
+        raise UnsupportedError(
+            f"{source.path}: a projector of type {kind!r:.40} cannot stand in front of architecture "
+            f"{file.architecture!r}; supported: {known}"
+        )
+    vision: MultimodalProcessor = import_module(f"chaski.model.projectors.{PROJECTORS[kind]}").Vision(
+        source, row_size
+    )
+    return vision

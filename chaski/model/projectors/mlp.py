@@ -1,0 +1,189 @@
+"""LLaVA 1.5 (Liu et al. 2023): CLIP's states before its last layer, made embeddings by two layers.
+
+Files hold the layers that are used. llama.cpp leaves out one more of them (its issue 25814), and so differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from chaski.errors import ModelError, UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.image import CLIP, Normal, centered, open_image, patches
+from chaski.kvcache import KVShape, LayerCache
+from chaski.ml import ops
+from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
+from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, attention
+from chaski.model.multimodal import EncoderShape, Image
+
+_COLORS = 3
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """x · sigmoid(1.702 x), element by element: CLIP's approximation of gelu."""
+    return ops.clamped_swiglu(x, x * 0.0, alpha=1.702, limit=math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`is_swapped`: whether the file calls the way down up, as llama.cpp's first converter did."""
+
+    edge: int
+    patch_size: int
+    hidden_size: int
+    ffn_size: int
+    num_layers: int
+    num_heads: int
+    eps: float
+    normal: Normal
+    activation: Callable[[Tensor], Tensor]
+    is_swapped: bool
+
+    @classmethod
+    def read(cls, file: GGUFFile) -> Config:
+        prefix = f"{file.architecture}.vision"
+        _refuse_parts(file)
+        hidden_size, ffn_size = (
+            file.get(f"{prefix}.{key}_length", int) for key in ("embedding", "feed_forward")
+        )
+        first = file.tensors.get("v.blk.0.ffn_down.weight")
+        return cls(
+            edge=file.get(f"{prefix}.image_size", int),
+            patch_size=file.get(f"{prefix}.patch_size", int),
+            hidden_size=hidden_size,
+            ffn_size=ffn_size,
+            num_layers=file.get(f"{prefix}.block_count", int),
+            num_heads=file.get(f"{prefix}.attention.head_count", int),
+            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
+            normal=_normal(file),
+            activation=ops.gelu if file.get(f"{file.architecture}.use_gelu", bool, False) else quick_gelu,
+            is_swapped=first is not None
+            and first.shape == (ffn_size, hidden_size) != (hidden_size, ffn_size),
+        )
+
+    @property
+    def num_patches(self) -> int:
+        return (self.edge // self.patch_size) ** 2
+
+
+def _refuse_parts(file: GGUFFile) -> None:
+    prefix = f"{file.architecture}.vision"
+    merging = file.get(f"{prefix}.mm_patch_merge_type", str, "flat")
+    if merging != "flat" or f"{prefix}.image_grid_pinpoints" in file.metadata:
+        raise UnsupportedError(
+            f"{file.path}: pictures in several parts (image_grid_pinpoints, LLaVA 1.6) are not supported; use "
+            "a model that sees a picture at once"
+        )
+    if file.get(f"{file.architecture}.use_silu", bool, False):
+        raise UnsupportedError(f"{file.path}: use_silu is not supported for CLIP")
+
+
+def _normal(file: GGUFFile) -> Normal:
+    keys = [f"{file.architecture}.vision.image_{name}" for name in ("mean", "std")]
+    if keys[0] not in file.metadata:
+        return CLIP
+    mean, std = (file.get(key, list[float]).tolist() for key in keys)
+    if len(mean) != _COLORS or len(std) != _COLORS:
+        raise ModelError(
+            f"{file.path}: {keys[0]} and {keys[1]} must have a number for each of {_COLORS} colors"
+        )
+    return Normal(tuple(mean), tuple(std))
+
+
+class Block(Module):
+    def __init__(self, config: Config) -> None:
+        size = config.hidden_size
+        self._config = config
+        self.ln1 = LayerNorm(size, config.eps)
+        self.attn_q, self.attn_k, self.attn_v, self.attn_out = (Linear(size, size) for _ in range(4))
+        self.ln2 = LayerNorm(size, config.eps)
+        first, second = Linear(size, config.ffn_size), Linear(config.ffn_size, size)
+        self.ffn_up, self.ffn_down = (second, first) if config.is_swapped else (first, second)
+
+    def __call__(self, x: Tensor, history: LayerCache) -> Tensor:
+        c = self._config
+        head_size = c.hidden_size // c.num_heads
+        h = self.ln1(x)
+        q, k, v = (
+            part(h).reshape(c.num_heads, head_size) for part in (self.attn_q, self.attn_k, self.attn_v)
+        )
+        x = x + self.attn_out(attention(q, k, v, history, scale=head_size**-0.5))
+        first, second = (self.ffn_down, self.ffn_up) if c.is_swapped else (self.ffn_up, self.ffn_down)
+        return x + second(c.activation(first(self.ln2(x))))
+
+
+class Patches(Module):
+    def __init__(self, config: Config) -> None:
+        window = _COLORS, config.patch_size, config.patch_size
+        self.weight = Weight((config.hidden_size, math.prod(window)), stored=(config.hidden_size, *window))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight)
+
+
+class Tower(Module):
+    """The first row is that of the class, which takes part and is left out at the end."""
+
+    def __init__(self, config: Config) -> None:
+        self.class_embd = Weight((1, config.hidden_size), plain=True, stored=(config.hidden_size,))
+        self.patch_embd = Patches(config)
+        self.position_embd = Embedding(1 + config.num_patches, config.hidden_size)
+        self.pre_ln = LayerNorm(config.hidden_size, config.eps)
+        self.blk = [Block(config) for _ in range(config.num_layers)]
+
+    def __call__(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+        x = self.patch_embd(graph.input("pixels", (patches, self.patch_embd.weight.shape[1]), DType.F32))
+        x = x + ops.product(graph.input("is_class", (patches, 1), DType.F32), self.class_embd)
+        x = self.pre_ln(x + self.position_embd(graph.input("position", (patches,), DType.I32)))
+        for block in self.blk:
+            x = block(x, history)
+        return x.rows(graph.input("kept", (rows,), DType.I32))
+
+
+class Projector(Module):
+    """GGUF counts the activation between them as layer 1."""
+
+    def __init__(self, size: int, row_size: int) -> None:
+        setattr(self, "0", Linear(size, row_size))
+        setattr(self, "2", Linear(row_size, row_size))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        first, second = vars(self).values()
+        projected: Tensor = second(ops.gelu(first(x)))
+        return projected
+
+
+class Vision(Module):
+    """What a model has as `vision`; see `MultimodalProcessor`."""
+
+    inline = True
+    is_bidirectional = False
+
+    def __init__(self, file: GGUFFile, row_size: int) -> None:
+        self._config = config = Config.read(file)
+        head_size = config.hidden_size // config.num_heads
+        heads = KVShape(config.num_heads, head_size, head_size)
+        self.shape = EncoderShape(1 + config.num_patches, config.num_patches, row_size, heads)
+        self.v = Tower(config)
+        self.mm = Projector(config.hidden_size, row_size)
+
+    def read_image(self, data: bytes) -> Image:
+        c = self._config
+        cut = patches(centered(open_image(data), c.edge, c.normal), c.patch_size)
+        pixels = np.zeros((1 + c.num_patches, cut.shape[-1]), np.float32)
+        pixels[1:] = cut.reshape(c.num_patches, -1)
+        position = np.arange(1 + c.num_patches, dtype=np.int32)
+        arrays = {
+            "pixels": pixels,
+            "is_class": (position[:, None] == 0).astype(np.float32),
+            "position": position,
+            "kept": position[1:],
+        }
+        return Image(arrays, c.num_patches, (c.num_patches,))
+
+    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+        return self.mm(self.v(graph, patches, rows, history))
