@@ -27,6 +27,8 @@ from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.model.encoder import EncoderProgram
 from chaski.model.registry import build_model
 from chaski.model.weights import bind_weights
+from chaski.runner.files import open_files
+from chaski.store.model import StoredModel
 from tests.image.pictures import picture
 from tests.llava.prompts import SIZES, TEXTS
 
@@ -164,6 +166,19 @@ def test_projectors_whose_ways_up_and_down_have_each_others_names(
     swapped = changed(parts[1], tmp_path / "swapped.gguf", {}, names)
     found = logits(parts[0], "one", projector=swapped)
     np.testing.assert_array_equal(found, logits(parts[0], "one", projector=parts[1]))
+
+
+def test_a_stored_projector_that_cannot_be_used_leaves_the_text(
+    parts: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = changed(parts[1], tmp_path / "other.gguf", {"clip.projector_type": "resampler"}, {})
+    file, projector = open_files(StoredModel(None, parts[0], projectors=(other,)))
+    assert projector is None
+    assert "text only: " in caplog.text
+    assert "projector of type 'resampler'" in caplog.text
+    file, projector = open_files(StoredModel(None, parts[0], projectors=(parts[1],)))
+    assert projector is not None
+    assert file.architecture == "llama"
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,12 @@ def test_the_eyes_may_be_in_a_file_of_their_own(tmp_path: Path, prompt: str) -> 
 
 
 def test_a_projector_for_a_model_that_takes_none() -> None:
-    with pytest.raises(UnsupportedError, match="architecture 'llama' do not take a projector"):
+    with pytest.raises(UnsupportedError, match="architecture 'qwen3' do not take a projector"):
+        chaski.load(DATA.parent / "architectures" / "qwen3.gguf", projector=DATA / "gemma3-mmproj.gguf")
+
+
+def test_a_projector_of_another_model() -> None:
+    with pytest.raises(UnsupportedError, match="type 'gemma3' cannot stand in front of architecture 'llama'"):
         chaski.load("guide", projector=DATA / "gemma3-mmproj.gguf")
 
 

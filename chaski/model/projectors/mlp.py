@@ -75,8 +75,8 @@ def _refuse_parts(file: GGUFFile) -> None:
     merging = file.get(f"{prefix}.mm_patch_merge_type", str, "flat")
     if merging != "flat" or f"{prefix}.image_grid_pinpoints" in file.metadata:
         raise UnsupportedError(
-            f"{file.path}: pictures in several parts (image_grid_pinpoints, LLaVA 1.6) are not supported; use "
-            "a model that sees a picture at once"
+            f"{file.path}: pictures in several parts (image_grid_pinpoints, LLaVA 1.6) are not supported; "
+            "use a model that sees a picture at once"
         )
     if file.get(f"{file.architecture}.use_silu", bool, False):
         raise UnsupportedError(f"{file.path}: use_silu is not supported for CLIP")
