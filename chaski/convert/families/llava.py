@@ -122,5 +122,5 @@ _DEFAULTS = {
 }
 # Behind the layer whose states are taken.
 _UNUSED = (rf"{_TOWER}\.encoder\.layers\.\d+\..*", rf"{_TOWER}\.post_layernorm\..*")
-_SIGHT = Sight(_sizes, projector, seen, {}, _UNUSED)
+_SIGHT = Sight(_sizes, projector, seen, {}, unused=_UNUSED)
 FAMILY = Family("llama", metadata, llama.tensors, VISION, _SIGHT, defaults=_DEFAULTS)
