@@ -158,37 +158,23 @@ struct Pairs {
     };
 };
 
-// Few tokens: pairs are used as they are loaded. P panels at a time, because each sum waits for its last
-// addition.
-template <int P, int N>
-static int64_t stream_panels(const Matrix& w, int64_t panel, int64_t end, const Rounded* x, int64_t pairs,
-                             const Output& out) {
-    const int64_t stride = panel_bytes(w.type, w.k);
-    for (; panel + P <= end; panel += P) {
-        const uint8_t* lines = w.panels + panel * stride;
-        F32x16 y[P][N];
-        unroll<P * N>([&](auto i) __attribute__((always_inline)) { y[i / N][i % N] = splat(0.0f); });
-        for (int64_t j = 0; j < pairs; ++j) {
-            unroll<P>([&](auto p) __attribute__((always_inline)) {
-                const Weights weights = from_panel(lines + p * stride, j);
-                for (int n = 0; n < N; ++n) y[p][n] = dot2(y[p][n], weights, pair_of(x + n * 2 * pairs, j));
-            });
-        }
-        unroll<P * N>([&](auto i) __attribute__((always_inline)) {
-            finish(y[i / N][i % N], out, i % N, kLanes * (panel + i / N), rows_in_panel(w, panel + i / N));
-        });
-    }
-    return panel;
-}
-
+// Few tokens: pairs are used as they are loaded, one panel after the other, at the speed of memory.
 template <int N>
 static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, const Output& out,
                    void* scratch) {
-    const int64_t pairs = (w.k + 1) / 2;
+    const int64_t pairs = (w.k + 1) / 2, stride = panel_bytes(w.type, w.k);
     auto* values = static_cast<Rounded*>(scratch);
     for (int n = 0; n < N; ++n) round_row(x.floats + n * w.k, w.k, values + n * 2 * pairs);
-    const int64_t rest = stream_panels<4, N>(w, begin, end, values, pairs, out);
-    stream_panels<1, N>(w, rest, end, values, pairs, out);
+    for (int64_t panel = begin; panel < end; ++panel) {
+        const uint8_t* lines = w.panels + panel * stride;
+        F32x16 y[N];
+        for (int n = 0; n < N; ++n) y[n] = splat(0.0f);
+        for (int64_t j = 0; j < pairs; ++j) {
+            const Weights weights = from_panel(lines, j);
+            for (int n = 0; n < N; ++n) y[n] = dot2(y[n], weights, pair_of(values + n * 2 * pairs, j));
+        }
+        for (int n = 0; n < N; ++n) finish(y[n], out, n, kLanes * panel, rows_in_panel(w, panel));
+    }
 }
 
 void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,

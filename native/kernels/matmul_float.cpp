@@ -43,33 +43,21 @@ struct Floats {
     };
 };
 
-// Few tokens: weights are used as they are loaded. P panels at a time, because each sum waits for its last
-// addition.
-template <class Weights, int P, int N>
-static int64_t stream_panels(const Matrix& w, int64_t panel, int64_t end, const Activations& x,
-                             const Output& out) {
-    const int64_t stride = panel_bytes(w.type, w.k);
-    for (; panel + P <= end; panel += P) {
-        const uint8_t* lines = w.panels + panel * stride;
-        F32x16 y[P][N];
-        unroll<P * N>([&](auto i) __attribute__((always_inline)) { y[i / N][i % N] = splat(0.0f); });
-        for (int64_t i = 0; i < w.k; ++i) {
-            unroll<P>([&](auto p) __attribute__((always_inline)) {
-                const F32x16 column = Weights::load(lines + p * stride, i);
-                for (int n = 0; n < N; ++n) y[p][n] = fma(column, splat(x.floats[n * w.k + i]), y[p][n]);
-            });
-        }
-        unroll<P * N>([&](auto i) __attribute__((always_inline)) {
-            finish(y[i / N][i % N], out, i % N, kLanes * (panel + i / N), rows_in_panel(w, panel + i / N));
-        });
-    }
-    return panel;
-}
-
+// Few tokens: weights are used as they are loaded. One panel at a time: a sum waits for its last addition,
+// and yet keeps up with memory, which gives less where several places are read at once.
 template <class Weights, int N>
 static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, const Output& out) {
-    const int64_t rest = stream_panels<Weights, 4, N>(w, begin, end, x, out);
-    stream_panels<Weights, 1, N>(w, rest, end, x, out);
+    const int64_t stride = panel_bytes(w.type, w.k);
+    for (int64_t panel = begin; panel < end; ++panel) {
+        const uint8_t* lines = w.panels + panel * stride;
+        F32x16 y[N];
+        for (int n = 0; n < N; ++n) y[n] = splat(0.0f);
+        for (int64_t i = 0; i < w.k; ++i) {
+            const F32x16 column = Weights::load(lines, i);
+            for (int n = 0; n < N; ++n) y[n] = fma(column, splat(x.floats[n * w.k + i]), y[n]);
+        }
+        for (int n = 0; n < N; ++n) finish(y[n], out, n, kLanes * panel, rows_in_panel(w, panel));
+    }
 }
 
 template <int N>
