@@ -57,6 +57,8 @@ SHAPES = {
     "llama-3.2-3b": Shape(
         28, 3072, 24, 8, 128, 8192, 5e5, 131072, "llama-bpe", 128256, 256, 280147, rope_factor=32.0
     ),
+    # The layers of SmolLM with the vocabulary of Llama 3: a draft for the two above.
+    "draft-180m": Shape(30, 576, 9, 3, 64, 1536, 5e5, 131072, "llama-bpe", 128256, 256, 280147),
     "smollm-135m": Shape(30, 576, 9, 3, 64, 1536, 1e4, 2048, "gpt-2", 49152, 17, 48900),
 }
 

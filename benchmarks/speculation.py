@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import chaski
+from chaski.runner.draft import Draft
 from chaski.runner.generation import Generation, Request
 from chaski.runner.sequence import Sequence
 from chaski.sample import Sampled, SamplingOptions
@@ -40,7 +41,10 @@ class Script:
     def __init__(self, tokens: list[int]) -> None:
         self._tokens = iter(tokens)
 
-    def sample(self, logits: np.ndarray, allowed: np.ndarray | None = None) -> Sampled:
+    def num_likely(self, most: int) -> int:
+        return min(most, 1)
+
+    def sample(self, *logits: object) -> Sampled:
         return Sampled(next(self._tokens))
 
     def accept(self, token: int) -> None:
@@ -87,7 +91,9 @@ def edited(
     return answer[:size]
 
 
-def decode(model: chaski.LLM, prompt: list[int], answer: list[int], guesses: int) -> Answer:
+def decode(
+    model: chaski.LLM, prompt: list[int], answer: list[int], guesses: int, draft: Draft | None = None
+) -> Answer:
     """Make the answer, which starts from a prompt that is in the cache."""
     sequence = Generation(
         Request(
@@ -96,6 +102,7 @@ def decode(model: chaski.LLM, prompt: list[int], answer: list[int], guesses: int
             context=model.context,
             sampling=SamplingOptions(temperature=0),
             max_guesses=guesses,
+            draft=draft,
         )
     )
     sequence._sampler = Script(answer)  # type: ignore[assignment]

@@ -46,7 +46,13 @@ class WorkerModel:
 
 
 def open_model(
-    model: str, *, threads: int | None, context: int | None, backend: str, engine: str | None
+    model: str,
+    *,
+    threads: int | None,
+    context: int | None,
+    backend: str,
+    engine: str | None,
+    draft: str | None = None,
 ) -> LLM | WorkerModel:
     """Load a model with a progress bar, in the engine that is asked for or that has it."""
     from chaski.cli.progress import LoadingBar, load_model
@@ -61,7 +67,17 @@ def open_model(
     with open_gguf(found.path) as file:
         chosen = choose_engine(file, check_engine(engine) or defaults.engine)
     if chosen == NATIVE:
-        return load_model(model, threads=threads, context=context, backend=backend, engine=NATIVE)
+        return load_model(
+            model, threads=threads, context=context, backend=backend, engine=NATIVE, draft=draft
+        )
     with closing(LoadingBar(f"loading {model}")) as bar:
-        worker = Worker(model, threads=threads, context=context, backend=backend, engine=chosen, progress=bar)
+        worker = Worker(
+            model,
+            threads=threads,
+            context=context,
+            backend=backend,
+            engine=chosen,
+            draft=draft,
+            progress=bar,
+        )
         return WorkerModel(worker, defaults)

@@ -49,6 +49,7 @@ def load_model(
     num_batch: int = 512,
     backend: str = "cpu",
     engine: str | None = None,
+    draft: str | None = None,
 ) -> LLM:
     """`chaski.load` with a progress bar."""
     from chaski.runner.loader import load
@@ -62,5 +63,6 @@ def load_model(
             num_batch=num_batch,
             backend=backend,
             engine=engine,
+            draft=draft,
             progress=bar,
         )

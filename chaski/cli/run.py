@@ -34,6 +34,9 @@ _INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable.")
 @click.option("--threads", type=int, metavar="N", help="Cores to compute on.  [default: all physical ones]")
 @click.option("--context", type=int, metavar="N", help="Tokens that prompt and answers may take.")
+@click.option(
+    "--draft", metavar="MODEL", help="Small model of the same vocabulary that guesses tokens ahead."
+)
 @click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
 @click.option(
     "--engine", metavar="NAME", help="native or llama.cpp.  [default: whoever has the architecture]"
@@ -49,6 +52,7 @@ def command(
     raw: bool,
     threads: int | None,
     context: int | None,
+    draft: str | None,
     backend: str,
     engine: str | None,
     verbose: bool,
@@ -67,14 +71,15 @@ def command(
 
     text = _whole_prompt(prompt)
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    is_own_choice = bool(threads or context or engine or backend != "cpu")
+    is_own_choice = bool(threads or context or draft or engine or backend != "cpu")
 
     def opened(name: str) -> Model:
         served = None if is_own_choice or _is_path(name) else _of_server(name)
         if served is not None:
             return served
-        _pull_if_missing(name, insecure)
-        return open_model(name, threads=threads, context=context, backend=backend, engine=engine)
+        for wanted in filter(None, (name, draft)):
+            _pull_if_missing(wanted, insecure)
+        return open_model(name, threads=threads, context=context, backend=backend, engine=engine, draft=draft)
 
     session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
     session.keeps_lines = not (nohistory or Environment.read().no_history)

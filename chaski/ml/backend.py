@@ -101,9 +101,12 @@ class Memory:
     def total(self) -> int:
         return self.weights + self.cache + self.plans
 
+    def __add__(self, other: Memory) -> Memory:
+        return Memory(self.weights + other.weights, self.cache + other.cache, self.plans + other.plans)
+
 
 class Plan(Protocol):
-    """A compiled graph. Not thread-safe: one run at a time, of all the plans of a backend."""
+    """A compiled graph. Not thread-safe: one run at a time, of all plans of a backend and those beside it."""
 
     @property
     def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
@@ -163,6 +166,9 @@ class Backend(Protocol):
 
     def compile(self, graph: Graph) -> Plan:
         """Turn a graph into a plan with all its memory."""
+
+    def beside(self) -> Backend:
+        """One more, for another model that computes in turns with this one: it uses the same threads."""
 
     def memory(self) -> Memory:
         """What this backend holds now."""

@@ -23,6 +23,7 @@ __all__ = [
     "gelu",
     "gelu_tanh",
     "join",
+    "largest",
     "layer_norm",
     "linear",
     "multiply",
@@ -193,6 +194,17 @@ def join(parts: Sequence[tuple[Tensor, int, int]]) -> Tensor:
     _require(fits, "join", *(part.shape for part in tensors))
     places = [(first, stride) for _, first, stride in parts]
     return tensors[0].graph.record("join", tuple(tensors), (leading, sum(sizes)), places=places)
+
+
+def largest(x: Tensor, counts: Tensor, most: int) -> Tensor:
+    """The largest elements of each row of x (n, size), and where they are -> (n, 2, most).
+
+    `counts` (n,) int32 says how many of a row, up to `most`. They come in descending order, equal ones by
+    ascending index; their indices, behind them, are numbers as well, exact below 2**24. Where a row has NaN,
+    the first one comes first. What is behind the last one is not defined.
+    """
+    _require(len(x.shape) == 2 and counts.shape == x.shape[:1], "largest", x.shape, counts.shape)
+    return x.graph.record("largest", (x, counts), (x.shape[0], 2, most), most=most)
 
 
 def times(x: Tensor, factors: Tensor) -> Tensor:

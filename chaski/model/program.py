@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from chaski.kvcache import Cache, Encoder
+from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.model.input import Batch, ImageRows, Inputs
@@ -20,13 +21,23 @@ _NO_PLACES = np.zeros(0, np.int32)
 
 
 class Program:
-    """One plan of `model` for up to `max_tokens` tokens, of which `max_outputs` have outputs."""
+    """One plan of `model` for up to `max_tokens` tokens, of which `max_outputs` have outputs.
+
+    Where these are logits, the plan can find up to `max_likely` of the most likely tokens of each.
+    """
 
     def __init__(
-        self, model: Model, cache: Cache, backend: Backend, max_tokens: int, max_outputs: int
+        self,
+        model: Model,
+        cache: Cache,
+        backend: Backend,
+        max_tokens: int,
+        max_outputs: int,
+        max_likely: int = 0,
     ) -> None:
         self.max_tokens = max_tokens
         self.max_outputs = max_outputs
+        self.max_likely = max_likely
         self._cache = cache
         graph = Graph()
         tokens, outputs = Dim("tokens", max_tokens), Dim("outputs", max_outputs)
@@ -40,7 +51,11 @@ class Program:
             outputs=graph.input("outputs", (outputs,), DType.I32),
             images=None if self._row_size is None else _images(graph, max_tokens, self._row_size),
         )
-        graph.output("outputs", model(inputs, cache.record(graph, tokens)))
+        found = model(inputs, cache.record(graph, tokens))
+        graph.output("outputs", found)
+        if max_likely:
+            wanted = graph.input("likely", (outputs,), DType.I32)
+            graph.output("likely", ops.largest(found, wanted, max_likely))
         self._plan = backend.compile(graph)
         leading = {name: tensor.shape[0] for name, tensor in graph.inputs.items()}
         self._dims = {name: dim.name for name, dim in leading.items() if isinstance(dim, Dim)}
@@ -59,8 +74,14 @@ class Program:
             values["places"] = batch.places if batch.places is not None else _NO_PLACES
         return values
 
-    def launch(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Begin to compute the batch that was prepared last."""
+    def launch(self, values: Mapping[str, npt.NDArray[Any]], likely: Sequence[int] = ()) -> None:
+        """Begin to compute the batch that was prepared last.
+
+        `likely`: of how many of the most likely tokens `likely` is to tell, for each output; none if empty.
+        """
+        if self.max_likely:
+            wanted = np.array(likely, np.int32) if likely else np.zeros_like(values["outputs"])
+            values = {**values, "likely": wanted}
         self._plan.wait()
         for name, value in values.items():
             self._plan.inputs[name][: len(value)] = value
@@ -73,6 +94,15 @@ class Program:
     def outputs(self) -> npt.NDArray[np.float32]:
         """Those of that batch (len(batch.outputs), size): a view that the next launch overwrites."""
         return self._plan.output("outputs")
+
+    def likely(self) -> npt.NDArray[np.float32]:
+        """Logits and ids of the most likely tokens of that batch (len(batch.outputs), 2, max_likely): a view.
+
+        In order, equal ones by id. What lies behind as many as were asked for has no meaning.
+        """
+        if not self.max_likely:
+            return np.zeros((len(self.outputs()), 2, 0), np.float32)
+        return self._plan.output("likely").reshape(-1, 2, self.max_likely)
 
     def forward(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Compute a batch and update the cache: all of the above."""

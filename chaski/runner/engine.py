@@ -19,6 +19,7 @@ import numpy.typing as npt
 from chaski.errors import NotSupportedError, OptionError
 from chaski.kvcache import Cache
 from chaski.model.program import Program
+from chaski.runner.draft import Draft
 from chaski.runner.groups import Groups, not_inside
 from chaski.runner.images import EncodedImages
 from chaski.runner.scheduler import Scheduler
@@ -27,6 +28,8 @@ from chaski.runner.slots import Policy, Slot, place
 from chaski.runner.step import Step, prepare_step
 
 __all__ = ["Engine"]
+
+F32 = npt.NDArray[np.float32]
 
 
 class _Turn:
@@ -52,7 +55,7 @@ class Engine:
     """Runs up to `parallel` sequences at a time; more wait for a slot. Safe to use from several threads.
 
     `prompt_cache` says how prompts take over what was computed for others; None is not at all. `images`
-    is for models that see.
+    is for models that see. `draft`: the model that guesses for those who ask for it.
     """
 
     def __init__(
@@ -62,11 +65,13 @@ class Engine:
         parallel: int,
         prompt_cache: Policy | None = Policy.SMALLER_LOSS,
         images: EncodedImages | None = None,
+        draft: Draft | None = None,
     ) -> None:
         self._program = program
         self._cache = cache
         self._prompt_cache = prompt_cache
         self._images = images
+        self.draft = draft
         self._scheduler: Scheduler[Sequence] = Scheduler(program.max_tokens, program.max_outputs)
         self._slots = [Slot(index) for index in range(parallel)]
         self._running: list[Sequence] = []
@@ -122,8 +127,9 @@ class Engine:
             assert step, "somebody waits, and there is nothing to compute"
             upcoming = self._prepare() if self._is_foreseeable() else None
             self._program.wait()
-            self._take(step, self._program.outputs())
+            self._take(step, self._program.outputs(), self._program.likely())
             self._computing = None
+            self._guess(step)
             if upcoming is not None and self._is_outdated(upcoming):
                 self._cache.undo_forward(upcoming.batch)
                 upcoming = None
@@ -153,22 +159,35 @@ class Engine:
         if step is None:
             return None
         tokens = step.fill(self._images)
-        self._program.launch(step.inputs)
+        most = self._program.max_likely
+        step.num_likely[:] = [sequence.num_likely(most) for sequence, _ in step.shares]
+        likely = [n for n, count in zip(step.num_likely, step.num_outputs, strict=True) for _ in range(count)]
+        self._program.launch(step.inputs, likely)
         self._computing = step
         for (sequence, _), computed in zip(step.shares, tokens, strict=True):
             sequence.slot.tokens += computed
         return step
 
-    def _take(self, step: Step, outputs: npt.NDArray[np.float32]) -> None:
+    def _take(self, step: Step, outputs: F32, likely: F32) -> None:
         """Hand out the outputs; those of sequences that ended meanwhile are dropped."""
         row = 0
-        for (sequence, _), count in zip(step.shares, step.num_outputs, strict=True):
+        wanted = zip(step.shares, step.num_outputs, step.num_likely, strict=True)
+        for (sequence, _), count, num_likely in wanted:
             if sequence.is_running and count:
-                num_wrong = sequence.take(outputs[row : row + count])
+                end = row + count
+                num_wrong = sequence.take(outputs[row:end], likely[row:end, :, :num_likely])
                 if num_wrong:
                     slot = sequence.slot
                     self._keep(slot, len(slot.tokens) - num_wrong, sequence.groups)
             row += count
+
+    def _guess(self, step: Step) -> None:
+        """Let those who have new tokens guess the next ones."""
+        if self.draft is not None:
+            self.draft.compute()
+        for (sequence, _), count in zip(step.shares, step.num_outputs, strict=True):
+            if sequence.is_running and count:
+                sequence.guess()
 
     def _is_foreseeable(self) -> bool:
         """Whether the batch after the one that is computed can be prepared already."""

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import ChaskiError
+from chaski.runner.draft import Draft
 from chaski.runner.events import Done, DoneReason
 from chaski.runner.groups import Groups, not_inside, outside, without
+from chaski.runner.guesser import Guesser
 from chaski.runner.images import Images, moved_down, whole
 from chaski.runner.lookup import Lookup
 from chaski.runner.sequence import Sequence
@@ -60,6 +62,7 @@ class Request:
     shift           what happens when it fills its context before that; None when it cannot
     context         tokens that a sequence may hold
     max_guesses     tokens that may be guessed and computed ahead, at a time
+    draft           the model that guesses them; None guesses from the text itself
     grammar         which tokens may come; None is all of them. Nothing is guessed with one
     end_ids         tokens that end it
     decoder         makes the text; None when nobody reads it
@@ -76,6 +79,7 @@ class Request:
     shift: Shift | None = None
     sampling: SamplingOptions
     max_guesses: int = 0
+    draft: Draft | None = None
     grammar: Grammar | None = None
     end_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
@@ -93,8 +97,8 @@ class Generation(Sequence):
         "_decoder",
         "_end",
         "_grammar",
+        "_guesser",
         "_guesses",
-        "_lookup",
         "_num_generated",
         "_num_guessed",
         "_num_guessed_right",
@@ -109,8 +113,7 @@ class Generation(Sequence):
 
     def __init__(self, request: Request) -> None:
         super().__init__(request.prompt, request.groups, request.images, request.scope)
-        guesses = request.max_guesses > 0 and request.grammar is None
-        self._lookup = Lookup(self.tokens, request.max_guesses) if guesses else None
+        self._guesser = _guesser(request, self.tokens)
         self._grammar = request.grammar
         self._allowed = request.grammar.allowed() if request.grammar else None
         self._guesses: list[int] = []  # for the positions behind the last token
@@ -165,28 +168,31 @@ class Generation(Sequence):
         self.images = moved_down(self.images, positions)
         self._shifted += len(positions)
 
-    def take(self, rows: npt.NDArray[np.float32]) -> int:
+    def num_likely(self, most: int) -> int:
+        return 0 if self._grammar is not None else self._sampler.num_likely(most)
+
+    def take(self, rows: npt.NDArray[np.float32], likely: npt.NDArray[np.float32]) -> int:
         """Sample the token after the last one; while it is the one that was guessed, the one after it too."""
         if not self._prefilled:
             self._prefilled = perf_counter()
         guesses, self._guesses = self._guesses[: len(rows) - 1], []
         before = len(self.tokens)
-        for row, guess in zip(rows, [*guesses, None], strict=True):
-            self._advance(row)
+        for row, candidates, guess in zip(rows, likely, [*guesses, None], strict=True):
+            self._advance(row, candidates)
             if not self.is_running or self.tokens[-1] != guess:
                 break
         new = self.tokens[before:]
         num_right = sum(a == b for a, b in zip(new, guesses, strict=False))
-        if self._lookup is not None:
-            self._guess(self._lookup, new, len(guesses), num_right)
+        if self._guesser is not None:
+            self._wish(self._guesser, new, len(guesses), num_right)
         return len(guesses) - num_right
 
-    def _advance(self, row: npt.NDArray[np.float32]) -> None:
+    def _advance(self, row: npt.NDArray[np.float32], likely: npt.NDArray[np.float32]) -> None:
         if self._length >= self._request.limit:
             self._stop("length")
             return
         try:
-            sampled = self._sampler.sample(row, self._allowed)
+            sampled = self._sampler.sample(row, self._allowed, likely)
         except ChaskiError as error:
             self._stop(error)
             return
@@ -198,17 +204,21 @@ class Generation(Sequence):
         elif self._length >= self._request.limit:
             self._stop("length")
 
-    def _guess(self, lookup: Lookup, new: Items[int], num_guessed: int, num_right: int) -> None:
-        """Learn from the last guesses, and make new ones that neither limit nor context cuts short."""
-        lookup.accept(new)
+    def guess(self) -> None:
+        if self._guesser is not None:
+            self._guesses = self._guesser.guess()
+
+    def _wish(self, guesser: Guesser, new: Items[int], num_guessed: int, num_right: int) -> None:
+        """Learn from the last guesses, and wish for new ones that neither limit nor context cuts short."""
+        guesser.accept(new)
         if num_guessed:
-            lookup.learn(num_guessed, num_right)
+            guesser.learn(num_guessed, num_right)
             self._num_guessed += num_guessed
             self._num_guessed_right += num_right
         if self.is_running:
             room = self._request.limit - self._length - 1
             context = self._request.context
-            self._guesses = lookup.guess(min(room, context - len(self.tokens)))
+            guesser.wish(min(room, context - len(self.tokens)), self.slot.index)
 
     def write(self) -> None:
         sampled, self._sampled = self._sampled, []
@@ -270,3 +280,12 @@ class Generation(Sequence):
                 decode_seconds=perf_counter() - self._prefilled,
             )
         )
+
+
+def _guesser(request: Request, tokens: Items[int]) -> Guesser | None:
+    """What guesses for a sequence of these tokens, which grow."""
+    if request.max_guesses <= 0 or request.grammar is not None:
+        return None
+    if request.draft is None:
+        return Lookup(tokens, request.max_guesses)
+    return request.draft.follow(tokens, request.max_guesses)

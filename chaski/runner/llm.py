@@ -18,6 +18,7 @@ from chaski.ml.backend import Backend, Memory
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
 from chaski.runner.answer import Answer, collect
+from chaski.runner.drafting import DraftModel
 from chaski.runner.engine import Engine
 from chaski.runner.events import Done, Event, Outputs
 from chaski.runner.image_sources import ImageSource, take_images
@@ -55,9 +56,17 @@ class LLM:
         load_seconds: float,
         defaults: Defaults | None = None,
         vision: MultimodalProcessor | None = None,
+        draft: DraftModel | None = None,
     ) -> None:
         self.prompts = Prompts(
-            file, config, context, defaults or Defaults(), engine.can_guess, load_seconds, vision
+            file,
+            config,
+            context,
+            defaults or Defaults(),
+            engine.can_guess,
+            load_seconds,
+            vision,
+            engine.draft,
         )
         self.sees_images = vision is not None
         self.context = context
@@ -67,6 +76,7 @@ class LLM:
         self.engine = engine
         self._file = file
         self._backend = backend
+        self._draft = draft
         self._opening = threading.Lock()
         self._service: Service | None = None
 
@@ -194,8 +204,9 @@ class LLM:
         return normalized(vectors) if normalize else vectors
 
     def memory(self) -> Memory:
-        """The bytes that the model holds."""
-        return self._backend.memory()
+        """The bytes that the model holds, and its draft model."""
+        own = self._backend.memory()
+        return own if self._draft is None else own + self._draft.memory()
 
     def close(self) -> None:
         """Release memory and threads. The model must not be used any more."""
@@ -204,6 +215,8 @@ class LLM:
         self.engine.close()
         self._backend.close()
         self._file.close()
+        if self._draft is not None:
+            self._draft.close()
 
     def __enter__(self) -> LLM:
         return self

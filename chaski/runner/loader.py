@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from time import perf_counter
 
 from chaski.env import Environment
@@ -13,6 +14,7 @@ from chaski.ml import BackendOptions, open_backend
 from chaski.ml.backend import Progress
 from chaski.model.metadata import blamed_on
 from chaski.model.registry import build_model, vision_of
+from chaski.runner.drafting import DraftModel
 from chaski.runner.engine import Engine
 from chaski.runner.engines import NATIVE, check_engine, choose_engine
 from chaski.runner.files import open_files
@@ -39,6 +41,7 @@ def load(
     prompt_cache: bool = True,
     backend: str = "cpu",
     engine: str | None = None,
+    draft: str | os.PathLike[str] | None = None,
     progress: Progress = lambda share: None,
 ) -> LLM:
     """Load a model: one of the store or a bundled one by name, or a GGUF file.
@@ -55,6 +58,8 @@ def load(
                   whether attention takes the history chunk by chunk (the default); if not, it computes all
                   scores of a token first, which q8_0 and q4_0 cannot have
     prompt_cache  whether a prompt takes over what was computed for an earlier one that begins like it
+    draft         a small model of the same vocabulary, found as `model` is: it guesses tokens that this one
+                  then computes in one batch; answers stay the same, see `draft_num_predict`
     backend       cpu, or reference: the definition of every operation in NumPy
     engine        native, or None for whoever has the architecture; llama.cpp computes in workers only
     progress      called with the loaded share, from 0 to 1
@@ -82,23 +87,36 @@ def load(
     threads = own_threads if threads is None else at_least("threads", threads, 1)
     flash = environment.flash_attention if flash_attention is None else flash_attention
     opened = open_backend(backend, BackendOptions(threads, environment.isa, flash))
+    kv_type = environment.kv_type if kv_type is None else kv_type
+    size = CacheSize(parallel, context, num_batch)
+    small: DraftModel | None = None
     try:
-        types = kv_types(environment.kv_type if kv_type is None else kv_type, opened, file)
+        types = kv_types(kv_type, opened, file)
         check_form(types, flash)
-        size = CacheSize(parallel, context, num_batch)
+        if draft is not None:
+            small = DraftModel(draft, file, network.config.vocab_size, opened, size, kv_type)
         with blamed_on(file):
             reserved = Reservation(network, file, opened, size, types, eyes)
-        reserved.needs.check()
+        needs = reserved.needs if small is None else replace(reserved.needs, draft=small.num_bytes)
+        needs.check()
+        if small is not None and not reserved.cache.can_step_back:
+            raise UnsupportedError(
+                f"{file.path.name} cannot take back tokens that were guessed wrong: load it without a draft"
+            )
+        guessing = None if small is None else small.load(lambda share: None)
         opened.load(progress)
         if eyes is not None:
             eyes.close()
     except BaseException:
         opened.close()
+        if small is not None:
+            small.close()
         raise
     policy = _policy(environment) if prompt_cache else None
-    computing = Engine(reserved.program, reserved.cache, parallel, policy, reserved.images)
+    computing = Engine(reserved.program, reserved.cache, parallel, policy, reserved.images, guessing)
     seconds = perf_counter() - started
-    return LLM(file, opened, computing, context, network.config, seconds, defaults, vision_of(network))
+    vision = vision_of(network)
+    return LLM(file, opened, computing, context, network.config, seconds, defaults, vision, small)
 
 
 def _require_native(file: GGUFFile, wish: str | None) -> None:

@@ -11,6 +11,7 @@ from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image, MultimodalProcessor
 from chaski.model.registry import ModelConfig
+from chaski.runner.draft import Draft
 from chaski.runner.generation import Generation, Request
 from chaski.runner.image_sources import ImageSource, RecentImages
 from chaski.runner.layout import marked, with_placeholders
@@ -38,10 +39,12 @@ class Prompts(Writing):
         can_guess: bool,
         load_seconds: float,
         vision: MultimodalProcessor | None = None,
+        draft: Draft | None = None,
     ) -> None:
         super().__init__(file, config, context, defaults)
         self._config = config
         self._can_guess = can_guess
+        self._draft = draft
         self._load_seconds = load_seconds
         self._vision = vision
         self._recent = RecentImages()
@@ -112,6 +115,7 @@ class Prompts(Writing):
                 context=self.context,
                 shift=wanted.shift,
                 max_guesses=wanted.limits.draft_num_predict if self._can_guess else 0,
+                draft=self._draft,
                 sampling=wanted.sampling,
                 end_ids=self.tokenizer.eos_ids,
                 stop=wanted.limits.stop,

@@ -35,7 +35,7 @@ class EveryOutput(Sequence):
     def outputs(self, begin: int, count: int) -> range:
         return range(begin, begin + count)
 
-    def take(self, rows: F32) -> int:
+    def take(self, rows: F32, likely: F32) -> int:
         self._rows.append(rows.copy())
         self.is_running = self.num_pending > 0
         return 0
@@ -69,7 +69,7 @@ class PooledOutput(Sequence):
         wanted = self._pooling.positions(len(self.tokens))
         return range(max(begin, wanted.start), max(begin, min(begin + count, wanted.stop)))
 
-    def take(self, rows: F32) -> int:
+    def take(self, rows: F32, likely: F32) -> int:
         for row in rows:
             self._sum = row.copy() if self._sum is None else self._sum + row
         self._left -= len(rows)

@@ -22,23 +22,27 @@ __all__ = ["Needs", "Reservation", "check_form", "kv_types"]
 
 # Rows of logits in one batch: more make `logits` faster and cost vocab_size floats each.
 _MIN_OUTPUTS = 16
+# Of the most likely tokens: enough for the `top_k` that people use, and for those that penalties take out.
+_MAX_LIKELY = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
     """Bytes that a model takes, and that are there for it.
 
-    `plans` is None where it was not looked for, because the rest does not fit already.
+    `plans` is None where it was not looked for, because the rest does not fit already. `draft` is all that a
+    draft model takes.
     """
 
     weights: int
     caches: Sequence[KindMemory]
     plans: int | None
     available: int
+    draft: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + sum(kind.num_bytes for kind in self.caches) + (self.plans or 0)
+        return self.weights + sum(kind.num_bytes for kind in self.caches) + (self.plans or 0) + self.draft
 
     def check(self) -> None:
         """Raise OutOfMemoryError, with a table of what is needed, where that is too much."""
@@ -48,6 +52,8 @@ class Needs:
         rows += [(f"{k.layers} layers, {k.kind}: {k.cells} cells", k.num_bytes) for k in self.caches]
         if self.plans is not None:
             rows.append(("plans", self.plans))
+        if self.draft:
+            rows.append(("draft model", self.draft))
         table = "".join(f"\n  {num_bytes / 1e9:10.3f} GB  {what}" for what, num_bytes in rows)
         raise OutOfMemoryError(
             f"the model needs {self.total / 1e9:.3f} GB, but {self.available / 1e9:.3f} GB of memory are "
@@ -82,10 +88,15 @@ class Reservation:
         self.needs = Needs(backend.memory().weights, caches, None, available)
         if self.needs.total <= available:
             self.cache = build_cache(backend, model.layer_kinds(), size, types)
-            max_outputs = (
-                max(size.sequences, _MIN_OUTPUTS) if model.config.pooling is None else size.max_batch
+            makes_text = model.config.pooling is None
+            self.program = Program(
+                model,
+                self.cache,
+                backend,
+                size.max_batch,
+                max_outputs=max(size.sequences, _MIN_OUTPUTS) if makes_text else size.max_batch,
+                max_likely=_MAX_LIKELY if makes_text else 0,
             )
-            self.program = Program(model, self.cache, backend, size.max_batch, max_outputs)
             if vision is not None:
                 self.images = EncodedImages(EncoderProgram(vision, backend, own_type), size.sequences)
             self.needs = replace(self.needs, plans=backend.memory().plans)

@@ -98,12 +98,20 @@ class Sequence(ABC):
     def outputs(self, begin: int, count: int) -> range:
         """The positions, of `count` tokens from `begin` on, of which it wants outputs."""
 
+    def num_likely(self, most: int) -> int:
+        """Of how many of the most likely tokens, up to `most`, it is to be told with its next outputs."""
+        return 0
+
     @abstractmethod
-    def take(self, rows: npt.NDArray[np.float32]) -> int:
+    def take(self, rows: npt.NDArray[np.float32], likely: npt.NDArray[np.float32]) -> int:
         """Outputs (n, size) of the next positions that it wants them of. A view that does not last.
 
-        Returns how many of the tokens that were computed last were guessed wrong.
+        `likely` (n, 2, `num_likely`): logits and ids of the most likely tokens in order. Returns how many of
+        the tokens that were computed last were guessed wrong.
         """
+
+    def guess(self) -> None:  # noqa: B027, most have nothing to guess
+        """Guess what comes next. Called when all sequences of a batch have taken their outputs."""
 
     @abstractmethod
     def write(self) -> None:

@@ -101,7 +101,11 @@ def _usable(slot: Slot, prompt: list[int], groups: Groups) -> int:
 
 def common_prefix(a: list[int], b: list[int]) -> int:
     """How many tokens both begin with."""
-    length = min(len(a), len(b))
-    if a[:length] == b[:length]:
-        return length
-    return next(index for index in range(length) if a[index] != b[index])
+    same, different = 0, min(len(a), len(b)) + 1
+    while different - same > 1:  # comparing slices is much quicker than comparing numbers one by one
+        middle = (same + different) // 2
+        if a[same:middle] == b[same:middle]:
+            same = middle
+        else:
+            different = middle
+    return same

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -23,7 +23,8 @@ __all__ = ["Step", "prepare_step"]
 class Step:
     """A batch: how many tokens of which sequences, how many outputs each gets, and what the plan reads.
 
-    `images` are the rows of images that it has, in the order of its tokens.
+    `images` are the rows of images that it has, in the order of its tokens. `num_likely`: of how many of the
+    most likely tokens each sequence is told; known when it is launched.
     """
 
     shares: Items[tuple[Sequence, int]]
@@ -31,6 +32,7 @@ class Step:
     images: Items[ImageRun]
     batch: Batch
     inputs: Mapping[str, npt.NDArray[Any]]
+    num_likely: list[int] = field(default_factory=list)
 
     def fill(self, encoded: EncodedImages | None) -> list[list[int]]:
         """Write the tokens and the rows of images, all of which are known now -> the tokens of each share.

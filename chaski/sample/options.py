@@ -79,6 +79,11 @@ class SamplingOptions:
         is_neutral = self.repeat_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0
         return self.repeat_last_n != 0 and not is_neutral
 
+    @property
+    def only_lowers(self) -> bool:
+        """Whether no penalty raises a logit."""
+        return self.repeat_penalty >= 1 and self.presence_penalty >= 0 and self.frequency_penalty >= 0
+
 
 _BIAS_MEANING = f"an object of numbers from -{MAX_BIAS:.0f} to {MAX_BIAS:.0f} by token id"
 

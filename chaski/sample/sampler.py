@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import SamplingError
-from chaski.sample import select, transforms
+from chaski.sample import few, select, transforms
 from chaski.sample.options import SamplingOptions
 from chaski.sample.pcg import Pcg
 from chaski.sample.transforms import Logits
@@ -71,16 +71,39 @@ class Sampler:
         for token_id in token_ids:
             self.accept(token_id)
 
-    def sample(self, logits: Logits, allowed: npt.NDArray[np.bool_] | None = None) -> Sampled:
+    def num_likely(self, most: int) -> int:
+        """How many of the most likely tokens `sample` would know next; 0 if `most` are too few for it."""
+        options = self.options
+        kept = 1 if options.temperature <= 0 else options.top_k
+        if not 0 < kept <= most or self._biased.size or (self._counts and not options.only_lowers):
+            return 0
+        return min(kept + len(self._counts), most)
+
+    def sample(
+        self, logits: Logits, allowed: npt.NDArray[np.bool_] | None = None, likely: Logits | None = None
+    ) -> Sampled:
         """The next token. It is not accepted yet.
 
         allowed: (at least vocabulary,), whether a token may be chosen at all; None is every one of them.
+        likely: (2, `num_likely`), logits of the most likely tokens in order, equal ones by id, and their ids.
+        They change nothing, but save looking through all logits.
         logits: (vocabulary,), float32, left as they are; -inf rules a token out. Every token that has a bias
         is among them. Raises `SamplingError` if there are none, or any is NaN or +inf, or all are -inf.
         """
         if not 0 < logits.size <= transforms.MAX_VOCABULARY:
             limit = transforms.MAX_VOCABULARY
             raise SamplingError(f"there are {logits.size} logits to sample from; it must be 1 to {limit}")
+        token_id = None
+        if likely is not None and likely.size and allowed is None and not self._biased.size:
+            token_id = self._choose_likely(likely[:, : logits.size])
+        if token_id is None:
+            token_id = self._choose(self._considered(logits, allowed))
+        if not self.options.logprobs:
+            return Sampled(token_id)
+        return _with_logprobs(logits, token_id, self.options.top_logprobs)
+
+    def _considered(self, logits: Logits, allowed: npt.NDArray[np.bool_] | None) -> Logits:
+        """The logits as they are chosen from."""
         considered = logits
         if self._biased.size:
             considered = transforms.add_bias(considered, self._biased, self._biases)
@@ -88,10 +111,30 @@ class Sampler:
             considered = self._penalize(considered)
         if allowed is not None:
             considered = np.where(allowed[: logits.size], considered, np.float32(-np.inf))
-        token_id = self._choose(considered)
-        if not self.options.logprobs:
-            return Sampled(token_id)
-        return _with_logprobs(logits, token_id, self.options.top_logprobs)
+        return considered
+
+    def _choose_likely(self, likely: Logits) -> int | None:
+        """`_choose` from the most likely tokens, or None where these do not settle it."""
+        if not math.isfinite(likely[0, 0]):
+            return None
+        is_greedy = self.options.temperature <= 0
+        if is_greedy and not self._counts:
+            return int(likely[1, 0])
+        kept = 1 if is_greedy else min(self.options.top_k, likely.shape[1])
+        return self._draw_likely(likely, kept)
+
+    @_ignoring_overflow
+    def _draw_likely(self, likely: Logits, kept: int) -> int | None:
+        options = self.options
+        ids, logits = list(map(int, likely[1].tolist())), likely[0]
+        if self._counts:
+            found = few.lowered(ids, logits.tolist(), self._counts, options, kept)
+            if found is None or not math.isfinite(found[1][0]):
+                return None
+            ids, logits = found
+        if options.temperature <= 0:
+            return ids[0]
+        return few.draw(ids[:kept], logits[:kept], options, self._random.next_24())
 
     @_ignoring_overflow
     def _penalize(self, logits: Logits) -> Logits:

@@ -30,6 +30,7 @@ __all__ = [
     "min_p",
     "nucleus_mass",
     "penalize",
+    "shares",
     "softmax",
     "surprisal_deviations",
     "temperature",
@@ -106,14 +107,19 @@ def softmax(logits: Logits, out: Weights | None = None) -> Weights:
 
     `out` takes the result, as in NumPy.
     """
+    weights: Weights = np.multiply(shares(logits), _TOP_WEIGHT, out=out, dtype=np.float64)
+    np.floor(weights, out=weights)
+    return weights
+
+
+def shares(logits: Logits) -> Logits:
+    """How likely each token is beside the top one."""
     top = logits.max()
     if not np.isfinite(top):
         raise SamplingError(f"the largest logit over the temperature is {top}; use a higher temperature")
-    shares = logits - top
-    np.exp(shares, out=shares)
-    weights: Weights = np.multiply(shares, _TOP_WEIGHT, out=out, dtype=np.float64)
-    np.floor(weights, out=weights)
-    return weights
+    distances: Logits = logits - top
+    np.exp(distances, out=distances)
+    return distances
 
 
 def typical_p(ids: Ids, weights: Weights, p: float) -> tuple[Ids, Weights]:

@@ -11,6 +11,7 @@
 #include "../steps/attention.h"
 #include "../steps/elementwise.h"
 #include "../steps/experts.h"
+#include "../steps/largest.h"
 #include "../steps/matmul.h"
 #include "../steps/short_conv.h"
 #include "isa.h"
@@ -373,6 +374,23 @@ class PlanBuilder {
             barrier);
     }
 
+    // `maxima` has a float for every lane (see largest.h), `y` is [row][2][most].
+    void lane_maxima(int dim, std::int64_t width, std::size_t x, std::size_t counts, std::size_t maxima,
+                     bool barrier) {
+        add(std::make_unique<MaximaStep>(ops_, dim, width, in<float>(x, dim, width),
+                                         in<std::int32_t>(counts, dim, 1),
+                                         in<float>(maxima, dim, Blocks(width).lanes())),
+            barrier);
+    }
+    void largest(int dim, std::int64_t width, std::int64_t most, std::size_t x, std::size_t counts,
+                 std::size_t maxima, std::size_t y, bool barrier) {
+        require(0 < most && width <= 1 << 24, "largest: indices must be exact as float32");
+        add(std::make_unique<LargestStep>(
+                dim, width, most, in<float>(x, dim, width), in<std::int32_t>(counts, dim, 1),
+                in<float>(maxima, dim, Blocks(width).lanes()), in<float>(y, dim, 2 * most)),
+            barrier);
+    }
+
     // `parts` is -1 where a batch is never split; `sinks` is the place of a vector of the weights, or -1.
     void attention(int dim, int history, std::int64_t heads, float scale, float cap, bool is_plain,
                    std::size_t q, const OwnedStorage& keys, const OwnedStorage& values, std::size_t cells,
@@ -558,6 +576,7 @@ void bind_plan(nb::module_& m) {
         for (const BlockFormat& format : kFormats) types.push_back(static_cast<int>(format.type));
         return types;
     });
+    m.def("num_lanes", [](std::int64_t width) { return Blocks(width).lanes(); }, "width"_a);
     m.def("load_matrices", &load, "pool"_a, "isa"_a, "sources"_a);
 
     nb::class_<PlanBuilder>(m, "Plan")
@@ -633,6 +652,10 @@ void bind_plan(nb::module_& m) {
         .def("expert_matmul", &PlanBuilder::expert_matmul, "dim"_a, "count"_a, "experts"_a,
              "weights"_a.none(), "bias"_a, "x"_a, "quantized"_a, "groups"_a, "y"_a, "barrier"_a)
         .def("combine", &PlanBuilder::combine, "dim"_a, "count"_a, "width"_a, "x"_a, "routes"_a, "groups"_a,
+             "y"_a, "barrier"_a)
+        .def("lane_maxima", &PlanBuilder::lane_maxima, "dim"_a, "width"_a, "x"_a, "counts"_a, "maxima"_a,
+             "barrier"_a)
+        .def("largest", &PlanBuilder::largest, "dim"_a, "width"_a, "most"_a, "x"_a, "counts"_a, "maxima"_a,
              "y"_a, "barrier"_a)
         .def("attention", &PlanBuilder::attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "cap"_a,
              "is_plain"_a, "q"_a, "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "weights"_a.none(),

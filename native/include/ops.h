@@ -103,6 +103,9 @@ struct Ops {
     void (*add)(const float* a, const float* b, std::int64_t count, float* y);
     // y = fma(x, factor, y).
     void (*add_scaled)(float* y, const float* x, float factor, std::int64_t count);
+    // The largest of every 16th element: maxima[l] of x[l], x[l + 16], ... -inf where there are none. All
+    // are NaN where any element is.
+    void (*lane_maxima)(const float* x, std::int64_t count, float* maxima);
     // Rotates `pairs` pairs of each head of one token, the pairs being (2j, 2j+1) or, in halves, (j,
     // j+pairs); copies the rest.
     void (*rope)(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,

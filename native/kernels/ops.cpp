@@ -5,8 +5,10 @@
 
 #include "ops.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "attention_kernel.h"
 #include "vector_math.h"
@@ -134,6 +136,23 @@ void add_scaled(float* y, const float* x, float factor, std::int64_t count) {
     map2(x, y, count, y, [&](F32x16 u, F32x16 v) { return fma(u, splat(factor), v); });
 }
 
+void lane_maxima(const float* x, std::int64_t count, float* maxima) {
+    F32x16 highest = splat(-std::numeric_limits<float>::infinity());
+    I32x16 magnitude = splat(0);  // comparing floats loses a NaN, comparing their bits finds it
+    std::int64_t whole = whole_lanes(count);
+    for (std::int64_t i = 0; i < whole; i += kLanes) {
+        F32x16 v = load_f32(x + i);
+        highest = max(highest, v);
+        magnitude = max(magnitude, magnitude_bits(v));
+    }
+    store_f32(maxima, highest);
+    for (std::int64_t i = whole; i < count; ++i) maxima[i - whole] = std::max(maxima[i - whole], x[i]);
+    constexpr std::int32_t kInfinity = 0x7f800000;
+    bool has_nan = reduce_max(magnitude) > kInfinity;
+    for (std::int64_t i = whole; i < count; ++i) has_nan |= std::isnan(x[i]);
+    if (has_nan) std::fill_n(maxima, kLanes, std::numeric_limits<float>::quiet_NaN());
+}
+
 }  // namespace
 
 void rope(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
@@ -164,6 +183,7 @@ const Ops kOps = {
     .multiply = multiply,
     .add = add,
     .add_scaled = add_scaled,
+    .lane_maxima = lane_maxima,
     .rope = rope,
     .store = store_cell,
     .load = load_cell,

@@ -1,4 +1,5 @@
 // Norms, activations, rotation, and the cells of key/value storage.
+#include <algorithm>
 #include <limits>
 
 #include "comparison.h"
@@ -55,6 +56,11 @@ void compare_elements(Comparison& compare) {
                  [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.scale(a, 0.3f, n, y); });
     compare_rows(compare, "add",
                  [](const Ops& ops, In a, In b, In, std::int64_t n, float* y) { ops.add(a, b, n, y); });
+    compare_rows(compare, "lane_maxima", [](const Ops& ops, In a, In, In, std::int64_t n, float* y) {
+        float maxima[kLanes];
+        ops.lane_maxima(a, n, maxima);
+        std::memcpy(y, maxima, std::min<std::int64_t>(n, kLanes) * sizeof(float));
+    });
     compare_rows(compare, "add_scaled", [](const Ops& ops, In a, In, In, std::int64_t n, float* y) {
         ops.add_scaled(y, a, 0.3f, n);
     });

@@ -68,10 +68,10 @@ def test_what_is_computed(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, dep
         prepared.append(batch)
         return prepare(program, batch)
 
-    def launched(program: Program, inputs: Inputs) -> None:
+    def launched(program: Program, inputs: Inputs, likely: list[int]) -> None:
         computed = prepared[-1]
         batches.append((len(computed.tokens), sorted(set(computed.sequences.tolist()))))
-        launch(program, inputs)
+        launch(program, inputs, likely)
 
     monkeypatch.setattr(Program, "prepare", recorded)
     monkeypatch.setattr(Program, "launch", launched)

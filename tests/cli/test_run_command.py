@@ -55,6 +55,14 @@ def test_system_message(tiny_llama: Path) -> None:
     assert result.stdout == expected(tiny_llama, "hello", "be brief") + "\n"
 
 
+def test_a_draft_model_changes_nothing_but_the_time(tiny_llama: Path, tmp_path: Path) -> None:
+    answer = expected(tiny_llama, "hello there") + "\n"
+    assert run(str(tiny_llama), "hello there", "--draft", str(tiny_llama), *GREEDY).stdout == answer
+    refused = run(str(tiny_llama), "hello there", "--draft", "guide", *GREEDY)
+    assert refused.exit_code == 1
+    assert "guide.gguf cannot be the draft of tiny.gguf" in refused.stderr
+
+
 def test_raw_prompts_go_around_the_template(tiny_llama: Path) -> None:
     with chaski.load(tiny_llama) as model:
         answer = model.generate("hello", temperature=0, num_predict=12).text

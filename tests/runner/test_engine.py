@@ -32,6 +32,7 @@ class CountingProgram:
     def __init__(self, parallel: int, max_tokens: int = 8, max_outputs: int = 4) -> None:
         self.max_tokens = max_tokens
         self.max_outputs = max_outputs
+        self.max_likely = 4
         self.stored: list[list[int]] = [[] for _ in range(parallel)]
         self.batches: list[Batch] = []
         self.calls: list[str] = []
@@ -55,7 +56,9 @@ class CountingProgram:
         for sequence in batch.sequences:
             assert self.stored[sequence].pop() == UNKNOWN
 
-    def launch(self, batch: Batch) -> None:
+    def launch(self, batch: Batch, likely: list[int]) -> None:
+        assert len(likely) == len(batch.outputs)
+        assert all(0 <= count <= self.max_likely for count in likely)
         self.calls.append("launch")
         self.fail()
         self.batches.append(Batch(*(array.copy() for array in _arrays(batch)), batch.ends))
@@ -74,6 +77,10 @@ class CountingProgram:
         logits[np.arange(len(after)), after] = 1
         logits[batch.tokens[batch.outputs] == NAN_TOKEN] = np.nan
         return logits
+
+    def likely(self) -> NDArray[np.float32]:
+        """None are found, so samplers look for themselves."""
+        return np.full((len(self.batches[-1].outputs), 2, self.max_likely), np.nan, np.float32)
 
     @property
     def can_step_back(self) -> bool:
@@ -347,7 +354,7 @@ def test_an_interrupt_while_tokens_are_chosen_is_survived(monkeypatch: pytest.Mo
     assert [sequence.tokens for sequence in sequences] == [[10, 11, 12, 13], [20, 21, 22, 23]]
 
 
-def interrupted(sequence: Generation, rows: NDArray[np.float32]) -> None:
+def interrupted(sequence: Generation, rows: NDArray[np.float32], likely: NDArray[np.float32]) -> None:
     raise KeyboardInterrupt
 
 

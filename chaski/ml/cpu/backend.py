@@ -57,14 +57,16 @@ class CPUBackend:
     default_kv_dtype = DType.F16
     cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
 
-    def __init__(self, options: BackendOptions) -> None:
+    def __init__(self, options: BackendOptions, pool: _native.ThreadPool | None = None) -> None:
+        """`pool`: threads of another backend to compute with, instead of new ones."""
         threads = physical_cores() if options.threads is None else options.threads
         if threads < 1:
             raise OptionError(f"threads = {threads} must be at least 1")
         self.isa = _choose_isa(options.isa)
         self.threads = threads
         self._is_plain = not options.flash_attention
-        self._pool = _native.ThreadPool(threads)
+        self._options = options
+        self._pool = pool or _native.ThreadPool(threads)
         self._weights: _native.Weights | None = None
         self._matrices: list[_Matrix] = []
         self._vectors: list[tuple[Weight, TensorInfo, Vector]] = []
@@ -134,6 +136,9 @@ class CPUBackend:
         self._untouched.append(plan)
         self._plan_bytes += plan.bytes
         return plan
+
+    def beside(self) -> CPUBackend:
+        return CPUBackend(self._options, self._pool)
 
     def memory(self) -> Memory:
         return Memory(self._weight_bytes, self._cache_bytes, self._plan_bytes)

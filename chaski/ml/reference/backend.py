@@ -57,6 +57,9 @@ class ReferenceBackend:
     def compile(self, graph: Graph) -> ReferencePlan:
         return ReferencePlan(graph)
 
+    def beside(self) -> ReferenceBackend:
+        return ReferenceBackend(self.cache_config)
+
     def memory(self) -> Memory:
         return Memory(self._weights, self._cache, 0)
 

@@ -137,6 +137,16 @@ def join(*parts: F32, places: Sequence[tuple[int, int]]) -> F32:
     return y
 
 
+def largest(x: F32, counts: I32, *, most: int) -> F32:
+    y = np.zeros((len(x), 2, most), np.float32)
+    for row, count, (values, indices) in zip(x, counts, y, strict=True):
+        unordered = np.flatnonzero(np.isnan(row))[:1]
+        chosen = unordered if unordered.size else np.argsort(-row, kind="stable")
+        chosen = chosen[:count]
+        values[: chosen.size], indices[: chosen.size] = row[chosen], chosen
+    return y
+
+
 def times(x: F32, factors: F32) -> F32:
     return x * factors.reshape(-1, *[1] * (x.ndim - 1))
 
@@ -282,6 +292,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         add_vector,
         columns,
         join,
+        largest,
         rows,
         rms_norm,
         layer_norm,

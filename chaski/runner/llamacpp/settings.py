@@ -52,6 +52,8 @@ class LlamaSettings:
             raise OptionError(f"backend = {options['backend']!r} is not one of the engine llama.cpp")
         if options.get("projector") is not None:
             raise OptionError("the engine llama.cpp gets no images here, so no projector")
+        if options.get("draft") is not None:
+            raise OptionError("the engine llama.cpp takes no draft model; load it without draft")
         trained = file.get(f"{file.architecture}.context_length", int, 0) or 1 << 31
         usual = defaults.loading.get("num_ctx", environment.context)
         flash = options.get("flash_attention")

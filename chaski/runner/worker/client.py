@@ -66,6 +66,7 @@ class LoadOptions(TypedDict, total=False):
     prompt_cache: bool
     backend: str
     engine: str | None
+    draft: str | None
 
 
 class Worker:

@@ -1,11 +1,23 @@
-"""Rows as they are: inputs, reshapes, embeddings, chosen rows and columns."""
+"""Rows as they are: inputs, reshapes, embeddings, chosen rows, columns and elements."""
 
 from __future__ import annotations
 
+from chaski import _native
 from chaski.ml.cpu.lowering import Buffer, Lowering, width
-from chaski.ml.graph import Tensor, Weight
+from chaski.ml.graph import Dim, Tensor, Weight
 
-__all__ = ["average_rows", "columns", "embedding", "input", "join", "put_rows", "reshape", "rows", "unfold"]
+__all__ = [
+    "average_rows",
+    "columns",
+    "embedding",
+    "input",
+    "join",
+    "largest",
+    "put_rows",
+    "reshape",
+    "rows",
+    "unfold",
+]
 
 
 def input(lowering: Lowering, node: Tensor) -> None:
@@ -122,3 +134,17 @@ def _copy(lowering: Lowering, node: Tensor, x: Tensor, y: Buffer, first: int) ->
         x=lowering.buffer(x),
         y=y,
     )
+
+
+def largest(lowering: Lowering, node: Tensor, x: Tensor, counts: Tensor) -> None:
+    most = node.attributes["most"]
+    lowering.check(counts, most + 1)
+    leading = node.shape[0]
+    assert isinstance(leading, Dim)
+    lanes = _native.num_lanes(width(x))
+    maxima = Buffer(4 * leading.maximum * lanes, lanes)
+    read = {"x": lowering.buffer(x), "counts": lowering.buffer(counts)}
+    size = {"dim": lowering.dim(node), "width": width(x)}
+    lowering.call("lane_maxima", tuple(read.values()), (maxima,), maxima=maxima, **read, **size)
+    y = lowering.new(node)
+    lowering.call("largest", (*read.values(), maxima), (y,), maxima=maxima, most=most, y=y, **read, **size)

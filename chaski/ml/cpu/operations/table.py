@@ -22,6 +22,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
     "average_rows": rows.average_rows,
     "unfold": rows.unfold,
     "product": products.product,
+    "largest": rows.largest,
     "linear": products.linear,
     "add": products.add,
     "rms_norm": products.rms_norm,

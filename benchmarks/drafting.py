@@ -1,0 +1,90 @@
+"""What a draft model brings: `python benchmarks/drafting.py MODEL DRAFT`.
+
+Both models are computed as for any answer. Only what their logits would choose is replaced, because random
+weights agree on nothing: the large one says a given text, and the small one guesses each token of it with a
+given chance. The same answer is made with and without the draft model, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from speculation import decode
+
+import chaski
+from chaski.model.program import Program
+from chaski.runner.draft import Draft
+
+PROMPT, ANSWER = 200, 120
+
+
+class Guessing:
+    """Stands for the program of a draft model: its most likely token is the right one by chance."""
+
+    def __init__(self, program: Program, vocab_size: int) -> None:
+        self.text: list[int] = []
+        self.chance = 0.0
+        self.max_tokens, self.max_outputs = program.max_tokens, program.max_outputs
+        self.prepare, self.wait = program.prepare, program.wait
+        self._program = program
+        self._random = np.random.default_rng(2)
+        self._vocab_size = vocab_size
+        self._next = np.zeros(0, np.int64)
+
+    def launch(self, values: Mapping[str, np.ndarray], likely: Sequence[int]) -> None:
+        self._next = values["positions"][values["outputs"]] + 1
+        self._program.launch(values, likely)
+
+    def likely(self) -> np.ndarray:
+        found = self._program.likely()
+        for row, position in zip(found, self._next.tolist(), strict=True):
+            is_right = position < len(self.text) and self._random.random() < self.chance
+            row[1, 0] = self.text[position] if is_right else self._random.integers(self._vocab_size)
+        return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("draft")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--chance", type=float, nargs="+", default=[0.0, 0.4, 0.6, 0.8, 0.9])
+    arguments = parser.parse_args()
+    random = np.random.default_rng(1)
+    with chaski.load(arguments.model, threads=arguments.threads, context=512, draft=arguments.draft) as model:
+        draft = model.engine.draft
+        assert draft is not None
+        guessing = Guessing(draft._program, model.vocab_size)
+        draft._program = guessing  # type: ignore[assignment]
+        print(
+            "| chance | plain, tok/s | with the draft, tok/s | ratio | guessed right |\n|--:|--:|--:|--:|--:|"
+        )
+        for chance in arguments.chance:
+            guessing.chance = chance
+            rows = [turns(model, draft, guessing, random) for _ in range(arguments.rounds)]
+            plain, drafted, right = (statistics.median(column) for column in zip(*rows, strict=True))
+            ratio = statistics.median(row[1] / row[0] for row in rows)
+            print(
+                f"| {chance:.0%} | {plain:.1f} | {drafted:.1f} | **{ratio:.2f}** | {right:.0%} |", flush=True
+            )
+
+
+def turns(
+    model: chaski.LLM, draft: Draft, guessing: Guessing, random: np.random.Generator
+) -> tuple[float, float, float]:
+    """Tokens per second without and with the draft, and the share of guesses that came true."""
+    text = random.integers(model.vocab_size, size=PROMPT + ANSWER).tolist()
+    prompt, answer = text[:PROMPT], text[PROMPT:]
+    guessing.text = text
+    decode(model, prompt, answer[:2], 1, draft)  # so that neither side computes the prompt
+    plain, _ = decode(model, prompt, answer, 0, None)
+    drafted, right = decode(model, prompt, answer, 15, draft)
+    return plain, drafted, right
+
+
+if __name__ == "__main__":
+    main()

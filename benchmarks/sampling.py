@@ -1,0 +1,95 @@
+"""What choosing tokens costs: `python -m benchmarks.sampling MODEL`.
+
+Answers are decoded greedily and with sampled tokens, one alone and several at a time. Beside the speed stands
+how long the machine waits for Python between two batches, from the end of one to the start of the next:
+choosing tokens is the greater part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+import chaski
+from chaski.runner.generation import Generation, Request
+from chaski.sample import SamplingOptions
+
+KINDS = {
+    "greedy": SamplingOptions(temperature=0),
+    "top-k 40, top-p 0.9": SamplingOptions(seed=1),
+    "the same, repeat penalty 1.1": SamplingOptions(seed=1, repeat_penalty=1.1),
+}
+PROMPT = 16
+
+
+class Clock:
+    """Takes the time between the end of a batch and the start of the next one."""
+
+    def __init__(self, model: chaski.LLM) -> None:
+        self.pauses: list[float] = []
+        self._ended = 0.0
+        program = model.engine._program
+        self._wait, self._launch = program.wait, program.launch
+        program.wait = self._waiting  # type: ignore[method-assign]
+        program.launch = self._launching  # type: ignore[method-assign]
+
+    def _waiting(self) -> None:
+        self._wait()
+        self._ended = time.perf_counter()
+
+    def _launching(self, values: Mapping[str, np.ndarray], likely: Sequence[int] = ()) -> None:
+        self._launch(values, likely)
+        self.pauses.append(time.perf_counter() - self._ended)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--generate", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    most = max(arguments.sequences)
+    context = PROMPT + arguments.generate + 1
+    with chaski.load(
+        arguments.model, threads=arguments.threads, context=context, parallel=most, prompt_cache=False
+    ) as model:
+        clock = Clock(model)
+        print(f"{model.vocab_size} tokens\n")
+        print("| sequences | tokens | tok/s | pause, ms a batch |\n|--:|---|--:|--:|")
+        for count in arguments.sequences:
+            for kind, options in KINDS.items():
+                rows = [
+                    decode(model, clock, count, arguments.generate, options) for _ in range(arguments.rounds)
+                ]
+                rate, pause = (statistics.median(column) for column in zip(*rows, strict=True))
+                print(f"| {count} | {kind} | {rate:.1f} | {pause * 1e3:.3f} |", flush=True)
+
+
+def decode(
+    model: chaski.LLM, clock: Clock, count: int, length: int, options: SamplingOptions
+) -> tuple[float, float]:
+    """Tokens per second of all sequences, and the median pause in seconds."""
+    prompts = np.random.default_rng(1).integers(model.vocab_size, size=(count, PROMPT)).tolist()
+    sequences = [
+        Generation(Request(prompt=prompt, limit=PROMPT + length, sampling=options)) for prompt in prompts
+    ]
+    for sequence in sequences:
+        model.engine.submit(sequence)
+    # The first tokens, with the prompts, are not counted.
+    model.engine.wait_until(lambda: all(len(one.tokens) > PROMPT for one in sequences))
+    clock.pauses.clear()
+    started, before = time.perf_counter(), sum(len(one.tokens) for one in sequences)
+    for sequence in sequences:
+        model.engine.wait(sequence)
+    seconds = time.perf_counter() - started
+    return (sum(len(one.tokens) for one in sequences) - before) / seconds, statistics.median(clock.pauses)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Loading a draft model beside another model: the same tokens, the same places, the same threads."""
+
+from __future__ import annotations
+
+import os
+
+from chaski.errors import OptionError, UnsupportedError
+from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.kvcache import CacheSize
+from chaski.ml.backend import Backend, Memory, Progress
+from chaski.model.registry import build_model
+from chaski.runner.draft import Draft
+from chaski.runner.reserve import Reservation, kv_types
+from chaski.store.model import find_model
+
+__all__ = ["DraftModel"]
+
+
+class DraftModel:
+    """A draft model, placed when it is made and in memory after `load`."""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        target: GGUFFile,
+        vocab_size: int,
+        beside: Backend,
+        size: CacheSize,
+        kv_type: str | None,
+    ) -> None:
+        """`target` is the file of the model that it guesses for, with `vocab_size` tokens, on `beside`.
+
+        Raises what `chaski.load` does, and OptionError for a model with other tokens.
+        """
+        self._size = size
+        self._file = open_gguf(find_model(model).path)
+        network = build_model(self._file)
+        if network.config.pooling is not None:
+            raise UnsupportedError(f"{self._file.path.name} makes embeddings, not text: it cannot be a draft")
+        self._num_shared = _num_shared(target, vocab_size, self._file, network.config.vocab_size)
+        self._backend = beside.beside()
+        types = kv_types(kv_type, self._backend, self._file)
+        self._reserved = Reservation(network, self._file, self._backend, size, types)
+        self.num_bytes = self._reserved.needs.total
+
+    def load(self, progress: Progress) -> Draft:
+        """Read the weights -> what guesses."""
+        program, cache = self._reserved.program, self._reserved.cache
+        if not cache.can_step_back:
+            raise UnsupportedError(
+                f"{self._file.path.name} cannot be a draft: it cannot take back wrong guesses"
+            )
+        self._backend.load(progress)
+        return Draft(program, cache, self._size.sequences, self._num_shared)
+
+    def memory(self) -> Memory:
+        """The bytes that it holds."""
+        return self._backend.memory()
+
+    def close(self) -> None:
+        """Release its memory."""
+        self._backend.close()
+        self._file.close()
+
+
+def _num_shared(target: GGUFFile, target_size: int, draft: GGUFFile, draft_size: int) -> int:
+    """How many ids are the same tokens in both. One may have more than the other, as padding.
+
+    Raises OptionError for other tokens.
+    """
+    ours, theirs = (file.get("tokenizer.ggml.tokens", list[str], ()) for file in (target, draft))
+    count = min(len(ours), len(theirs))
+    pairs = enumerate(zip(ours[:count], theirs[:count], strict=True))
+    different = next((f"token {i} is {b!r}, not {a!r}" for i, (a, b) in pairs if a != b), None)
+    if different is None and not count and target_size != draft_size:
+        different = f"it has {draft_size} tokens, not {target_size}"
+    if different is not None:
+        raise OptionError(
+            f"{draft.path.name} cannot be the draft of {target.path.name}: {different}; "
+            "a draft needs the same vocabulary"
+        )
+    return min(target_size, draft_size, count or target_size)

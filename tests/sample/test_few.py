@@ -1,0 +1,117 @@
+"""A sampler that is told the most likely tokens chooses what it chooses from all logits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaski.errors import SamplingError
+from chaski.sample import Sampled, Sampler, SamplingOptions
+from chaski.sample import transforms as t
+
+MOST = 24
+
+# Few distinct values for ties, and any others, near and far.
+logit = st.one_of(
+    st.sampled_from([0.0, -0.0, 1.0, 1.5, -3.0, 20.0, -math.inf]),
+    st.floats(-30, 30, width=32),
+    st.floats(-(2.0**100), 2.0**100, width=32),
+)
+rows = st.lists(logit, min_size=1, max_size=70).map(lambda values: np.array(values, np.float32))
+share = st.one_of(st.sampled_from([0.0, 0.5, 1.0, 1 - 2.0**-53]), st.floats(-0.1, 1.1))
+options_strategy = st.builds(
+    SamplingOptions,
+    temperature=st.sampled_from([0.0, 1e-7, 0.5, 0.8, 1.0, 1.9, 50.0]),
+    top_k=st.integers(-1, 30),
+    top_p=share,
+    min_p=share,
+    typical_p=st.sampled_from([1.0, 1.0, 0.3, 0.9]),
+    repeat_penalty=st.sampled_from([1.0, 1.0, 1.1, 3.0, 0.5, 1e-300, 1e300]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 0.5, -0.5, 1e30]),
+    frequency_penalty=st.sampled_from([0.0, 0.0, 0.25, -1.0]),
+    repeat_last_n=st.sampled_from([None, 0, 2, 64]),
+    seed=st.integers(0, 100),
+    logprobs=st.just(True),
+    top_logprobs=st.sampled_from([0, 2]),
+)
+
+
+def sampled(sampler: Sampler, logits: t.Logits, likely: t.Logits | None) -> Sampled | str:
+    try:
+        return sampler.sample(logits, None, likely)
+    except SamplingError as error:
+        return str(error)
+
+
+def found(logits: t.Logits, count: int) -> t.Logits:
+    """What a plan finds; behind it stands anything."""
+    likely = np.full((2, count), np.nan, np.float32)
+    ids = np.lexsort((np.arange(logits.size), -logits))[:count]
+    if np.isnan(logits).any():
+        ids = np.flatnonzero(np.isnan(logits))[:1]
+    likely[:, : ids.size] = logits[ids], ids
+    likely.setflags(write=False)
+    return likely
+
+
+@given(st.lists(rows, min_size=1, max_size=6), options_strategy, st.lists(st.integers(0, 69), max_size=12))
+def test_knowing_the_most_likely_tokens_changes_nothing(
+    steps: list[t.Logits], options: SamplingOptions, history: list[int]
+) -> None:
+    told, alone = Sampler(options), Sampler(options)
+    size = min(map(len, steps))
+    for sampler in (told, alone):
+        sampler.accept_many(token for token in history if token < size)
+    for step in steps:
+        logits = step[:size].copy()
+        logits.setflags(write=False)
+        answers = [
+            sampled(told, logits, found(logits, told.num_likely(MOST))),
+            sampled(alone, logits, None),
+        ]
+        assert answers[0] == answers[1]
+        if isinstance(answers[0], str):
+            return
+        for sampler in (told, alone):
+            sampler.accept(answers[0].token_id)
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({"temperature": 0}, 1),
+        ({}, 40),
+        ({"top_k": 0}, 0),
+        ({"top_k": 129}, 0),
+        ({"temperature": 0, "top_k": 129}, 1),
+        ({"temperature": 0, "repeat_penalty": 1.1}, 4),
+        ({"repeat_penalty": 1.1}, 43),
+        ({"top_k": 127, "presence_penalty": 1.0}, 128),
+        ({"presence_penalty": -1.0}, 0),
+    ],
+)
+def test_it_asks_for_what_it_needs(options: dict[str, float], count: int) -> None:
+    sampler = Sampler(SamplingOptions(**options))  # type: ignore[arg-type]
+    sampler.accept_many([5, 6, 7, 7])
+    assert sampler.num_likely(128) == count
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_cannot_be_chosen_is_said_as_before(value: float) -> None:
+    logits = np.array([0, 1, value, 2], np.float32)
+    sampler = Sampler(SamplingOptions())
+    with pytest.raises(SamplingError, match="logit 2 is"):
+        sampler.sample(logits, None, found(logits, 4))
+
+
+def test_all_logits_are_read_where_penalties_leave_too_few() -> None:
+    """It asked before its last tokens were accepted, as with guesses: those that it knows are penalized."""
+    logits = np.arange(50, dtype=np.float32)
+    sampler = Sampler(SamplingOptions(temperature=0, presence_penalty=100.0))
+    likely = found(logits, sampler.num_likely(MOST))
+    sampler.accept_many([49, 48])
+    assert sampler.sample(logits, None, likely).token_id == 47
