@@ -1,4 +1,4 @@
-"""What a draft model brings: `python benchmarks/drafting.py MODEL DRAFT`.
+"""What a draft model brings: `python -m benchmarks.drafting MODEL DRAFT`.
 
 Both models are computed as for any answer. Only what their logits would choose is replaced, because random
 weights agree on nothing: the large one says a given text, and the small one guesses each token of it with a
@@ -12,13 +12,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from speculation import decode
 
 import chaski
+from benchmarks.speculation import MAX_GUESSES, decode
 from chaski.model.program import Program
 from chaski.runner.draft import Draft
 
-PROMPT, ANSWER = 200, 120
+PROMPT, ANSWER = 200, 96
 
 
 class Guessing:
@@ -80,10 +80,10 @@ def turns(
     text = random.integers(model.vocab_size, size=PROMPT + ANSWER).tolist()
     prompt, answer = text[:PROMPT], text[PROMPT:]
     guessing.text = text
-    decode(model, prompt, answer[:2], 1, draft)  # so that neither side computes the prompt
-    plain, _ = decode(model, prompt, answer, 0, None)
-    drafted, right = decode(model, prompt, answer, 15, draft)
-    return plain, drafted, right
+    decode(model, prompt, answer[:4], 1, draft)  # so that neither side computes the prompt
+    plain = decode(model, prompt, answer, 0)
+    drafted = decode(model, prompt, answer, MAX_GUESSES, draft)
+    return plain.rate, drafted.rate, drafted.right
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ class _Job:
     """`most` guesses behind the `tokens` that the place `slot` is to hold; `pending` are still to compute."""
 
     slot: int
+    scope: str
     tokens: Items[int]
     most: int
     pending: list[int] = field(default_factory=list)
@@ -49,15 +50,16 @@ class Draft:
         self._cache = cache
         self._vocab_size = vocab_size
         self._held: list[list[int]] = [[] for _ in range(parallel)]
+        self._scopes = [""] * parallel
         self._jobs: list[_Job] = []
 
-    def follow(self, tokens: Items[int], max_guesses: int) -> Drafted:
-        """A guesser for a sequence; `tokens` are those that are certain, at any time."""
-        return Drafted(self, tokens, max_guesses)
+    def follow(self, tokens: Items[int], scope: str, max_guesses: int) -> Drafted:
+        """A guesser for a sequence of that scope; `tokens` are those that are certain, at any time."""
+        return Drafted(self, tokens, scope, max_guesses)
 
-    def wish(self, slot: int, tokens: Items[int], most: int) -> list[int]:
+    def wish(self, slot: int, scope: str, tokens: Items[int], most: int) -> list[int]:
         """A list that `compute` fills with up to `most` guesses."""
-        job = _Job(slot, tokens, most)
+        job = _Job(slot, scope, tokens, most)
         self._jobs.append(job)
         return job.found
 
@@ -77,7 +79,9 @@ class Draft:
         """Hold nothing but what the tokens begin with. The last one is always computed, to guess from it."""
         held = self._held[job.slot]
         tokens = list(job.tokens)
-        length = self._cache.resumable(job.slot, min(common_prefix(held, tokens), len(tokens) - 1))
+        same = common_prefix(held, tokens) if self._scopes[job.slot] == job.scope else 0
+        self._scopes[job.slot] = job.scope
+        length = self._cache.resumable(job.slot, min(same, len(tokens) - 1))
         try:
             self._cache.remove(job.slot, length)
         except NotSupportedError:
@@ -130,9 +134,10 @@ class Draft:
 class Drafted:
     """A `Guesser` for one sequence: its wishes to a draft model."""
 
-    def __init__(self, draft: Draft, tokens: Items[int], max_guesses: int) -> None:
+    def __init__(self, draft: Draft, tokens: Items[int], scope: str, max_guesses: int) -> None:
         self._draft = draft
         self._tokens = tokens
+        self._scope = scope
         self._length = Length(max_guesses)
         self._num_accepted = len(tokens)
         self._guesses: list[int] = []
@@ -148,7 +153,7 @@ class Drafted:
     def wish(self, most: int, slot: int) -> None:
         """Up to `most` guesses are of use next."""
         length = min(most, self._length.now(self._num_accepted))
-        self._guesses = self._draft.wish(slot, self._tokens, length) if length > 0 else []
+        self._guesses = self._draft.wish(slot, self._scope, self._tokens, length) if length > 0 else []
 
     def guess(self) -> list[int]:
         """What the draft model found."""

@@ -288,4 +288,4 @@ def _guesser(request: Request, tokens: Items[int]) -> Guesser | None:
         return None
     if request.draft is None:
         return Lookup(tokens, request.max_guesses)
-    return request.draft.follow(tokens, request.max_guesses)
+    return request.draft.follow(tokens, request.scope, request.max_guesses)
