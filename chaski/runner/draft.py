@@ -69,7 +69,7 @@ class Draft:
         try:
             for job in jobs:
                 self._bring_up(job)
-            while jobs := [job for job in jobs if job.is_open and max(job.pending) < self._vocab_size]:
+            while jobs := [job for job in jobs if job.is_open and self._knows(job.pending)]:
                 self._step(jobs)
         except BaseException:
             self._forget()
@@ -89,6 +89,9 @@ class Draft:
             self._cache.remove(job.slot, 0)
         del held[length:]
         job.pending = tokens[length:]
+
+    def _knows(self, tokens: Items[int]) -> bool:
+        return min(tokens) >= 0 and max(tokens) < self._vocab_size
 
     def _step(self, jobs: Items[_Job]) -> None:
         """Compute a batch of what is pending; whoever has nothing left then has one guess more."""

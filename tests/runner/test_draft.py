@@ -13,6 +13,8 @@ import chaski
 from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.quant import QuantType
+from chaski.model.input import Batch
+from chaski.model.program import Program
 from tests.tiny_llama import BOS, CONTEXT, write_tiny_llama
 
 DATA = Path(__file__).parent.parent / "data"
@@ -110,6 +112,28 @@ def test_answers_beside_each_other_are_those_alone(model: chaski.LLM) -> None:
         assert list(pool.map(answer, range(6))) == alone
 
 
+def test_what_was_drafted_for_one_scope_is_not_used_for_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+    prepare = Program.prepare
+
+    def prepared(program: Program, batch: Batch) -> Any:
+        lengths.append(len(batch.tokens))
+        return prepare(program, batch)
+
+    path = folder / "target.gguf"
+    with chaski.load(path, draft=path) as model:
+        monkeypatch.setattr(Program, "prepare", prepared)
+        computed = []
+        for scope in ("a", "a", "b"):
+            lengths.clear()
+            model.generate(PROMPT, temperature=0, num_predict=4, scope=scope)
+            computed.append(sum(length > 8 for length in lengths))
+    # Long batches: the prompt by both models, by neither, by both.
+    assert computed == [2, 0, 2]
+
+
 def test_an_answer_whose_reader_left_spoils_nothing(model: chaski.LLM) -> None:
     expected = model.generate(PROMPT, temperature=0, num_predict=60, draft_num_predict=0).token_ids
     for pieces in (1, 3, 10):
@@ -147,6 +171,13 @@ def test_its_memory_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     chaski.load(path).close()
     with pytest.raises(OutOfMemoryError, match=r"0\.00\d GB  draft model"):
         chaski.load(path, draft=path)
+
+
+def test_a_worker_drafts_too(folder: Path) -> None:
+    path = folder / "target.gguf"
+    with chaski.Worker(path, draft=str(path)) as worker:
+        done = worker.generate(PROMPT, temperature=0, num_predict=20).done
+    assert done.guessed_right_tokens == done.guessed_tokens > 0
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
