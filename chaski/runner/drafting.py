@@ -8,6 +8,7 @@ from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.kvcache import CacheSize
 from chaski.ml.backend import Backend, Memory, Progress
+from chaski.model.metadata import blamed_on
 from chaski.model.registry import build_model
 from chaski.runner.draft import Draft
 from chaski.runner.reserve import Reservation, kv_types
@@ -40,7 +41,8 @@ class DraftModel:
         self._num_shared = _num_shared(target, vocab_size, self._file, network.config.vocab_size)
         self._backend = beside.beside()
         types = kv_types(kv_type, self._backend, self._file)
-        self._reserved = Reservation(network, self._file, self._backend, size, types)
+        with blamed_on(self._file):
+            self._reserved = Reservation(network, self._file, self._backend, size, types)
         self.num_bytes = self._reserved.needs.total
 
     def load(self, progress: Progress) -> Draft:
