@@ -6,12 +6,12 @@ import logging
 import os
 from pathlib import Path
 
-from chaski.errors import ModelNotFoundError, UnsupportedError
+from chaski.errors import GGUFError, ModelError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.model.registry import build_model, takes_projector
 from chaski.store.model import StoredModel
 
-__all__ = ["open_files"]
+__all__ = ["open_files", "stored_projector"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,21 +26,24 @@ def open_files(
     file = open_gguf(found.path)
     if projector is not None:
         return file, _open(Path(projector))
+    return file, stored_projector(found, file)
+
+
+def stored_projector(found: StoredModel, file: GGUFFile) -> GGUFFile | None:
+    """The projector that a model, whose own file is `file`, is stored with, if it can be used here."""
     if not found.projectors:
-        return file, None
-    if not takes_projector(file):
-        _log.warning("%s: images are not supported for its architecture", found.path.name)
-        return file, None
-    if len(found.projectors) > 1:
-        raise UnsupportedError(f"{found.path} has {len(found.projectors)} projectors; this version takes one")
+        return None
+    if len(found.projectors) > 1 or not takes_projector(file):
+        _log.warning("text only: %s has projectors that this version does not support", found.path.name)
+        return None
     stored = _open(found.projectors[0])
     try:
         build_model(file, stored)
-    except UnsupportedError as error:
+    except (GGUFError, ModelError, UnsupportedError) as error:
         _log.warning("text only: %s", error)
         stored.close()
-        return file, None
-    return file, stored
+        return None
+    return stored
 
 
 def _open(path: Path) -> GGUFFile:

@@ -45,6 +45,7 @@ class Facts:
     def __init__(self, model: StoredModel) -> None:
         from chaski.formats.gguf import open_gguf
         from chaski.model.registry import ARCHITECTURES, takes_projector
+        from chaski.runner.files import stored_projector
         from chaski.text.template.renderers import RENDERERS
 
         self.model = model
@@ -59,9 +60,12 @@ class Facts:
             ids = (self.bos_id, file.get("tokenizer.ggml.eos_token_id", int, None))
             self.bos, self.eos = ("" if i is None or not 0 <= i < len(tokens) else tokens[i] for i in ids)
             sees = self.architecture in ARCHITECTURES and takes_projector(file)
-            self.projector = model.projectors[0] if sees and model.projectors else None
+            projector = stored_projector(model, file) if sees else None
+            self.projector = projector.path if projector is not None else None
             has_encoder = f"{self.architecture}.vision.block_count" in file.metadata
             self.has_vision = self.projector is not None or (sees and has_encoder)
+            if projector is not None:
+                projector.close()
 
     @cached_property
     def defaults(self) -> Defaults:

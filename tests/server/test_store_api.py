@@ -54,7 +54,7 @@ def test_the_file_of_an_encoder_is_shown(server: Running, blob: bytes, tmp_path:
     shown = server.post("/api/show", {"model": "seeing"}).json
     assert shown["projector_info"].items() >= metadata.items()
     assert shown["details"]["families"] == ["llama", "clip"]
-    # This version has no encoder for models of that architecture, so it says nothing of vision.
+    # The file does not say which kind of encoder it is, so there is none.
     assert shown["capabilities"] == ["completion"]
     server.ask("DELETE", "/api/delete", {"model": "seeing"})
 

@@ -1,6 +1,6 @@
 """LLaVA 1.5 (Liu et al. 2023): CLIP's states before its last layer, made embeddings by two layers.
 
-Files hold the layers that are used. llama.cpp leaves out one more of them (its issue 25814), and so differs.
+Files hold the layers that are used. llama.cpp leaves out one more of them, and so differs.
 """
 
 from __future__ import annotations
