@@ -5,7 +5,6 @@ The checkpoint and the expected numbers are made by tools/fixtures/make_llava.py
 
 from __future__ import annotations
 
-import io
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image as PillowImage
 
 import chaski
 from chaski.convert.convert import convert
@@ -21,21 +19,15 @@ from chaski.errors import UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.formats.requantize import requantize
-from chaski.ml import BackendOptions, open_backend
-from chaski.ml.graph import Dim, DType, Graph, Tensor
-from chaski.model.encoder import EncoderProgram
-from chaski.model.registry import build_model
-from chaski.model.weights import bind_weights
 from chaski.runner.files import open_files
 from chaski.store.model import StoredModel
-from tests.image.pictures import picture
+from tests.image import pictures
 from tests.llava.prompts import SIZES, TEXTS
+from tests.seeing import BACKENDS, Eyes, answers_at_once, quantized, said
 
 DATA = Path(__file__).parents[1] / "data" / "llava"
-TOLERANCE = {"reference": 1e-4, "cpu": 1e-3}
 
-on_both = pytest.mark.parametrize("backend", ["reference", "cpu"])
+on_both = pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
 
 
 @cache
@@ -45,9 +37,7 @@ def expected() -> dict[str, Any]:
 
 
 def png(name: str) -> bytes:
-    file = io.BytesIO()
-    PillowImage.fromarray(picture(*SIZES[name])).save(file, "png")
-    return file.getvalue()
+    return pictures.png(*SIZES[name])
 
 
 @pytest.fixture(scope="module")
@@ -72,42 +62,27 @@ def logits(path: Path, name: str, **options: Any) -> NDArray[np.float32]:
         return np.asarray(model.logits(text, [png(each) for each in pictures]))
 
 
-class Tower:
-    """The encoder without the projector."""
-
-    is_bidirectional = False
-
-    def __init__(self, vision: Any) -> None:
-        self._vision, self.shape = vision, vision.shape
-
-    def read_image(self, data: bytes) -> Any:
-        raise NotImplementedError
-
-    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: Any) -> Tensor:
-        states: Tensor = self._vision.v(graph, patches, rows, history)
-        return states
-
-
 @on_both
-def test_encoded_images_equal_those_of_transformers(backend: str, whole: Path) -> None:
-    file = open_gguf(whole)
-    model: Any = build_model(file)
-    opened = open_backend(backend, BackendOptions(threads=2))
-    bind_weights(model, file, opened, lambda _: None)
-    for vision, wanted in ((Tower(model.vision), "states"), (model.vision, "rows")):
-        encoder = EncoderProgram(vision, opened, DType.F32)
-        for name in SIZES:
-            found = encoder.encode(model.vision.read_image(png(name)))
-            np.testing.assert_allclose(found, expected()[f"{name}.{wanted}"], atol=TOLERANCE[backend])
+def test_every_layer_and_the_rows_equal_those_of_transformers(
+    backend: str, tolerance: float, whole: Path
+) -> None:
+    eyes = Eyes(whole, backend)
+    for name in SIZES:
+        image = eyes.vision.read_image(png(name))
+        wanted = expected()[f"{name}.layers"]
+        assert wanted.std(axis=(1, 2)).min() > 0.3
+        found = eyes.states(image, eyes.vision.v.blk)
+        for depth, (state, layer) in enumerate(zip(found, wanted, strict=True)):
+            np.testing.assert_allclose(state, layer, rtol=0, atol=tolerance, err_msg=f"state {depth}")
+        np.testing.assert_allclose(eyes.rows(image), expected()[f"{name}.rows"], rtol=0, atol=tolerance)
 
 
 @on_both
 @pytest.mark.parametrize("name", TEXTS)
-def test_logits_equal_those_of_transformers(name: str, backend: str, whole: Path) -> None:
-    assert expected()[f"{name}.logits"].std() > 0.3
-    np.testing.assert_allclose(
-        logits(whole, name, backend=backend), expected()[f"{name}.logits"], rtol=0, atol=TOLERANCE[backend]
-    )
+def test_logits_equal_those_of_transformers(name: str, backend: str, tolerance: float, whole: Path) -> None:
+    wanted = expected()[f"{name}.logits"]
+    assert wanted.std() > 0.3
+    np.testing.assert_allclose(logits(whole, name, backend=backend), wanted, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -118,11 +93,7 @@ def test_one_file_is_as_two(name: str, whole: Path, parts: tuple[Path, Path]) ->
 
 @pytest.mark.parametrize("type", [None, "Q4_0"])
 def test_logits_do_not_depend_on_chunks_and_threads(type: str | None, whole: Path, tmp_path: Path) -> None:
-    path = whole
-    if type is not None:
-        path = tmp_path / "quantized.gguf"
-        with open_gguf(whole) as file:
-            requantize(file, path, type)
+    path = whole if type is None else quantized(whole, tmp_path / "quantized.gguf", type)
     at_once = logits(path, "two")
     np.testing.assert_array_equal(logits(path, "two", num_batch=7), at_once)
     np.testing.assert_array_equal(logits(path, "two", num_batch=1, threads=1), at_once)
@@ -131,18 +102,12 @@ def test_logits_do_not_depend_on_chunks_and_threads(type: str | None, whole: Pat
 def test_sequences_with_images_are_as_alone(whole: Path) -> None:
     greedy: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 6}
     prompts = [(text, [png(each) for each in pictures]) for text, pictures in TEXTS.values()]
-    with chaski.load(whole, context=96, parallel=1) as model:
-        alone = [model.generate(text, images, **greedy) for text, images in prompts]
+    with chaski.load(whole, context=96, parallel=1, prompt_cache=False) as model:
+        alone = [said(model.generate(text, images, **greedy)) for text, images in prompts]
     with chaski.load(whole, context=96, parallel=3, num_batch=16) as model:
-        streams = [model.stream(text, images, **greedy) for text, images in prompts]
-        together = [[next(stream)] for stream in streams]
-        for stream, events in zip(streams, together, strict=True):
-            events += stream
+        assert answers_at_once(model, prompts, **greedy) == alone
         again = model.generate(*prompts[2], **greedy)
-    for answer, events in zip(alone, together, strict=True):
-        assert tuple(token for event in events[:-1] for token in event.token_ids) == answer.token_ids
-        assert tuple(entry for event in events[:-1] for entry in event.logprobs) == answer.logprobs
-    assert (again.token_ids, again.logprobs) == (alone[2].token_ids, alone[2].logprobs)
+    assert said(again) == alone[2]
     assert again.evaluated_tokens == 1
 
 

@@ -7,6 +7,9 @@ import numpy as np
 # Height and width: within one tile, higher than wide, wide, and larger than four tiles.
 SIZES = {"small": (17, 20), "high": (40, 19), "wide": (23, 90), "large": (61, 70)}
 
+# Those whose states the fixture has layer by layer: three, two and no empty tiles.
+LAYERED = ["small", "high", "wide"]
+
 
 def _text(seed: int, count: int) -> list[int | str]:
     return list(np.random.default_rng(seed).integers(0, 280, count).tolist())

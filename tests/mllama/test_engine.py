@@ -13,7 +13,8 @@ import chaski
 from chaski.convert.convert import convert
 from chaski.errors import UnsupportedError
 from tests.mllama.prompts import TEXTS
-from tests.mllama.test_mllama import DATA, TOLERANCE, expected, png
+from tests.mllama.test_mllama import DATA, expected, png
+from tests.seeing import BACKENDS
 
 GREEDY: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 8}
 
@@ -40,13 +41,13 @@ def same(a: chaski.Answer, b: chaski.Answer) -> bool:
     return (a.token_ids, a.logprobs) == (b.token_ids, b.logprobs)
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
 @pytest.mark.parametrize("name", TEXTS)
-def test_logits_equal_those_of_transformers(name: str, backend: str, path: Path) -> None:
+def test_logits_equal_those_of_transformers(name: str, backend: str, tolerance: float, path: Path) -> None:
     text, pictures = TEXTS[name]
     with chaski.load(path, context=64, backend=backend) as loaded:
         found = loaded.logits(text, [png(picture) for picture in pictures])
-    np.testing.assert_allclose(found, expected()[f"{name}.logits"], rtol=0, atol=TOLERANCE[backend])
+    np.testing.assert_allclose(found, expected()[f"{name}.logits"], rtol=0, atol=tolerance)
 
 
 def test_the_prompt_cache_changes_nothing(path: Path, model: chaski.LLM) -> None:

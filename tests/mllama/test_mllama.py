@@ -5,7 +5,6 @@ The checkpoint and the expected numbers are made by tools/fixtures/make_mllama.p
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -13,30 +12,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from PIL import Image as PillowImage
 
 from chaski.convert.convert import convert
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import open_gguf
-from chaski.formats.requantize import requantize
-from chaski.kvcache import CacheSize, KVTypes, LayerCache, build_cache
+from chaski.kvcache import CacheSize, KVTypes, build_cache
 from chaski.ml import BackendOptions, open_backend
-from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.ml.graph import DType
 from chaski.model.encoder import EncoderProgram
 from chaski.model.input import Batch, Encoded
-from chaski.model.multimodal import EncoderShape
 from chaski.model.program import Program
 from chaski.model.registry import build_model
 from chaski.model.weights import place_weights
-from tests.image.pictures import picture
-from tests.mllama.prompts import PROMPTS, SIZES
+from tests.image import pictures
+from tests.mllama.prompts import LAYERED, PROMPTS, SIZES
+from tests.seeing import BACKENDS, F32, Eyes, quantized
 
 DATA = Path(__file__).parents[1] / "data" / "mllama"
-F32 = NDArray[np.float32]
-TOLERANCE = {"reference": 1e-4, "cpu": 1e-3}
 
-on_both = pytest.mark.parametrize("backend", ["reference", "cpu"])
+on_both = pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
 
 
 @cache
@@ -46,9 +40,7 @@ def expected() -> dict[str, Any]:
 
 
 def png(name: str) -> bytes:
-    file = io.BytesIO()
-    PillowImage.fromarray(picture(*SIZES[name])).save(file, "png")
-    return file.getvalue()
+    return pictures.png(*SIZES[name])
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +55,7 @@ def any_path(path: Path, request: pytest.FixtureRequest, tmp_path_factory: pytes
     """The file, and one whose matrices are quantized: their products are computed by other kernels."""
     if request.param == "as it is":
         return path
-    target = tmp_path_factory.mktemp("quantized") / "mllama.gguf"
-    with open_gguf(path) as file:
-        requantize(file, target, request.param)
-    return target
+    return quantized(path, tmp_path_factory.mktemp("quantized") / "mllama.gguf", request.param)
 
 
 class Runs:
@@ -83,14 +72,10 @@ class Runs:
         self.vision = model.vision
         self.program = Program(model, self.cache, opened, 64, 64)
         self._encoder = EncoderProgram(self.vision, opened, DType.F32)
-        self._tower = EncoderProgram(Tower(self.vision), opened, DType.F32)
         opened.load(lambda _: None)
 
     def encode(self, name: str) -> F32:
         return self._encoder.encode(self.vision.read_image(png(name)))
-
-    def states(self, name: str) -> F32:
-        return self._tower.encode(self.vision.read_image(png(name)))
 
     def logits(self, prompt: str, most: int = 64) -> F32:
         """At all positions that the cache does not hold yet; in batches of `most` tokens, or fewer."""
@@ -113,43 +98,50 @@ class Runs:
         return self.program.forward(batch).copy()
 
 
-class Tower:
-    """The encoder without the projector."""
-
-    is_bidirectional = False
-
-    def __init__(self, vision: Any) -> None:
-        self._vision = vision
-        self.shape: EncoderShape = vision.shape
-
-    def read_image(self, data: bytes) -> Any:
-        raise NotImplementedError
-
-    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
-        states: Tensor = self._vision.v(graph, patches, rows, history)
-        return states
+@pytest.fixture(scope="module")
+def runs(path: Path) -> dict[str, Runs]:
+    return {backend: Runs(path, backend) for backend, _ in BACKENDS}
 
 
 @pytest.fixture(scope="module")
-def runs(path: Path) -> dict[str, Runs]:
-    return {backend: Runs(path, backend) for backend in TOLERANCE}
+def eyes(path: Path) -> dict[str, Eyes]:
+    return {backend: Eyes(path, backend) for backend, _ in BACKENDS}
+
+
+@on_both
+@pytest.mark.parametrize("name", LAYERED)
+def test_every_layer_equals_that_of_transformers(
+    name: str, backend: str, tolerance: float, eyes: dict[str, Eyes]
+) -> None:
+    """Of the tiles that the image has: local layers, then those behind the states that are taken."""
+    vision = eyes[backend].vision
+    image = vision.read_image(png(name))
+    states = eyes[backend].states(image, vision.v.blk, getattr(vision.v, "global").blk)
+    wanted = expected()[f"{name}.layers"]
+    assert wanted.std(axis=(1, 2)).min() > 0.3
+    for depth, (found, layer) in enumerate(zip(states[:, : image.num_rows], wanted, strict=True)):
+        np.testing.assert_allclose(found, layer, rtol=0, atol=tolerance, err_msg=f"state {depth}")
 
 
 @on_both
 @pytest.mark.parametrize("name", SIZES)
-def test_encoded_images_equal_those_of_transformers(name: str, backend: str, runs: dict[str, Runs]) -> None:
+def test_encoded_images_equal_those_of_transformers(
+    name: str, backend: str, tolerance: float, eyes: dict[str, Eyes]
+) -> None:
     assert expected()[f"{name}.rows"].std() > 0.3
-    for found, wanted in ((runs[backend].states, "states"), (runs[backend].encode, "rows")):
-        np.testing.assert_allclose(found(name), expected()[f"{name}.{wanted}"], atol=TOLERANCE[backend])
+    found = eyes[backend].rows(eyes[backend].vision.read_image(png(name)))
+    np.testing.assert_allclose(found, expected()[f"{name}.rows"], rtol=0, atol=tolerance)
 
 
 @on_both
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_logits_equal_those_of_transformers(prompt: str, backend: str, runs: dict[str, Runs]) -> None:
+def test_logits_equal_those_of_transformers(
+    prompt: str, backend: str, tolerance: float, runs: dict[str, Runs]
+) -> None:
     runs[backend].cache.remove(0, 0)
     found = runs[backend].logits(prompt)
     assert expected()[f"{prompt}.logits"].std() > 0.3
-    np.testing.assert_allclose(found, expected()[f"{prompt}.logits"], rtol=0, atol=TOLERANCE[backend])
+    np.testing.assert_allclose(found, expected()[f"{prompt}.logits"], rtol=0, atol=tolerance)
 
 
 def test_results_do_not_depend_on_chunks_threads_and_the_cache(any_path: Path) -> None:

@@ -6,37 +6,24 @@ one is larger than the longest edge, and prompts are longer than the trained con
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import chaski
 from chaski.errors import GGUFError, ModelError, UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import dequantize
-from chaski.formats.requantize import requantize
-from chaski.kvcache import LayerCache
-from chaski.ml import BackendOptions, open_backend
-from chaski.ml.graph import Dim, DType, Graph, Tensor
-from chaski.model.arch.mistral3.vision import Vision
-from chaski.model.encoder import EncoderProgram
-from chaski.model.multimodal import Image
-from chaski.model.registry import build_model, vision_of
-from chaski.model.weights import bind_weights
 from tests.image.pictures import png
+from tests.seeing import BACKENDS, F32, Eyes, answers_at_once, quantized, said
 from tests.tiny_vision import DATA, write_text_part
 
 FILE, PROJECTOR = DATA / "mistral3.gguf", DATA / "mistral3-mmproj.gguf"
-BACKENDS = [("reference", 1e-4), ("cpu", 1e-3)]
 PROMPTS = ["odd", "tall", "tiny", "two", "text"]
-
-F32 = NDArray[np.float32]
 
 with np.load(DATA / "mistral3.npz") as arrays:
     EXPECTED = dict(arrays)
@@ -57,53 +44,22 @@ def logits(path: Path, prompt: str, **options: Any) -> F32:
         return np.asarray(model.logits(text(prompt), images(prompt)))
 
 
-class Layers:
-    """An encoder that stops after some of the layers of the tower."""
-
-    is_bidirectional = False
-
-    def __init__(self, vision: Vision, depth: int) -> None:
-        self._vision = vision
-        self.shape = replace(vision.shape, max_rows=vision.shape.max_patches)
-        self._left = vision.v.blk[depth:]
-        self._depth = depth
-
-    def read_image(self, data: bytes) -> Image:
-        raise AssertionError
-
-    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
-        return self._vision.tower(graph, patches, history, self._depth)
-
-
-def encoder(backend: str) -> tuple[Any, Vision]:
-    file = open_gguf(FILE)
-    model = build_model(file)
-    opened = open_backend(backend, BackendOptions(threads=2))
-    bind_weights(model, file, opened, lambda _: None)
-    vision = vision_of(model)
-    assert isinstance(vision, Vision)
-    return opened, vision
-
-
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
 @pytest.mark.parametrize("prompt", ["odd", "tall", "tiny"])
 def test_every_layer_equals_that_of_transformers(prompt: str, backend: str, tolerance: float) -> None:
-    opened, vision = encoder(backend)
-    image = vision.read_image(images(prompt)[0])
+    eyes = Eyes(FILE, backend)
+    image = eyes.vision.read_image(images(prompt)[0])
     places = np.lexsort((image.arrays["column"], image.arrays["row"]))
-    for depth in range(len(vision.v.blk) + 1):
-        program = EncoderProgram(Layers(vision, depth), opened, DType.F32)
-        found = program.encode(Image(image.arrays, len(places), image.layout))[places]
+    for depth, found in enumerate(eyes.states(image, eyes.vision.v.blk)):
         wanted = EXPECTED[f"{prompt}/layer{depth}"]
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance, err_msg=f"after {depth} layers")
+        np.testing.assert_allclose(found[places], wanted, rtol=0, atol=tolerance, err_msg=f"state {depth}")
 
 
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
 def test_rows_of_images_equal_those_of_transformers(backend: str, tolerance: float) -> None:
-    opened, vision = encoder(backend)
-    program = EncoderProgram(vision, opened, DType.F32)
+    eyes = Eyes(FILE, backend)
     for prompt in PROMPTS[:4]:
-        found = [program.encode(vision.read_image(data)) for data in images(prompt)]
+        found = [eyes.rows(eyes.vision.read_image(data)) for data in images(prompt)]
         wanted = EXPECTED[f"{prompt}/rows"]
         np.testing.assert_allclose(np.concatenate(found), wanted, rtol=0, atol=tolerance)
 
@@ -119,8 +75,7 @@ def test_logits_equal_those_of_transformers(prompt: str, backend: str, tolerance
 
 
 def test_rows_of_squares_end_with_tokens_of_their_own() -> None:
-    _, vision = encoder("reference")
-    image = vision.read_image(png(20, 33))
+    image = Eyes(FILE, "reference").vision.read_image(png(20, 33))
     assert image.layout == (5, "[IMG_BREAK]", 5, "[IMG_BREAK]", 5, "[IMG_END]")
     assert image.num_rows == 15
     assert image.arrays["row"][:8].tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
@@ -132,10 +87,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The file, and one whose matrices are quantized: their products are computed by other kernels."""
     if request.param == "as it is":
         return FILE
-    target = tmp_path_factory.mktemp("quantized") / "mistral3.gguf"
-    with open_gguf(FILE) as file:
-        requantize(file, target, request.param)
-    return target
+    return quantized(FILE, tmp_path_factory.mktemp("quantized") / "mistral3.gguf", request.param)
 
 
 @pytest.mark.parametrize("prompt", ["odd", "two"])
@@ -148,20 +100,14 @@ def test_logits_do_not_depend_on_chunks_and_threads(path: Path, prompt: str) -> 
 def test_logits_do_not_depend_on_other_sequences_and_on_the_cache(path: Path) -> None:
     """Several prompts with images at once, and again behind what the cache holds."""
     options: Any = {"num_predict": 6, "temperature": 0, "logprobs": True}
+    prompts = [(text(prompt), images(prompt)) for prompt in PROMPTS]
     with chaski.load(path, context=128, parallel=1, prompt_cache=False) as model:
-        alone = [model.generate(text(prompt), images(prompt), **options) for prompt in PROMPTS]
+        alone = [said(model.generate(*prompt, **options)) for prompt in prompts]
     with chaski.load(path, context=128, parallel=5, num_batch=50) as model:
-        for _ in range(2):
-            streams = [model.stream(text(prompt), images(prompt), **options) for prompt in PROMPTS]
-            begun = [next(stream) for stream in streams]
-            for first, stream, wanted in zip(begun, streams, alone, strict=True):
-                events = [first, *stream]
-                said = [event for event in events if isinstance(event, chaski.Text)]
-                assert "".join(event.text for event in said) == wanted.text
-                assert [score for event in said for score in event.logprobs] == list(wanted.logprobs)
-        done = events[-1]
-        assert isinstance(done, chaski.Done)
-        assert done.cached_tokens == done.prompt_tokens - 1
+        assert answers_at_once(model, prompts, **options) == alone
+        assert answers_at_once(model, prompts, **options) == alone
+        again = model.generate(*prompts[0], **options)
+        assert again.evaluated_tokens == 1
 
 
 def test_text_does_not_depend_on_the_eyes(tmp_path: Path) -> None:

@@ -6,9 +6,7 @@ window of the text model is long.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,73 +14,23 @@ from numpy.typing import NDArray
 
 import chaski
 from chaski.errors import ModelError, ModelNotFoundError, UnsupportedError
-from chaski.formats.gguf import open_gguf
-from chaski.formats.requantize import requantize
-from chaski.kvcache import LayerCache
-from chaski.ml import BackendOptions, open_backend
-from chaski.ml.graph import Dim, DType, Graph, Tensor
-from chaski.model.encoder import EncoderProgram
 from chaski.model.multimodal import Image
-from chaski.model.registry import build_model, vision_of
-from chaski.model.weights import bind_weights
+from tests.seeing import BACKENDS, Eyes, quantized
 from tests.tiny_vision import DATA, PROMPTS, expected, image, logits, write_text_part
 
-BACKENDS = [("reference", 1e-4), ("cpu", 1e-3)]
 GEMMA = DATA / "gemma3.gguf"
 
 
-class Layers:
-    """An encoder that stops after some of the layers of the tower."""
-
-    def __init__(self, vision: Any, depth: int) -> None:
-        self._vision, self._depth = vision, depth
-        self.shape = replace(vision.shape, max_rows=vision.shape.max_patches)
-        self.is_bidirectional = True
-
-    def read_image(self, data: bytes) -> Image:
-        raise AssertionError
-
-    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
-        tower = self._vision.v
-        x = tower.patch_embd(graph.input("pixels", (patches, 48), DType.F32))
-        x = x + tower.position_embd(graph.input("places", (patches,), DType.I32))
-        for block in tower.blk[: self._depth]:
-            x = block(x, history)
-        return tower.post_ln(x) if self._depth > len(tower.blk) else x
-
-
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
-def test_every_layer_of_siglip_equals_that_of_transformers(backend: str, tolerance: float) -> None:
-    file = open_gguf(GEMMA)
-    model = build_model(file)
-    opened = open_backend(backend, BackendOptions(threads=2))
-    bind_weights(model, file, opened, lambda _: None)
+def test_every_layer_and_the_rows_equal_those_of_transformers(backend: str, tolerance: float) -> None:
+    eyes = Eyes(GEMMA, backend)
     whole = image("gemma3", 0)
     order = np.argsort(whole.arrays["places"])
-    wanted = expected("gemma3")["layers"]
-    for depth, states in enumerate(wanted):
-        seen = replace_rows(whole, len(order))
-        program = EncoderProgram(Layers(vision_of(model), depth), opened, DType.F32)
-        found = program.encode(seen)[order]
-        np.testing.assert_allclose(found, states, rtol=0, atol=tolerance, err_msg=f"after {depth} layers")
-
-
-def replace_rows(image: Image, num_rows: int) -> Image:
-    return Image(image.arrays, num_rows, image.layout)
-
-
-@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
-def test_rows_of_an_image_equal_those_of_transformers(backend: str, tolerance: float) -> None:
-    file = open_gguf(GEMMA)
-    model = build_model(file)
-    opened = open_backend(backend, BackendOptions(threads=2))
-    bind_weights(model, file, opened, lambda _: None)
-    vision = vision_of(model)
-    assert vision is not None
-    program = EncoderProgram(vision, opened, DType.F32)
-    for index, wanted in enumerate(expected("gemma3")["rows"]):
-        found = program.encode(image("gemma3", index))
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
+    *wanted, _ = expected("gemma3")["layers"]  # the last one is behind the norm, which the rows go through
+    for depth, (found, state) in enumerate(zip(eyes.states(whole, eyes.vision.v.blk), wanted, strict=True)):
+        np.testing.assert_allclose(found[order], state, rtol=0, atol=tolerance, err_msg=f"state {depth}")
+    for index, rows in enumerate(expected("gemma3")["rows"]):
+        np.testing.assert_allclose(eyes.rows(image("gemma3", index)), rows, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
@@ -101,10 +49,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The file, and one whose matrices are quantized: their products are computed by other kernels."""
     if request.param == "as it is":
         return GEMMA
-    target = tmp_path_factory.mktemp("quantized") / "gemma3.gguf"
-    with open_gguf(GEMMA) as file:
-        requantize(file, target, request.param)
-    return target
+    return quantized(GEMMA, tmp_path_factory.mktemp("quantized") / "gemma3.gguf", request.param)
 
 
 @pytest.mark.parametrize("prompt", ["one", "two", "side by side"])

@@ -132,11 +132,9 @@ class Tower(Module):
         self.blk = [Block(config) for _ in range(config.num_layers)]
         self.token_embd = Break(row_size)
 
-    def __call__(
-        self, pixels: Tensor, turns: tuple[Tensor, Tensor], history: LayerCache, depth: int | None
-    ) -> Tensor:
+    def __call__(self, pixels: Tensor, turns: tuple[Tensor, Tensor], history: LayerCache) -> Tensor:
         x = self.pre_ln(self.patch_embd(pixels))
-        for block in self.blk[:depth]:
+        for block in self.blk:
             x = block(x, turns, history)
         return x
 
@@ -187,17 +185,13 @@ class Vision(Module):
         return Image(arrays, rows * columns, _layout(rows, columns))
 
     def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
-        return self.mm(self.tower(graph, patches, history), rows)
-
-    def tower(self, graph: Graph, patches: Dim, history: LayerCache, depth: int | None = None) -> Tensor:
-        """Record the tower, or the first layers of it -> (patches, hidden_size)."""
         pixels = graph.input("pixels", (patches, 3 * self._config.patch_size**2), DType.F32)
         by_row, by_column = self._ropes()
         turns = (
             ops.rope_table(graph.input("row", (patches,), DType.I32), by_row),
             ops.rope_table(graph.input("column", (patches,), DType.I32), by_column),
         )
-        return self.v(pixels, turns, history, depth)
+        return self.mm(self.v(pixels, turns, history), rows)
 
     def _ropes(self) -> tuple[Rope, Rope]:
         """Rows turn the first half of the pairs, columns the other; of the frequencies each has every other.

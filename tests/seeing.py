@@ -1,0 +1,129 @@
+"""What tests of all models that see need: their encoders layer by layer, and answers to several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import chaski
+from chaski.formats.gguf import open_gguf
+from chaski.formats.requantize import requantize
+from chaski.kvcache import LayerCache
+from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml.backend import Backend
+from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.model.encoder import EncoderProgram
+from chaski.model.multimodal import EncoderShape, Image
+from chaski.model.registry import build_model, vision_of
+from chaski.model.weights import bind_weights
+
+__all__ = ["BACKENDS", "F32", "Eyes", "answers_at_once", "quantized", "said"]
+
+F32 = NDArray[np.float32]
+BACKENDS = [("reference", 1e-4), ("cpu", 1e-3)]
+"""And how far each may be from transformers."""
+
+
+@dataclass
+class Eyes:
+    """The encoder of images of a file, its weights bound to a backend."""
+
+    path: Path
+    backend: str
+    vision: Any = field(init=False)
+    _opened: Backend = field(init=False)
+
+    def __post_init__(self) -> None:
+        file = open_gguf(self.path)
+        model = build_model(file)
+        self._opened = open_backend(self.backend, BackendOptions(threads=2))
+        bind_weights(model, file, self._opened, lambda _: None)
+        self.vision = vision_of(model)
+
+    def rows(self, image: Image) -> F32:
+        """What the text model gets."""
+        return EncoderProgram(self.vision, self._opened, DType.F32).encode(image)
+
+    def states(self, image: Image, *stacks: list[Any]) -> F32:
+        """What goes into the first layer of each stack and comes out of every one of them.
+
+        -> (states, patches, size). The stacks are lists of layers that the encoder goes through.
+        """
+        whole = _Watched(self.vision, stacks)
+        rows = EncoderProgram(whole, self._opened, DType.F32).encode(image)
+        return np.asarray(rows.reshape(len(rows), whole.num_states, -1).swapaxes(0, 1))
+
+
+class _Watched:
+    """An encoder whose rows are the states of its patches between layers, side by side."""
+
+    is_bidirectional = False
+
+    def __init__(self, vision: Any, stacks: Sequence[list[Any]]) -> None:
+        self._vision, self._stacks = vision, stacks
+        self.shape: EncoderShape = replace(vision.shape, max_rows=vision.shape.max_patches)
+        self.num_states = sum(1 + len(stack) for stack in stacks)
+
+    def read_image(self, data: bytes) -> Image:
+        raise NotImplementedError
+
+    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+        states: list[Tensor] = []
+        layers = [list(stack) for stack in self._stacks]
+        for stack in self._stacks:
+            stack[:] = [_Layer(layer, states, index == 0) for index, layer in enumerate(stack)]
+        self._vision.encode_multimodal(graph, patches, rows, history)
+        for stack, own in zip(self._stacks, layers, strict=True):
+            stack[:] = own
+        size = states[0].shape[1]
+        assert isinstance(size, int)
+        assert len(states) == self.num_states
+        return ops.join([(state, index * size, 1) for index, state in enumerate(states)])
+
+
+@dataclass
+class _Layer:
+    layer: Any
+    states: list[Tensor]
+    is_first: bool
+
+    def __call__(self, x: Tensor, *others: Any) -> Tensor:
+        if self.is_first:
+            self.states.append(x)
+        found: Tensor = self.layer(x, *others)
+        self.states.append(found)
+        return found
+
+
+def quantized(path: Path, target: Path, kind: str = "Q4_0") -> Path:
+    """The file with matrices of that type, whose products are computed by other kernels."""
+    with open_gguf(path) as file:
+        requantize(file, target, kind)
+    return target
+
+
+def answers_at_once(
+    model: chaski.LLM, prompts: Iterable[tuple[str, Sequence[Any]]], **options: Any
+) -> list[Any]:
+    """What is said to prompts with images, all of which run at the same time: see `said`."""
+    streams = [model.stream(text, images, **options) for text, images in prompts]
+    events: list[list[Any]] = [[next(stream)] for stream in streams]
+    for stream, of_stream in zip(streams, events, strict=True):
+        of_stream += stream
+    return [_said(of_stream[:-1]) for of_stream in events]
+
+
+def said(answer: chaski.Answer) -> Any:
+    """Tokens and what they were scored, in the form of `answers_at_once`."""
+    return answer.token_ids, answer.logprobs
+
+
+def _said(pieces: Iterable[Any]) -> Any:
+    listed = list(pieces)
+    tokens = tuple(token for piece in listed for token in piece.token_ids)
+    return tokens, tuple(entry for piece in listed for entry in piece.logprobs)
