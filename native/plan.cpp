@@ -56,7 +56,6 @@ void Plan::launch(const Sizes& sizes) {
     for (auto& entry : entries_) {
         entry->step->prepare(sizes_);
         entry->items = entry->step->items(sizes_);
-        entry->grain = std::max<std::int64_t>(1, entry->step->grain(sizes_, pool_->threads()));
         entry->next.store(0, std::memory_order_relaxed);
         phases_[entry->phase]->items_left.fetch_add(entry->items, std::memory_order_relaxed);
     }
@@ -76,12 +75,14 @@ void Plan::work(int thread) {
             spin_until([&phase] { return phase.items_left.load(std::memory_order_acquire) == 0; });
         }
         std::int64_t done = 0;
-        for (;;) {
-            std::int64_t begin = entry->next.fetch_add(entry->grain, std::memory_order_relaxed);
-            if (begin >= entry->items) break;
-            std::int64_t end = std::min(begin + entry->grain, entry->items);
+        std::int64_t begin = entry->next.load(std::memory_order_relaxed);
+        while (begin < entry->items) {
+            std::int64_t left = entry->items - begin;
+            std::int64_t end = begin + std::min(left, entry->step->piece(sizes_, left, pool_->threads()));
+            if (!entry->next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
             entry->step->run(sizes_, begin, end, scratch);
             done += end - begin;
+            begin = entry->next.load(std::memory_order_relaxed);
         }
         if (done > 0) phases_[entry->phase]->items_left.fetch_sub(done, std::memory_order_release);
     }

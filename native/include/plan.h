@@ -1,6 +1,7 @@
 // A plan: a model's forward pass as a list of steps over one arena, replayed by a team of threads.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -24,14 +25,21 @@ struct Extent {
     std::int64_t in(const Sizes& sizes) const { return dim < 0 ? fixed : sizes[dim]; }
 };
 
+// A piece of items that cost the same: long at first, so that each thread reads memory in one long stream,
+// and ever shorter, so that all are done at the same time; a multiple of `least` (Polychronopoulos and Kuck,
+// "Guided Self-Scheduling", 1987).
+inline std::int64_t shrinking_piece(std::int64_t left, int threads, std::int64_t least) {
+    return std::max(3 * left / (4 * threads) / least, std::int64_t{1}) * least;
+}
+
 // One operation. It is a number of independent items; which thread computes an item never changes its value.
 class Step {
    public:
     virtual ~Step() = default;
 
     virtual std::int64_t items(const Sizes& sizes) const = 0;
-    // How many items a thread takes at once.
-    virtual std::int64_t grain(const Sizes& sizes, int threads) const = 0;
+    // How many items a thread takes at once while `left` are left, of which the first are taken next.
+    virtual std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const = 0;
     virtual void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const = 0;
     // Bytes of scratch memory that one thread needs.
     virtual std::size_t scratch_bytes() const { return 0; }
@@ -79,7 +87,6 @@ class Plan {
         std::unique_ptr<Step> step;
         std::size_t phase;
         std::int64_t items = 0;
-        std::int64_t grain = 1;
         alignas(64) std::atomic<std::int64_t> next{0};
     };
 

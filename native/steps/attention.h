@@ -23,7 +23,7 @@ class TileStep final : public Step {
     TileStep(int tokens_dim, int history_dim, const Span* spans, std::int64_t max_tokens,
              std::int64_t tokens_per_tile, std::shared_ptr<Tiles> tiles);
     std::int64_t items(const Sizes&) const override { return 0; }
-    std::int64_t grain(const Sizes&, int) const override { return 1; }
+    std::int64_t piece(const Sizes&, std::int64_t, int) const override { return 1; }
     void run(const Sizes&, std::int64_t, std::int64_t, std::byte*) const override {}
     void prepare(const Sizes& sizes) override;
 
@@ -47,9 +47,10 @@ class AttentionStep final : public Step {
     AttentionStep(const Ops& ops, const Attention& job, std::shared_ptr<const Tiles> tiles,
                   std::int64_t tokens_per_tile, float* parts, std::int64_t parts_size, int threads);
     std::int64_t items(const Sizes&) const override;
-    // Neighbouring chunks go to one thread, so that it reads memory in order.
-    std::int64_t grain(const Sizes& sizes, int threads) const override {
-        return is_split_ ? items(sizes) / (kItemsPerThread * threads) : 1;
+    // Neighbouring chunks go to one thread, so that it reads memory in order. Whole tiles may differ much in
+    // cost.
+    std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
+        return is_split_ ? shrinking_piece(left, threads, 1) : 1;
     }
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
     std::size_t scratch_bytes() const override;

@@ -28,8 +28,8 @@ class RowStep : public Step {
    public:
     explicit RowStep(int dim) : dim_(dim) {}
     std::int64_t items(const Sizes& sizes) const override { return sizes[dim_]; }
-    std::int64_t grain(const Sizes& sizes, int threads) const override {
-        return (sizes[dim_] + 4 * threads - 1) / (4 * threads);
+    std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
+        return shrinking_piece(left, threads, 1);
     }
 
    protected:
@@ -44,8 +44,8 @@ class ElementStep : public Step {
     std::int64_t items(const Sizes& sizes) const override {
         return (sizes[dim_] * width_ + kPiece - 1) / kPiece;
     }
-    std::int64_t grain(const Sizes& sizes, int threads) const override {
-        return (items(sizes) + 4 * threads - 1) / (4 * threads);
+    std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
+        return shrinking_piece(left, threads, 1);
     }
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte*) const override {
         std::int64_t last = sizes[dim_] * width_;
@@ -396,7 +396,7 @@ class IndexCheckStep final : public Step {
     IndexCheckStep(std::string name, int dim, const std::int32_t* indices, Extent limit)
         : name_(std::move(name)), dim_(dim), indices_(indices), limit_(limit) {}
     std::int64_t items(const Sizes&) const override { return 0; }
-    std::int64_t grain(const Sizes&, int) const override { return 1; }
+    std::int64_t piece(const Sizes&, std::int64_t, int) const override { return 1; }
     void run(const Sizes&, std::int64_t, std::int64_t, std::byte*) const override {}
     void prepare(const Sizes& sizes) override;
 

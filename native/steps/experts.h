@@ -56,7 +56,7 @@ class GroupStep final : public Step {
     GroupStep(int dim, std::int64_t experts, std::int64_t count, const float* routes, Group* groups)
         : dim_(dim), experts_(experts), count_(count), routes_(routes), groups_(groups) {}
     std::int64_t items(const Sizes& sizes) const override { return sizes[dim_] == 0 ? 0 : 1; }
-    std::int64_t grain(const Sizes&, int) const override { return 1; }
+    std::int64_t piece(const Sizes&, std::int64_t, int) const override { return 1; }
     void run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const override;
     std::size_t scratch_bytes() const override { return experts_ * sizeof(std::int32_t); }
 
@@ -129,9 +129,9 @@ class ExpertMatmulStep final : public Step {
           groups_(groups),
           y_(y) {}
     std::int64_t items(const Sizes& sizes) const override { return max_groups(sizes) * slabs_; }
-    std::int64_t grain(const Sizes& sizes, int threads) const override {
-        std::int64_t piece = items(sizes) / (8 * threads);
-        return piece < slabs_ ? piece : slabs_;
+    // Most of the last groups are empty where tokens choose the same experts.
+    std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
+        return std::min(shrinking_piece(left, threads, 1), slabs_);
     }
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
     std::size_t scratch_bytes() const override {

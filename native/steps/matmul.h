@@ -26,11 +26,9 @@ class MatmulStep final : public Step {
     std::int64_t items(const Sizes& sizes) const override {
         return sizes[dim_] == 0 ? 0 : num_panels(weight_.matrix.rows);
     }
-    // Pieces long enough to stream, short enough that a disturbed thread does not hold up the other.
-    std::int64_t grain(const Sizes& sizes, int threads) const override {
+    std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
         constexpr std::int64_t kSlab = 4;
-        std::int64_t piece = items(sizes) / (8 * threads) / kSlab * kSlab;
-        return piece < kSlab ? kSlab : piece;
+        return shrinking_piece(left, threads, kSlab);
     }
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
         kernels_.matmul(weight_.matrix, begin, end, x_, sizes[dim_], out_, scratch);

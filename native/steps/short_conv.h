@@ -29,7 +29,7 @@ class ShortConvStep final : public Step {
     ShortConvStep(int tokens_dim, int segments_dim, const float* x, std::vector<float> filter,
                   const Segment* segments, KVStorage storage, float* y);
     std::int64_t items(const Sizes& sizes) const override { return sizes[segments_dim_] * pieces_; }
-    std::int64_t grain(const Sizes&, int) const override { return 1; }
+    std::int64_t piece(const Sizes&, std::int64_t, int) const override { return 1; }
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte*) const override;
     void prepare(const Sizes& sizes) override;
 
