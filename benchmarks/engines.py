@@ -1,12 +1,15 @@
-"""The engines under comparison: each is a command that measures one file and prints one JSON object."""
+"""The engines under comparison: each is a command that measures one file and prints JSON, a line a time."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +19,11 @@ __all__ = [
     "CHASKI",
     "Engine",
     "EngineError",
+    "Process",
     "Values",
     "Workload",
     "chaski",
+    "fresh_chaski",
     "llama_cpp_settings",
     "llama_cpp_version",
     "speculation",
@@ -65,35 +70,70 @@ class Engine:
     """The name of a second way that the same command measures in turns with the first."""
     takes: tuple[str, ...] = ("prompt", "generate", "depth", "batch", "threads", "repeat")
     """What of a workload the command has options for."""
+    stands: bool = False
+    """Whether it measures again for every line on its standard input."""
 
-    def measure(self, model: Path, workload: Workload) -> dict[str, Values]:
-        """Run a fresh process -> what was measured, by the name of the engine or of its rival.
-
-        Raises:
-            EngineError: if it crashes or takes longer than half an hour.
-        """
-        result = self._run([*self.command, str(model), *self.options, *self._as_options(workload)])
-        measured = {self.name: _values(result)}
-        if self.rival is not None:
-            measured[self.rival] = _values(result["rival"])
-        return measured
+    def start(self, model: Path, workload: Workload) -> Process:
+        """Start a fresh process, which measures at once."""
+        return Process(self, [*self.command, str(model), *self.options, *self._as_options(workload)])
 
     def _as_options(self, workload: Workload) -> list[str]:
         return [text for name in self.takes for text in (f"--{name}", str(getattr(workload, name)))]
 
-    def _run(self, command: Sequence[str]) -> dict[str, Any]:
-        environment = os.environ | self.environment
+
+class Process:
+    """A process of an engine, with its model loaded, that stands still between two measurements."""
+
+    def __init__(self, engine: Engine, command: Sequence[str]) -> None:
+        self._engine = engine
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open as long as the process
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_TIME_LIMIT_SECONDS, env=environment
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                env=os.environ | engine.environment,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise EngineError(f"{self.name}: {error}") from error
-        if done.returncode:
-            message = done.stderr.strip().rpartition("\n")[2]
-            raise EngineError(f"{self.name} ended with {done.returncode}: {message}")
-        result: dict[str, Any] = json.loads(done.stdout)
-        return result
+        except OSError as error:
+            self._errors.close()
+            raise EngineError(f"{engine.name}: {error}") from error
+
+    def result(self) -> dict[str, Values]:
+        """Wait for what is being measured -> its values, by the name of the engine or of its rival.
+
+        Raises:
+            EngineError: if the process crashes or takes longer than half an hour.
+        """
+        assert self._process.stdout is not None
+        limit = threading.Timer(_TIME_LIMIT_SECONDS, self._process.kill)
+        limit.start()
+        line = self._process.stdout.readline()
+        limit.cancel()
+        if not line:
+            code = self._process.wait()
+            self._errors.seek(0)
+            message = self._errors.read().strip().rpartition("\n")[2]
+            raise EngineError(f"{self._engine.name} ended with {code}: {message}")
+        result = json.loads(line)
+        measured = {self._engine.name: _values(result)}
+        if self._engine.rival is not None:
+            measured[self._engine.rival] = _values(result["rival"])
+        return measured
+
+    def measure_again(self) -> None:
+        """Begin the next measurement."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # then there is no result either
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+
+    def close(self) -> None:
+        """End it, and give its memory back."""
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
 
 
 def _values(result: dict[str, Any]) -> Values:
@@ -108,9 +148,14 @@ def _values(result: dict[str, Any]) -> Values:
 
 
 def chaski(kv_type: str) -> Engine:
-    """Our own engine, as its command line measures it."""
-    command = (sys.executable, "-m", "chaski", "bench")
-    return Engine(CHASKI, command, ("--json",), {"OLLAMA_KV_CACHE_TYPE": kv_type})
+    """Our own engine."""
+    command = (sys.executable, "-m", "benchmarks.chaski_worker")
+    return Engine(CHASKI, command, (), {"OLLAMA_KV_CACHE_TYPE": kv_type}, stands=True)
+
+
+def fresh_chaski() -> Engine:
+    """Our own engine as its command line measures it, in a fresh process each time."""
+    return Engine(CHASKI, (sys.executable, "-m", "chaski", "bench"), ("--json",))
 
 
 def speculation(overlap: float) -> Engine:
@@ -155,7 +200,7 @@ def llama_cpp_settings(python: str, libraries: Sequence[Path], batch: int, kv_ty
             names = ", ".join(on if is_on else off for is_on, (on, off, _) in chosen)
             options = [f"--{'' if is_on else 'no-'}{option}" for is_on, (_, _, option) in chosen]
             command = (python, str(_WORKER))
-            engines.append(
-                Engine(f"llama.cpp{build}: {names}", command, (*options, "--kv-type", kv_type), environment)
-            )
+            options += ["--kv-type", kv_type]
+            name = f"llama.cpp{build}: {names}"
+            engines.append(Engine(name, command, tuple(options), environment, stands=True))
     return engines

@@ -1,8 +1,9 @@
 """Measures llama.cpp, through llama-cpp-python's low-level API, as `chaski bench` measures chaski.
 
 Runs in an interpreter that has llama-cpp-python (build it with CMAKE_ARGS=-DGGML_NATIVE=ON) and prints one
-JSON object with the same keys as `chaski bench --json`. It reads `--depth` tokens untimed, then times a
-prompt and greedy decoding after it, in `--batch` sequences at once; `--repeat` times over.
+JSON object with the same keys as `chaski bench --json`, and another one for every line on standard input. It
+reads `--depth` tokens untimed, then times a prompt and greedy decoding after it, in `--batch` sequences at
+once; `--repeat` times over.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import ctypes
 import importlib
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -153,20 +155,23 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure and print the result."""
+    """Measure and print the result, until standard input ends."""
     arguments = _arguments()
     session = _Session(arguments)
     session.append(session.random_prompts(1, 1), 0)
     first_logits_seconds = _seconds_since_process_start()
-    rates = [_measure(session, arguments) for _ in range(arguments.repeat)]
-    result = {
-        "prefill_tokens_per_second": [prefill for prefill, _ in rates],
-        "decode_tokens_per_second": [decode for _, decode in rates],
-        "load_seconds": session.load_seconds,
-        "first_logits_seconds": first_logits_seconds,
-        "peak_rss_bytes": _peak_bytes(),
-    }
-    print(json.dumps(result))
+    while True:
+        rates = [_measure(session, arguments) for _ in range(arguments.repeat)]
+        result = {
+            "prefill_tokens_per_second": [prefill for prefill, _ in rates],
+            "decode_tokens_per_second": [decode for _, decode in rates],
+            "load_seconds": session.load_seconds,
+            "first_logits_seconds": first_logits_seconds,
+            "peak_rss_bytes": _peak_bytes(),
+        }
+        print(json.dumps(result), flush=True)
+        if not sys.stdin.readline():
+            break
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ class Row:
     shape: str = "llama-3.2-1b"
     kv_type: str = "f16"
     rounds: int = 3
+    keep: bool = True
+    """Whether processes are kept between the rounds: a cold start is measured in fresh ones."""
     overlap: float | None = None
     """Not against a peer, but with guesses against without: the share of the answer that the prompt holds."""
 
@@ -121,6 +123,7 @@ ROWS: dict[str, Row] = {
             (Goal("first_logits", 0.8), Goal("peak_memory", 1.0)),
             ("first_logits", "peak_memory"),
             rounds=5,
+            keep=False,
         ),
     )
 }

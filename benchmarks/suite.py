@@ -13,12 +13,21 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import chaski as package
 from benchmarks import make_models
-from benchmarks.engines import Engine, EngineError, chaski, llama_cpp_settings, llama_cpp_version, speculation
+from benchmarks.engines import (
+    Engine,
+    EngineError,
+    chaski,
+    fresh_chaski,
+    llama_cpp_settings,
+    llama_cpp_version,
+    speculation,
+)
 from benchmarks.machine import this_machine
 from benchmarks.record import Record
 from benchmarks.rows import ROWS, Row, costs
@@ -66,13 +75,14 @@ def _run_row(row: Row, arguments: argparse.Namespace, peer: str | None, deadline
 def _engines(row: Row, arguments: argparse.Namespace, peer: str | None) -> list[Engine]:
     if row.overlap is not None:
         return [speculation(row.overlap)]
-    ours = [chaski(row.kv_type)]
+    ours = [chaski(row.kv_type) if row.keep else fresh_chaski()]
     if peer is None:
         return ours
     settings = llama_cpp_settings(
         arguments.llama_python, arguments.llama_lib, row.workload.batch, row.kv_type
     )
-    return ours + [engine for engine in settings if arguments.setting in engine.name]
+    chosen = [engine for engine in settings if arguments.setting in engine.name]
+    return ours + [replace(engine, stands=row.keep) for engine in chosen]
 
 
 def _peer(arguments: argparse.Namespace) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.engines import CHASKI, Engine, EngineError
+from benchmarks.engines import CHASKI, Engine, EngineError, Process, Values, Workload
 from benchmarks.record import Record, Run
 from benchmarks.roofline import Limits, measure
 
@@ -44,28 +44,67 @@ def run_in_turns(
 ) -> bool:
     """Run what is missing of so many rounds, ours first in each -> whether all rounds are complete.
 
-    A round that was cut off begins anew with our own engine, so that each ratio is of neighbours. A peer that
-    crashes is left out.
+    Processes that can measure again are kept until the end, so that a turn takes seconds. A round that was
+    cut off begins anew with our own engine, so that each ratio is of neighbours. A peer that crashes is left
+    out.
 
     Raises:
         EngineError: if our own engine crashes.
     """
     warm_page_cache(model)
-    for number in range(1, rounds + 1):
-        missing = [engine for engine in engines if _is_missing(record, engine, number)]
-        if missing and missing[0].name != CHASKI and engines[0].name == CHASKI:
-            missing.insert(0, engines[0])
-        for engine in missing:
-            if not deadline.allows(_expected_seconds(record, engine)):
-                return False
-            limits = measure(record.workload.threads) if engine is missing[0] else []
-            record.runs += _runs(record, model, engine, number, limits)
-            save()
-        if number == 1:
-            for name in record.much_worse(whats, _NOT_RUN_AGAIN):
-                record.left_out.setdefault(name, f"below {_NOT_RUN_AGAIN} of the best setting in round 1")
-            save()
+    with _Processes(model, record.workload) as processes:
+        for number in range(1, rounds + 1):
+            missing = [engine for engine in engines if _is_missing(record, engine, number)]
+            if missing and missing[0].name != CHASKI and engines[0].name == CHASKI:
+                missing.insert(0, engines[0])
+            for engine in missing:
+                if not deadline.allows(_expected_seconds(record, engine)):
+                    return False
+                limits = measure(record.workload.threads) if engine is missing[0] else []
+                record.runs += _runs(record, processes, engine, number, limits)
+                save()
+            if number == 1:
+                for name in record.much_worse(whats, _NOT_RUN_AGAIN):
+                    record.left_out.setdefault(name, f"below {_NOT_RUN_AGAIN} of the best setting in round 1")
+                    processes.end(name)
+                save()
     return True
+
+
+class _Processes:
+    """Those that stand still until it is their turn again."""
+
+    def __init__(self, model: Path, workload: Workload) -> None:
+        self._model = model
+        self._workload = workload
+        self._standing: dict[str, Process] = {}
+
+    def __enter__(self) -> _Processes:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name in list(self._standing):
+            self.end(name)
+
+    def measure(self, engine: Engine) -> dict[str, Values]:
+        """One measurement, in the engine's process if it has one, else in a fresh one."""
+        if engine.name in self._standing:
+            self._standing[engine.name].measure_again()
+        else:
+            self._standing[engine.name] = engine.start(self._model, self._workload)
+        try:
+            values = self._standing[engine.name].result()
+        except EngineError:
+            self.end(engine.name)
+            raise
+        if not engine.stands:
+            self.end(engine.name)
+        return values
+
+    def end(self, name: str) -> None:
+        """End a process, if it is there."""
+        if name in self._standing:
+            self._standing.pop(name).close()
 
 
 def warm_page_cache(model: Path) -> None:
@@ -86,10 +125,12 @@ def _expected_seconds(record: Record, engine: Engine) -> float:
     return max(own or [run.seconds for run in record.runs], default=0.0)
 
 
-def _runs(record: Record, model: Path, engine: Engine, number: int, limits: list[Limits]) -> Iterator[Run]:
+def _runs(
+    record: Record, processes: _Processes, engine: Engine, number: int, limits: list[Limits]
+) -> Iterator[Run]:
     started = time.monotonic()
     try:
-        measured = engine.measure(model, record.workload)
+        measured = processes.measure(engine)
     except EngineError as error:
         if engine.name == CHASKI:
             raise

@@ -23,11 +23,11 @@ from chaski.cli.layout import section, size_in_bytes
 if TYPE_CHECKING:
     from chaski.runner.llm import LLM
 
-__all__ = ["command"]
+__all__ = ["Result", "Workload", "command", "measure", "seconds_since_process_start"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Workload:
+class Workload:
     """Tokens of a sequence by what is done with them, and how many sequences there are."""
 
     prompt: int
@@ -37,7 +37,7 @@ class _Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
+class Result:
     """Rates are lists over the repeats, each in tokens of all sequences."""
 
     prefill_tokens_per_second: list[float]
@@ -76,18 +76,23 @@ def command(
     """Measure MODEL, a name or a path to a GGUF file, on random tokens."""
     from chaski.cli.progress import load_model
 
-    workload = _Workload(prompt, generate, depth, batch)
+    workload = Workload(prompt, generate, depth, batch)
     context = depth + prompt + generate
     with load_model(model, threads=threads, context=context, parallel=batch, backend=backend) as loaded:
         loaded.logits([0])
-        first_logits = _seconds_since_process_start()
-        rates = [_measure(loaded, workload, seed) for seed in range(repeat)]
-        prefill, decode = (list(column) for column in zip(*rates, strict=True))
-        result = _Result(prefill, decode, loaded.load_seconds, first_logits, _peak_bytes())
+        first_logits = seconds_since_process_start()
+        result = measure(loaded, workload, range(repeat), first_logits)
     click.echo(json.dumps(asdict(result)) if as_json else _table(result, workload))
 
 
-def _measure(model: LLM, workload: _Workload, seed: int) -> tuple[float, float]:
+def measure(model: LLM, workload: Workload, seeds: Sequence[int], first_logits_seconds: float) -> Result:
+    """Measure once for each seed of the random tokens."""
+    rates = [_rates_of(model, workload, seed) for seed in seeds]
+    prefill, decode = (list(column) for column in zip(*rates, strict=True))
+    return Result(prefill, decode, model.load_seconds, first_logits_seconds, _peak_bytes())
+
+
+def _rates_of(model: LLM, workload: Workload, seed: int) -> tuple[float, float]:
     """Prefill and decode rates, in tokens per second.
 
     What one stage computed the next one finds in the prompt cache. So each stage does nothing but its own
@@ -123,7 +128,7 @@ def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int) -> floa
     return time.perf_counter() - started
 
 
-def _seconds_since_process_start() -> float:
+def seconds_since_process_start() -> float:
     """Age of this process, to the clock tick (10 ms); -1 where the system does not tell.
 
     Field 22 of Linux's stat line counts ticks from boot; the second field may hold anything in parentheses.
@@ -147,7 +152,7 @@ def _peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _table(result: _Result, workload: _Workload) -> str:
+def _table(result: Result, workload: Workload) -> str:
     rows = [
         ("prefill", f"{workload.prompt} tokens", _rates(result.prefill_tokens_per_second)),
         ("decode", f"{workload.generate} tokens", _rates(result.decode_tokens_per_second)),

@@ -31,6 +31,18 @@ def engine(name: str, rate: float, **more: object) -> Engine:
     return Engine(name, (sys.executable, "-c", f"print({json.dumps(json.dumps(result))})"))
 
 
+def standing(name: str) -> Engine:
+    """Its rates grow from 1; its first logits are the number of its process."""
+    program = (
+        "import json, os, sys\n"
+        "for rate in range(1, 100):\n"
+        "    values = {'decode_tokens_per_second': [rate], 'first_logits_seconds': os.getpid()}\n"
+        "    print(json.dumps(values), flush=True)\n"
+        "    if not sys.stdin.readline(): break"
+    )
+    return Engine(name, (sys.executable, "-c", program), stands=True)
+
+
 def crashing(name: str) -> Engine:
     return Engine(name, (sys.executable, "-c", "raise SystemExit('no such file')"))
 
@@ -109,9 +121,21 @@ def test_our_own_crash_ends_it(model: Path) -> None:
         )
 
 
+def test_processes_that_measure_again_are_kept_until_the_end(model: Path) -> None:
+    record = new_record()
+    engines = [standing("chaski"), engine("a", 1)]
+    assert run_in_turns(record, model, engines, 3, ["decode"], Deadline.in_minutes(None), lambda: None)
+    runs = [run.values for run in record.runs if run.engine == "chaski"]
+    assert [values["decode"] for values in runs] == [1, 2, 3]
+    assert len({values["first_logits"] for values in runs}) == 1, "one process"
+    assert not Path(f"/proc/{runs[0]['first_logits']}").exists()
+
+
 def test_a_command_that_measures_two_ways(model: Path) -> None:
     both = engine("guesses", 80, rival={"decode_tokens_per_second": [40]})
-    measured = Engine(both.name, both.command, rival="plain").measure(model, Workload())
+    process = Engine(both.name, both.command, rival="plain").start(model, Workload())
+    measured = process.result()
+    process.close()
     assert measured["guesses"]["decode"] == 80
     assert measured["plain"] == {"decode": 40}
     assert "depth" not in speculation(0.5).takes
@@ -119,4 +143,4 @@ def test_a_command_that_measures_two_ways(model: Path) -> None:
 
 def test_an_interpreter_that_is_not_there(model: Path) -> None:
     with pytest.raises(EngineError, match="nowhere"):
-        Engine("x", ("/nowhere/python",)).measure(model, Workload())
+        Engine("x", ("/nowhere/python",)).start(model, Workload())

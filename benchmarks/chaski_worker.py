@@ -1,0 +1,43 @@
+"""Measures chaski as `chaski bench --json` does, and again for every line on standard input."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from dataclasses import asdict, fields
+
+import chaski
+from chaski.cli.bench import Workload, measure, seconds_since_process_start
+
+__all__: list[str] = []
+
+
+def main() -> None:
+    """Load once, measure, and measure again until standard input ends."""
+    arguments = _arguments()
+    workload = Workload(*(getattr(arguments, field.name) for field in fields(Workload)))
+    context = workload.depth + workload.prompt + workload.generate
+    with chaski.load(
+        arguments.model, threads=arguments.threads, context=context, parallel=workload.batch
+    ) as model:
+        model.logits([0])
+        first_logits = seconds_since_process_start()
+        for turn in itertools.count():
+            seeds = range(turn * arguments.repeat, (turn + 1) * arguments.repeat)
+            print(json.dumps(asdict(measure(model, workload, seeds, first_logits))), flush=True)
+            if not sys.stdin.readline():
+                break
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    for name in ("prompt", "generate", "depth", "batch", "threads", "repeat"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
