@@ -19,7 +19,7 @@ __all__ = ["KindMemory", "build_cache", "cache_memory"]
 def build_cache(backend: Backend, layers: Sequence[LayerKind], size: CacheSize, types: KVTypes) -> Cache:
     """A cache for the layers of each kind; where there are several, one around them.
 
-    Raises OutOfMemoryError, or UnsupportedError for more sequences than a kind can have.
+    Raises OutOfMemoryError.
     """
     groups = _groups(layers)
     caches = [_build(backend, group, size, types) for group in groups]

@@ -1,9 +1,12 @@
 """The encoder cache: what cross-attention sees of the last image, the same for every token behind it.
 
 The rows of an image come with one batch; their keys and values stay until its position is removed. A graph
-is recorded once for batches with and without an image: how many rows come, and how many tokens see any, are
+is recorded once for batches with and without images: how many rows come, and how many tokens see any, are
 run-time sizes. Tokens that stand before the first image see nothing, and cross-attention is not computed for
 them: so their states do not depend on what comes later.
+
+Storage has a place for one image of each sequence. Sequences that begin alike share a place; whoever gets an
+image while others look at the same place takes another one, and there is one, because each holds one at most.
 """
 
 from __future__ import annotations
@@ -15,29 +18,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.errors import NotSupportedError, UnsupportedError
 from chaski.kvcache.base import KVShape, KVTypes
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Mask, Tensor
 
 if TYPE_CHECKING:
-    from chaski.model.input import Batch
+    from chaski.model.input import Attended, Batch
 
-__all__ = ["EncoderCache", "EncoderLayer"]
+__all__ = ["EncoderCache", "EncoderLayer", "cells_of_an_image"]
+
+_MULTIPLE = 16  # of cells, at which images begin: backends that lay keys out in panels read whole ones then
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """An image of `num_rows` rows, for the tokens from `position` on."""
+    """An image of `num_rows` rows in `place`, for the tokens from `position` on."""
 
     position: int
     num_rows: int
+    place: int
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What is known of the sequence.
+    """What is known of a sequence.
 
     Behind position `lost` and up to the image, tokens saw an image whose rows are no longer there.
     """
@@ -69,11 +74,13 @@ class _State:
         return _State(self.length - (stop - begin), image, lost)
 
 
-class EncoderCache:
-    """Keys and values of up to `max_rows` rows of `row_size`, for every layer in `shapes`, and one sequence.
+def cells_of_an_image(max_rows: int) -> int:
+    """Rows of storage that the largest image takes."""
+    return -(-max_rows // _MULTIPLE) * _MULTIPLE
 
-    Raises UnsupportedError for more sequences.
-    """
+
+class EncoderCache:
+    """Keys and values of an image of up to `max_rows` rows of `row_size` for each sequence and layer."""
 
     def __init__(
         self,
@@ -84,30 +91,24 @@ class EncoderCache:
         sequences: int,
         types: KVTypes,
     ) -> None:
-        if sequences > 1:
-            raise UnsupportedError(
-                f"parallel = {sequences}: a model that looks at images by cross-attention serves one "
-                "sequence at a time; use parallel = 1"
-            )
         self._max_rows = max_rows
         self._row_size = row_size
+        cells = sequences * cells_of_an_image(max_rows)
         self._layers = [
             (
-                backend.kv_buffer(KVRole.KEYS, max_rows, shape.heads, shape.key_size, types.keys),
-                backend.kv_buffer(KVRole.VALUES, max_rows, shape.heads, shape.value_size, types.values),
+                backend.kv_buffer(KVRole.KEYS, cells, shape.heads, shape.key_size, types.keys),
+                backend.kv_buffer(KVRole.VALUES, cells, shape.heads, shape.value_size, types.values),
             )
             for shape in shapes
         ]
-        self._state = self._before = _State()
+        self._states = [_State()] * sequences
+        self._before = self._states
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[EncoderLayer]:
+        max_rows = len(self._states) * self._max_rows
         rows, history, seeing = (
             graph.input(f"{prefix}{name}", (Dim(f"{prefix}{name}", maximum),), DType.I32)
-            for name, maximum in (
-                ("rows", self._max_rows),
-                ("history", self._max_rows),
-                ("seeing", tokens.maximum),
-            )
+            for name, maximum in (("rows", max_rows), ("history", max_rows), ("seeing", tokens.maximum))
         )
         encoded = graph.input(f"{prefix}encoded", (rows.shape[0], self._row_size), DType.F32)
         mask = Mask(history, graph.input(f"{prefix}spans", (seeing.shape[0], 3), DType.I32))
@@ -118,63 +119,101 @@ class EncoderCache:
         return True
 
     def length(self, sequence: int) -> int:
-        return self._state.length
+        return self._states[sequence].length
 
     def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
-        self._before = self._state
-        encoded = np.zeros((0, self._row_size), np.float32)
-        if batch.encoded is not None:
-            position, encoded = batch.encoded.position, batch.encoded.rows
-            assert len(encoded) <= self._max_rows, f"an image of {len(encoded)} rows"
-            # Its rows take the place of those that a token before it would have to see.
-            is_alone = self._state.image is None or batch.positions[0] >= position
-            assert is_alone, "an image in the middle of a batch"
-            self._state = self._state.with_image(_Held(position, len(encoded)))
-        self._state = self._state.longer(len(batch.tokens))
-        image = self._state.image
-        num_visible = 0 if image is None else image.num_rows
-        first = self._state.length if image is None else image.position
-        seeing = np.flatnonzero(batch.positions >= first).astype(np.int32)
+        self._before, self._states = self._states, list(self._states)
+        coming = [self._take_in(image, batch) for image in batch.attended]
+        for sequence, count in zip(*np.unique(batch.sequences, return_counts=True), strict=True):
+            self._states[sequence] = self._states[sequence].longer(int(count))
         return {
-            "rows": np.arange(len(encoded), dtype=np.int32),
-            "encoded": encoded,
-            "history": np.arange(num_visible, dtype=np.int32),
-            "seeing": seeing,
-            "spans": np.tile(np.array([0, num_visible, 0], np.int32), (len(seeing), 1)),
+            "rows": _joined([self._cells(image) for image in coming]),
+            "encoded": np.zeros((0, self._row_size), np.float32) if batch.encoded is None else batch.encoded,
+            **self._visible(batch),
         }
 
+    def _take_in(self, image: Attended, batch: Batch) -> _Held:
+        """Give an image of the batch a place."""
+        assert image.num_rows <= self._max_rows, f"an image of {image.num_rows} rows"
+        state = self._states[image.sequence]
+        # Its rows take the place of those that a token before it would have to see.
+        first = batch.positions[np.argmax(batch.sequences == image.sequence)]
+        assert state.image is None or first >= image.position, "an image in the middle of a batch"
+        held = _Held(image.position, image.num_rows, self._place_for(image.sequence))
+        self._states[image.sequence] = state.with_image(held)
+        return held
+
+    def _place_for(self, sequence: int) -> int:
+        """One that no other sequence looks at: its own if it can be."""
+        others = {
+            state.image.place
+            for index, state in enumerate(self._states)
+            if state.image is not None and index != sequence
+        }
+        own = self._states[sequence].image
+        if own is not None and own.place not in others:
+            return own.place
+        return next(place for place in range(len(self._states)) if place not in others)
+
+    def _cells(self, image: _Held) -> npt.NDArray[np.int32]:
+        first = image.place * cells_of_an_image(self._max_rows)
+        return np.arange(first, first + image.num_rows, dtype=np.int32)
+
+    def _visible(self, batch: Batch) -> dict[str, npt.NDArray[np.int32]]:
+        """The cells that the batch looks at, and its tokens that do, each with the span that it sees."""
+        count = len(self._states)
+        firsts, begins, ends = np.array([state.length for state in self._states]), *np.zeros((2, count), int)
+        history = []
+        size = 0
+        for sequence in np.unique(batch.sequences):
+            image = self._states[sequence].image
+            if image is not None:
+                history.append(self._cells(image))
+                firsts[sequence], begins[sequence] = image.position, size
+                size += image.num_rows
+                ends[sequence] = size
+        seeing = np.flatnonzero(batch.positions >= firsts[batch.sequences]).astype(np.int32)
+        of_token = batch.sequences[seeing]
+        spans = np.stack([begins[of_token], ends[of_token], np.zeros_like(of_token)], axis=1)
+        return {"history": _joined(history), "seeing": seeing, "spans": spans.astype(np.int32)}
+
     def undo_forward(self, batch: Batch) -> None:
-        self._state = self._before
+        self._states = self._before
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        raise NotSupportedError(f"sequence {source} cannot be copied: there is room for one image only")
+        state = self._states[source]
+        self._states[target] = state.without(state.resumable(length), state.length)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        return position == self._state.resumable(position)
+        return position == self._states[sequence].resumable(position)
 
     def resumable(self, sequence: int, position: int) -> int:
-        return self._state.resumable(position)
+        return self._states[sequence].resumable(position)
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         """Nothing is refused: rows of an image have no positions."""
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
-        length = self._state.length
-        stop = length if end is None else min(end, length)
-        if stop == length:
-            begin = self._state.resumable(begin)
+        state = self._states[sequence]
+        stop = state.length if end is None else min(end, state.length)
+        if stop == state.length:
+            begin = state.resumable(begin)
         if begin < stop:
-            self._state = self._state.without(begin, stop)
+            self._states[sequence] = state.without(begin, stop)
 
     def close(self) -> None:
         self._layers = []
+
+
+def _joined(arrays: Sequence[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayer:
     """One layer's face of the cache, while a graph is recorded.
 
-    `encoded` (rows, row_size) is what this batch brings of an image, if anything, and `seeing` (n,) int32 are
+    `encoded` (rows, row_size) is what this batch brings of images, if anything, and `seeing` (n,) int32 are
     the tokens of the batch that see one.
     """
 

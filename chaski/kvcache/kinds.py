@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chaski.kvcache.base import KVShape, KVTypes
+from chaski.kvcache.encoder import cells_of_an_image
 from chaski.kvcache.reach import Reach
 from chaski.ml.graph import DType, KVRole
 
@@ -55,7 +56,7 @@ class Causal:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Cross-attention: keys and values of up to `max_rows` rows that an encoder made of an image.
+    """Cross-attention: keys and values of up to `max_rows` rows that an encoder made of a sequence's image.
 
     The rows have `row_size` elements.
     """
@@ -68,7 +69,7 @@ class Encoder:
         return f"encoder of {self.max_rows} rows"
 
     def num_cells(self, size: CacheSize) -> int:
-        return self.max_rows
+        return size.sequences * cells_of_an_image(self.max_rows)
 
     def rows(self, types: KVTypes) -> Sequence[Row]:
         return _keys_and_values(self.shape, types)

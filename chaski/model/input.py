@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,18 +11,16 @@ import numpy.typing as npt
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 
-__all__ = ["Batch", "Encoded", "ImageRows", "Inputs"]
+__all__ = ["Attended", "Batch", "ImageRows", "Inputs"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
-    """What an encoder made of an image, and the position of the token that stands for it.
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """An image of `num_rows` rows that layers attend to, and where the token is that stands for it."""
 
-    rows: (n, size) float32.
-    """
-
+    sequence: int
     position: int
-    rows: npt.NDArray[np.float32]
+    num_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +37,9 @@ class Batch:
     `rows` (n, size) float32 are what an encoder made of images; they stand in place of the embeddings of the
     tokens whose indices `places` (n,) lists. None is no images.
 
-    `encoded` is the image that comes with the batch, for layers that attend to images only. Tokens before
-    it, if there are any, are the first of their sequence.
+    `attended` are the images that come with the batch, for layers that attend to images only, at most one of
+    each sequence; tokens of it before the image, if there are any, are its first. `encoded` (n, size) float32
+    are the rows of all of them, one image after the other.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -49,7 +49,8 @@ class Batch:
     ends: npt.NDArray[np.int32] | None = None
     rows: npt.NDArray[np.float32] | None = None
     places: npt.NDArray[np.int32] | None = None
-    encoded: Encoded | None = None
+    attended: Sequence[Attended] = ()
+    encoded: npt.NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True)

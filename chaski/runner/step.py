@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.model.input import Batch, Encoded
+from chaski.model.input import Attended, Batch
 from chaski.model.program import Program
 from chaski.runner.images import EncodedImages, ImageRun, rows_in
 from chaski.runner.sequence import Sequence
@@ -44,7 +44,7 @@ class Step:
         if self.images:
             assert encoded is not None
             if self.batch.encoded is not None:
-                self.batch.encoded.rows[:] = encoded.rows(self.images[0].image)
+                self.batch.encoded[:] = np.concatenate([encoded.rows(run.image) for run in self.images])
             elif self.batch.rows is not None:
                 encoded.fill(self.batch.rows, self.images)
             stand_in = self.images[0].image.token or 0
@@ -67,6 +67,7 @@ def prepare_step(
     places: list[int] = []
     num_outputs: list[int] = []
     images: list[ImageRun] = []
+    attended: list[Attended] = []
     for sequence, count in shares:
         begin, offset = len(sequence.slot.tokens), len(positions) - len(sequence.slot.tokens)
         wanted = sequence.outputs(begin, count)
@@ -80,9 +81,11 @@ def prepare_step(
                 first = group.start + offset
                 ends[first : first + len(group)] = [group.stop] * len(group)
         for run in rows_in(sequence.images, range(begin, begin + count)):
-            places += range(run.positions.start + offset, run.positions.stop + offset)
             images.append(run)
-    attended = next((run for run in images if run.image.token is not None), None)
+            if run.image.token is None:
+                places += range(run.positions.start + offset, run.positions.stop + offset)
+            else:
+                attended.append(Attended(sequence.slot.index, run.positions.start, run.image.num_rows))
     has_groups = any(sequence.groups for sequence, _ in shares)
     batch = Batch(
         np.zeros(len(positions), np.int32),
@@ -90,15 +93,12 @@ def prepare_step(
         np.array(sequences, np.int32),
         np.array(outputs, np.int32),
         ends=np.array(ends, np.int32) if has_groups else None,
-        rows=_room(len(places), encoded) if images and attended is None else None,
-        places=np.array(places, np.int32) if images and attended is None else None,
-        encoded=None if attended is None else _attended(attended, encoded),
+        rows=_room(len(places), encoded) if places else None,
+        places=np.array(places, np.int32) if places else None,
+        attended=attended,
+        encoded=_room(sum(image.num_rows for image in attended), encoded) if attended else None,
     )
     return Step(shares, num_outputs, images, batch, program.prepare(batch))
-
-
-def _attended(run: ImageRun, encoded: EncodedImages | None) -> Encoded:
-    return Encoded(run.positions.start, _room(run.image.num_rows, encoded))
 
 
 def _room(count: int, encoded: EncodedImages | None) -> npt.NDArray[np.float32]:

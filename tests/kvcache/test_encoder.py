@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from chaski.errors import NotSupportedError, UnsupportedError
 from chaski.kvcache import EncoderCache, KVShape, KVTypes
 from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
-from chaski.model.input import Batch, Encoded
+from chaski.model.input import Attended, Batch
 
 F32 = KVTypes(DType.F32, DType.F32)
 
@@ -20,27 +21,39 @@ def make(sequences: int = 1) -> EncoderCache:
     return EncoderCache(ReferenceBackend(), [KVShape(1, 2, 2)], 6, 3, sequences, F32)
 
 
-def image(position: int, num_rows: int) -> Encoded:
-    return Encoded(position, np.full((num_rows, 3), position, np.float32))
+def image(position: int, num_rows: int, sequence: int = 0) -> Attended:
+    return Attended(sequence, position, num_rows)
 
 
-def batch(begin: int, end: int, encoded: Encoded | None = None) -> Batch:
+def batch(begin: int, end: int, *images: Attended, sequence: int = 0) -> Batch:
     positions = np.arange(begin, end, dtype=np.int32)
-    return Batch(positions, positions, np.zeros_like(positions), positions[:0], encoded=encoded)
+    rows = np.zeros((sum(each.num_rows for each in images), 3), np.float32) if images else None
+    sequences = np.full_like(positions, sequence)
+    return Batch(positions, positions, sequences, positions[:0], attended=images, encoded=rows)
 
 
 def visible(
-    cache: EncoderCache, begin: int, end: int, encoded: Encoded | None = None
+    cache: EncoderCache, begin: int, end: int, *images: Attended, sequence: int = 0
 ) -> tuple[int, list[int]]:
     """How many rows a batch stores, and how many each of its tokens sees."""
-    inputs = cache.start_forward(batch(begin, end, encoded))
-    assert inputs["rows"].tolist() == list(range(len(inputs["encoded"])))
-    assert inputs["history"].tolist() == list(range(len(inputs["history"])))
+    inputs = cache.start_forward(batch(begin, end, *images, sequence=sequence))
+    assert len(inputs["rows"]) == len(inputs["encoded"])
     seen = [0] * (end - begin)
     for token, (first, last, position) in zip(inputs["seeing"], inputs["spans"], strict=True):
         assert (first, last, position) == (0, len(inputs["history"]), 0)
         seen[token] = int(last)
+    if len(inputs["rows"]):
+        np.testing.assert_array_equal(inputs["history"], inputs["rows"])
     return len(inputs["rows"]), seen
+
+
+def place(cache: EncoderCache, sequence: int) -> int:
+    """The first cell that the next token of a sequence looks at."""
+    length = cache.length(sequence)
+    after = batch(length, length + 1, sequence=sequence)
+    history = cache.start_forward(after)["history"]
+    cache.undo_forward(after)
+    return int(history[0])
 
 
 def test_tokens_see_the_last_image_before_them() -> None:
@@ -116,11 +129,61 @@ def test_a_batch_that_is_taken_back_leaves_the_image_before_it() -> None:
     assert visible(cache, 2, 3) == (0, [3])
 
 
-def test_one_sequence_only() -> None:
-    with pytest.raises(UnsupportedError, match="parallel = 2"):
-        make(2)
-    with pytest.raises(NotSupportedError, match="one image only"):
-        make().copy_prefix(0, 0, 1)
+def test_each_sequence_has_an_image_of_its_own() -> None:
+    cache = make(3)
+    visible(cache, 0, 3, image(1, 4, sequence=0), sequence=0)
+    visible(cache, 0, 2, image(0, 6, sequence=2), sequence=2)
+    assert visible(cache, 0, 2, sequence=1) == (0, [0, 0])
+    assert visible(cache, 3, 4, sequence=0) == (0, [4])
+    assert visible(cache, 2, 3, sequence=2) == (0, [6])
+    assert place(cache, 0) != place(cache, 2)
+    assert [cache.length(sequence) for sequence in range(3)] == [4, 2, 3]
+    cache.remove(0, 0)
+    assert visible(cache, 3, 4, sequence=2) == (0, [6])
+
+
+def test_images_of_several_sequences_in_one_batch() -> None:
+    cache = make(3)
+    visible(cache, 0, 2, image(0, 2, sequence=1), sequence=1)
+    sequences = np.array([0, 0, 0, 1, 2, 2], np.int32)
+    positions = np.array([0, 1, 2, 2, 0, 1], np.int32)
+    rows = np.arange(7 * 3, dtype=np.float32).reshape(7, 3)
+    images = (image(1, 4, sequence=0), image(0, 3, sequence=2))
+    inputs = cache.start_forward(
+        Batch(positions, positions, sequences, positions[:0], attended=images, encoded=rows)
+    )
+    assert inputs["encoded"] is rows  # which may be written later
+    cells = inputs["history"]
+    np.testing.assert_array_equal(inputs["rows"], np.concatenate([cells[:4], cells[6:]]))
+    assert len(set(cells)) == 9
+    assert inputs["seeing"].tolist() == [1, 2, 3, 4, 5]
+    assert inputs["spans"].tolist() == [[0, 4, 0], [0, 4, 0], [4, 6, 0], [6, 9, 0], [6, 9, 0]]
+
+
+def test_sequences_that_begin_alike_share_an_image_until_one_gets_another() -> None:
+    cache = make(2)
+    visible(cache, 0, 6, image(2, 4))
+    cache.copy_prefix(0, 1, 5)
+    assert cache.length(1) == 5
+    assert place(cache, 1) == place(cache, 0)
+    assert visible(cache, 5, 7, image(5, 6, sequence=1), sequence=1) == (6, [6, 6])
+    assert place(cache, 1) != place(cache, 0)
+    assert visible(cache, 6, 7) == (0, [4])
+    kept = place(cache, 1)
+    visible(cache, 7, 8, image(7, 1, sequence=1), sequence=1)
+    assert place(cache, 1) == kept
+
+
+def test_a_prefix_without_what_cannot_be_resumed() -> None:
+    cache = make(2)
+    visible(cache, 0, 4, image(1, 4))
+    visible(cache, 4, 8, image(4, 2))
+    visible(cache, 0, 3, image(0, 2, sequence=1), sequence=1)
+    cache.copy_prefix(0, 1, 3)
+    assert cache.length(1) == 1
+    assert visible(cache, 1, 2, sequence=1) == (0, [0])
+    cache.copy_prefix(0, 1, 6)
+    assert visible(cache, 6, 7, sequence=1) == (0, [2])
 
 
 def test_any_position_can_be_resumed() -> None:
@@ -167,8 +230,8 @@ def test_attention_to_what_came_with_an_earlier_batch(backend: str) -> None:
         np.testing.assert_allclose(found, wanted, atol=2e-6)
 
     check(run(batch(0, 3)), 0, [0, 0, 0])
-    check(run(batch(3, 6, Encoded(4, rows.reshape(5, 64)))), 3, [0, 5, 5])
+    check(run(replace(batch(3, 6, image(4, 5)), encoded=rows.reshape(5, 64))), 3, [0, 5, 5])
     check(run(batch(6, 7)), 6, [5])
-    check(run(batch(7, 9, Encoded(7, rows[:2].reshape(2, 64)))), 7, [2, 2])
+    check(run(replace(batch(7, 9, image(7, 2)), encoded=rows[:2].reshape(2, 64))), 7, [2, 2])
     cache.remove(0, 4)
     check(run(batch(4, 6)), 4, [0, 0])

@@ -11,10 +11,9 @@ import pytest
 
 import chaski
 from chaski.convert.convert import convert
-from chaski.errors import UnsupportedError
 from tests.mllama.prompts import TEXTS
 from tests.mllama.test_mllama import DATA, expected, png
-from tests.seeing import BACKENDS
+from tests.seeing import BACKENDS, answers_at_once, quantized, said
 
 GREEDY: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 8}
 
@@ -77,6 +76,50 @@ def test_an_image_alone_is_a_prompt(path: Path, model: chaski.LLM) -> None:
     assert same(model.generate("", [png("large")], **GREEDY), fresh(path, "[img-0]", "large"))
 
 
-def test_one_sequence_at_a_time(path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"parallel = 2: .* use parallel = 1"):
-        chaski.load(path, context=64, parallel=2)
+QUESTIONS = [
+    ("The runner[img-0] carries the message[img-1] over", ["wide", "high"]),
+    ("The runner carries the message.", []),
+    ("[img-0]the mountains", ["small"]),
+    ("The runner[img-0] carries the message over", ["wide"]),
+]
+
+
+def prompts() -> list[tuple[str, list[bytes]]]:
+    return [(text, [png(name) for name in names]) for text, names in QUESTIONS]
+
+
+@pytest.mark.parametrize("kind", [None, "Q4_0"])
+def test_sequences_with_images_are_as_alone(kind: str | None, path: Path, tmp_path: Path) -> None:
+    """All begin in the same batch, whose room of 16 cuts most of them; then behind what the cache holds."""
+    source = path if kind is None else quantized(path, tmp_path / "quantized.gguf", kind)
+    with chaski.load(source, context=64, threads=1, prompt_cache=False) as model:
+        alone = [said(model.generate(*prompt, **GREEDY)) for prompt in prompts()]
+    assert len({tokens for tokens, _ in alone}) == len(alone)
+    with chaski.load(source, context=64, parallel=4, num_batch=16) as model:
+        for _ in range(2):
+            assert answers_at_once(model, prompts(), **GREEDY) == alone
+
+
+def test_sequences_that_begin_alike_share_what_they_have_seen(path: Path) -> None:
+    one = [png("wide")]
+    ends = [" carries the message", " the load", " over 0 1 12"]
+    texts = [f"The runner[img-0]{end}" for end in ends]
+    alone = [said(fresh(path, text, "wide")) for text in texts]
+    with chaski.load(path, context=64, parallel=3, num_batch=16) as model:
+        first = model.generate(texts[0], one, **GREEDY)
+        assert said(first) == alone[0]
+        assert answers_at_once(model, [(text, one) for text in texts], **GREEDY) == alone
+        again = model.generate(texts[1], one, **GREEDY)
+        assert again.evaluated_tokens == 1
+        # Of one of those that share it, another image takes the place.
+        model.generate("The runner[img-0] carries[img-1] it", [*one, png("high")], **GREEDY)
+        assert answers_at_once(model, [(text, one) for text in texts], **GREEDY) == alone
+
+
+def test_full_contexts_beside_each_other(path: Path) -> None:
+    """One loses its image while others go on with theirs."""
+    longer = {**GREEDY, "num_predict": 70, "num_keep": 1}
+    with chaski.load(path, context=64, threads=1, prompt_cache=False) as model:
+        alone = [said(model.generate(*prompt, **longer)) for prompt in prompts()]
+    with chaski.load(path, context=64, parallel=4) as model:
+        assert answers_at_once(model, prompts(), **longer) == alone

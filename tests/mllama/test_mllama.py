@@ -5,7 +5,6 @@ The checkpoint and the expected numbers are made by tools/fixtures/make_mllama.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ import numpy as np
 import pytest
 
 from chaski.convert.convert import convert
-from chaski.errors import UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.kvcache import CacheSize, KVTypes, build_cache
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.encoder import EncoderProgram
-from chaski.model.input import Batch, Encoded
+from chaski.model.input import Attended, Batch
 from chaski.model.program import Program
 from chaski.model.registry import build_model
 from chaski.model.weights import place_weights
@@ -92,9 +90,10 @@ class Runs:
     def _forward(self, prompt: str, begin: int, end: int) -> F32:
         count, name = end - begin, PROMPTS[prompt][begin]
         places = np.arange(count, dtype=np.int32)
-        encoded = Encoded(begin, self.encode(name)) if isinstance(name, str) else None
+        encoded = self.encode(name) if isinstance(name, str) else None
+        attended = [] if encoded is None else [Attended(0, begin, len(encoded))]
         ids = expected()[f"{prompt}.ids"][begin:end]
-        batch = Batch(ids, begin + places, np.zeros_like(places), places, encoded=encoded)
+        batch = Batch(ids, begin + places, np.zeros_like(places), places, attended=attended, encoded=encoded)
         return self.program.forward(batch).copy()
 
 
@@ -177,17 +176,3 @@ def test_images_of_the_same_grid_differ_and_others_are_refused(path: Path) -> No
     assert read(png("small")).digest == read(png("small")).digest
     assert len({read(png(name)).digest for name in SIZES}) == len(SIZES)
     assert [read(png(name)).num_rows for name in ("small", "high", "wide", "large")] == [10, 20, 40, 40]
-
-
-@pytest.mark.parametrize("parallel", [2, 5])
-def test_more_sequences_than_one_are_refused(path: Path, parallel: int) -> None:
-    model = build_model(open_gguf(path))
-    backend = open_backend("reference", BackendOptions())
-    size = CacheSize(parallel, 64, 64)
-    with pytest.raises(UnsupportedError, match=f"parallel = {parallel}: .* use parallel = 1"):
-        build_cache(backend, kinds_with_rope(model), size, KVTypes(DType.F32, DType.F32))
-
-
-def kinds_with_rope(model: Any) -> Sequence[Any]:
-    """What the layers keep; the rope's factors, which come with the weights, do not matter here."""
-    return list(model.layer_kinds())
