@@ -71,11 +71,6 @@ class KVStorage:
 def kv_storage(cells: int, heads: int, size: int, type: int, in_panels: bool) -> KVStorage: ...
 def kv_storage_bytes(cells: int, heads: int, size: int, type: int, in_panels: bool) -> int: ...
 
-class ThreadPool:
-    def __init__(self, threads: int) -> None: ...
-    @property
-    def threads(self) -> int: ...
-
 class WeightMatrix:
     @property
     def type(self) -> int: ...
@@ -90,11 +85,14 @@ class Weights:
     def vector(self, offset: int, size: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]: ...
 
 def matrix_bytes(type: int, rows: int, columns: int) -> int: ...
-def attention_parts_bytes(heads: int, kv_heads: int, value_size: int, history: int, threads: int) -> int: ...
 def is_quantized(type: int) -> bool: ...
 def matrix_types() -> list[int]: ...
-def num_lanes(width: int) -> int: ...
 def load_matrices(pool: ThreadPool, isa: str, sources: Sequence[tuple[int, int, WeightMatrix]]) -> None: ...
+
+class ThreadPool:
+    def __init__(self, threads: int) -> None: ...
+    @property
+    def threads(self) -> int: ...
 
 class Plan:
     def __init__(
@@ -105,187 +103,17 @@ class Plan:
         self, arg0: int, arg1: int, arg2: int, /
     ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]: ...
     def check_indices(self, name: str, dim: int, indices: int, limit: int, limit_dim: int) -> None: ...
-    def tiles(self, tokens: int, history: int, spans: int, group: int, is_plain: bool) -> int: ...
-    def embedding(self, dim: int, table: WeightMatrix, ids: int, y: int, barrier: bool) -> None: ...
-    def rows(
-        self, dim: int, source_dim: int, width: int, x: int, indices: int, y: int, barrier: bool
-    ) -> None: ...
-    def rms_norm(
-        self,
-        dim: int,
-        weights: Weights | None,
-        weight: int,
-        heads: int,
-        size: int,
-        eps: float,
-        x: int,
-        y: int,
-        quantized: int,
-        barrier: bool,
-    ) -> None: ...
-    def layer_norm(
-        self,
-        dim: int,
-        weights: Weights | None,
-        weight: int,
-        bias: int,
-        heads: int,
-        size: int,
-        eps: float,
-        x: int,
-        y: int,
-        quantized: int,
-        barrier: bool,
-    ) -> None: ...
-    def swiglu(
-        self, dim: int, width: int, gate: int, up: int, y: int, quantized: int, barrier: bool
-    ) -> None: ...
-    def geglu(
-        self, dim: int, width: int, gate: int, up: int, y: int, quantized: int, barrier: bool
-    ) -> None: ...
-    def clamped_swiglu(
-        self,
-        dim: int,
-        width: int,
-        alpha: float,
-        limit: float,
-        gate: int,
-        up: int,
-        y: int,
-        quantized: int,
-        barrier: bool,
-    ) -> None: ...
-    def add(self, dim: int, width: int, a: int, b: int, y: int, barrier: bool) -> None: ...
-    def multiply(
-        self, dim: int, width: int, a: int, b: int, y: int, quantized: int, barrier: bool
-    ) -> None: ...
-    def add_vector(
-        self, dim: int, width: int, weights: Weights | None, vector: int, x: int, y: int, barrier: bool
-    ) -> None: ...
-    def columns(
-        self, dim: int, source_width: int, first: int, width: int, x: int, y: int, barrier: bool
-    ) -> None: ...
-    def put_columns(
-        self, dim: int, width: int, target_width: int, first: int, stride: int, x: int, y: int, barrier: bool
-    ) -> None: ...
-    def gelu(self, dim: int, width: int, x: int, y: int, quantized: int, barrier: bool) -> None: ...
-    def gelu_tanh(self, dim: int, width: int, x: int, y: int, quantized: int, barrier: bool) -> None: ...
-    def put_rows(
-        self, dim: int, target_dim: int, width: int, x: int, places: int, y: int, barrier: bool
-    ) -> None: ...
-    def unfold(
-        self, dim: int, source_dim: int, width: int, count: int, x: int, y: int, barrier: bool
-    ) -> None: ...
-    def average_rows(
-        self, dim: int, source_dim: int, width: int, count: int, x: int, y: int, barrier: bool
-    ) -> None: ...
-    def product(
-        self,
-        dim: int,
-        depth: int,
-        width: int,
-        weights: Weights | None,
-        matrix: int,
-        x: int,
-        y: int,
-        barrier: bool,
-    ) -> None: ...
-    def softcap(self, dim: int, width: int, cap: float, x: int, y: int, barrier: bool) -> None: ...
-    def scale(self, dim: int, width: int, factor: float, x: int, y: int, barrier: bool) -> None: ...
-    def times(self, dim: int, width: int, x: int, factors: int, y: int, barrier: bool) -> None: ...
-    def position_scale(
-        self, dim: int, positions: int, length: int, beta: float, offset: int, y: int, barrier: bool
-    ) -> None: ...
-    def quantize(self, dim: int, width: int, x: int, quantized: int, barrier: bool) -> None: ...
-    def matmul(
-        self,
-        dim: int,
-        weight: WeightMatrix,
-        x: int,
-        quantized: int,
-        weights: Weights | None,
-        bias: int,
-        residual: int,
-        y: int,
-        barrier: bool,
-    ) -> None: ...
     def rope_table(
-        self,
-        dim: int,
-        positions: int,
-        frequencies: Sequence[float],
-        magnitude: float,
-        table: int,
-        barrier: bool,
+        self, dim: int, positions: int, frequencies: Sequence[float], magnitude: float, table: int
     ) -> None: ...
     def rope(
-        self,
-        dim: int,
-        heads: int,
-        size: int,
-        pairs: int,
-        halves: bool,
-        x: int,
-        table: int,
-        y: int,
-        barrier: bool,
+        self, dim: int, heads: int, size: int, pairs: int, halves: bool, x: int, table: int, y: int
     ) -> None: ...
-    def store(self, dim: int, x: int, cells: int, target: KVStorage, barrier: bool) -> None: ...
+    def store(self, dim: int, x: int, cells: int, target: KVStorage) -> None: ...
     def rotate_cells(
-        self, dim: int, cells: int, pairs: int, halves: bool, table: int, target: KVStorage, barrier: bool
+        self, dim: int, cells: int, pairs: int, halves: bool, table: int, target: KVStorage
     ) -> None: ...
-    def short_conv(
-        self,
-        dim: int,
-        segments_dim: int,
-        x: int,
-        filter: Sequence[float],
-        segments: int,
-        states: KVStorage,
-        y: int,
-        barrier: bool,
-    ) -> None: ...
-    def route(
-        self,
-        dim: int,
-        experts: int,
-        count: int,
-        gating: int,
-        normalized: bool,
-        scale: float,
-        weights: Weights | None,
-        bias: int,
-        x: int,
-        y: int,
-        barrier: bool,
-    ) -> None: ...
-    def group(self, dim: int, experts: int, count: int, routes: int, y: int, barrier: bool) -> None: ...
-    def dispatch(
-        self, dim: int, count: int, width: int, x: int, routes: int, groups: int, y: int, barrier: bool
-    ) -> None: ...
-    def dispatch_quantized(
-        self, dim: int, count: int, width: int, x: int, groups: int, y: int, barrier: bool
-    ) -> None: ...
-    def expert_matmul(
-        self,
-        dim: int,
-        count: int,
-        experts: Sequence[WeightMatrix],
-        weights: Weights | None,
-        bias: int,
-        x: int,
-        quantized: int,
-        groups: int,
-        y: int,
-        barrier: bool,
-    ) -> None: ...
-    def combine(
-        self, dim: int, count: int, width: int, x: int, routes: int, groups: int, y: int, barrier: bool
-    ) -> None: ...
-    def lane_maxima(self, dim: int, width: int, x: int, counts: int, maxima: int, barrier: bool) -> None: ...
-    def largest(
-        self, dim: int, width: int, most: int, x: int, counts: int, maxima: int, y: int, barrier: bool
-    ) -> None: ...
+    def tiles(self, tokens: int, history: int, spans: int, group: int, is_plain: bool) -> int: ...
     def attention(
         self,
         dim: int,
@@ -304,11 +132,124 @@ class Plan:
         sinks: int,
         parts: int,
         y: int,
-        barrier: bool,
     ) -> None: ...
+    def rms_norm(
+        self,
+        dim: int,
+        weights: Weights | None,
+        weight: int,
+        heads: int,
+        size: int,
+        eps: float,
+        x: int,
+        y: int,
+        quantized: int,
+    ) -> None: ...
+    def layer_norm(
+        self,
+        dim: int,
+        weights: Weights | None,
+        weight: int,
+        bias: int,
+        heads: int,
+        size: int,
+        eps: float,
+        x: int,
+        y: int,
+        quantized: int,
+    ) -> None: ...
+    def swiglu(self, dim: int, width: int, gate: int, up: int, y: int, quantized: int) -> None: ...
+    def geglu(self, dim: int, width: int, gate: int, up: int, y: int, quantized: int) -> None: ...
+    def clamped_swiglu(
+        self, dim: int, width: int, alpha: float, limit: float, gate: int, up: int, y: int, quantized: int
+    ) -> None: ...
+    def add(self, dim: int, width: int, a: int, b: int, y: int) -> None: ...
+    def multiply(self, dim: int, width: int, a: int, b: int, y: int, quantized: int) -> None: ...
+    def add_vector(
+        self, dim: int, width: int, weights: Weights | None, vector: int, x: int, y: int
+    ) -> None: ...
+    def gelu(self, dim: int, width: int, x: int, y: int, quantized: int) -> None: ...
+    def gelu_tanh(self, dim: int, width: int, x: int, y: int, quantized: int) -> None: ...
+    def softcap(self, dim: int, width: int, cap: float, x: int, y: int) -> None: ...
+    def scale(self, dim: int, width: int, factor: float, x: int, y: int) -> None: ...
+    def times(self, dim: int, width: int, x: int, factors: int, y: int) -> None: ...
+    def position_scale(
+        self, dim: int, positions: int, length: int, beta: float, offset: int, y: int
+    ) -> None: ...
+    def route(
+        self,
+        dim: int,
+        experts: int,
+        count: int,
+        gating: int,
+        normalized: bool,
+        scale: float,
+        weights: Weights | None,
+        bias: int,
+        x: int,
+        y: int,
+    ) -> None: ...
+    def group(self, dim: int, experts: int, count: int, routes: int, y: int) -> None: ...
+    def dispatch(
+        self, dim: int, count: int, width: int, x: int, routes: int, groups: int, y: int
+    ) -> None: ...
+    def dispatch_quantized(self, dim: int, count: int, width: int, x: int, groups: int, y: int) -> None: ...
+    def expert_matmul(
+        self,
+        dim: int,
+        count: int,
+        experts: Sequence[WeightMatrix],
+        weights: Weights | None,
+        bias: int,
+        x: int,
+        quantized: int,
+        groups: int,
+        y: int,
+    ) -> None: ...
+    def combine(self, dim: int, count: int, width: int, x: int, routes: int, groups: int, y: int) -> None: ...
+    def matmul(
+        self,
+        dim: int,
+        weight: WeightMatrix,
+        x: int,
+        quantized: int,
+        weights: Weights | None,
+        bias: int,
+        residual: int,
+        y: int,
+    ) -> None: ...
+    def product(
+        self, dim: int, depth: int, width: int, weights: Weights | None, matrix: int, x: int, y: int
+    ) -> None: ...
+    def quantize(self, dim: int, width: int, x: int, quantized: int) -> None: ...
+    def short_conv(
+        self,
+        dim: int,
+        segments_dim: int,
+        x: int,
+        filter: Sequence[float],
+        segments: int,
+        states: KVStorage,
+        y: int,
+    ) -> None: ...
+    def embedding(self, dim: int, table: WeightMatrix, ids: int, y: int) -> None: ...
+    def rows(self, dim: int, source_dim: int, width: int, x: int, indices: int, y: int) -> None: ...
+    def put_rows(self, dim: int, target_dim: int, width: int, x: int, places: int, y: int) -> None: ...
+    def columns(self, dim: int, source_width: int, first: int, width: int, x: int, y: int) -> None: ...
+    def put_columns(
+        self, dim: int, width: int, target_width: int, first: int, stride: int, x: int, y: int
+    ) -> None: ...
+    def unfold(self, dim: int, source_dim: int, width: int, count: int, x: int, y: int) -> None: ...
+    def average_rows(self, dim: int, source_dim: int, width: int, count: int, x: int, y: int) -> None: ...
+    def lane_maxima(self, dim: int, width: int, x: int, counts: int, maxima: int) -> None: ...
+    def largest(self, dim: int, width: int, most: int, x: int, counts: int, maxima: int, y: int) -> None: ...
+    def barrier(self) -> None: ...
     def finish(self) -> None: ...
     def touch(self) -> None: ...
     def launch(self, sizes: Sequence[int]) -> None: ...
     def wait(self) -> None: ...
     @property
     def bytes(self) -> int: ...
+
+def attention_parts_bytes(heads: int, kv_heads: int, value_size: int, history: int, threads: int) -> int: ...
+def num_lanes(width: int) -> int: ...

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <new>
-#include <utility>
 
 namespace chaski {
 
@@ -31,12 +30,7 @@ Region::Region(std::size_t bytes) : size_(bytes) {
 #endif
 }
 
-Region::~Region() {
-    if (data_ != nullptr) munmap(data_, mapped_);
-}
-
-Region::Region(Region&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(other.size_), mapped_(other.mapped_) {}
+Region::~Region() { munmap(data_, mapped_); }
 
 void Region::touch() {
     for (std::size_t offset = 0; offset < mapped_; offset += 4096) {

@@ -22,15 +22,17 @@ std::byte* Plan::checked(std::size_t offset, std::size_t bytes) const {
     return arena_.data() + offset;
 }
 
-void Plan::add(std::unique_ptr<Step> step, bool after_barrier) {
+void Plan::add(std::unique_ptr<Step> step) {
     if (scratch_ != nullptr) throw std::logic_error("plan: already finished");
     scratch_bytes_ = std::max(scratch_bytes_, align_up(step->scratch_bytes(), 4096));
-    if (phases_.empty() || after_barrier) phases_.push_back(std::make_unique<Phase>());
+    if (phases_.empty()) barrier();
     auto entry = std::make_unique<Entry>();
     entry->step = std::move(step);
     entry->phase = phases_.size() - 1;
     entries_.push_back(std::move(entry));
 }
+
+void Plan::barrier() { phases_.push_back(std::make_unique<Phase>()); }
 
 void Plan::finish() { scratch_ = std::make_unique<Region>(scratch_bytes_ * pool_->threads()); }
 

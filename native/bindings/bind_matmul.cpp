@@ -8,10 +8,10 @@
 
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "checks.h"
 #include "isa.h"
 #include "kernels.h"
 #include "memory.h"
@@ -28,10 +28,6 @@ using BytesIn = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::d
 using IndicesIn = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatsOut = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
-void require(bool condition, const std::string& what) {
-    if (!condition) throw std::invalid_argument(what);
-}
-
 FloatsOut new_floats(std::size_t rows, std::size_t columns) {
     auto* data = new float[rows * columns]();
     nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
@@ -42,11 +38,7 @@ class PackedMatrix {
    public:
     PackedMatrix(int type, BytesIn data, std::int64_t rows, std::int64_t k, const std::string& isa)
         : matrix_{static_cast<DType>(type), rows, k, nullptr} {
-        const BlockFormat* format = find_format(matrix_.type);
-        require(format != nullptr, "pack_matrix: type " + std::to_string(type) + " has no kernels");
-        require(rows > 0 && k > 0 && k % format->elements == 0,
-                "pack_matrix: " + std::to_string(rows) + " x " + std::to_string(k) +
-                    " does not fit blocks of " + std::to_string(format->elements));
+        require_matrix(type, rows, k);
         const std::int64_t stride = row_bytes(matrix_.type, k);
         require(static_cast<std::int64_t>(data.size()) == rows * stride,
                 "pack_matrix: " + std::to_string(data.size()) + " bytes, " + std::to_string(rows) +

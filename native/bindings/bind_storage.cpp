@@ -3,9 +3,9 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
-#include <stdexcept>
 #include <vector>
 
+#include "checks.h"
 #include "isa.h"
 #include "storage.h"
 
@@ -17,10 +17,6 @@ namespace {
 
 using Rows = nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::c_contig>;
 
-void require(bool condition, const std::string& what) {
-    if (!condition) throw std::invalid_argument("key/value storage: " + what);
-}
-
 bool can_store(int type) {
     auto dtype = static_cast<DType>(type);
     return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::Q8_0 ||
@@ -29,11 +25,12 @@ bool can_store(int type) {
 
 std::size_t storage_bytes(std::int64_t cells, std::int64_t heads, std::int64_t size, int type,
                           bool in_panels) {
-    require(cells > 0 && heads > 0 && size > 0 && cells < (std::int64_t{1} << 31), "sizes must be positive");
-    require(can_store(type), "type " + std::to_string(type) + " cannot be stored");
+    require(cells > 0 && heads > 0 && size > 0 && cells < (std::int64_t{1} << 31),
+            "key/value storage: sizes must be positive");
+    require(can_store(type), "key/value storage: type " + std::to_string(type) + " cannot be stored");
     auto dtype = static_cast<DType>(type);
     require(size % find_format(dtype)->elements == 0,
-            "heads of " + std::to_string(size) + " are not whole blocks");
+            "key/value storage: heads of " + std::to_string(size) + " are not whole blocks");
     KVStorage shape{nullptr, cells, heads, size, dtype, in_panels};
     return static_cast<std::size_t>(heads * shape.head_bytes()) + kStorageSlack;
 }
@@ -46,10 +43,10 @@ OwnedStorage make_storage(std::int64_t cells, std::int64_t heads, std::int64_t s
 
 void read_cell(const OwnedStorage& owned, const std::string& isa, std::int64_t cell, const Rows& out) {
     const KVStorage& storage = owned.storage;
-    require(cell >= 0 && cell < storage.cells, "no cell " + std::to_string(cell));
+    require(cell >= 0 && cell < storage.cells, "key/value storage: no cell " + std::to_string(cell));
     require(out.shape(0) == static_cast<std::size_t>(storage.heads) &&
                 out.shape(1) == static_cast<std::size_t>(storage.size),
-            "the array has another shape than a cell");
+            "key/value storage: the array has another shape than a cell");
     std::vector<float> scratch(2 * align_up(storage.size));
     ops_of(isa).load(storage, cell, out.data(), scratch.data());
 }

@@ -8,6 +8,7 @@ void bind_limits(nb::module_& m);
 void bind_matmul(nb::module_& m);
 void bind_plan(nb::module_& m);
 void bind_storage(nb::module_& m);
+void bind_weights(nb::module_& m);
 }  // namespace chaski
 
 NB_MODULE(_native, m) {
@@ -15,5 +16,6 @@ NB_MODULE(_native, m) {
     chaski::bind_limits(m);
     chaski::bind_matmul(m);
     chaski::bind_storage(m);
+    chaski::bind_weights(m);
     chaski::bind_plan(m);
 }

@@ -18,10 +18,8 @@ class Region {
    public:
     explicit Region(std::size_t bytes);  // throws std::bad_alloc
     ~Region();
-    Region(Region&& other) noexcept;
     Region(const Region&) = delete;
     Region& operator=(const Region&) = delete;
-    Region& operator=(Region&&) = delete;
 
     std::byte* data() const { return data_; }
     std::size_t size() const { return size_; }

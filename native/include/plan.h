@@ -39,7 +39,10 @@ class Step {
 
     virtual std::int64_t items(const Sizes& sizes) const = 0;
     // How many items a thread takes at once while `left` are left, of which the first are taken next.
-    virtual std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const = 0;
+    virtual std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const {
+        (void)sizes;
+        return shrinking_piece(left, threads, 1);
+    }
     virtual void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const = 0;
     // Bytes of scratch memory that one thread needs.
     virtual std::size_t scratch_bytes() const { return 0; }
@@ -59,8 +62,10 @@ class Plan {
         return reinterpret_cast<T*>(checked(offset, count * sizeof(T)));
     }
 
-    // Steps run in this order. `after_barrier`: the step reads, or overwrites, what an earlier one works on.
-    void add(std::unique_ptr<Step> step, bool after_barrier);
+    // Steps start in this order. Those behind a barrier wait until all before it are done, since they read or
+    // overwrite what one of these works on.
+    void add(std::unique_ptr<Step> step);
+    void barrier();
     // Reserves the scratch memory; nothing can be added afterwards.
     void finish();
     // Makes all of the memory resident.

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <atomic>
-#include <string>
 
+#include "kinds.h"
 #include "ops.h"
-#include "plan.h"
 
 namespace chaski {
 
@@ -17,14 +16,11 @@ struct Tiles {
     std::int64_t most_tokens = 0;  // of a tile
 };
 
-// Checks the spans of a batch and groups its tokens. Computes nothing else.
-class TileStep final : public Step {
+// Checks the spans of a batch and groups its tokens.
+class TileStep final : public SetupStep {
    public:
     TileStep(int tokens_dim, int history_dim, const Span* spans, std::int64_t max_tokens,
              std::int64_t tokens_per_tile, std::shared_ptr<Tiles> tiles);
-    std::int64_t items(const Sizes&) const override { return 0; }
-    std::int64_t piece(const Sizes&, std::int64_t, int) const override { return 1; }
-    void run(const Sizes&, std::int64_t, std::int64_t, std::byte*) const override {}
     void prepare(const Sizes& sizes) override;
 
    private:

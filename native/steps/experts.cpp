@@ -91,26 +91,44 @@ void GroupStep::run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* s
     }
 }
 
-void DispatchStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
-    for (std::int64_t row = begin * count_; row < end * count_; ++row) {
-        std::int64_t pair = groups_[row].pair, token = pair / count_;
-        if (routes_ == nullptr) {
-            std::memcpy(y_ + row * width_, x_ + token * width_, width_ * sizeof(float));
-        } else {
-            float weight = routes_[(2 * token + 1) * count_ + pair % count_];
-            ops_.scale(x_ + token * width_, weight, width_, y_ + row * width_);
-        }
-    }
+namespace {
+
+// f(row, pair) for the rows of pairs, sorted by expert.
+template <class F>
+std::unique_ptr<Step> each_pair(int dim, std::int64_t count, const Group* groups, F f) {
+    return each_row(dim, [=](std::int64_t i) {
+        for (std::int64_t row = i * count; row < (i + 1) * count; ++row) f(row, groups[row].pair);
+    });
 }
 
-void DispatchQuantizedStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
-    std::int64_t scales = width_ / 32, sums = width_ / 16;
-    for (std::int64_t row = begin * count_; row < end * count_; ++row) {
-        std::int64_t token = groups_[row].pair / count_;
-        std::memcpy(y_.values + row * width_, x_.values + token * width_, width_);
-        std::memcpy(y_.scales + row * scales, x_.scales + token * scales, scales * sizeof(float));
-        std::memcpy(y_.sums + row * sums, x_.sums + token * sums, sums * sizeof(std::int16_t));
-    }
+// The weight of a pair.
+float weight_of(const float* routes, std::int64_t count, std::int64_t pair) {
+    return routes[(2 * (pair / count) + 1) * count + pair % count];
+}
+
+}  // namespace
+
+std::unique_ptr<Step> dispatch(const Ops& ops, int dim, std::int64_t count, std::int64_t width,
+                               const float* x, const float* routes, const Group* groups, float* y) {
+    return each_pair(dim, count, groups, [=, &ops](std::int64_t row, std::int64_t pair) {
+        const float* from = x + pair / count * width;
+        float* to = y + row * width;
+        if (routes == nullptr) {
+            std::memcpy(to, from, width * sizeof(float));
+        } else {
+            ops.scale(from, weight_of(routes, count, pair), width, to);
+        }
+    });
+}
+
+std::unique_ptr<Step> dispatch_quantized(int dim, std::int64_t count, std::int64_t width,
+                                         const Activations& x, const Group* groups, const Activations& y) {
+    return each_pair(dim, count, groups, [=](std::int64_t row, std::int64_t pair) {
+        Activations from = behind(x, pair / count * width), to = behind(y, row * width);
+        std::memcpy(to.values, from.values, width);
+        std::memcpy(to.scales, from.scales, width / 32 * sizeof(float));
+        std::memcpy(to.sums, from.sums, width / 16 * sizeof(std::int16_t));
+    });
 }
 
 void ExpertMatmulStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
@@ -129,26 +147,20 @@ void ExpertMatmulStep::multiply(std::int64_t group, std::int64_t panel_begin, st
     const std::int32_t expert = groups_[group].expert;
     const Matrix& w = experts_[expert].matrix;
     const std::int64_t row = group == 0 ? 0 : groups_[group - 1].end;
-    Activations x{nullptr, nullptr, nullptr, nullptr};
-    if (is_quantized(w.type)) {
-        x = {x_.values + row * w.k, x_.scales + row * (w.k / 32), x_.sums + row * (w.k / 16), nullptr};
-    } else {
-        x.floats = x_.floats + row * w.k;
-    }
     Output out{y_ + row * w.rows, w.rows, bias_ == nullptr ? nullptr : bias_ + expert * w.rows, nullptr};
-    kernels_.matmul(w, panel_begin, panel_end, x, groups_[group].end - row, out, scratch);
+    kernels_.matmul(w, panel_begin, panel_end, behind(x_, row * w.k), groups_[group].end - row, out, scratch);
 }
 
-void CombineStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
-    for (std::int64_t token = begin; token < end; ++token) {
-        float* y = y_ + token * width_;
-        std::fill(y, y + width_, 0.0f);
-        for (std::int64_t j = 0; j < count_; ++j) {
-            const float* row = x_ + groups_[token * count_ + j].row * width_;
-            ops_.add_scaled(y, row, routes_ == nullptr ? 1.0f : routes_[(2 * token + 1) * count_ + j],
-                            width_);
+std::unique_ptr<Step> combine(const Ops& ops, int dim, std::int64_t count, std::int64_t width, const float* x,
+                              const float* routes, const Group* groups, float* y) {
+    return each_row(dim, [=, &ops](std::int64_t token) {
+        float* sum = y + token * width;
+        std::fill(sum, sum + width, 0.0f);
+        for (std::int64_t pair = token * count; pair < (token + 1) * count; ++pair) {
+            float weight = routes == nullptr ? 1.0f : weight_of(routes, count, pair);
+            ops.add_scaled(sum, x + groups[pair].row * width, weight, width);
         }
-    }
+    });
 }
 
 }  // namespace chaski

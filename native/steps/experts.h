@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "elementwise.h"
 #include "matmul.h"
+#include "quantizer.h"
 
 namespace chaski {
 
@@ -56,7 +56,6 @@ class GroupStep final : public Step {
     GroupStep(int dim, std::int64_t experts, std::int64_t count, const float* routes, Group* groups)
         : dim_(dim), experts_(experts), count_(count), routes_(routes), groups_(groups) {}
     std::int64_t items(const Sizes& sizes) const override { return sizes[dim_] == 0 ? 0 : 1; }
-    std::int64_t piece(const Sizes&, std::int64_t, int) const override { return 1; }
     void run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const override;
     std::size_t scratch_bytes() const override { return experts_ * sizeof(std::int32_t); }
 
@@ -71,45 +70,12 @@ class GroupStep final : public Step {
 };
 
 // Rows of tokens to rows of pairs; where `routes` is given, each times its weight.
-class DispatchStep final : public RowStep {
-   public:
-    DispatchStep(const Ops& ops, int dim, std::int64_t count, std::int64_t width, const float* x,
-                 const float* routes, const Group* groups, float* y)
-        : RowStep(dim),
-          ops_(ops),
-          count_(count),
-          width_(width),
-          x_(x),
-          routes_(routes),
-          groups_(groups),
-          y_(y) {}
-    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
-
-   private:
-    const Ops& ops_;
-    const std::int64_t count_;
-    const std::int64_t width_;
-    const float* x_;
-    const float* routes_;
-    const Group* groups_;
-    float* y_;
-};
+std::unique_ptr<Step> dispatch(const Ops& ops, int dim, std::int64_t count, std::int64_t width,
+                               const float* x, const float* routes, const Group* groups, float* y);
 
 // The same of rows that are quantized already.
-class DispatchQuantizedStep final : public RowStep {
-   public:
-    DispatchQuantizedStep(int dim, std::int64_t count, std::int64_t width, const Activations& x,
-                          const Group* groups, const Activations& y)
-        : RowStep(dim), count_(count), width_(width), x_(x), groups_(groups), y_(y) {}
-    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
-
-   private:
-    const std::int64_t count_;
-    const std::int64_t width_;
-    const Activations x_;
-    const Group* groups_;
-    const Activations y_;
-};
+std::unique_ptr<Step> dispatch_quantized(int dim, std::int64_t count, std::int64_t width,
+                                         const Activations& x, const Group* groups, const Activations& y);
 
 // y = x · Wᵀ + bias with the matrix of each row's expert. An item is a slab of panels of one group, so only
 // chosen experts are read, and each once.
@@ -162,28 +128,7 @@ class ExpertMatmulStep final : public Step {
 };
 
 // The sum of a token's rows in the order of its choices, each times its weight where `routes` is given.
-class CombineStep final : public RowStep {
-   public:
-    CombineStep(const Ops& ops, int dim, std::int64_t count, std::int64_t width, const float* x,
-                const float* routes, const Group* groups, float* y)
-        : RowStep(dim),
-          ops_(ops),
-          count_(count),
-          width_(width),
-          x_(x),
-          routes_(routes),
-          groups_(groups),
-          y_(y) {}
-    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
-
-   private:
-    const Ops& ops_;
-    const std::int64_t count_;
-    const std::int64_t width_;
-    const float* x_;
-    const float* routes_;
-    const Group* groups_;
-    float* y_;
-};
+std::unique_ptr<Step> combine(const Ops& ops, int dim, std::int64_t count, std::int64_t width, const float* x,
+                              const float* routes, const Group* groups, float* y);
 
 }  // namespace chaski

@@ -5,7 +5,8 @@
 // lanes reach the count-th largest of these, so the second step looks into few lanes only.
 #pragma once
 
-#include "elementwise.h"
+#include "kinds.h"
+#include "ops.h"
 
 namespace chaski {
 
@@ -31,9 +32,6 @@ class MaximaStep final : public Step {
                float* maxima)
         : ops_(ops), dim_(dim), blocks_(width), x_(x), counts_(counts), maxima_(maxima) {}
     std::int64_t items(const Sizes& sizes) const override { return sizes[dim_] * blocks_.count; }
-    std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
-        return shrinking_piece(left, threads, 1);
-    }
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
 
    private:

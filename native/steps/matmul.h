@@ -1,12 +1,13 @@
-// Matrix products and embedding look-ups as steps of a plan.
+// Matrix products and embedding look-ups as steps.
 #pragma once
 
+#include <cstring>
 #include <memory>
 
-#include "elementwise.h"
 #include "kernels.h"
+#include "kinds.h"
 #include "memory.h"
-#include "plan.h"
+#include "ops.h"
 
 namespace chaski {
 
@@ -46,22 +47,35 @@ class MatmulStep final : public Step {
     const Output out_;
 };
 
-class EmbeddingStep final : public RowStep {
+// The rows of the table that `ids` names, as float32.
+inline std::unique_ptr<Step> embedding(const Kernels& kernels, int dim, const OwnedMatrix& table,
+                                       const std::int32_t* ids, float* y) {
+    return each_row(dim, [=, &kernels](std::int64_t i) {
+        kernels.unpack_row(table.matrix, ids[i], y + i * table.matrix.k);
+    });
+}
+
+// Each row times a matrix of float32 rows [depth][width], one serial sum along the depth for each element.
+class ProductStep final : public RowStep {
    public:
-    EmbeddingStep(const Kernels& kernels, int dim, const OwnedMatrix& table, const std::int32_t* ids,
-                  float* y)
-        : RowStep(dim), kernels_(kernels), table_(table), ids_(ids), y_(y) {}
+    ProductStep(const Ops& ops, int dim, std::int64_t depth, std::int64_t width, const float* matrix,
+                const float* x, float* y)
+        : RowStep(dim), ops_(ops), depth_(depth), width_(width), matrix_(matrix), x_(x), y_(y) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override {
-        std::int64_t width = table_.matrix.k;
-        for (std::int64_t i = begin; i < end; ++i) {
-            kernels_.unpack_row(table_.matrix, ids_[i], y_ + i * width);
+        std::memset(y_ + begin * width_, 0, (end - begin) * width_ * sizeof(float));
+        for (std::int64_t k = 0; k < depth_; ++k) {
+            for (std::int64_t i = begin; i < end; ++i) {
+                ops_.add_scaled(y_ + i * width_, matrix_ + k * width_, x_[i * depth_ + k], width_);
+            }
         }
     }
 
    private:
-    const Kernels& kernels_;
-    const OwnedMatrix table_;
-    const std::int32_t* ids_;
+    const Ops& ops_;
+    const std::int64_t depth_;
+    const std::int64_t width_;
+    const float* matrix_;
+    const float* x_;
     float* y_;
 };
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski import _native
-from chaski.ml.graph import Dim, Graph, Operand, Tensor, Weight
+from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
 
-__all__ = ["Buffer", "Call", "Lowering", "Vector", "is_quantized_product", "offset", "width"]
+__all__ = ["Buffer", "Call", "Lowering", "Place", "Vector", "is_quantized_product", "offset", "width"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,18 @@ class Buffer:
     width: int
 
 
+Place = Buffer | KVBuffer
+"""What a step reads or writes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One native step: the method's name, its arguments, and what it touches (buffers and KV storage)."""
+    """One native step: the method's name, its arguments, places among them, and which places it touches."""
 
     step: str
     arguments: Mapping[str, Any]
-    reads: frozenset[object]
-    writes: frozenset[object]
-    computes: bool = True
+    reads: frozenset[Place]
+    writes: frozenset[Place]
 
 
 class Lowering:
@@ -98,14 +101,23 @@ class Lowering:
         return self.new(node)
 
     def call(
-        self, step: str, reads: tuple[object, ...], writes: tuple[object, ...], **arguments: Any
+        self,
+        step: str,
+        reads: Mapping[str, Tensor | Place | None],
+        writes: Mapping[str, Place | None],
+        **arguments: Any,
     ) -> None:
-        """A step that the threads compute, with everything that it reads and writes."""
-        self.calls.append(Call(step, arguments, frozenset(reads), frozenset(writes)))
+        """A step that the threads compute: the arguments that it reads or writes, and the others.
+
+        A tensor stands for where its values are. None is an argument of -1, which means that there is none.
+        """
+        read = {name: self.buffer(x) if isinstance(x, Tensor) else x for name, x in reads.items()}
+        places = {name: -1 if place is None else place for name, place in {**read, **writes}.items()}
+        self.calls.append(Call(step, places | arguments, _touched(read), _touched(writes)))
 
     def setup(self, step: str, **arguments: Any) -> None:
         """A step that only looks at the inputs before the threads start."""
-        self.calls.append(Call(step, arguments, frozenset(), frozenset(), computes=False))
+        self.calls.append(Call(step, arguments, frozenset(), frozenset()))
 
     def check(self, indices: Tensor, limit: int, limit_dim: int = -1) -> None:
         """Refuse runs in which an input holds an index outside [0, limit)."""
@@ -129,29 +141,29 @@ class Lowering:
         self._quantized[node] = Buffer(size, width(node))
         return self._quantized[node]
 
-    def quantized_with(self, node: Tensor) -> tuple[Buffer | int, tuple[Buffer, ...]]:
-        """For a step that can quantize its own result: the argument (-1 for none) and what it writes."""
-        if node not in self.quantized_inputs:
-            return -1, ()
-        target = self.new_quantized(node)
-        return target, (target,)
+    def quantized_with(self, node: Tensor) -> Mapping[str, Buffer | None]:
+        """For a step that can quantize its own result: where to, if anything reads that."""
+        return {"quantized": self.new_quantized(node) if node in self.quantized_inputs else None}
 
     def quantized_form(self, x: Tensor) -> Buffer:
         """Where a node's int8 form is. If no step before made it, one is added that does."""
         source = _source(x)
         if source not in self._quantized:
             target = self.new_quantized(source)
-            values = self.buffer(source)
             self.call(
                 "quantize",
-                (values,),
-                (target,),
+                {"x": source},
+                {"quantized": target},
                 dim=self.dim(source),
                 width=width(source),
-                x=values,
-                quantized=target,
             )
         return self._quantized[source]
+
+    def activations(self, product: Tensor, x: Tensor) -> Mapping[str, Tensor | Buffer | None]:
+        """What a matrix product reads: x, or its int8 form."""
+        if is_quantized_product(product):
+            return {"x": None, "quantized": self.quantized_form(x)}
+        return {"x": x, "quantized": None}
 
 
 def is_quantized_product(node: Tensor) -> bool:
@@ -181,6 +193,10 @@ def _source(node: Operand) -> Tensor:
     """The node that made the bytes: reshaping makes none."""
     assert isinstance(node, Tensor)
     return _source(node.operands[0]) if node.op == "reshape" else node
+
+
+def _touched(places: Mapping[str, Place | None]) -> frozenset[Place]:
+    return frozenset(place for place in places.values() if place is not None)
 
 
 def _sums_of_products(graph: Graph, uses: Mapping[Tensor, int]) -> dict[Tensor, Tensor]:

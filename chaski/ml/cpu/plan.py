@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski import _native
-from chaski.ml.cpu.lowering import Buffer, Call
+from chaski.ml.cpu.lowering import Buffer, Call, Place
 from chaski.ml.cpu.operations import lower
-from chaski.ml.graph import DType, Graph
+from chaski.ml.graph import DType, Graph, KVBuffer
 
 __all__ = ["CPUPlan"]
 
@@ -43,8 +43,9 @@ class CPUPlan:
         maxima = list(self._dims.values())
         self._plan = _native.Plan(pool, isa, size, list(self._dims), maxima)
         for index, call in enumerate(lowering.calls):
-            barrier = index > 0 and phases[index] != phases[index - 1]
-            _emit(self._plan, call, offsets, barrier)
+            if index > 0 and phases[index] != phases[index - 1]:
+                self._plan.barrier()
+            _emit(self._plan, call, offsets)
         self._plan.finish()
         self.bytes: int = self._plan.bytes
         self.inputs: Mapping[str, npt.NDArray[Any]] = {
@@ -88,8 +89,8 @@ def _phases(calls: Sequence[Call]) -> list[int]:
     """The phase of every call; threads wait for each other between phases, and only there."""
     phases: list[int] = []
     phase = 0
-    read: set[object] = set()
-    written: set[object] = set()
+    read: set[Place] = set()
+    written: set[Place] = set()
     for call in calls:
         if written & call.reads or (written | read) & call.writes:
             phase += 1
@@ -135,11 +136,13 @@ def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
     return a[0] <= b[1] and b[0] <= a[1]
 
 
-def _emit(plan: _native.Plan, call: Call, offsets: Mapping[Buffer, int], barrier: bool) -> None:
-    """Add one step; buffers among the arguments become their offsets."""
-    arguments: dict[str, Any] = {
-        name: offsets[value] if isinstance(value, Buffer) else value for name, value in call.arguments.items()
-    }
-    if call.computes:
-        arguments["barrier"] = barrier
+def _emit(plan: _native.Plan, call: Call, offsets: Mapping[Buffer, int]) -> None:
+    """Add one step; buffers among the arguments become their offsets, key/value storage its handle."""
+    arguments: dict[str, Any] = {}
+    for name, value in call.arguments.items():
+        if isinstance(value, Buffer):
+            value = offsets[value]
+        elif isinstance(value, KVBuffer):
+            value = value.handle
+        arguments[name] = value
     getattr(plan, call.step)(**arguments)

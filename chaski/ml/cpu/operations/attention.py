@@ -11,61 +11,43 @@ __all__ = ["attention", "rope", "rope_table", "rotate_cells", "store"]
 
 def rope_table(lowering: Lowering, node: Tensor, positions: Tensor) -> None:
     lowering.check(positions, 2**31 - 1)
-    y = lowering.new(node)
     lowering.call(
         "rope_table",
-        (lowering.buffer(positions),),
-        (y,),
+        {"positions": positions},
+        {"table": lowering.new(node)},
         dim=lowering.dim(node),
-        positions=lowering.buffer(positions),
         frequencies=node.attributes["frequencies"].tolist(),
         magnitude=node.attributes["magnitude"],
-        table=y,
     )
 
 
 def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
-    y = lowering.reuse_or_new(node, x)
     lowering.call(
         "rope",
-        (lowering.buffer(x), lowering.buffer(table)),
-        (y,),
+        {"x": x, "table": table},
+        {"y": lowering.reuse_or_new(node, x)},
         dim=lowering.dim(node),
         heads=node.shape[1],
         size=node.shape[2],
         pairs=table.shape[2],
         halves=node.attributes["halves"],
-        x=lowering.buffer(x),
-        table=lowering.buffer(table),
-        y=y,
     )
 
 
 def store(lowering: Lowering, node: Tensor, x: Tensor, cells: Tensor, target: KVBuffer) -> None:
     lowering.check(cells, target.cells)
-    lowering.call(
-        "store",
-        (lowering.buffer(x), lowering.buffer(cells)),
-        (target,),
-        dim=lowering.dim(x),
-        x=lowering.buffer(x),
-        cells=lowering.buffer(cells),
-        target=target.handle,
-    )
+    lowering.call("store", {"x": x, "cells": cells}, {"target": target}, dim=lowering.dim(x))
 
 
 def rotate_cells(lowering: Lowering, node: Tensor, cells: Tensor, table: Tensor, target: KVBuffer) -> None:
     lowering.check(cells, target.cells)
     lowering.call(
         "rotate_cells",
-        (lowering.buffer(cells), lowering.buffer(table), target),
-        (target,),
+        {"cells": cells, "table": table, "target": target},
+        {"target": target},
         dim=lowering.dim(cells),
-        cells=lowering.buffer(cells),
         pairs=table.shape[2],
         halves=node.attributes["halves"],
-        table=lowering.buffer(table),
-        target=target.handle,
     )
 
 
@@ -85,28 +67,19 @@ def attention(
     heads = node.shape[1]
     assert isinstance(heads, int)
     lowering.check(cells, key_store.cells)
-    parts = _attention_parts(lowering, heads, value_store, cells)
-    y = lowering.new(node)
     lowering.call(
         "attention",
-        (lowering.buffer(q), key_store, value_store, lowering.buffer(cells), lowering.buffer(spans)),
-        (y,) if parts is None else (y, parts),
+        {"q": q, "keys": key_store, "values": value_store, "cells": cells, "spans": spans},
+        {"y": lowering.new(node), "parts": _attention_parts(lowering, heads, value_store, cells)},
         dim=lowering.dim(q),
         history=lowering.dim(cells),
         heads=heads,
         scale=node.attributes["scale"],
         cap=node.attributes["softcap"],
         is_plain=lowering.is_plain,
-        q=lowering.buffer(q),
-        keys=key_store.handle,
-        values=value_store.handle,
-        cells=lowering.buffer(cells),
-        spans=lowering.buffer(spans),
         tiles=_tiles_of(lowering, q, cells, spans, heads // key_store.heads),
         weights=lowering.weights,
         sinks=offset(sinks),
-        parts=-1 if parts is None else parts,
-        y=y,
     )
 
 

@@ -9,16 +9,11 @@ __all__ = ["short_conv"]
 
 
 def short_conv(lowering: Lowering, node: Tensor, x: Tensor, segments: Tensor, states: KVBuffer) -> None:
-    y = lowering.new(node)
     lowering.call(
         "short_conv",
-        (lowering.buffer(x), lowering.buffer(segments), states),
-        (y, states),
+        {"x": x, "segments": segments, "states": states},
+        {"y": lowering.new(node), "states": states},
         dim=lowering.dim(node),
         segments_dim=lowering.dim(segments),
-        x=lowering.buffer(x),
         filter=node.attributes["filter"].T.ravel().tolist(),
-        segments=lowering.buffer(segments),
-        states=states.handle,
-        y=y,
     )

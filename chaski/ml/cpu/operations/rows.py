@@ -7,16 +7,15 @@ from chaski.ml.cpu.lowering import Buffer, Lowering, width
 from chaski.ml.graph import Dim, Tensor, Weight
 
 __all__ = [
-    "average_rows",
     "columns",
     "embedding",
+    "group_rows",
     "input",
     "join",
     "largest",
     "put_rows",
     "reshape",
     "rows",
-    "unfold",
 ]
 
 
@@ -30,31 +29,20 @@ def reshape(lowering: Lowering, node: Tensor, x: Tensor) -> None:
 
 def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> None:
     lowering.check(ids, table.shape[0])
-    y = lowering.new(node)
     lowering.call(
-        "embedding",
-        (lowering.buffer(ids),),
-        (y,),
-        dim=lowering.dim(node),
-        table=table.handle,
-        ids=lowering.buffer(ids),
-        y=y,
+        "embedding", {"ids": ids}, {"y": lowering.new(node)}, dim=lowering.dim(node), table=table.handle
     )
 
 
 def rows(lowering: Lowering, node: Tensor, x: Tensor, indices: Tensor) -> None:
     lowering.check(indices, 0, limit_dim=lowering.dim(x))
-    y = lowering.new(node)
     lowering.call(
         "rows",
-        (lowering.buffer(x), lowering.buffer(indices)),
-        (y,),
+        {"x": x, "indices": indices},
+        {"y": lowering.new(node)},
         dim=lowering.dim(node),
         source_dim=lowering.dim(x),
         width=width(node),
-        x=lowering.buffer(x),
-        indices=lowering.buffer(indices),
-        y=y,
     )
 
 
@@ -67,15 +55,13 @@ def join(lowering: Lowering, node: Tensor, *parts: Tensor) -> None:
     for part, (first, stride) in zip(parts, node.attributes["places"], strict=True):
         lowering.call(
             "put_columns",
-            (lowering.buffer(part),),
-            (y,),
+            {"x": part},
+            {"y": y},
             dim=lowering.dim(node),
             width=width(part),
             target_width=width(node),
             first=first,
             stride=stride,
-            x=lowering.buffer(part),
-            y=y,
         )
 
 
@@ -86,38 +72,24 @@ def put_rows(lowering: Lowering, node: Tensor, x: Tensor, rows: Tensor, places: 
         _copy(lowering, node, x, y, 0)
     lowering.call(
         "put_rows",
-        (lowering.buffer(rows), lowering.buffer(places)),
-        (y,),
+        {"x": rows, "places": places},
+        {"y": y},
         dim=lowering.dim(rows),
         target_dim=lowering.dim(node),
         width=width(node),
-        x=lowering.buffer(rows),
-        places=lowering.buffer(places),
-        y=y,
     )
 
 
-def average_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
-    _group_rows(lowering, node, x, "average_rows")
-
-
-def unfold(lowering: Lowering, node: Tensor, x: Tensor) -> None:
-    _group_rows(lowering, node, x, "unfold")
-
-
-def _group_rows(lowering: Lowering, node: Tensor, x: Tensor, step: str) -> None:
-    """Make one row of each `count`."""
-    y = lowering.new(node)
+def group_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    """Any step of the operation's name that makes one row of each `count`: `average_rows`, `unfold`."""
     lowering.call(
-        step,
-        (lowering.buffer(x),),
-        (y,),
+        node.op,
+        {"x": x},
+        {"y": lowering.new(node)},
         dim=lowering.dim(node),
         source_dim=lowering.dim(x),
         width=width(x),
         count=node.attributes["count"],
-        x=lowering.buffer(x),
-        y=y,
     )
 
 
@@ -125,14 +97,12 @@ def _copy(lowering: Lowering, node: Tensor, x: Tensor, y: Buffer, first: int) ->
     """The elements of each row from `first` on, as many as the node has."""
     lowering.call(
         "columns",
-        (lowering.buffer(x),),
-        (y,),
+        {"x": x},
+        {"y": y},
         dim=lowering.dim(node),
         source_width=width(x),
         first=first,
         width=width(node),
-        x=lowering.buffer(x),
-        y=y,
     )
 
 
@@ -143,8 +113,7 @@ def largest(lowering: Lowering, node: Tensor, x: Tensor, counts: Tensor) -> None
     assert isinstance(leading, Dim)
     lanes = _native.num_lanes(width(x))
     maxima = Buffer(4 * leading.maximum * lanes, lanes)
-    read = {"x": lowering.buffer(x), "counts": lowering.buffer(counts)}
-    size = {"dim": lowering.dim(node), "width": width(x)}
-    lowering.call("lane_maxima", tuple(read.values()), (maxima,), maxima=maxima, **read, **size)
-    y = lowering.new(node)
-    lowering.call("largest", (*read.values(), maxima), (y,), maxima=maxima, most=most, y=y, **read, **size)
+    reads = {"x": x, "counts": counts}
+    rows = {"dim": lowering.dim(node), "width": width(x)}
+    lowering.call("lane_maxima", reads, {"maxima": maxima}, **rows)
+    lowering.call("largest", {**reads, "maxima": maxima}, {"y": lowering.new(node)}, most=most, **rows)

@@ -1,0 +1,39 @@
+// The weights of a model as Python owns them: one memory, and the matrices and vectors that lie in it.
+#pragma once
+
+#include <memory>
+
+#include "../steps/matmul.h"
+#include "checks.h"
+
+namespace chaski {
+
+class Weights {
+   public:
+    explicit Weights(std::size_t bytes) : memory_(std::make_shared<Region>(bytes)) {}
+
+    OwnedMatrix matrix(std::size_t offset, int type, std::int64_t rows, std::int64_t k) const {
+        require_matrix(type, rows, k);
+        auto dtype = static_cast<DType>(type);
+        auto* panels = place(offset, static_cast<std::size_t>(matrix_bytes(dtype, rows, k)));
+        return {{dtype, rows, k, reinterpret_cast<const std::uint8_t*>(panels)}, memory_};
+    }
+
+    float* vector(std::size_t offset, std::size_t size) const {
+        return reinterpret_cast<float*>(place(offset, size * sizeof(float)));
+    }
+
+    const std::shared_ptr<Region>& memory() const { return memory_; }
+
+   private:
+    std::byte* place(std::size_t offset, std::size_t bytes) const {
+        require(offset % kAlignment == 0 && offset <= memory_->size() && bytes <= memory_->size() - offset,
+                "weights: " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
+                    " are outside " + std::to_string(memory_->size()));
+        return memory_->data() + offset;
+    }
+
+    std::shared_ptr<Region> memory_;
+};
+
+}  // namespace chaski

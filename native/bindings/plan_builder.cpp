@@ -1,0 +1,68 @@
+#include "plan_builder.h"
+
+#include "isa.h"
+
+namespace chaski {
+
+PlanBuilder::PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::size_t arena_bytes,
+                         std::vector<std::string> dims, std::vector<std::int64_t> maxima)
+    : kernels_(kernels_of(isa)),
+      ops_(ops_of(isa)),
+      plan_(std::make_shared<Plan>(std::move(pool), arena_bytes, std::move(dims), std::move(maxima))) {}
+
+void PlanBuilder::require_dim(int dim) const {
+    require(dim >= 0 && dim < static_cast<int>(plan_->maxima().size()),
+            "plan: dimension " + std::to_string(dim) + " is not declared");
+}
+
+std::int64_t PlanBuilder::maximum(int dim) const {
+    require_dim(dim);
+    return plan_->maxima()[dim];
+}
+
+const float* PlanBuilder::optional_vector(const Weights* weights, std::int64_t place, std::int64_t size) {
+    return place < 0 ? nullptr : vector(weights, place, size);
+}
+
+const float* PlanBuilder::vector(const Weights* weights, std::int64_t place, std::int64_t size) {
+    require(weights != nullptr && place >= 0 && size > 0, "plan: a vector is missing");
+    held_.push_back(weights->memory());
+    return weights->vector(static_cast<std::size_t>(place), static_cast<std::size_t>(size));
+}
+
+Activations PlanBuilder::quantized(std::int64_t offset, int dim, std::int64_t width) {
+    require(offset >= 0, "plan: quantized activations are missing");
+    require(width > 0 && width % 32 == 0,
+            "quantized activations come in blocks of 32, not in rows of " + std::to_string(width));
+    auto values = static_cast<std::size_t>(offset);
+    auto count = static_cast<std::size_t>(maximum(dim) * width);
+    std::size_t scales = values + align_up(count);
+    std::size_t sums = scales + align_up(count / 32 * sizeof(float));
+    return {plan_->buffer<std::int8_t>(values, count), plan_->buffer<float>(scales, count / 32),
+            plan_->buffer<std::int16_t>(sums, count / 16), nullptr};
+}
+
+Quantizer PlanBuilder::quantizer(std::int64_t offset, int dim, std::int64_t width) {
+    return {kernels_, offset < 0 ? Activations{} : quantized(offset, dim, width)};
+}
+
+Activations PlanBuilder::activations(const Matrix& matrix, std::int64_t x, std::int64_t quantized_x, int dim,
+                                     std::int64_t width) {
+    if (is_quantized(matrix.type)) return quantized(quantized_x, dim, width);
+    require(x >= 0, "plan: activations are missing");
+    return {nullptr, nullptr, nullptr, floats(static_cast<std::size_t>(x), dim, width)};
+}
+
+const KVStorage& PlanBuilder::held(const OwnedStorage& storage) {
+    held_.push_back(storage.memory);
+    return storage.storage;
+}
+
+std::shared_ptr<Tiles> PlanBuilder::new_tiles() { return tiles_.emplace_back(std::make_shared<Tiles>()); }
+
+std::shared_ptr<const Tiles> PlanBuilder::tiles(int index) const {
+    require(index >= 0 && index < num_tiles(), "plan: no tiles " + std::to_string(index));
+    return tiles_[index];
+}
+
+}  // namespace chaski

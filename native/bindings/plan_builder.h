@@ -1,0 +1,74 @@
+// A plan as Python builds it: arena offsets in, typed pointers out. Every offset and size is checked here,
+// once; steps/ binds the steps.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../steps/attention.h"
+#include "../steps/quantizer.h"
+#include "model_weights.h"
+#include "storage.h"
+
+namespace chaski {
+
+// Activations are float32 rows [row][width], of as many rows as a run-time dimension has at most. A place of
+// -1 is none, where that is said.
+class PlanBuilder {
+   public:
+    PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::size_t arena_bytes,
+                std::vector<std::string> dims, std::vector<std::int64_t> maxima);
+
+    Plan& plan() { return *plan_; }
+    const Kernels& kernels() const { return kernels_; }
+    const Ops& ops() const { return ops_; }
+
+    // Throw std::invalid_argument for a dimension that is not declared.
+    void require_dim(int dim) const;
+    std::int64_t maximum(int dim) const;
+
+    // The buffer at an offset, large enough for the largest run.
+    template <class T>
+    T* rows(std::size_t offset, int dim, std::int64_t width) {
+        require(width > 0, "plan: a row must have elements");
+        return plan_->buffer<T>(offset, static_cast<std::size_t>(maximum(dim) * width));
+    }
+    float* floats(std::size_t offset, int dim, std::int64_t width) { return rows<float>(offset, dim, width); }
+    const std::int32_t* indices(std::size_t offset, int dim) { return rows<std::int32_t>(offset, dim, 1); }
+
+    // Null for -1.
+    float* optional_floats(std::int64_t offset, int dim, std::int64_t width) {
+        return offset < 0 ? nullptr : floats(static_cast<std::size_t>(offset), dim, width);
+    }
+    // A vector of the weights; null for -1.
+    const float* optional_vector(const Weights* weights, std::int64_t place, std::int64_t size);
+    const float* vector(const Weights* weights, std::int64_t place, std::int64_t size);
+
+    // Quantized rows lie as [int8 values][float scales][int16 sums], each part 64-byte aligned.
+    Activations quantized(std::int64_t offset, int dim, std::int64_t width);
+    // What rounds a step's result, for -1 nothing.
+    Quantizer quantizer(std::int64_t offset, int dim, std::int64_t width);
+    // What a matrix reads: the float rows `x`, or, if it is quantized, their int8 form; the other may be -1.
+    Activations activations(const Matrix& matrix, std::int64_t x, std::int64_t quantized_x, int dim,
+                            std::int64_t width);
+
+    // The storage, which from now on lives as long as the plan.
+    const KVStorage& held(const OwnedStorage& storage);
+
+    // Tiles are numbered in the order in which they are added.
+    std::shared_ptr<Tiles> new_tiles();
+    std::shared_ptr<const Tiles> tiles(int index) const;
+    int num_tiles() const { return static_cast<int>(tiles_.size()); }
+
+    void add(std::unique_ptr<Step> step) { plan_->add(std::move(step)); }
+
+   private:
+    const Kernels& kernels_;
+    const Ops& ops_;
+    std::vector<std::shared_ptr<Region>> held_;
+    std::vector<std::shared_ptr<Tiles>> tiles_;
+    std::shared_ptr<Plan> plan_;
+};
+
+}  // namespace chaski

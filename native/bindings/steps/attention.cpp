@@ -1,0 +1,112 @@
+#include "../../steps/attention.h"
+
+#include <nanobind/stl/vector.h>
+
+#include "../../steps/cells.h"
+#include "steps.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace chaski {
+namespace {
+
+void add_rope_table(PlanBuilder& plan, int dim, std::size_t positions, std::vector<float> frequencies,
+                    float magnitude, std::size_t table) {
+    auto width = static_cast<std::int64_t>(2 * frequencies.size());
+    plan.add(rope_table(dim, plan.indices(positions, dim), std::move(frequencies), magnitude,
+                        plan.floats(table, dim, width)));
+}
+
+Rotation rotation(PlanBuilder& plan, int dim, std::int64_t pairs, bool halves, std::size_t table,
+                  std::int64_t head_size) {
+    require(pairs > 0 && 2 * pairs <= head_size, "rotation: no pairs, or more than the head has");
+    return {pairs, halves, plan.floats(table, dim, 2 * pairs)};
+}
+
+void add_rope(PlanBuilder& plan, int dim, std::int64_t heads, std::int64_t size, std::int64_t pairs,
+              bool halves, std::size_t x, std::size_t table, std::size_t y) {
+    require(heads > 0, "rope: no heads");
+    plan.add(rotate_rows(plan.ops(), dim, rotation(plan, dim, pairs, halves, table, size), heads, size,
+                         plan.floats(x, dim, heads * size), plan.floats(y, dim, heads * size)));
+}
+
+void add_store(PlanBuilder& plan, int dim, std::size_t x, std::size_t cells, const OwnedStorage& target) {
+    const KVStorage& storage = plan.held(target);
+    plan.add(std::make_unique<StoreStep>(plan.ops(), dim, plan.floats(x, dim, storage.heads * storage.size),
+                                         plan.indices(cells, dim), storage));
+}
+
+void add_rotate_cells(PlanBuilder& plan, int dim, std::size_t cells, std::int64_t pairs, bool halves,
+                      std::size_t table, const OwnedStorage& target) {
+    const KVStorage& storage = plan.held(target);
+    plan.add(std::make_unique<RotateCellsStep>(plan.ops(), dim, plan.indices(cells, dim),
+                                               rotation(plan, dim, pairs, halves, table, storage.size),
+                                               storage));
+}
+
+// The number of the tiles, for `attention`.
+int add_tiles(PlanBuilder& plan, int tokens, int history, std::size_t spans, std::int64_t group,
+              bool is_plain) {
+    require(group > 0, "tiles: no query heads");
+    plan.require_dim(history);
+    const Span* list = plan.rows<Span>(spans, tokens, 1);
+    plan.add(std::make_unique<TileStep>(tokens, history, list, plan.maximum(tokens),
+                                        tokens_per_tile(group, is_plain), plan.new_tiles()));
+    return plan.num_tiles() - 1;
+}
+
+// `parts` is -1 where a batch is never split; `sinks` is the place of a vector of the weights, or -1.
+void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, float scale, float cap,
+                   bool is_plain, std::size_t q, const OwnedStorage& keys, const OwnedStorage& values,
+                   std::size_t cells, std::size_t spans, int tiles, const Weights* weights,
+                   std::int64_t sinks, std::int64_t parts, std::size_t y) {
+    const KVStorage& k = plan.held(keys);
+    const KVStorage& v = plan.held(values);
+    require(heads > 0 && heads % k.heads == 0 && k.heads == v.heads && k.cells == v.cells,
+            "attention: heads or cells of queries, keys and values do not fit");
+    require(k.in_panels && !v.in_panels, "attention: keys lie in panels, and values in rows");
+    require(!is_plain || !(is_quantized(k.type) || is_quantized(v.type)),
+            "attention: the plain form reads plain numbers only");
+    const Attention job{plan.floats(q, dim, heads * k.size),
+                        plan.floats(y, dim, heads * v.size),
+                        k,
+                        v,
+                        plan.indices(cells, history),
+                        plan.rows<Span>(spans, dim, 1),
+                        plan.optional_vector(weights, sinks, heads),
+                        heads,
+                        scale,
+                        cap,
+                        is_plain,
+                        is_plain ? plain_attention_length(plan.maximum(history)) : kAttentionChunk};
+    const int threads = plan.plan().threads();
+    std::int64_t size =
+        parts < 0 ? 0 : attention_parts(heads, k.heads, v.size, plan.maximum(history), threads);
+    float* space = parts < 0 ? nullptr : plan.plan().buffer<float>(parts, size);
+    plan.add(std::make_unique<AttentionStep>(plan.ops(), job, plan.tiles(tiles),
+                                             tokens_per_tile(job.group(), is_plain), space, size, threads));
+}
+
+std::size_t attention_parts_bytes(std::int64_t heads, std::int64_t kv_heads, std::int64_t value_size,
+                                  std::int64_t history, int threads) {
+    return attention_parts(heads, kv_heads, value_size, history, threads) * sizeof(float);
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& m, nb::class_<PlanBuilder>& plan) {
+    m.def("attention_parts_bytes", &attention_parts_bytes, "heads"_a, "kv_heads"_a, "value_size"_a,
+          "history"_a, "threads"_a);
+    plan.def("rope_table", &add_rope_table, "dim"_a, "positions"_a, "frequencies"_a, "magnitude"_a, "table"_a)
+        .def("rope", &add_rope, "dim"_a, "heads"_a, "size"_a, "pairs"_a, "halves"_a, "x"_a, "table"_a, "y"_a)
+        .def("store", &add_store, "dim"_a, "x"_a, "cells"_a, "target"_a)
+        .def("rotate_cells", &add_rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "halves"_a, "table"_a,
+             "target"_a)
+        .def("tiles", &add_tiles, "tokens"_a, "history"_a, "spans"_a, "group"_a, "is_plain"_a)
+        .def("attention", &add_attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "cap"_a, "is_plain"_a,
+             "q"_a, "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "weights"_a.none(), "sinks"_a,
+             "parts"_a, "y"_a);
+}
+
+}  // namespace chaski

@@ -1,0 +1,83 @@
+// `routes` is [row][2][count], `groups` [row][count] of Group.
+#include "../../steps/experts.h"
+
+#include <nanobind/stl/vector.h>
+
+#include "steps.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace chaski {
+namespace {
+
+void add_route(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count, int gating,
+               bool normalized, float scale, const Weights* weights, std::int64_t bias, std::size_t x,
+               std::size_t y) {
+    require(0 < count && count <= experts && 0 <= gating && gating <= 2, "route: bad count or gating");
+    Routing routing{experts,    count, static_cast<Gating>(gating),
+                    normalized, scale, plan.optional_vector(weights, bias, experts)};
+    plan.add(std::make_unique<RouteStep>(dim, routing, plan.floats(x, dim, experts),
+                                         plan.floats(y, dim, 2 * count)));
+}
+
+void add_group(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count, std::size_t routes,
+               std::size_t y) {
+    require(experts > 0 && count > 0, "group: no experts");
+    plan.add(std::make_unique<GroupStep>(dim, experts, count, plan.floats(routes, dim, 2 * count),
+                                         plan.rows<Group>(y, dim, count)));
+}
+
+void add_dispatch(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t width, std::size_t x,
+                  std::int64_t routes, std::size_t groups, std::size_t y) {
+    plan.add(dispatch(plan.ops(), dim, count, width, plan.floats(x, dim, width),
+                      plan.optional_floats(routes, dim, 2 * count), plan.rows<Group>(groups, dim, count),
+                      plan.floats(y, dim, count * width)));
+}
+
+void add_dispatch_quantized(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t width,
+                            std::int64_t x, std::size_t groups, std::int64_t y) {
+    plan.add(dispatch_quantized(dim, count, width, plan.quantized(x, dim, width),
+                                plan.rows<Group>(groups, dim, count), plan.quantized(y, dim, count * width)));
+}
+
+void add_expert_matmul(PlanBuilder& plan, int dim, std::int64_t count,
+                       const std::vector<OwnedMatrix>& experts, const Weights* weights, std::int64_t bias,
+                       std::int64_t x, std::int64_t quantized, std::size_t groups, std::size_t y) {
+    require(!experts.empty() && count > 0, "expert_matmul: no experts");
+    const Matrix& m = experts[0].matrix;
+    for (const OwnedMatrix& expert : experts) {
+        const Matrix& other = expert.matrix;
+        require(other.type == m.type && other.rows == m.rows && other.k == m.k,
+                "expert_matmul: experts of different shapes or types");
+    }
+    auto size = static_cast<std::int64_t>(experts.size());
+    plan.add(std::make_unique<ExpertMatmulStep>(plan.kernels(), dim, plan.maximum(dim), count, experts,
+                                                plan.optional_vector(weights, bias, size * m.rows),
+                                                plan.activations(m, x, quantized, dim, count * m.k),
+                                                plan.rows<Group>(groups, dim, count),
+                                                plan.floats(y, dim, count * m.rows)));
+}
+
+void add_combine(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t width, std::size_t x,
+                 std::int64_t routes, std::size_t groups, std::size_t y) {
+    plan.add(combine(plan.ops(), dim, count, width, plan.floats(x, dim, count * width),
+                     plan.optional_floats(routes, dim, 2 * count), plan.rows<Group>(groups, dim, count),
+                     plan.floats(y, dim, width)));
+}
+
+}  // namespace
+
+void bind_experts(nb::class_<PlanBuilder>& plan) {
+    plan.def("route", &add_route, "dim"_a, "experts"_a, "count"_a, "gating"_a, "normalized"_a, "scale"_a,
+             "weights"_a.none(), "bias"_a, "x"_a, "y"_a)
+        .def("group", &add_group, "dim"_a, "experts"_a, "count"_a, "routes"_a, "y"_a)
+        .def("dispatch", &add_dispatch, "dim"_a, "count"_a, "width"_a, "x"_a, "routes"_a, "groups"_a, "y"_a)
+        .def("dispatch_quantized", &add_dispatch_quantized, "dim"_a, "count"_a, "width"_a, "x"_a, "groups"_a,
+             "y"_a)
+        .def("expert_matmul", &add_expert_matmul, "dim"_a, "count"_a, "experts"_a, "weights"_a.none(),
+             "bias"_a, "x"_a, "quantized"_a, "groups"_a, "y"_a)
+        .def("combine", &add_combine, "dim"_a, "count"_a, "width"_a, "x"_a, "routes"_a, "groups"_a, "y"_a);
+}
+
+}  // namespace chaski

@@ -1,0 +1,45 @@
+#include "../../steps/matmul.h"
+#include "steps.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace chaski {
+namespace {
+
+void add_matmul(PlanBuilder& plan, int dim, const OwnedMatrix& weight, std::int64_t x, std::int64_t quantized,
+                const Weights* weights, std::int64_t bias, std::int64_t residual, std::size_t y) {
+    const Matrix& m = weight.matrix;
+    const Output out{plan.floats(y, dim, m.rows), m.rows, plan.optional_vector(weights, bias, m.rows),
+                     plan.optional_floats(residual, dim, m.rows)};
+    plan.add(std::make_unique<MatmulStep>(plan.kernels(), dim, plan.maximum(dim), weight,
+                                          plan.activations(m, x, quantized, dim, m.k), out));
+}
+
+// The matrix is a vector of the weights: [depth][width] as float32.
+void add_product(PlanBuilder& plan, int dim, std::int64_t depth, std::int64_t width, const Weights* weights,
+                 std::int64_t matrix, std::size_t x, std::size_t y) {
+    require(depth > 0 && width > 0, "product: no elements");
+    plan.add(std::make_unique<ProductStep>(plan.ops(), dim, depth, width,
+                                           plan.vector(weights, matrix, depth * width),
+                                           plan.floats(x, dim, depth), plan.floats(y, dim, width)));
+}
+
+void add_quantize(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::int64_t quantized) {
+    const Quantizer quantize{plan.kernels(), plan.quantized(quantized, dim, width)};
+    const float* from = plan.floats(x, dim, width);
+    plan.add(
+        each_stretch(dim, width, [=](std::int64_t at, std::int64_t count) { quantize(from, at, count); }));
+}
+
+}  // namespace
+
+void bind_products(nb::class_<PlanBuilder>& plan) {
+    plan.def("matmul", &add_matmul, "dim"_a, "weight"_a, "x"_a, "quantized"_a, "weights"_a.none(), "bias"_a,
+             "residual"_a, "y"_a)
+        .def("product", &add_product, "dim"_a, "depth"_a, "width"_a, "weights"_a.none(), "matrix"_a, "x"_a,
+             "y"_a)
+        .def("quantize", &add_quantize, "dim"_a, "width"_a, "x"_a, "quantized"_a);
+}
+
+}  // namespace chaski

@@ -1,0 +1,17 @@
+// The methods that add steps to a plan, one file a family, as in chaski/ml/cpu/operations.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "../plan_builder.h"
+
+namespace chaski {
+
+void bind_attention(nanobind::module_& m, nanobind::class_<PlanBuilder>& plan);
+void bind_elements(nanobind::class_<PlanBuilder>& plan);
+void bind_experts(nanobind::class_<PlanBuilder>& plan);
+void bind_products(nanobind::class_<PlanBuilder>& plan);
+void bind_recurrent(nanobind::class_<PlanBuilder>& plan);
+void bind_rows(nanobind::module_& m, nanobind::class_<PlanBuilder>& plan);
+
+}  // namespace chaski

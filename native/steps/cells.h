@@ -1,0 +1,54 @@
+// Writing the cells of key/value storage, and rotating the keys that are in them.
+#pragma once
+
+#include "rope.h"
+
+namespace chaski {
+
+// What storing and rotating one head need.
+inline std::size_t head_scratch_bytes(const KVStorage& storage) {
+    return 2 * align_up(static_cast<std::size_t>(storage.size) * sizeof(float));
+}
+
+// Writes each row to the cell of key/value storage that `cells` names.
+class StoreStep final : public RowStep {
+   public:
+    StoreStep(const Ops& ops, int dim, const float* x, const std::int32_t* cells, const KVStorage& storage)
+        : RowStep(dim), ops_(ops), x_(x), cells_(cells), storage_(storage) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
+        for (std::int64_t i = begin; i < end; ++i) {
+            ops_.store(x_ + i * storage_.heads * storage_.size, storage_, cells_[i],
+                       reinterpret_cast<float*>(scratch));
+        }
+    }
+    std::size_t scratch_bytes() const override { return head_scratch_bytes(storage_); }
+
+   private:
+    const Ops& ops_;
+    const float* x_;
+    const std::int32_t* cells_;
+    const KVStorage storage_;
+};
+
+// Rotates the keys in each of `cells` by the angles in the matching row of the table, in place.
+class RotateCellsStep final : public RowStep {
+   public:
+    RotateCellsStep(const Ops& ops, int dim, const std::int32_t* cells, const Rotation& rotation,
+                    const KVStorage& storage)
+        : RowStep(dim), ops_(ops), cells_(cells), rotation_(rotation), storage_(storage) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
+        for (std::int64_t i = begin; i < end; ++i) {
+            ops_.rotate(storage_, cells_[i], rotation_.cos(i), rotation_.sin(i), rotation_.pairs,
+                        rotation_.halves, reinterpret_cast<float*>(scratch));
+        }
+    }
+    std::size_t scratch_bytes() const override { return head_scratch_bytes(storage_); }
+
+   private:
+    const Ops& ops_;
+    const std::int32_t* cells_;
+    const Rotation rotation_;
+    const KVStorage storage_;
+};
+
+}  // namespace chaski

@@ -1,0 +1,29 @@
+#include "rope.h"
+
+#include <cmath>
+
+namespace chaski {
+
+std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, std::vector<float> frequencies,
+                                 float magnitude, float* table) {
+    return each_row(dim, [=, frequencies = std::move(frequencies)](std::int64_t i) {
+        auto pairs = static_cast<std::int64_t>(frequencies.size());
+        float* cos = table + i * 2 * pairs;
+        for (std::int64_t j = 0; j < pairs; ++j) {
+            float angle = static_cast<float>(positions[i]) * frequencies[j];
+            cos[j] = std::cos(angle) * magnitude;
+            cos[pairs + j] = std::sin(angle) * magnitude;
+        }
+    });
+}
+
+std::unique_ptr<Step> rotate_rows(const Ops& ops, int dim, const Rotation& rotation, std::int64_t heads,
+                                  std::int64_t size, const float* x, float* y) {
+    return each_row(dim, [=, &ops](std::int64_t i) {
+        std::int64_t at = i * heads * size;
+        ops.rope(x + at, rotation.cos(i), rotation.sin(i), heads, size, rotation.pairs, rotation.halves,
+                 y + at);
+    });
+}
+
+}  // namespace chaski

@@ -1,0 +1,29 @@
+// Rotary positions as steps.
+#pragma once
+
+#include <vector>
+
+#include "kinds.h"
+#include "ops.h"
+
+namespace chaski {
+
+// cos and sin of position · frequency, times the magnitude: [row][2][pairs]. By libm, so equal for every
+// instruction set.
+std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, std::vector<float> frequencies,
+                                 float magnitude, float* table);
+
+// Which elements are rotated with which: see Ops::rope.
+struct Rotation {
+    std::int64_t pairs;
+    bool halves;
+    const float* table;  // [row][2][pairs]
+
+    const float* cos(std::int64_t row) const { return table + row * 2 * pairs; }
+    const float* sin(std::int64_t row) const { return cos(row) + pairs; }
+};
+
+std::unique_ptr<Step> rotate_rows(const Ops& ops, int dim, const Rotation& rotation, std::int64_t heads,
+                                  std::int64_t size, const float* x, float* y);
+
+}  // namespace chaski

@@ -1,0 +1,58 @@
+#include "rows.h"
+
+#include <cstring>
+
+namespace chaski {
+
+namespace {
+
+void copy(const float* from, std::int64_t count, float* to) { std::memcpy(to, from, count * sizeof(float)); }
+
+}  // namespace
+
+std::unique_ptr<Step> copy_rows(int dim, std::int64_t width, const float* x, const std::int32_t* indices,
+                                float* y) {
+    return each_row(dim, [=](std::int64_t i) { copy(x + indices[i] * width, width, y + i * width); });
+}
+
+std::unique_ptr<Step> put_rows(int dim, std::int64_t width, const float* x, const std::int32_t* places,
+                               float* y) {
+    return each_row(dim, [=](std::int64_t i) { copy(x + i * width, width, y + places[i] * width); });
+}
+
+std::unique_ptr<Step> copy_columns(int dim, std::int64_t source_width, std::int64_t first, std::int64_t width,
+                                   const float* x, float* y) {
+    return each_row(dim, [=](std::int64_t i) { copy(x + i * source_width + first, width, y + i * width); });
+}
+
+std::unique_ptr<Step> put_columns(int dim, std::int64_t width, std::int64_t target_width, std::int64_t first,
+                                  std::int64_t stride, const float* x, float* y) {
+    return each_row(dim, [=](std::int64_t i) {
+        const float* from = x + i * width;
+        float* to = y + i * target_width + first;
+        for (std::int64_t j = 0; j < width; ++j) to[j * stride] = from[j];
+    });
+}
+
+std::unique_ptr<Step> average_rows(const Ops& ops, int dim, std::int64_t width, std::int64_t count,
+                                   const float* x, float* y) {
+    return each_row(dim, [=, &ops](std::int64_t i) {
+        const float* from = x + i * count * width;
+        float* to = y + i * width;
+        copy(from, width, to);
+        for (std::int64_t j = 1; j < count; ++j) ops.add(to, from + j * width, width, to);
+        ops.scale(to, 1.0f / static_cast<float>(count), width, to);
+    });
+}
+
+std::unique_ptr<Step> unfold_rows(int dim, std::int64_t width, std::int64_t count, const float* x, float* y) {
+    return each_row(dim, [=](std::int64_t i) {
+        const float* from = x + i * count * width;
+        float* to = y + i * count * width;
+        for (std::int64_t j = 0; j < count; ++j) {
+            for (std::int64_t k = 0; k < width; ++k) to[k * count + j] = from[j * width + k];
+        }
+    });
+}
+
+}  // namespace chaski
