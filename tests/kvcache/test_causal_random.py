@@ -11,7 +11,7 @@ from chaski.errors import NotSupportedError
 from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach
 from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
-from chaski.ml.reference.ops import Storage
+from chaski.ml.reference.cached_ops import Storage
 from chaski.model.input import Batch
 
 SEQUENCES, CAPACITY, MAX_BATCH = 4, 40, 12

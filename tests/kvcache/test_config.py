@@ -14,7 +14,7 @@ from chaski.kvcache.masks import dense_mask
 from chaski.ml.backend import CacheConfig, MaskForm
 from chaski.ml.graph import DenseMask, Dim, DType, Graph
 from chaski.ml.reference import ReferenceBackend
-from chaski.ml.reference.ops import Storage
+from chaski.ml.reference.cached_ops import Storage
 from chaski.model.input import Batch
 from chaski.model.program import Program
 

@@ -13,7 +13,8 @@ from chaski.formats.quant import dequantize
 from chaski.ml.backend import CacheConfig, Device, Memory, Progress, stored_type
 from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Shape, Tensor, Weight
 from chaski.ml.machine import available_memory, physical_cores, total_memory
-from chaski.ml.reference.ops import DEFINITIONS, Storage
+from chaski.ml.reference.cached_ops import Storage
+from chaski.ml.reference.ops import DEFINITIONS
 
 __all__ = ["ReferenceBackend"]
 

@@ -1,0 +1,156 @@
+"""The definition of attention and of what else reads earlier tokens, in NumPy and float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.formats.quant import QuantType, dequantize
+from chaski.formats.quantize import quantize
+
+__all__ = [
+    "Storage",
+    "attention",
+    "dense_attention",
+    "rope",
+    "rope_table",
+    "rotate_cells",
+    "short_conv",
+    "store",
+]
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+
+
+def rope_table(positions: I32, *, frequencies: F32, magnitude: float, halves: bool) -> F32:
+    angles = positions.astype(np.float32)[:, None] * frequencies
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1) * np.float32(magnitude)
+
+
+def rope(x: F32, table: F32, *, halves: bool) -> F32:
+    pairs = table.shape[2]
+    cos, sin = table[:, None, 0], table[:, None, 1]
+    first = slice(0, pairs) if halves else slice(0, 2 * pairs, 2)
+    second = slice(pairs, 2 * pairs) if halves else slice(1, 2 * pairs, 2)
+    y = x.copy()
+    y[..., first] = x[..., first] * cos - x[..., second] * sin
+    y[..., second] = x[..., first] * sin + x[..., second] * cos
+    return y
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Keys or values: `rows` (cells, heads, size), each the float32 value of what `type` can hold.
+
+    Permuted values are (heads, size, cells).
+    """
+
+    rows: F32
+    type: QuantType
+    is_permuted: bool = False
+
+    @property
+    def size(self) -> int:
+        """Elements of a head."""
+        size: int = self.rows.shape[1 if self.is_permuted else 2]
+        return size
+
+    def write(self, cells: I32, x: F32) -> None:
+        """Round x (n, heads, size) to the type and put it into `cells`."""
+        x = np.ascontiguousarray(x)
+        rounded = dequantize(quantize(x, self.type), self.type, x.shape)
+        if self.is_permuted:
+            self.rows[:, :, cells] = rounded.transpose(1, 2, 0)
+        else:
+            self.rows[cells] = rounded
+
+    def weighted(self, weights: F32, cells: npt.NDArray[np.integer[Any]], head: int) -> F32:
+        """The sum of rows of a head with these weights -> (size,)."""
+        sums: F32 = (
+            self.rows[head][:, cells] @ weights if self.is_permuted else weights @ self.rows[cells, head]
+        )
+        return sums
+
+
+def store(x: F32, cells: I32, buffer: Storage) -> Storage:
+    buffer.write(cells, x)
+    return buffer
+
+
+def rotate_cells(cells: I32, table: F32, buffer: Storage, *, halves: bool) -> Storage:
+    buffer.write(cells, rope(buffer.rows[cells], table, halves=halves))
+    return buffer
+
+
+def attention(
+    q: F32,
+    keys: Storage,
+    values: Storage,
+    cells: I32,
+    spans: I32,
+    sinks: F32 | None = None,
+    *,
+    scale: float,
+    softcap: float,
+) -> F32:
+    seen = [cells[begin:end] for begin, end, _ in spans]
+    hidden = [np.zeros(len(listed), np.float32) for listed in seen]
+    return _attend(q, keys, values, seen, hidden, sinks, scale, softcap)
+
+
+def dense_attention(
+    q: F32,
+    keys: Storage,
+    values: Storage,
+    matrix: npt.NDArray[np.floating[Any]],
+    sinks: F32 | None = None,
+    *,
+    scale: float,
+    softcap: float,
+) -> F32:
+    everything = [np.arange(matrix.shape[1])] * len(q)
+    return _attend(q, keys, values, everything, list(matrix.astype(np.float32)), sinks, scale, softcap)
+
+
+def _attend(
+    q: F32,
+    keys: Storage,
+    values: Storage,
+    seen: Sequence[npt.NDArray[np.integer[Any]]],
+    masks: Sequence[F32],
+    sinks: F32 | None,
+    scale: float,
+    softcap: float,
+) -> F32:
+    """Token by token: the cells that are looked at, and what is added to their scores."""
+    heads, kv_heads = q.shape[1], keys.rows.shape[1]
+    y = np.empty((len(q), heads, values.size), np.float32)
+    for token, (cells, mask) in enumerate(zip(seen, masks, strict=True)):
+        for head in range(heads):
+            kv_head = head // (heads // kv_heads)
+            scores = keys.rows[cells, kv_head] @ q[token, head] * np.float32(scale)
+            if softcap:
+                scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
+            scores = scores + mask
+            sink = -np.inf if sinks is None else sinks[head]
+            highest = np.maximum(scores.max(), sink)
+            weights = np.exp(scores - highest)
+            total = weights.sum() + np.exp(sink - highest)
+            y[token, head] = values.weighted(weights / total, cells, kv_head)
+    return y
+
+
+def short_conv(x: F32, segments: I32, states: Storage, *, filter: F32) -> F32:
+    y = np.zeros_like(x)
+    taps = filter.shape[1]
+    for begin, end, source, target in segments:
+        seen = np.concatenate([states.rows[source], x[begin:end]])
+        for tap in range(taps):
+            y[begin:end] += filter[:, tap] * seen[tap : tap + end - begin]
+        states.rows[target] = seen[len(seen) - taps + 1 :]
+    return y
