@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
 
 from chaski.env import Environment
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import CacheSize
+from chaski.kvcache import CacheSize, KVTypes
 from chaski.ml import BackendOptions, open_backend
-from chaski.ml.backend import Progress
+from chaski.ml.backend import Backend, Progress
 from chaski.model.metadata import blamed_on
-from chaski.model.registry import build_model, vision_of
+from chaski.model.registry import Model, build_model, vision_of
 from chaski.runner.drafting import DraftModel
 from chaski.runner.engine import Engine
 from chaski.runner.engines import NATIVE, check_engine, choose_engine
 from chaski.runner.files import open_files
 from chaski.runner.llm import LLM
 from chaski.runner.reserve import Reservation, check_form, kv_types
-from chaski.runner.sizes import at_least, context_size
+from chaski.runner.sizes import at_least, cache_size, context_size
 from chaski.runner.slots import Policy
 from chaski.runner.stored import Defaults
 from chaski.store.model import find_model
@@ -75,48 +76,55 @@ def load(
     file, eyes = open_files(found, projector)
     _require_native(file, check_engine(engine) or defaults.engine)
     network = build_model(file, eyes)
-    context = context_size(
-        found.path,
-        network.config.context_length,
-        context,
-        defaults.loading.get("num_ctx", environment.context),
-    )
-    parallel = at_least("parallel", environment.parallel or 1 if parallel is None else parallel, 1)
-    num_batch = min(at_least("num_batch", num_batch, parallel), parallel * context)
+    trained = network.config.context_length
+    usual = defaults.loading.get("num_ctx", environment.context)
+    context = context_size(found.path, trained, context, usual)
+    size = cache_size(environment.parallel or 1 if parallel is None else parallel, context, num_batch)
     own_threads = defaults.loading.get("num_thread") or environment.threads
     threads = own_threads if threads is None else at_least("threads", threads, 1)
     flash = environment.flash_attention if flash_attention is None else flash_attention
-    opened = open_backend(backend, BackendOptions(threads, environment.isa, flash))
     kv_type = environment.kv_type if kv_type is None else kv_type
-    size = CacheSize(parallel, context, num_batch)
-    small: DraftModel | None = None
-    try:
+    with ExitStack() as undo:
+        opened = open_backend(backend, BackendOptions(threads, environment.isa, flash))
+        undo.callback(opened.close)
         types = kv_types(kv_type, opened, file)
         check_form(types, flash)
+        small: DraftModel | None = None
         if draft is not None:
             small = DraftModel(draft, file, network.config.vocab_size, opened, size, kv_type)
-        with blamed_on(file):
-            reserved = Reservation(network, file, opened, size, types, eyes)
-        needs = reserved.needs if small is None else replace(reserved.needs, draft=small.num_bytes)
-        needs.check()
-        if small is not None and not reserved.cache.can_step_back:
-            raise UnsupportedError(
-                f"{file.path.name} cannot take back tokens that were guessed wrong: load it without a draft"
-            )
+            undo.callback(small.close)
+        reserved = _reserve(network, file, opened, size, types, eyes, small)
         guessing = None if small is None else small.load(lambda share: None)
         opened.load(progress)
         if eyes is not None:
             eyes.close()
-    except BaseException:
-        opened.close()
-        if small is not None:
-            small.close()
-        raise
+        undo.pop_all()
     policy = _policy(environment) if prompt_cache else None
-    computing = Engine(reserved.program, reserved.cache, parallel, policy, reserved.images, guessing)
+    computing = Engine(reserved.program, reserved.cache, size.sequences, policy, reserved.images, guessing)
     seconds = perf_counter() - started
     vision = vision_of(network)
     return LLM(file, opened, computing, context, network.config, seconds, defaults, vision, small)
+
+
+def _reserve(
+    network: Model,
+    file: GGUFFile,
+    backend: Backend,
+    size: CacheSize,
+    types: KVTypes,
+    eyes: GGUFFile | None,
+    draft: DraftModel | None,
+) -> Reservation:
+    """Places for all of the model. Raises OutOfMemoryError where it and its draft model do not fit."""
+    with blamed_on(file):
+        reserved = Reservation(network, file, backend, size, types, eyes)
+    needs = reserved.needs if draft is None else replace(reserved.needs, draft=draft.num_bytes)
+    needs.check()
+    if draft is not None and not reserved.cache.can_step_back:
+        raise UnsupportedError(
+            f"{file.path.name} cannot take back tokens that were guessed wrong: load it without a draft"
+        )
+    return reserved
 
 
 def _require_native(file: GGUFFile, wish: str | None) -> None:

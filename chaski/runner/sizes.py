@@ -6,8 +6,9 @@ import logging
 from pathlib import Path
 
 from chaski.errors import OptionError
+from chaski.kvcache import CacheSize
 
-__all__ = ["at_least", "context_size"]
+__all__ = ["at_least", "cache_size", "context_size"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +27,16 @@ def context_size(path: Path, trained: int, asked: int | None, usual: int | None)
             asked,
         )
     return at_least("context", asked, 1)
+
+
+def cache_size(parallel: int, context: int, num_batch: int) -> CacheSize:
+    """Room for `parallel` sequences of `context` tokens. Every one of them needs a token in a batch.
+
+    Raises OptionError for numbers that are no size.
+    """
+    parallel = at_least("parallel", parallel, 1)
+    num_batch = min(at_least("num_batch", num_batch, parallel), parallel * context)
+    return CacheSize(parallel, context, num_batch)
 
 
 def at_least(name: str, value: int, smallest: int) -> int:
