@@ -10,7 +10,7 @@ import numpy.typing as npt
 from chaski import _native
 from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, KVRole, Mask
-from chaski.ml.reference.ops import Storage
+from chaski.ml.reference.cached_ops import Storage
 
 from .test_operations import bound
 

@@ -11,8 +11,9 @@ from chaski.ml.cpu.limits import measure_limits
 def test_limits_of_one_thread() -> None:
     limits = measure_limits(1)
     assert limits.isa == _native.isa_names()[-1]
-    assert limits.int8 > limits.fp32 > 1e8
-    assert limits.bf16 is None or limits.bf16 > limits.fp32
+    # Half of each is allowed to go to whoever else uses the core.
+    assert 2 * limits.int8 > limits.fp32 > 1e8
+    assert limits.bf16 is None or 2 * limits.bf16 > limits.fp32
     # No memory is as slow as a disk, and none reads a byte in each of many thousand cycles.
     assert 1e8 < limits.read_bandwidth < 1e13
 
