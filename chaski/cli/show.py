@@ -18,6 +18,7 @@ from chaski.cli.show_stored import (
     stored_sections,
     text_options,
 )
+from chaski.formats.file_types import file_type
 
 if TYPE_CHECKING:
     from chaski.formats.gguf import GGUFFile, Value
@@ -109,7 +110,7 @@ def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
         key = f"{architecture}.{label.replace(' ', '_')}"
         if key in file.metadata:
             yield label, file.get(key, int)
-    yield "quantization", _quantization(file)
+    yield "quantization", file_type(file)
     yield "tensors", f"{len(file.tensors)}: {_tensor_types(file)}"
 
 
@@ -128,19 +129,6 @@ def _engine(file: GGUFFile, found: StoredModel) -> str:
         return choose_engine(file, engine)
     except ChaskiError:
         return f"{engine} (not installed: {EXTRA})" if engine == LLAMA_CPP else f"{engine} (has it not)"
-
-
-def _quantization(file: GGUFFile) -> str:
-    """The mixture that the file names, else the type of most of its bytes."""
-    from chaski.formats.file_types import FILE_TYPES
-
-    named = FILE_TYPES.get(file.get("general.file_type", int, -1))
-    if named is not None or not file.tensors:
-        return named or "unknown"
-    sizes: Counter[str] = Counter()
-    for tensor in file.tensors.values():
-        sizes[tensor.type.name] += tensor.nbytes
-    return sizes.most_common(1)[0][0]
 
 
 def _tensor_types(file: GGUFFile) -> str:

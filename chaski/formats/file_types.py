@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["FILE_TYPES"]
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chaski.formats.gguf import GGUFFile
+
+__all__ = ["FILE_TYPES", "file_type"]
 
 # As llama.cpp numbers them.
 FILE_TYPES = {
@@ -28,3 +34,14 @@ FILE_TYPES = {
     32: "BF16",
     38: "MXFP4",
 }
+
+
+def file_type(file: GGUFFile) -> str:
+    """The mixture that the file names, else the type of most of its bytes; `unknown` without tensors."""
+    named = FILE_TYPES.get(file.get("general.file_type", int, -1))
+    if named is not None or not file.tensors:
+        return named or "unknown"
+    sizes: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        sizes[tensor.type.name] += tensor.nbytes
+    return sizes.most_common(1)[0][0]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from chaski.errors import UnsupportedError
+from chaski.formats.file_types import file_type
 
 if TYPE_CHECKING:
-    from chaski.formats.gguf import GGUFFile
+    pass
 
 __all__ = ["Weights", "inspect"]
 
@@ -43,7 +43,7 @@ def inspect(path: Path) -> Weights:
         count = sum(prod(tensor.shape) for tensor in file.tensors.values())
         is_split = file.get("split.count", int, 1) > 1
         return Weights(
-            "projector" if is_projector else "model", family, _size(count), _file_type(file), is_split
+            "projector" if is_projector else "model", family, _size(count), file_type(file), is_split
         )
 
 
@@ -54,16 +54,3 @@ def _size(count: int) -> str:
             is_whole = count % unit == 0 and letter != "B"
             return f"{count / unit:.{0 if is_whole else digits}f}{letter}"
     return str(count)
-
-
-def _file_type(file: GGUFFile) -> str:
-    """The mixture that the file names, else the type of most of its bytes."""
-    from chaski.formats.file_types import FILE_TYPES
-
-    named = FILE_TYPES.get(file.get("general.file_type", int, -1))
-    if named is not None or not file.tensors:
-        return named or "unknown"
-    sizes: Counter[str] = Counter()
-    for tensor in file.tensors.values():
-        sizes[tensor.type.name] += tensor.nbytes
-    return sizes.most_common(1)[0][0]
