@@ -12,7 +12,7 @@ import chaski
 from chaski.convert.convert import convert
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.text.tokenizer import load_tokenizer
-from tests.convert.checkpoints import DATA, NAMES, expected
+from tests.convert.checkpoints import DATA, EMBEDDER, NAMES, UNWITNESSED, expected
 
 # Keys that llama.cpp leaves to defaults, or does not find without a `tokenizer.json`.
 OURS = {
@@ -39,9 +39,13 @@ def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return open_gguf(path)
 
 
-each_checkpoint = pytest.mark.parametrize(
-    ("converted", "name"), [(name, name) for name in NAMES], indirect=["converted"], ids=NAMES
-)
+def each_of(names: list[str]) -> pytest.MarkDecorator:
+    pairs = [(name, name) for name in names]
+    return pytest.mark.parametrize(("converted", "name"), pairs, indirect=["converted"], ids=names)
+
+
+each_checkpoint = each_of(NAMES)
+each_witnessed = each_of([name for name in NAMES if name not in UNWITNESSED])
 
 
 def plain(value: Any) -> Any:
@@ -50,7 +54,7 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else list(value)
 
 
-@each_checkpoint
+@each_witnessed
 def test_metadata_is_that_of_llama_cpp(converted: GGUFFile, name: str) -> None:
     ignored = THEIRS | (PLACEHOLDERS if name in WITHOUT_SCORES else set())
     wanted = {key: value for key, value in expected(name)["metadata"].items() if key not in ignored}
@@ -65,7 +69,7 @@ def test_metadata_is_that_of_llama_cpp(converted: GGUFFile, name: str) -> None:
     }
 
 
-@each_checkpoint
+@each_witnessed
 def test_tensors_are_those_of_llama_cpp(converted: GGUFFile, name: str) -> None:
     found = {
         tensor.name: [list(tensor.shape), tensor.type.name, hashlib.sha256(tensor.data).hexdigest()[:16]]
@@ -79,7 +83,7 @@ def test_tensors_are_those_of_llama_cpp(converted: GGUFFile, name: str) -> None:
     assert found == wanted
 
 
-@each_checkpoint
+@each_of([*NAMES, EMBEDDER])
 def test_token_ids_are_those_of_transformers(converted: GGUFFile, name: str) -> None:
     tokenizer = load_tokenizer(converted.metadata)
     for text, ids in expected(name)["ids"]:
@@ -97,3 +101,13 @@ def test_logits_are_those_of_transformers(converted: GGUFFile, name: str) -> Non
 @each_checkpoint
 def test_chat_template_is_kept(converted: GGUFFile, name: str) -> None:
     assert converted.get("tokenizer.chat_template", str) == (DATA / name / "chat_template.jinja").read_text()
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@each_of([EMBEDDER])
+def test_embeddings_are_those_of_transformers(converted: GGUFFile, name: str, backend: str) -> None:
+    texts = [text for text, _ in expected(name)["ids"]]
+    with chaski.load(converted.path, backend=backend, context=64, parallel=4) as model:
+        found = np.asarray(model.embed(texts, normalize=False))
+    assert expected(name)["means"].std() > 0.3
+    np.testing.assert_allclose(found, expected(name)["means"], rtol=0, atol=1e-4)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chaski.convert.checkpoint import open_model
+from chaski.convert.checkpoint import Checkpoint, open_model
 from chaski.convert.convert import convert
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
@@ -52,6 +52,19 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}},
         "'truncate' is None; only False",
     ),
+    "layers without positions": (
+        "llama4",
+        {"no_rope_layers": [1, 0, 1, 0, 1]},
+        "'no_rope_layers' is .*1, 0, 1",
+    ),
+    "layers with experts": ("llama4", {"moe_layers": [1]}, "'moe_layers' is .*1.*; only .*1, 3"),
+    "biases of Nomic": ("nomic-bert", {"qkv_proj_bias": True}, "'qkv_proj_bias' is True; only False"),
+    "experts of Nomic": ("nomic-bert", {"num_experts": 8}, "'num_experts' is 8; only 0"),
+    "stretched Nomic": (
+        "nomic-bert",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e3}},
+        "only plain rotary embeddings",
+    ),
     "mscale": ("mistral3", {"rope_parameters": {"rope_theta": 1e4, "mscale": 2.0}}, "'mscale' is 2.0"),
 }
 
@@ -83,6 +96,29 @@ OLDER: dict[str, tuple[str, dict[str, Any]]] = {
         {"intermediate_size": None, "block_ff_dim": 32, "block_auto_adjust_ff_dim": False},
     ),
     "qwen3moe": ("qwen3moe", {"num_local_experts": None, "num_experts": 4}),
+    "llama4": (
+        "llama4",
+        {"no_rope_layers": [], "moe_layers": None, "attn_temperature_tuning": 4, "layer_types": None},
+    ),
+    "nomic-bert": (
+        "nomic-bert",
+        {
+            **dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")),
+            **dict.fromkeys(("layer_norm_eps", "max_position_embeddings", "rope_parameters", "hidden_act")),
+            "n_embd": 32,
+            "n_inner": 48,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 2048,
+            "max_trained_positions": 256,
+            "layer_norm_epsilon": 2e-5,
+            "rotary_emb_base": 1000,
+            "rotary_emb_fraction": 1.0,
+            "activation_function": "swiglu",
+            "causal": False,
+            "prenorm": False,
+        },
+    ),
 }
 
 
@@ -94,12 +130,17 @@ def test_configurations_of_older_releases_say_the_same(tmp_path: Path, case: str
     assert {key: str(value) for key, value in found.items()} == {
         key: str(value) for key, value in wanted.items()
     }
-    assert older.plan == model.plan
+    assert planned(older) == planned(model)
+
+
+def planned(model: Checkpoint) -> list[Any]:
+    return [(tensor.name, tensor.shape, tensor.sources) for tensor in model.plan]
 
 
 WRAPPED = {
     "gemma3": ("Gemma3ForConditionalGeneration", "model.language_model.", "model."),
     "mistral3": ("Mistral3ForConditionalGeneration", "language_model.model.", ""),
+    "llama4": ("Llama4ForConditionalGeneration", "language_model.model.", ""),
 }
 
 
@@ -114,7 +155,8 @@ def test_the_text_model_of_one_that_sees(tmp_path: Path, name: str) -> None:
         prefix + name.removeprefix("model."): (tensor.dtype, np.array(tensor.data))
         for name, tensor in open_checkpoint(DATA / name).items()
     }
-    for part in ("vision_tower.x.weight", "multi_modal_projector.y.weight"):
+    tower = "vision_model" if name == "llama4" else "vision_tower"
+    for part in (f"{tower}.x.weight", "multi_modal_projector.y.weight"):
         tensors[outer + part] = ("F32", np.zeros(1, np.float32))
     write_safetensors(folder / "model.safetensors", tensors)
     found, wanted = written(folder), written(changed(name, tmp_path / "plain" / name, {}))
@@ -132,6 +174,37 @@ def write_safetensors(path: Path, tensors: dict[str, tuple[str, np.ndarray[Any, 
         header[name] = {"dtype": dtype, "shape": values.shape, "data_offsets": [begin, len(data)]}
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@pytest.mark.parametrize(
+    ("settings", "pooling"),
+    [
+        (None, 1),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, 1),
+        ({"pooling_mode_cls_token": True, "word_embedding_dimension": 32}, 2),
+        ({"pooling_mode": "lasttoken"}, 3),
+    ],
+)
+def test_pooling_as_sentence_transformers_has_it(
+    tmp_path: Path, settings: dict[str, Any] | None, pooling: int
+) -> None:
+    folder = changed("nomic-bert", tmp_path / "nomic-bert", {})
+    if settings is not None:
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+    assert written(folder).get("nomic-bert.pooling_type", int) == pooling
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"pooling_mode_max_tokens": True}, {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}],
+)
+def test_pooling_that_gguf_does_not_know(tmp_path: Path, settings: dict[str, Any]) -> None:
+    folder = changed("nomic-bert", tmp_path / "nomic-bert", {})
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(UnsupportedError, match=r"1_Pooling.config\.json: pooling by .* cannot be converted"):
+        written(folder)
 
 
 def test_gpt_oss_in_floats_has_the_same_experts(tmp_path: Path) -> None:

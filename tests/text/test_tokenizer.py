@@ -195,7 +195,7 @@ class TestErrors:
         ("changes", "says"),
         [
             ({"model": None}, "model is missing"),
-            ({"model": "bert"}, "'bert'; supported are gpt2, llama"),
+            ({"model": "t5"}, "'t5'; supported are bert, gpt2, llama"),
             ({"model": 3}, "model is a int, expected str"),
             ({"pre": "nonsense"}, "'nonsense', which is unknown; known are .*llama-bpe.*qwen2"),
             ({"tokens": None}, "tokens is missing"),

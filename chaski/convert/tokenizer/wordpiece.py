@@ -21,9 +21,15 @@ def wordpiece_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
     tokens.put_all(model.part("vocab").values)
     tokens.add(files.added_tokens().values())
     for i, token in enumerate(tokens.tokens):
-        if tokens.types[i] is not TokenType.CONTROL:
+        if tokens.types[i] is not TokenType.CONTROL and not _is_placeholder(token):
             tokens.tokens[i] = token[2:] if token.startswith("##") else SPACE + token
-    return tokens.metadata("bert", "default") | _normalizer(files)
+    kinds: Metadata = {f"{PREFIX}token_type_count": files.model.get("type_vocab_size", int, 2)}
+    return tokens.metadata("bert", "default") | kinds | _normalizer(files)
+
+
+def _is_placeholder(token: str) -> bool:
+    """As [unused7], which no text becomes."""
+    return len(token) > 1 and token.startswith("[") and token.endswith("]")
 
 
 def _normalizer(files: TokenizerFiles) -> Metadata:

@@ -19,6 +19,7 @@ from chaski.text.tokenizer.vocabulary import (
     read_strings,
     read_vocabulary,
 )
+from chaski.text.tokenizer.wordpiece import Spelling, WordPiece
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +66,18 @@ def _load_sentencepiece(metadata: Mapping[str, object]) -> Tokenizer:
     return Tokenizer(vocabulary, codec)
 
 
+def _load_wordpiece(metadata: Mapping[str, object]) -> Tokenizer:
+    """Texts stand between two tokens, which files may know by BERT's names for them only."""
+    own = {"bos_token_id": "cls_token_id", "eos_token_id": "seperator_token_id"}
+    known = {
+        PREFIX + role: metadata[PREFIX + name] for role, name in own.items() if PREFIX + name in metadata
+    }
+    vocabulary = read_vocabulary({**known, **metadata}, default_add_bos=True, default_add_eos=True)
+    return Tokenizer(vocabulary, WordPiece(vocabulary, Spelling.read(metadata)))
+
+
 _LOADERS: dict[str, Callable[[Mapping[str, object]], Tokenizer]] = {
+    "bert": _load_wordpiece,
     "gpt2": _load_byte_level,
     "llama": _load_sentencepiece,
 }

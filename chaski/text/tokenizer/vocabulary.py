@@ -75,8 +75,10 @@ class Vocabulary:
         return np.flatnonzero(np.isin(self.types, types)).tolist()
 
 
-def read_vocabulary(metadata: Mapping[str, object], *, default_add_bos: bool) -> Vocabulary:
-    """Read tokens, types and role ids. The default is what files mean that do not say whether BOS is added.
+def read_vocabulary(
+    metadata: Mapping[str, object], *, default_add_bos: bool, default_add_eos: bool = False
+) -> Vocabulary:
+    """Read tokens, types and role ids. Defaults are what files mean that do not say whether ends are added.
     Raises `TokenizerError` naming the key that is absent, of a wrong type or out of range."""
     tokens = read_strings(metadata, "tokens")
     types = _token_types(metadata, len(tokens))
@@ -90,7 +92,7 @@ def read_vocabulary(metadata: Mapping[str, object], *, default_add_bos: bool) ->
         unknown_id=_token_id(metadata, "unknown_token_id", len(tokens)),
         eos_ids=_end_ids(metadata, tokens, types),
         add_bos=_adds(metadata, "bos", bos_id, default_add_bos),
-        add_eos=_adds(metadata, "eos", eos_id, False),
+        add_eos=_adds(metadata, "eos", eos_id, default_add_eos),
     )
 
 
