@@ -29,8 +29,8 @@ def context_length(config: Config) -> int:
     return min(length, window) if config.get("use_sliding_window", bool, True) else length
 
 
-def common_metadata(config: Config) -> Metadata:
-    """Sizes that every decoder has."""
+def common_metadata(config: Config, *, truncate: bool = True) -> Metadata:
+    """Sizes that every decoder has. truncate: what readers of the architecture do to YaRN's ramp."""
     heads = config.get("num_attention_heads", int)
     entries: Metadata = {
         "block_count": config.get("num_hidden_layers", int),
@@ -43,7 +43,7 @@ def common_metadata(config: Config) -> Metadata:
     }
     if "head_dim" in config:
         entries |= {"attention.key_length": head_size(config), "attention.value_length": head_size(config)}
-    return entries | _rope_metadata(config)
+    return entries | _rope_metadata(config, truncate)
 
 
 def rope(config: Config, layer_type: str = "full_attention") -> Config:
@@ -56,37 +56,55 @@ def rope(config: Config, layer_type: str = "full_attention") -> Config:
     return settings.over(Config(config.path, old))
 
 
-def _rope_metadata(config: Config) -> Metadata:
+def _rope_metadata(config: Config, truncate: bool) -> Metadata:
     """The base, and how positions are stretched. Llama 3's factors are a tensor instead."""
     settings = rope(config)
     entries: Metadata = {}
     if "rope_theta" in settings:
         entries["rope.freq_base"] = settings.get("rope_theta", float)
     kind = settings.get("rope_type", str, "default")
-    if kind in ("linear", "yarn"):
-        entries["rope.scaling.type"] = kind
-        entries["rope.scaling.factor"] = settings.get("factor", float)
-    elif kind not in ("default", "llama3"):
-        raise UnsupportedError(f"{config.path}: rope type {kind!r} cannot be converted")
+    if kind == "linear":
+        return entries | {"rope.scaling.type": kind, "rope.scaling.factor": settings.get("factor", float)}
     if kind == "yarn":
-        entries |= _yarn_metadata(settings)
+        return entries | _yarn_metadata(config, settings, truncate)
+    if kind not in ("default", "llama3"):
+        raise UnsupportedError(f"{config.path}: rope type {kind!r} cannot be converted")
     return entries
 
 
-def _yarn_metadata(settings: Config) -> Metadata:
+def _yarn_metadata(config: Config, settings: Config, truncate: bool) -> Metadata:
     """Peng et al. 2023, https://arxiv.org/abs/2309.00071."""
+    if settings.get("truncate", bool, True) is not truncate:
+        raise UnsupportedError(
+            f"{config.path}: YaRN with 'truncate' {not truncate} cannot be converted for this architecture"
+        )
+    trained = settings.get("original_max_position_embeddings", int)
+    factor = settings.get("factor", float, None)
+    if factor is None:
+        factor = config.get("max_position_embeddings", int) / trained
     entries: Metadata = {
-        "rope.scaling.original_context_length": settings.get("original_max_position_embeddings", int)
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": factor,
+        "rope.scaling.original_context_length": trained,
     }
-    for key, name in (
-        ("extrapolation_factor", "yarn_ext_factor"),
-        ("attention_factor", "yarn_attn_factor"),
-        ("beta_fast", "yarn_beta_fast"),
-        ("beta_slow", "yarn_beta_slow"),
-    ):
+    for key, name in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
         if key in settings:
             entries[f"rope.scaling.{name}"] = settings.get(key, float)
-    return entries
+    usual = _yarn_magnitude(factor)
+    own = settings.get("attention_factor", float, _of_scales(settings, factor))
+    return entries if own == usual else entries | {"rope.scaling.attn_factor": own / usual}
+
+
+def _of_scales(settings: Config, factor: float) -> float:
+    """By what YaRN multiplies queries and keys, where that is not said: two scales count together only."""
+    above, below = (settings.get(name, float, 0.0) for name in ("mscale", "mscale_all_dim"))
+    if above and below:
+        return _yarn_magnitude(factor, above) / _yarn_magnitude(factor, below)
+    return _yarn_magnitude(factor)
+
+
+def _yarn_magnitude(factor: float, scale: float = 1.0) -> float:
+    return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def llama3_rope_factors(config: Config) -> NDArray[np.float32] | None:

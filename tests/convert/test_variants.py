@@ -50,7 +50,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "truncated YaRN": (
         "gpt-oss",
         {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}},
-        "'truncate' is None; only False",
+        "YaRN with 'truncate' True cannot be converted",
     ),
     "layers without positions": (
         "llama4",
@@ -65,7 +65,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e3}},
         "only plain rotary embeddings",
     ),
-    "mscale": ("mistral3", {"rope_parameters": {"rope_theta": 1e4, "mscale": 2.0}}, "'mscale' is 2.0"),
+    "YaRN that is not truncated": (
+        "qwen3",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "truncate": False}},
+        "YaRN with 'truncate' False cannot be converted",
+    ),
 }
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from chaski.convert.config import Config
 from chaski.convert.family import Family, Row, attention, embeddings, in_layers, norm
-from chaski.convert.metadata import Metadata, common_metadata, rope
+from chaski.convert.metadata import Metadata, common_metadata
 from chaski.convert.tensors import Mapped, PackedExperts, Planned, transposed
 
 _TURNS = (("gate", "gate_up", slice(0, None, 2)), ("up", "gate_up", slice(1, None, 2)))
@@ -19,7 +19,7 @@ _MATRICES = (*_TURNS, ("down", "down", slice(None)))
 
 def metadata(config: Config) -> Metadata:
     _check(config)
-    return common_metadata(config) | {
+    return common_metadata(config, truncate=False) | {
         "context_length": config.get("max_position_embeddings", int),
         "attention.sliding_window": config.get("sliding_window", int),
         "expert_count": config.get("num_local_experts", int),
@@ -34,8 +34,6 @@ def _check(config: Config) -> None:
     config.expect("swiglu_limit", 7.0)
     kinds = ["sliding_attention", "full_attention"]
     config.expect("layer_types", [kinds[layer % 2] for layer in range(config.get("num_hidden_layers", int))])
-    if rope(config).get("rope_type", str, "default") == "yarn":
-        rope(config).require("truncate", False)
 
 
 def layer(config: Config) -> Iterator[Row]:

@@ -12,13 +12,12 @@ from chaski.convert.metadata import Metadata, rope
 def metadata(config: Config) -> Metadata:
     entries = llama.metadata(config)
     settings = rope(config)
-    settings.expect("mscale", 1.0)
-    for name, key in (
-        ("mscale_all_dim", "rope.scaling.yarn_log_multiplier"),
-        ("llama_4_scaling_beta", "attention.temperature_scale"),
-    ):
-        if name in settings:
-            entries[key] = settings.get(name, float)
+    if settings.get("mscale", float, 0.0) == 1 and "attention_factor" not in settings:
+        # This architecture has a key for the other scale.
+        entries.pop("rope.scaling.attn_factor", None)
+        entries["rope.scaling.yarn_log_multiplier"] = settings.get("mscale_all_dim", float, 0.0)
+    if "llama_4_scaling_beta" in settings:
+        entries["attention.temperature_scale"] = settings.get("llama_4_scaling_beta", float)
     return entries
 
 
