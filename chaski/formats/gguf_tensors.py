@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +37,27 @@ class TensorInfo:
     offset: int  # of its first byte in that file
     nbytes: int
     data: NDArray[np.uint8] = field(repr=False, compare=False)  # (nbytes,), read-only, in the map
+    step: int | None = None  # bytes from one matrix of a stack to the next, where others lie between
+
+    def halves(self, names: tuple[str, str]) -> tuple[TensorInfo, TensorInfo]:
+        """A stack (count, 2 · rows, ...) as two: the first half of each one's rows, and the other."""
+        count, rows, *columns = self.shape
+        assert rows % 2 == 0, self.shape
+        nbytes, step = self.nbytes // 2, self.nbytes // count
+        parts = self.data.reshape(count, 2, step // 2)
+        first, second = (
+            replace(
+                self,
+                name=name,
+                shape=(count, rows // 2, *columns),
+                offset=self.offset + half * (step // 2),
+                nbytes=nbytes,
+                data=parts[:, half],
+                step=step,
+            )
+            for half, name in enumerate(names)
+        )
+        return first, second
 
 
 class _Entry(NamedTuple):

@@ -27,6 +27,7 @@ def place_weights(model: Model, file: GGUFFile, backend: Backend, projector: GGU
     that does not use all of its file would give wrong text.
     """
     tensors = dict(file.tensors)
+    _split_gates(tensors)
     if projector is not None:
         twice = sorted(tensors.keys() & projector.tensors.keys())
         if twice:
@@ -37,6 +38,17 @@ def place_weights(model: Model, file: GGUFFile, backend: Backend, projector: GGU
         if weight.host:
             weight.array = dequantize(info.data, info.type, info.shape)
     backend.place([(weight, info) for weight, info in pairs if not weight.host])
+
+
+def _split_gates(tensors: dict[str, TensorInfo]) -> None:
+    """Put gate and up of experts in the place of the one tensor that llama.cpp's newer files have of both.
+
+    Each expert's gate rows come first.
+    """
+    for name in [name for name in tensors if ".ffn_gate_up_exps." in name]:
+        if len(tensors[name].shape) > 1 and tensors[name].shape[1] % 2 == 0:
+            names = name.replace("_gate_up_", "_gate_"), name.replace("_gate_up_", "_up_")
+            tensors |= zip(names, tensors.pop(name).halves(names), strict=True)
 
 
 def _match(model: Model, file: GGUFFile, tensors: dict[str, TensorInfo]) -> list[tuple[Weight, TensorInfo]]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import chaski
 from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
-from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType, dequantize
 from chaski.formats.requantize import requantize
 from chaski.kvcache import CacheSize, KVTypes, build_cache
@@ -138,6 +138,31 @@ def test_what_a_file_has_too_much_or_too_little_is_refused(
         write_gguf(tmp_path / "changed.gguf", file.metadata, tensors)
     with pytest.raises(ModelError, match=message):
         chaski.load(tmp_path / "changed.gguf")
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("name", ["qwen3moe", "gpt-oss", "gpt-oss-mxfp4", "llama4"])
+def test_gate_and_up_of_experts_as_one_tensor(name: str, backend: str, tmp_path: Path) -> None:
+    """As llama.cpp's newer files have them: of each expert the gate's rows first. The bits are the same."""
+    with open_gguf(DATA / f"{name}.gguf") as file:
+        tensors = {}
+        for key, info in file.tensors.items():
+            if ".ffn_up_exps." in key:
+                continue
+            parts = [info]
+            if ".ffn_gate_exps." in key:
+                parts.append(file.tensors[key.replace("_gate_", "_up_")])
+                key = key.replace("_gate_", "_gate_up_")
+            of_experts = [part.data.reshape(part.shape[0], -1) for part in parts]
+            shape = (
+                (info.shape[0], len(parts) * info.shape[1], *info.shape[2:]) if len(parts) > 1 else info.shape
+            )
+            data = np.concatenate(of_experts, axis=1).ravel() if len(parts) > 1 else info.data
+            tensors[key] = LazyTensor(shape, info.type, lambda data=data: [data])
+        write_gguf(tmp_path / "fused.gguf", file.metadata, tensors)
+    ids, _ = expected(name)
+    found = logits(tmp_path / "fused.gguf", ids, backend)
+    np.testing.assert_array_equal(found, logits(DATA / f"{name}.gguf", ids, backend))
 
 
 class Runs:

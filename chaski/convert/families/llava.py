@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chaski.convert.config import Config, read_json
+from chaski.convert.config import Config
 from chaski.convert.families import llama
-from chaski.convert.family import VISION, Family, Row, Sight, in_layer
+from chaski.convert.families.clip import COLORS, MEAN, STD, TOWER, both, layers, preprocessor, sizes, spread
+from chaski.convert.family import VISION, Family, Sight
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
-
-_COLORS = 3
-_PREPROCESSOR = "preprocessor_config.json"
-_TOWER = "vision_tower"
-_MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
 
 def _settings(config: Config) -> Config:
@@ -24,7 +20,7 @@ def _settings(config: Config) -> Config:
     vision = config.part("vision_config")
     vision.expect("model_type", "clip_vision_model")
     vision.expect("hidden_act", "quick_gelu", "gelu")
-    vision.expect("num_channels", _COLORS)
+    vision.expect("num_channels", COLORS)
     return vision
 
 
@@ -38,19 +34,13 @@ def _num_layers(config: Config) -> int:
 
 
 def _sizes(config: Config) -> Metadata:
-    vision, reader = _settings(config), Config(config.path, read_json(config.path.parent / _PREPROCESSOR))
-    reader.expect("do_center_crop", True)
+    vision = _settings(config)
+    preprocessor(config).expect("do_center_crop", True)
     return {
-        "vision.image_size": vision.get("image_size", int),
-        "vision.patch_size": vision.get("patch_size", int),
-        "vision.embedding_length": vision.get("hidden_size", int),
-        "vision.feed_forward_length": vision.get("intermediate_size", int),
-        "vision.projection_dim": vision.get("projection_dim", int, config.get("hidden_size", int)),
+        **sizes(vision, eps=1e-5),
+        **spread(config, MEAN, STD),
         "vision.block_count": _num_layers(config),
-        "vision.attention.head_count": vision.get("num_attention_heads", int),
-        "vision.attention.layer_norm_epsilon": vision.get("layer_norm_eps", float, 1e-5),
-        "vision.image_mean": [float(value) for value in reader.list("image_mean") or _MEAN],
-        "vision.image_std": [float(value) for value in reader.list("image_std") or _STD],
+        "vision.projection_dim": vision.get("projection_dim", int, config.get("hidden_size", int)),
         "projector_type": "mlp",
         "use_gelu": vision.get("hidden_act", str, "quick_gelu") == "gelu",
     }
@@ -72,38 +62,15 @@ def seen(config: Config) -> Iterator[Mapped]:
         config.get("hidden_size", int),
     )
     positions = 1 + (vision.get("image_size", int) // patch) ** 2
-    embeddings = f"{_TOWER}.embeddings"
+    embeddings = f"{TOWER}.embeddings"
     yield Mapped("v.class_embd", (size,), (f"{embeddings}.class_embedding",))
-    window = (size, _COLORS, patch, patch)
+    window = (size, COLORS, patch, patch)
     yield Mapped("v.patch_embd.weight", window, (f"{embeddings}.patch_embedding.weight",))
     yield Mapped("v.position_embd.weight", (positions, size), (f"{embeddings}.position_embedding.weight",))
-    yield from _both("v.pre_ln", f"{_TOWER}.pre_layrnorm", (size,))
-    for layer in range(_num_layers(config)):
-        yield from in_layer(layer, _layer(vision), f"{_TOWER}.encoder.layers", "v.blk")
-    yield from _both("mm.0", "multi_modal_projector.linear_1", (row_size, size))
-    yield from _both("mm.2", "multi_modal_projector.linear_2", (row_size, row_size))
-
-
-def _layer(vision: Config) -> Iterator[Row]:
-    size, hidden = vision.get("hidden_size", int), vision.get("intermediate_size", int)
-    for name, source, shape in (
-        ("ln1", "layer_norm1", (size,)),
-        ("attn_q", "self_attn.q_proj", (size, size)),
-        ("attn_k", "self_attn.k_proj", (size, size)),
-        ("attn_v", "self_attn.v_proj", (size, size)),
-        ("attn_out", "self_attn.out_proj", (size, size)),
-        ("ln2", "layer_norm2", (size,)),
-        ("ffn_up", "mlp.fc1", (hidden, size)),
-        ("ffn_down", "mlp.fc2", (size, hidden)),
-    ):
-        yield Row(name, source, shape)
-        yield Row(name, source, shape[:1], ".bias")
-
-
-def _both(name: str, source: str, shape: tuple[int, ...]) -> Iterator[Mapped]:
-    """A weight and a bias."""
-    yield Mapped(f"{name}.weight", shape, (f"{source}.weight",))
-    yield Mapped(f"{name}.bias", shape[:1], (f"{source}.bias",))
+    yield from both("v.pre_ln", f"{TOWER}.pre_layrnorm", (size,))
+    yield from layers(vision, _num_layers(config))
+    yield from both("mm.0", "multi_modal_projector.linear_1", (row_size, size))
+    yield from both("mm.2", "multi_modal_projector.linear_2", (row_size, row_size))
 
 
 def metadata(config: Config) -> Metadata:
@@ -121,6 +88,6 @@ _DEFAULTS = {
     "rms_norm_eps": 1e-6,
 }
 # Behind the layer whose states are taken.
-_UNUSED = (rf"{_TOWER}\.encoder\.layers\.\d+\..*", rf"{_TOWER}\.post_layernorm\..*")
+_UNUSED = (rf"{TOWER}\.encoder\.layers\.\d+\..*", rf"{TOWER}\.post_layernorm\..*")
 _SIGHT = Sight(_sizes, projector, seen, {}, unused=_UNUSED)
 FAMILY = Family("llama", metadata, llama.tensors, VISION, _SIGHT, defaults=_DEFAULTS)

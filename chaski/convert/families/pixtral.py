@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from chaski.convert.config import Config, read_json
+from chaski.convert.config import Config
+from chaski.convert.families.clip import COLORS, MEAN, STD, TOWER, sizes, spread
 from chaski.convert.family import Row, Sight, in_layer, rotation
 from chaski.convert.metadata import Metadata, rope
 from chaski.convert.tensors import Mapped
@@ -13,7 +14,6 @@ from chaski.errors import ModelError
 
 __all__ = ["SIGHT"]
 
-_COLORS = 3
 _EPS = 1e-5  # no configuration has it
 _BREAK = "[IMG_BREAK]"
 _ROPE_BASE = 10000.0
@@ -35,7 +35,7 @@ def _settings(config: Config) -> Config:
     config.expect("projector_hidden_act", "gelu")
     vision = config.part("vision_config")
     vision.expect("model_type", "pixtral")
-    vision.expect("num_channels", _COLORS)
+    vision.expect("num_channels", COLORS)
     vision.expect("hidden_act", "gelu", "silu")
     rope(vision).expect("rope_type", "default", "axial")
     vision.expect("head_dim", _head_size(vision))
@@ -53,15 +53,7 @@ def _uses_silu(vision: Config) -> bool:
 def _sizes(config: Config) -> Metadata:
     vision = _settings(config)
     base = rope(vision).get("rope_theta", float, _ROPE_BASE)
-    entries: Metadata = {
-        "vision.block_count": vision.get("num_hidden_layers", int),
-        "vision.embedding_length": vision.get("hidden_size", int),
-        "vision.feed_forward_length": vision.get("intermediate_size", int),
-        "vision.image_size": vision.get("image_size", int),
-        "vision.patch_size": vision.get("patch_size", int),
-        "vision.attention.head_count": vision.get("num_attention_heads", int),
-        "vision.attention.layer_norm_epsilon": _EPS,
-    }
+    entries = sizes(vision, eps=_EPS)
     return entries if base == _ROPE_BASE else entries | {"vision.rope.freq_base": base}
 
 
@@ -69,7 +61,7 @@ def metadata(config: Config) -> Metadata:
     """Ollama's files do not say the activation and mean SiLU, so another one is told under a name of ours."""
     vision = _settings(config)
     entries = _sizes(config) | {
-        "vision.num_channels": _COLORS,
+        "vision.num_channels": COLORS,
         "vision.attention.key_length": _head_size(vision),
         "spatial_merge_size": config.get("spatial_merge_size", int, 2),
         "image_token_index": config.get("image_token_index", int, 10),
@@ -80,15 +72,13 @@ def metadata(config: Config) -> Metadata:
 
 def projector(config: Config) -> Metadata:
     vision = _settings(config)
-    reader = Config(config.path, read_json(config.path.parent / "preprocessor_config.json"))
-    return {f"clip.{key}": value for key, value in _sizes(config).items()} | {
+    entries = _sizes(config) | spread(config, MEAN, STD)
+    return {f"clip.{key}": value for key, value in entries.items()} | {
         "clip.has_vision_encoder": True,
         "clip.projector_type": "pixtral",
         "clip.use_silu" if _uses_silu(vision) else "clip.use_gelu": True,
         "clip.vision.projection_dim": config.get("hidden_size", int),
         "clip.vision.spatial_merge_size": config.get("spatial_merge_size", int, 2),
-        "clip.vision.image_mean": reader.list("image_mean") or [0.48145466, 0.4578275, 0.40821073],
-        "clip.vision.image_std": reader.list("image_std") or [0.26862954, 0.26130258, 0.27577711],
     }
 
 
@@ -96,8 +86,8 @@ def tensors(config: Config, turned: bool = False) -> Iterator[Mapped]:
     """turned: with the elements of heads that turn together as neighbours."""
     vision = _settings(config)
     size, patch = vision.get("hidden_size", int), vision.get("patch_size", int)
-    tower, mm = "vision_tower", "multi_modal_projector"
-    yield Mapped("v.patch_embd.weight", (size, _COLORS, patch, patch), (f"{tower}.patch_conv.weight",))
+    tower, mm = TOWER, "multi_modal_projector"
+    yield Mapped("v.patch_embd.weight", (size, COLORS, patch, patch), (f"{tower}.patch_conv.weight",))
     yield Mapped("v.pre_ln.weight", (size,), (f"{tower}.ln_pre.weight",))
     for layer in range(vision.get("num_hidden_layers", int)):
         yield from in_layer(layer, _layer(vision, turned), f"{tower}.transformer.layers", "v.blk")

@@ -156,7 +156,7 @@ class CPUBackend:
                 info = matrix.info
                 if info.path not in descriptors:
                     descriptors[info.path] = os.open(info.path, os.O_RDONLY)
-                place = info.offset + matrix.index * matrix.num_bytes
+                place = info.offset + matrix.index * (info.step or matrix.num_bytes)
                 sources.append((descriptors[info.path], place, matrix.target()))
             _native.load_matrices(self._pool, self.isa, sources)
         except (OSError, RuntimeError) as error:

@@ -1,0 +1,69 @@
+"""What encoders of images have in common that are built as CLIP is (Radford et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from chaski.convert.config import Config, read_json
+from chaski.convert.family import Row, in_layer
+from chaski.convert.metadata import Metadata
+from chaski.convert.tensors import Mapped
+
+__all__ = ["COLORS", "MEAN", "STD", "TOWER", "both", "layers", "preprocessor", "sizes", "spread"]
+
+COLORS = 3
+TOWER = "vision_tower"
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+
+
+def sizes(vision: Config, *, eps: float) -> Metadata:
+    """Keys without what stands before them; `eps` is the usual one."""
+    return {
+        "vision.block_count": vision.get("num_hidden_layers", int),
+        "vision.embedding_length": vision.get("hidden_size", int),
+        "vision.feed_forward_length": vision.get("intermediate_size", int),
+        "vision.image_size": vision.get("image_size", int),
+        "vision.patch_size": vision.get("patch_size", int),
+        "vision.attention.head_count": vision.get("num_attention_heads", int),
+        "vision.attention.layer_norm_epsilon": vision.get("layer_norm_eps", float, eps),
+    }
+
+
+def preprocessor(config: Config) -> Config:
+    """The settings of the checkpoint's image processor."""
+    path = config.path.parent / "preprocessor_config.json"
+    return Config(path, read_json(path))
+
+
+def spread(config: Config, mean: Sequence[float], std: Sequence[float]) -> Metadata:
+    """How pixels are normalized: as the image processor says, else the usual way."""
+    reader = preprocessor(config)
+    return {
+        "vision.image_mean": [float(value) for value in reader.list("image_mean") or mean],
+        "vision.image_std": [float(value) for value in reader.list("image_std") or std],
+    }
+
+
+def layers(vision: Config, count: int) -> Iterator[Mapped]:
+    """The first `count` layers."""
+    size, hidden = vision.get("hidden_size", int), vision.get("intermediate_size", int)
+    shapes = (
+        ("ln1", "layer_norm1", (size,)),
+        ("attn_q", "self_attn.q_proj", (size, size)),
+        ("attn_k", "self_attn.k_proj", (size, size)),
+        ("attn_v", "self_attn.v_proj", (size, size)),
+        ("attn_out", "self_attn.out_proj", (size, size)),
+        ("ln2", "layer_norm2", (size,)),
+        ("ffn_up", "mlp.fc1", (hidden, size)),
+        ("ffn_down", "mlp.fc2", (size, hidden)),
+    )
+    rows = [Row(name, source, shape) for name, source, shape in shapes]
+    rows += [Row(name, source, shape[:1], ".bias") for name, source, shape in shapes]
+    for layer in range(count):
+        yield from in_layer(layer, rows, f"{TOWER}.encoder.layers", "v.blk")
+
+
+def both(name: str, source: str, shape: tuple[int, ...]) -> Iterator[Mapped]:
+    """A weight and a bias."""
+    yield Mapped(f"{name}.weight", shape, (f"{source}.weight",))
+    yield Mapped(f"{name}.bias", shape[:1], (f"{source}.bias",))
