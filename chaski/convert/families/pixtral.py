@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from chaski.convert.config import Config
+from chaski.convert.config import Config, read_json
 from chaski.convert.families.clip import COLORS, MEAN, STD, TOWER, sizes, spread
 from chaski.convert.family import Row, Sight, in_layer, rotation
 from chaski.convert.metadata import Metadata, rope
