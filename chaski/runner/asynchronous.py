@@ -144,16 +144,22 @@ class AsyncModel:
 
 
 class _Replies:
-    """The replies to one call, for one task."""
+    """The replies to one call, for one task of the loop that it was made in."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[Reply | Exception] = asyncio.Queue()
+        self._arrived: deque[Reply | Exception] = deque()
+        self._waiter: asyncio.Future[None] | None = None
 
     def add(self, reply: Reply | Exception) -> None:
-        self._queue.put_nowait(reply)
+        self._arrived.append(reply)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def get(self) -> Reply:
-        reply = await self._queue.get()
+        if not self._arrived:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        reply = self._arrived.popleft()
         if isinstance(reply, Exception):
             raise reply
         return reply

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import OptionError
-from chaski.runner.engines import NATIVE, usual_engine
+from chaski.runner.engines import NATIVE
 from chaski.runner.events import Text
 from chaski.runner.readout import normalized
 from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
@@ -58,7 +58,7 @@ class _Job:
     def needs(self) -> Needs:
         """What it wants of the model."""
         usual = self.found.model.parameters.get("num_ctx")
-        engine = usual_engine(self.facts.architecture, self.options.engine or self.facts.defaults.engine)
+        engine = self.options.engine or self.facts.engine
         return Needs(
             path=self.found.model.path,
             name=self.found.name.short,
@@ -86,11 +86,12 @@ class _Counts:
 
     def note(self, pieces: Sequence[Piece], num_tokens: int) -> None:
         """Go on behind the pieces of some tokens."""
-        self.called = self.called or any(isinstance(piece, ToolCall) for piece in pieces)
+        kinds = {type(piece) for piece in pieces}
+        self.called = self.called or ToolCall in kinds
         if self._is_first:
-            self._is_first = all(isinstance(piece, Thinking) for piece in pieces)
+            self._is_first = kinds <= {Thinking}
             self._first += num_tokens if self._is_first else 0
-            if any(isinstance(piece, Thinking) for piece in pieces):
+            if Thinking in kinds:
                 self.thought = self._first
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from chaski.errors import ChaskiError, ModelNotFoundError, OptionError
 from chaski.names import ModelName
+from chaski.runner.engines import usual_engine
 from chaski.runner.stored import Defaults
 from chaski.store.model import StoredModel, bundled_model, read_model
 from chaski.store.store import Entry, Store
@@ -71,6 +72,11 @@ class Facts:
     def defaults(self) -> Defaults:
         """What goes without saying for the model. Raises UnsupportedError, OptionError."""
         return Defaults.of(self.model)
+
+    @cached_property
+    def engine(self) -> str:
+        """Who computes it where a request does not say."""
+        return usual_engine(self.architecture, self.defaults.engine)
 
     @cached_property
     def writer(self) -> Writer:

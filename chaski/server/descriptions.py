@@ -13,7 +13,6 @@ from typing import Any
 
 from chaski.errors import ChaskiError
 from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
-from chaski.runner.engines import usual_engine
 from chaski.server.catalog import Catalog, Found
 from chaski.server.models import Loaded
 from chaski.store.describe import modelfile_of, parameter_lines
@@ -82,7 +81,7 @@ def describe(catalog: Catalog, label: str, is_verbose: bool) -> dict[str, Any]:
                 for name, tensor in file.tensors.items()
             ],
             "capabilities": facts.capabilities,
-            "engine": usual_engine(facts.architecture, facts.defaults.engine),
+            "engine": facts.engine,
             "modified_at": local_time(found.entry.modified if found.entry else model.path.stat().st_mtime),
         }
 

@@ -35,6 +35,8 @@ def server_config(app: Starlette) -> uvicorn.Config:
     """How the application is served."""
     return uvicorn.Config(
         app,
+        # Of the two that uvicorn knows, the one that bounds the headers of a request.
+        http="h11",
         log_config=None,
         access_log=False,
         server_header=False,

@@ -108,7 +108,8 @@ def bundled_models() -> list[str]:
 
 def bundled_model(name: str) -> Path | None:
     """The file of a model inside the package."""
-    return _BUNDLED / f"{name}.gguf" if name in bundled_models() else None
+    path = _BUNDLED / f"{name}.gguf"
+    return path if path.parent == _BUNDLED and path.is_file() else None
 
 
 def read_model(store: Store, entry: Entry) -> StoredModel:

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -57,13 +57,12 @@ class Running:
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
         """`body`: bytes as they are, anything else as JSON."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        connection.request(method, path, data, dict(headers or {}))
-        response = connection.getresponse()
-        reply = Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
-        connection.close()
-        return reply
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
+            connection.request(method, path, data, dict(headers or {}))
+            with connection.getresponse() as response:
+                received = response.read()
+            return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, received)
 
     def get(self, path: str, **headers: str) -> Reply:
         return self.ask("GET", path, headers=headers)
@@ -95,7 +94,7 @@ def running(settings: Settings, folder: Path, open_worker: OpenWorker = Worker) 
 
 
 def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, "waited for 15 s"
+        assert time.monotonic() < deadline, "waited for a minute"
         time.sleep(0.005)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -267,3 +268,14 @@ def test_no_path_of_this_disk_in_errors(server: Running, models: Path) -> None:
         assert reply.status in (400, 404)
         assert str(models).encode() not in reply.body
         assert b"/blobs" not in reply.body
+
+
+def test_headers_have_a_limit(server: Running) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(64):
+                client.sendall(b"x" * (1 << 16))
+        with contextlib.suppress(ConnectionError):
+            assert client.recv(64).startswith(b"HTTP/1.1 400")
+    assert server.get("/").status == 200

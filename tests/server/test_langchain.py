@@ -8,6 +8,8 @@ validate_model_on_init), OllamaLLM (invoke, stream), OllamaEmbeddings (embed_doc
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -46,6 +48,15 @@ class Weather(pydantic.BaseModel):
     """The weather of a city."""
 
     city: str
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collected() -> Iterator[None]:
+    """What is left of its clients is warned of here, not in whatever test runs next."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def chat_of(server: Running, model: str = "guide", **options: Any) -> Any:

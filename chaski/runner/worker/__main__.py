@@ -81,8 +81,9 @@ def _open(
 def _receive(link: Link, arrived: Arrived, leaving: Leaving) -> None:
     """Ends the process with the stream, whatever it computes: nobody is there to hear of it."""
     try:
-        while (message := link.receive()) is not None:
-            arrived.put(message)
+        while messages := link.receive():
+            for message in messages:
+                arrived.put(message)
     except Exception:
         _log.exception("the parent cannot be understood")
     finally:

@@ -119,7 +119,7 @@ def encode(number: int, message: Message) -> bytes:
 def decode(data: bytes) -> tuple[int, Message]:
     """The number of the call and the message. Raises WorkerError for anything that is not one."""
     try:
-        number, tag, *values = json.loads(data)
+        number, tag, *values = json.loads(data.decode())
         message: Message = _reader(_KINDS[tag])(values)
         return _integer(number), message
     except (TypeError, ValueError, KeyError, RecursionError) as error:
@@ -251,11 +251,13 @@ def _record(kind: Any) -> Reader:
     """A dataclass or a named tuple."""
     names = kind._fields if hasattr(kind, "_fields") else [field.name for field in fields(kind)]
     hints = get_type_hints(kind)
-    readers = [(name, _reader(hints[name])) for name in names]
+    readers = [_reader(hints[name]) for name in names]
+    is_positional = hasattr(kind, "_fields") or len(kind.__match_args__) == len(names)
 
     def read(value: Any) -> Any:
         if type(value) is not list or len(value) != len(readers):
             raise TypeError(f"{len(readers)} fields of {kind.__name__} expected")
-        return kind(**{name: reader(item) for (name, reader), item in zip(readers, value, strict=True)})
+        found = [reader(item) for reader, item in zip(readers, value, strict=True)]
+        return kind(*found) if is_positional else kind(**dict(zip(names, found, strict=True)))
 
     return read

@@ -17,6 +17,7 @@ MAX_FRAME = 64 << 20
 """Bytes of a message at most; a prompt of a million tokens has about 7 million."""
 
 _LENGTH = struct.Struct("<I")
+_PIECE = 1 << 16  # bytes that are read at a time
 
 
 class Link:
@@ -24,7 +25,7 @@ class Link:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._file = end.makefile("rb", 1 << 16)
+        self._read = bytearray()
         self._frames: deque[bytes] = deque()
         self._sending = threading.Lock()
 
@@ -41,19 +42,35 @@ class Link:
         When the other end is gone nothing happens here: `receive` tells.
         """
         with self._sending, suppress(OSError):
-            count = len(self._frames)
-            self._socket.sendall(b"".join(self._frames.popleft() for _ in range(count)))
+            self._socket.sendall(self._take_queued())
 
-    def receive(self) -> tuple[int, Message] | None:
-        """The next message; None at the end of the stream, and for a message that it cut off.
-
-        Raises WorkerError for what is no message.
-        """
+    def flush_some(self) -> bool:
+        """As `flush`, but only what goes without waiting -> whether that was all."""
+        if not self._sending.acquire(blocking=False):
+            return False
         try:
-            data = self._frame()
-        except ConnectionResetError:
-            return None
-        return None if data is None else decode(data)
+            data = self._take_queued()
+            with suppress(BlockingIOError):
+                data = data[self._socket.send(data, socket.MSG_DONTWAIT) :]
+            if data:
+                self._frames.appendleft(data)
+            return not data
+        except OSError:
+            return True
+        finally:
+            self._sending.release()
+
+    def receive(self) -> list[tuple[int, Message]]:
+        """The messages that have come; waits for the first of them. None come at the end of the stream.
+
+        One that the end cut off is not among them. Raises WorkerError for what is no message.
+        """
+        messages: list[tuple[int, Message]] = []
+        with suppress(ConnectionResetError):
+            while not messages and (piece := self._socket.recv(_PIECE)):
+                self._read += piece
+                messages = [decode(data) for data in self._whole_frames()]
+        return messages
 
     def shutdown(self) -> None:
         """End both directions: the other end reads the end of the stream, and so does `receive`."""
@@ -63,15 +80,22 @@ class Link:
     def close(self) -> None:
         """Release the socket, when nobody receives any more."""
         self.shutdown()
-        self._file.close()
         self._socket.close()
 
-    def _frame(self) -> bytes | None:
-        prefix = self._file.read(_LENGTH.size)
-        if len(prefix) < _LENGTH.size:
-            return None
-        (length,) = _LENGTH.unpack(prefix)
-        if length > MAX_FRAME:
-            raise WorkerError(f"a message of {length} bytes is announced; at most {MAX_FRAME} are taken")
-        data = self._file.read(length)
-        return data if len(data) == length else None
+    def _take_queued(self) -> bytes:
+        return b"".join(self._frames.popleft() for _ in range(len(self._frames)))
+
+    def _whole_frames(self) -> list[bytes]:
+        """Takes what is complete out of what was read."""
+        frames, end = [], 0
+        while len(self._read) >= end + _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._read, end)
+            if length > MAX_FRAME:
+                raise WorkerError(f"a message of {length} bytes is announced; at most {MAX_FRAME} are taken")
+            begin = end + _LENGTH.size
+            if len(self._read) < begin + length:
+                break
+            end = begin + length
+            frames.append(bytes(self._read[begin:end]))
+        del self._read[:end]
+        return frames

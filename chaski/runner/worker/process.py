@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
-from time import monotonic
+from time import monotonic, sleep
 
 from chaski.env import without_secrets
 from chaski.errors import ChaskiError, WorkerError
@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 _LOADING = 0  # the number of the first message; calls are numbered from 1
 # Seconds that a process which has nothing to do any more may take to go.
 _GRACE = 2.0
+# A small model makes a thousand batches of text a second. What comes within so many seconds wakes the readers
+# together, since waking them costs more than the pieces do.
+_MOMENT = 0.003
 _ADVICE: dict[int, str] = {
     signal.SIGKILL: "if the system ran out of memory, load with a smaller context or fewer in parallel",
     signal.SIGTERM: "somebody asked it to end",
@@ -89,7 +92,8 @@ class Process:
     def _send(self, number: int, message: Message) -> None:
         """Never waits: a thread does, where the socket is full."""
         self._link.send(number, message)
-        self._sends.put(True)
+        if not self._link.flush_some():
+            self._sends.put(True)
 
     def _send_all(self) -> None:
         while self._sends.get():
@@ -123,8 +127,11 @@ class Process:
         self._link.close()
 
     def _receive(self) -> None:
-        while (message := self._link.receive()) is not None:
-            self._take(*message)
+        while messages := self._link.receive():
+            for number, message in messages:
+                self._take(number, message)
+            if any(isinstance(message, Text) for _, message in messages):
+                sleep(_MOMENT)
 
     def _take(self, number: int, message: Message) -> None:
         match message:

@@ -6,6 +6,7 @@ import secrets
 import string
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from chaski.durations import parse_duration
@@ -159,7 +160,13 @@ def timestamp(seconds: float | None = None) -> str:
     """A time as Go writes it in UTC, to the nanosecond; now by default."""
     now = time.time_ns() if seconds is None else int(seconds * 1e9)
     whole, nanoseconds = divmod(now, 10**9)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{nanoseconds:09d}Z"
+    return f"{_second(whole)}.{nanoseconds:09d}Z"
+
+
+@lru_cache(16)
+def _second(seconds: int) -> str:
+    """All answers of a second have it in each of their lines."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def _base(fields: Fields) -> dict[str, Any]:

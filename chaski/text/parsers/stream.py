@@ -60,6 +60,7 @@ class StreamParser:
         self._blocks = {block.opening: block for block in blocks if not block.is_bare}
         self._bare = {block.opening: block for block in blocks if block.is_bare}
         self._marks = (*self._blocks, *silent)
+        self._beginnings = frozenset(mark[0] for mark in self._marks)
         self._tools = tools
         self._state = _State.THINKING if is_thinking and thinking else _State.START
         self._buffer = ""
@@ -73,6 +74,8 @@ class StreamParser:
 
     def feed(self, text: str) -> list[Piece]:
         """What is certain now."""
+        if self._is_plain(text):
+            return [Content(text)]
         self._buffer += text
         return list(self._pieces(final=False))
 
@@ -90,6 +93,12 @@ class StreamParser:
         moved = True
         while moved:
             moved = yield from steps[self._state](final)
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether it is content in which nothing can begin, as most of an answer."""
+        if self._state is not _State.CONTENT or self._buffer or self._skips_blanks or not text:
+            return False
+        return not self._marks or (self._beginnings.isdisjoint(text) and not text[-1].isspace())
 
     def _at_start(self, final: bool) -> Steps:
         """Thinking or a bare call, if the first text that is not blank begins one."""

@@ -42,8 +42,10 @@ def test_messages_come_in_order_however_they_are_cut(ends: tuple[Link, socket.so
 
     sender = threading.Thread(target=send)
     sender.start()
-    assert [link.receive() for _ in messages] == list(enumerate(messages))
-    assert link.receive() is None
+    received = []
+    while found := link.receive():
+        received += found
+    assert received == list(enumerate(messages))
     sender.join()
 
 
@@ -55,13 +57,38 @@ def test_what_is_queued_goes_in_one_piece(ends: tuple[Link, socket.socket]) -> N
     assert other.recv(1 << 16) == b"".join(frame(encode(number, Cancel())) for number in range(3))
 
 
+def test_what_came_together_is_received_together(ends: tuple[Link, socket.socket]) -> None:
+    link, other = ends
+    other.sendall(b"".join(frame(encode(number, Text("a"))) for number in range(5)))
+    assert link.receive() == [(number, Text("a")) for number in range(5)]
+
+
+def test_a_sender_that_must_not_wait_keeps_the_rest(ends: tuple[Link, socket.socket]) -> None:
+    link, other = ends
+    messages = [Text("x" * 100_000, (number,)) for number in range(50)]
+    for number, message in enumerate(messages):
+        link.send(number, message)
+    assert not link.flush_some(), "5 MB are more than the socket takes"
+    assert not link.flush_some()
+    link.send(50, Cancel())
+    sender = threading.Thread(target=link.flush)
+    sender.start()
+    reader, received = Link(other), []
+    while len(received) < 51:
+        assert not link.flush_some() or not sender.is_alive(), "another thread is sending"
+        received += reader.receive()
+    assert received == [*enumerate(messages), (50, Cancel())]
+    sender.join()
+    assert link.flush_some()
+
+
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 20])
 def test_a_message_that_is_cut_off_is_not_delivered(ends: tuple[Link, socket.socket], size: int) -> None:
     link, other = ends
     other.sendall(frame(encode(1, Cancel())) + frame(encode(2, Text("a text, and more of it")))[:size])
     other.close()
-    assert link.receive() == (1, Cancel())
-    assert link.receive() is None
+    assert link.receive() == [(1, Cancel())]
+    assert not link.receive()
 
 
 def test_a_frame_of_any_length_is_not_believed(ends: tuple[Link, socket.socket]) -> None:
@@ -96,10 +123,10 @@ def test_the_other_end_is_gone(ends: tuple[Link, socket.socket]) -> None:
     for number in range(3):
         link.send(number, Cancel())
         link.flush()
-    assert link.receive() is None
+    assert not link.receive()
 
 
 def test_shutting_down_ends_a_receive_that_waits(ends: tuple[Link, socket.socket]) -> None:
     link, _ = ends
     threading.Timer(0.05, link.shutdown).start()
-    assert link.receive() is None
+    assert not link.receive()
