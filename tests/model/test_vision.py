@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import chaski
 from chaski.errors import ModelError, ModelNotFoundError, UnsupportedError
 from chaski.model.multimodal import Image
+from tests.image.pictures import png
 from tests.seeing import BACKENDS, Eyes, quantized
 from tests.tiny_vision import DATA, PROMPTS, expected, image, logits, write_text_part
 
@@ -31,6 +32,16 @@ def test_every_layer_and_the_rows_equal_those_of_transformers(backend: str, tole
         np.testing.assert_allclose(found[order], state, rtol=0, atol=tolerance, err_msg=f"state {depth}")
     for index, rows in enumerate(expected("gemma3")["rows"]):
         np.testing.assert_allclose(eyes.rows(image("gemma3", index)), rows, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
+def test_rows_of_pictures_of_odd_sizes_equal_those_of_transformers(backend: str, tolerance: float) -> None:
+    eyes = Eyes(GEMMA, backend)
+    sizes, wanted = (expected("gemma3")[name] for name in ("pictures", "pictures.rows"))
+    assert wanted.std() > 0.3
+    for size, rows in zip(sizes, wanted, strict=True):
+        found = eyes.rows(eyes.vision.read_image(png(*size)))
+        np.testing.assert_allclose(found, rows, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
