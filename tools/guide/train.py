@@ -20,8 +20,9 @@ from torch.nn import functional
 
 from tools.guide.chats import Sample, Sampler
 from tools.guide.guide_file import Shape, read_weights, write_guide
+from tools.guide.numpy_check import GuideFile
 from tools.guide.topics import END, Topic, Turn, load_topics, render
-from tools.guide.vocabulary import train_tokenizer
+from tools.guide.vocabulary import token_strings, train_tokenizer
 
 TOKENS_PER_BATCH = 3072
 PEAK_RATE, WARM_UP, WEIGHT_DECAY, DROPOUT = 3e-3, 200, 0.1, 0.1
@@ -120,6 +121,20 @@ class Network(nn.Module):
         self.load_state_dict({own[name]: tensor for name, tensor in weights.items()})
 
 
+def start_from(network: Network, earlier: Path, tokenizer: Tokenizer) -> None:
+    """Begin with the weights of an earlier guide; a token that it did not have is the mean of its parts."""
+    file = GuideFile.read(earlier)
+    former = file.tokenizer()
+    weights = {name: torch.from_numpy(w) for name, w in file.weights.items()}
+    rows, ids = weights["token_embd.weight"], former.get_vocab()
+    parts = [
+        [ids[token]] if token in ids else former.encode(tokenizer.decode([index])).ids
+        for index, token in enumerate(token_strings(tokenizer))
+    ]
+    weights["token_embd.weight"] = torch.stack([rows[part].mean(0) for part in parts])
+    network.load_named_weights(weights)
+
+
 def batches(sampler: Sampler) -> Iterator[tuple[Tensor, Tensor]]:
     """Ids and which of them count, (rows, length): rows of like length, about TOKENS_PER_BATCH in a batch."""
     while True:
@@ -179,21 +194,24 @@ def _finished(turn: Turn, tokenizer: Tokenizer) -> Sample:
 
 
 def optimizer_for(
-    network: Network, steps: int
+    network: Network, steps: int, rate: float
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     """AdamW with a short warm-up and then a cosine; norms do not decay."""
     matrices = [p for p in network.parameters() if p.dim() == 2]
     norms = [p for p in network.parameters() if p.dim() == 1]
     groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": norms, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.98), fused=True)
-    ramp = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, 1.0, WARM_UP)
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps - WARM_UP, eta_min=PEAK_RATE / 50)
-    return optimizer, torch.optim.lr_scheduler.SequentialLR(optimizer, [ramp, cosine], [WARM_UP])
+    optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=True)
+    warm_up = min(WARM_UP, steps // 10)
+    ramp = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, 1.0, warm_up)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps - warm_up, eta_min=rate / 50)
+    return optimizer, torch.optim.lr_scheduler.SequentialLR(optimizer, [ramp, cosine], [warm_up])
 
 
-def train(network: Network, sampler: Sampler, steps: int, tuning: Sequence[Turn]) -> dict[str, Tensor]:
-    """The weights with the best score on the tuning questions, looked at every 300 steps."""
-    optimizer, schedule = optimizer_for(network, steps)
+def train(
+    network: Network, sampler: Sampler, steps: int, rate: float, tuning: Sequence[Turn]
+) -> dict[str, Tensor]:
+    """The weights with the best score on the tuning questions, looked at every 100 steps."""
+    optimizer, schedule = optimizer_for(network, steps, rate)
     best, best_score, start = network.state_dict(), -1.0, time.monotonic()
     for step, (ids, counts) in zip(range(1, steps + 1), batches(sampler), strict=False):
         loss = loss_of(network, ids, counts)
@@ -202,7 +220,7 @@ def train(network: Network, sampler: Sampler, steps: int, tuning: Sequence[Turn]
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % 300 and step != steps:
+        if step % 100 and step != steps:
             continue
         share, _ = score(network, sampler.tokenizer, tuning)
         print(f"{step}: loss {loss:.3f}, tuning {share:.3f}, {time.monotonic() - start:.0f} s", flush=True)
@@ -229,6 +247,8 @@ def report(path: Path, shape: Shape, tokenizer: Tokenizer, topics: Sequence[Topi
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--rate", type=float, default=PEAK_RATE, help="highest learning rate")
+    parser.add_argument("--start", type=Path, help="an earlier guide to begin with")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "chaski/models/guide.gguf")
@@ -239,10 +259,11 @@ def main() -> None:
     topics, shape = load_topics(), Shape()
     tokenizer = train_tokenizer(topics, rng)
     network = Network(shape, DROPOUT)
+    if options.start is not None:
+        start_from(network, options.start, tokenizer)
     print(f"{len(topics)} topics, {sum(p.numel() for p in network.parameters()):,} parameters")
-    best = train(
-        network, Sampler(topics, tokenizer, rng), options.steps, [Turn(t.tuning, t.answer) for t in topics]
-    )
+    tuning = [Turn(t.tuning, t.answer) for t in topics]
+    best = train(network, Sampler(topics, tokenizer, rng), options.steps, options.rate, tuning)
     network.load_state_dict(best)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_guide(options.out, shape, {k: v.numpy() for k, v in network.named_weights().items()}, tokenizer)
