@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy.typing as npt
 
 from chaski.errors import UnsupportedError
-from chaski.ml.graph import DenseMask, Dim, DType, Graph, Mask, Rope, Tensor
+from chaski.ml.backend import Backend
+from chaski.ml.graph import DenseMask, Dim, DType, Graph, KVBuffer, KVRole, Mask, Rope, Tensor
 
 if TYPE_CHECKING:
     from chaski.model.input import Batch
 
-__all__ = ["Cache", "KVShape", "KVTypes", "LayerCache"]
+__all__ = ["Cache", "KVShape", "KVTypes", "LayerCache", "kv_buffers"]
 
 _STORED = tuple(d.value for d in (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0))
 
@@ -54,6 +55,19 @@ class KVTypes:
                 "or two of them as keys:values"
             )
         return cls(DType(keys), DType(values or keys))
+
+
+def kv_buffers(
+    backend: Backend, shapes: Sequence[KVShape], cells: int, types: KVTypes
+) -> list[tuple[KVBuffer, KVBuffer]]:
+    """Storage for the keys and the values of each layer, `cells` rows."""
+    return [
+        (
+            backend.kv_buffer(KVRole.KEYS, cells, shape.heads, shape.key_size, types.keys),
+            backend.kv_buffer(KVRole.VALUES, cells, shape.heads, shape.value_size, types.values),
+        )
+        for shape in shapes
+    ]
 
 
 class LayerCache(Protocol):

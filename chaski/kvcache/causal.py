@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import CacheFullError, NotSupportedError
-from chaski.kvcache.base import KVShape, KVTypes
+from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
 from chaski.kvcache.masks import dense_mask
 from chaski.kvcache.reach import Reach
 from chaski.kvcache.rotation import Rotation
 from chaski.kvcache.table import Table
 from chaski.ml import ops
 from chaski.ml.backend import Backend, MaskForm
-from chaski.ml.graph import DenseMask, Dim, DType, Graph, KVBuffer, KVRole, Mask, Tensor
+from chaski.ml.graph import DenseMask, Dim, DType, Graph, KVBuffer, Mask, Tensor
 
 if TYPE_CHECKING:
     from chaski.model.input import Batch
@@ -59,13 +59,7 @@ class CausalCache:
         self._max_batch = max_batch
         self._config = backend.cache_config
         num_cells = self._config.padded(reach.num_cells(sequences, capacity, max_batch))
-        self._layers = [
-            (
-                backend.kv_buffer(KVRole.KEYS, num_cells, shape.heads, shape.key_size, types.keys),
-                backend.kv_buffer(KVRole.VALUES, num_cells, shape.heads, shape.value_size, types.values),
-            )
-            for shape in shapes
-        ]
+        self._layers = kv_buffers(backend, shapes, num_cells, types)
         self._rotation = _rotation(backend, shapes, [keys for keys, _ in self._layers], max_batch)
         self._table = Table(sequences, capacity, num_cells, self._config.alignment)
 

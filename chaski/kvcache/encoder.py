@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.kvcache.base import KVShape, KVTypes
+from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
 from chaski.ml import ops
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Mask, Tensor
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Mask, Tensor
 
 if TYPE_CHECKING:
     from chaski.model.input import Attended, Batch
@@ -94,13 +94,7 @@ class EncoderCache:
         self._max_rows = max_rows
         self._row_size = row_size
         cells = sequences * cells_of_an_image(max_rows)
-        self._layers = [
-            (
-                backend.kv_buffer(KVRole.KEYS, cells, shape.heads, shape.key_size, types.keys),
-                backend.kv_buffer(KVRole.VALUES, cells, shape.heads, shape.value_size, types.values),
-            )
-            for shape in shapes
-        ]
+        self._layers = kv_buffers(backend, shapes, cells, types)
         self._states = [_State()] * sequences
         self._before = self._states
 
