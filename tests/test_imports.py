@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,11 @@ ABOVE_SIDE_ROOMS = {"runner", "server", "cli"}
 # The package's own face, and what only `ml.cpu` touches.
 FACE = {"__init__", "__main__"}
 HEAVY = {"numpy", "jinja2", "tokenizers", "sentencepiece", "llguidance", "torch", "PIL", "chaski._native"}
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def room(path: Path) -> str:
@@ -73,7 +79,7 @@ def types_only(tree: ast.Module) -> Iterator[ast.stmt]:
 def test_imports_go_down(path: Path) -> None:
     if room(path) in FACE:
         return
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     deferred = {name for node in types_only(tree) for name in imports(node)}
     for name in imports(tree):
         parts = name.split(".")
@@ -92,14 +98,14 @@ def test_the_rule_knows_every_room() -> None:
 
 
 def test_only_the_cpu_backend_touches_the_native_module() -> None:
-    users = [path for path in MODULES if "chaski._native" in imports(ast.parse(path.read_text()))]
+    users = [path for path in MODULES if "chaski._native" in imports(parsed(path))]
     assert {path.relative_to(PACKAGE).parts[:2] for path in users} == {("ml", "cpu")}
 
 
 def test_only_the_factory_imports_a_backend() -> None:
     for path in MODULES:
         own = path.relative_to(PACKAGE).parts[:2]
-        for name in imports(ast.parse(path.read_text())):
+        for name in imports(parsed(path)):
             for backend in ("cpu", "reference"):
                 if name.startswith(f"chaski.ml.{backend}") and own != ("ml", backend):
                     assert path == PACKAGE / "ml" / "__init__.py", f"{path} imports {name}"
@@ -108,7 +114,7 @@ def test_only_the_factory_imports_a_backend() -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_importing_does_no_work(path: Path) -> None:
     """Modules hold imports, definitions and constants; nothing runs but what makes those."""
-    for node in ast.parse(path.read_text()).body:
+    for node in parsed(path).body:
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         is_guard = isinstance(node, ast.If) and ast.unparse(node.test) in (
             "TYPE_CHECKING",
@@ -128,7 +134,7 @@ def test_importing_does_no_work(path: Path) -> None:
 
 def test_pillow_is_imported_when_an_image_is_opened() -> None:
     for path in MODULES:
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
         assert not [name for name in imports(ast.Module(top, [])) if name.startswith("PIL")], path
 
@@ -138,7 +144,7 @@ def test_light_modules_import_nothing_heavy(room_name: str) -> None:
     """At the top, that is: commands import what they need when they are called."""
     for path in MODULES:
         if path.relative_to(PACKAGE).parts[0] == room_name:
-            tree = ast.parse(path.read_text())
+            tree = parsed(path)
             top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
             for name in imports(ast.Module(top, [])):
                 assert not name.startswith(tuple(HEAVY)), f"{path} imports {name}"

@@ -153,7 +153,7 @@ def test_the_bits_depend_on_nothing_but_what_a_token_sees(
 
 
 def _compare(directory: Path, types: tuple[DType, DType], options: dict[str, Any]) -> None:
-    history, heads, kv_heads, size = 600, 8, 1, 64
+    history, heads, kv_heads, size = 600, 4, 1, 64
     q, k, v = (normal(history, h, size) for h in (heads, kv_heads, kv_heads))
     sinks = normal(heads)
     random = np.random.default_rng(2)

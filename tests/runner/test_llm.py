@@ -168,9 +168,9 @@ def test_what_was_shifted_does_not_change_later_answers(model: chaski.LLM) -> No
 def test_every_end_token_of_the_file_stops(model: chaski.LLM) -> None:
     assert model.tokenizer.eos_ids == {END, EOT}
     wild: dict[str, Any] = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "shift": False}
-    answers = [model.generate("ab", seed=seed, **wild) for seed in range(20)]
+    answers = [model.generate("ab", seed=seed, **wild) for seed in range(10)]
     stopped = [answer for answer in answers if answer.done_reason == "stop"]
-    assert len(stopped) > 5
+    assert len(stopped) > 2
     for answer in stopped:
         assert not {END, EOT} & {*answer.token_ids}
         assert answer.done.generated_tokens == len(answer.token_ids) + 1

@@ -269,7 +269,7 @@ def test_formats(format, text, expected):
     assert parsed(format, text) == wanted(text, expected)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(CASES), st.lists(st.integers(0, 400)))
 def test_any_split_gives_the_same(case, cuts):
     format, text, expected = case
@@ -314,7 +314,7 @@ FRAGMENTS = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(FORMATS)), st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.data())
 def test_noise(format, fragments, data):
     """Nothing raises, splits do not matter, and text without thinking and calls stays as it is."""

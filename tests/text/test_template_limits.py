@@ -91,10 +91,10 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_bomb(name):
     tracemalloc.start()
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(TemplateError):
         ChatTemplate(BOMBS[name], "", "", LIMITS).render([])
-    seconds, (_, peak) = time.monotonic() - start, tracemalloc.get_traced_memory()
+    seconds, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert seconds < 5
     assert peak < 100_000_000
