@@ -109,7 +109,8 @@ def bundled_models() -> list[str]:
 def bundled_model(name: str) -> Path | None:
     """The file of a model inside the package."""
     path = _BUNDLED / f"{name}.gguf"
-    return path if path.parent == _BUNDLED and path.is_file() else None
+    is_plain = path.name == f"{name}.gguf"
+    return path if is_plain and path.is_file() else None
 
 
 def read_model(store: Store, entry: Entry) -> StoredModel:

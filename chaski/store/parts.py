@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from chaski.store.durable import scratch
-
-__all__ = ["Part", "PartialFile", "plan_parts"]
+__all__ = ["Part", "PartialFile", "forget_parts", "plan_parts"]
 
 _MAX_PARTS = 100_000
 
@@ -43,6 +41,13 @@ def plan_parts(size: int, part_bytes: int) -> list[Part]:
     return [Part(number, begin, min(part_bytes, size - begin)) for number, begin in enumerate(begins)]
 
 
+def forget_parts(final: Path) -> None:
+    """Delete what notes there are of a blob's parts, also those that a killed process was just writing."""
+    for kind in ("-", "."):
+        for path in final.parent.glob(f"{final.name}-partial{kind}*"):
+            path.unlink(missing_ok=True)
+
+
 class PartialFile:
     """The file that a blob grows in. One download at a time holds it, see `lock`; parts are written at once.
 
@@ -51,6 +56,7 @@ class PartialFile:
     """
 
     def __init__(self, final: Path, size: int) -> None:
+        self._final = final
         self.path = final.with_name(f"{final.name}-partial")
         self.size = size
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -93,17 +99,16 @@ class PartialFile:
             view, offset = view[done:], offset + done
 
     def save(self, part: Part) -> None:
-        """Note durably how far a part is: first its bytes are on the disk, then the note."""
+        """Note durably how far a part is: first its bytes, then the note. By one thread a part."""
         os.fdatasync(self._descriptor)
         fields = {"N": part.number, "Offset": part.offset, "Size": part.size, "Completed": part.completed}
-        with scratch(self.path.parent) as aside:
-            aside.write_text(json.dumps(fields))
-            os.replace(aside, self._description(part.number))
+        aside = self.path.with_name(f"{self.path.name}.{part.number}")
+        aside.write_text(json.dumps(fields))
+        os.replace(aside, self.path.with_name(f"{self.path.name}-{part.number}"))
 
     def forget(self) -> None:
         """Delete the notes, when the file has become a blob."""
-        for path in self._descriptions():
-            path.unlink(missing_ok=True)
+        forget_parts(self._final)
 
     def discard(self) -> None:
         """Delete all of it."""
@@ -136,9 +141,6 @@ class PartialFile:
 
     def _descriptions(self) -> list[Path]:
         return list(self.path.parent.glob(f"{self.path.name}-*"))
-
-    def _description(self, number: int) -> Path:
-        return self.path.with_name(f"{self.path.name}-{number}")
 
 
 def _read(path: Path) -> Part:

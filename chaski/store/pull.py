@@ -9,6 +9,7 @@ from chaski.names import ModelName
 from chaski.store.download import Pace, download
 from chaski.store.http import Access
 from chaski.store.manifest import Layer, Manifest
+from chaski.store.parts import forget_parts
 from chaski.store.progress import Progress
 from chaski.store.registry import Registry
 from chaski.store.store import Store
@@ -48,6 +49,9 @@ def _pull_layer(registry: Registry, store: Store, layer: Layer, pace: Pace) -> I
         yield Progress(status, layer.digest, layer.size)
         for completed in download(registry, store.blobs, layer, pace):
             yield Progress(status, layer.digest, layer.size, completed)
+    else:
+        # Of a process that was killed when the blob had its name already.
+        forget_parts(store.blobs.path(layer.digest))
     yield Progress(status, layer.digest, layer.size, layer.size)
 
 

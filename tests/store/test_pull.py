@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -105,9 +107,9 @@ def test_fifty_random_cuts(store: Store, registry: FakeRegistry, seed: int) -> N
     assert_pulled(store, registry, data)
 
 
-def test_a_killed_pull_goes_on_where_it_was(store: Store, registry: FakeRegistry) -> None:
-    data = registry.put(LAYERS)
-    registry.faults.extend(stall_after(200_000) for _ in range(4))
+@contextmanager
+def pulling(store: Store, registry: FakeRegistry) -> Iterator[Iterator[int]]:
+    """A process that pulls, gives the bytes that it has, and is killed at the end of the block."""
     program = (
         "import sys\n"
         "from chaski.names import ModelName\n"
@@ -121,12 +123,55 @@ def test_a_killed_pull_goes_on_where_it_was(store: Store, registry: FakeRegistry
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
-            while int(process.stdout.readline()) < 800_000:
-                pass
+            yield map(int, process.stdout)
         finally:
             process.kill()
+
+
+def test_a_killed_pull_goes_on_where_it_was(store: Store, registry: FakeRegistry) -> None:
+    data = registry.put(LAYERS)
+    registry.faults.extend(stall_after(200_000) for _ in range(4))
+    with pulling(store, registry) as progress:
+        next(completed for completed in progress if completed >= 800_000)
     assert list(store.names()) == []
     assert list(store.blobs) == []
+    pulled(store, registry)
+    assert_pulled(store, registry, data)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_fifty_random_cuts_and_a_kill(store: Store, registry: FakeRegistry, seed: int) -> None:
+    chance = random.Random(seed)
+    data = registry.put(LAYERS)
+    cuts = [cut_after(chance.randrange(1, 20_000)) for _ in range(50)]
+    # The process never gets to the end: where its parts are not cut any more they stall.
+    registry.faults.extend([*cuts[:25], *(stall_after(chance.randrange(50_000)) for _ in range(8))])
+    with pulling(store, registry) as progress:
+        for _ in range(chance.randrange(5, 100)):
+            next(progress)
+    assert list(store.names()) == []
+    assert_valid(store)
+    unused = [fault for fault in registry.faults if fault in cuts]
+    registry.faults.clear()
+    registry.faults.extend([*unused, *cuts[25:]])
+    pulled(store, registry)
+    assert not registry.faults
+    assert_pulled(store, registry, data)
+
+
+def test_notes_of_a_process_that_was_killed_do_not_stay(store: Store, registry: FakeRegistry) -> None:
+    data = registry.put(LAYERS)
+    registry.faults.extend(stall_after(200_000) for _ in range(4))
+    events = pull(store, registry.name(), LOCAL, PACE)
+    next(event for event in events if (event.completed or 0) >= 800_000)
+    events.close()  # type: ignore[attr-defined]
+    (partial,) = store.blobs.folder.glob("*-partial")
+    # It was writing a note, and had published one blob without having deleted its notes.
+    partial.with_name(f"{partial.name}.2").write_text('{"N":2,')
+    template = Digest(hashlib.sha256(LAYERS["template"]).hexdigest())
+    store.blobs.add(LAYERS["template"])
+    note = store.blobs.folder / f"{template.file_name}-partial-0"
+    note.write_text('{"N":0,"Offset":0,"Size":13,"Completed":13}')
     pulled(store, registry)
     assert_pulled(store, registry, data)
 
