@@ -87,7 +87,7 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                       int64_t n, const Output& out, void* scratch) {
-    if (stream_few<kStreamTokens>(w, panel_begin, panel_end, x, n, out, scratch)) return;
+    if (stream_few(w, panel_begin, panel_end, x, n, out, scratch)) return;
     const Unpacker& u = unpacker_of(w.type);
     // 127 and 255 stand for all largest codes that dot4 treats alike.
     constexpr int kNarrow = 127, kWide = dot4_bias<255> == 0 ? kNarrow : 255;

@@ -1,7 +1,9 @@
-// Few tokens, quantized weights: codes are used as they are unpacked, in registers, at the speed of memory.
+// Few tokens, quantized weights: codes are used as they are unpacked, in registers, with kStreamTile tokens
+// at a time; further ones pass while the panel is still in the first-level cache.
 //
 // A panel is walked at ascending addresses, from its first byte to its last: then hardware prefetchers keep
-// up, and asking for memory ahead by instructions only costs time. So the sub-blocks that share lines of
+// up with one or two tokens, and asking for memory ahead by instructions only costs time. With more tokens
+// they fall behind, and the last ones of them ask for the next panel. The sub-blocks that share lines of
 // codes are summed together:
 //
 //   for each run of 32 * kShared elements, line of codes, part of its bits:   integer sum of its sub-block
@@ -14,30 +16,40 @@
 
 namespace chaski::CHASKI_ISA {
 
-// What all panels need of N tokens, made once, in scratch memory: numbers for each token and sub-block.
-template <class Format, int N>
+// What all panels need of the tokens, made once, in scratch memory: numbers for each token and sub-block.
+template <class Format>
 struct FewTokens {
     static constexpr int kBias = Format::kOffset - dot4_bias<Format::kMaxCode>;
     const int8_t* values;
     int64_t k;
     int64_t subs;
-    int32_t* starts;  // [N][subs]: -bias * sum of values, where the integer sum starts
-    float* scales;    // [N][subs]
-    float* sums;      // [N][subs]: -(scale * sum of values), which multiplies the min
+    int32_t* starts;  // [token][subs]: -bias * sum of values, where the integer sum starts
+    float* scales;    // [token][subs]
+    float* sums;      // [token][subs]: -(scale * sum of values), which multiplies the min
 
-    FewTokens(const Activations& x, int64_t width, void* scratch)
+    FewTokens(const Activations& x, int64_t width, int64_t n, void* scratch)
         : values(x.values),
           k(width),
           subs(width / Format::kSub),
           starts(static_cast<int32_t*>(scratch)),
-          scales(reinterpret_cast<float*>(starts + N * subs)),
-          sums(scales + N * subs) {
-        for (int64_t i = 0; i < N * subs; ++i) {
+          scales(reinterpret_cast<float*>(starts + n * subs)),
+          sums(scales + n * subs) {
+        for (int64_t i = 0; i < n * subs; ++i) {
             const int total = Format::kSub == 16 ? x.sums[i] : x.sums[2 * i] + x.sums[2 * i + 1];
             starts[i] = -kBias * total;
             scales[i] = x.scales[i * Format::kSub / 32];
             sums[i] = -(scales[i] * static_cast<float>(total));
         }
+    }
+
+    // From this token on.
+    FewTokens from(int64_t token) const {
+        FewTokens later = *this;
+        later.values += token * k;
+        later.starts += token * subs;
+        later.scales += token * subs;
+        later.sums += token * subs;
+        return later;
     }
 
     CHASKI_INLINE F32x16 scale(int n, int64_t sub) const { return splat(scales[n * subs + sub]); }
@@ -54,7 +66,7 @@ struct FewTokens {
 // Run number R of a block of 16 rows, whose first sub-block is number `sub` along k, into the sums of N
 // tokens.
 template <int R, class Format, int N>
-CHASKI_INLINE void add_run(Format block, const FewTokens<Format, N>& x, int64_t sub, F32x16 (&y)[N]) {
+CHASKI_INLINE void add_run(Format block, const FewTokens<Format>& x, int64_t sub, F32x16 (&y)[N]) {
     constexpr int kSub = Format::kSub, kShared = Format::kShared, kSubs = 32 * kShared / kSub;
     I32x16 isum[kSubs][N];
     unroll<kSubs * N>([&](auto i) __attribute__((always_inline)) {
@@ -79,40 +91,64 @@ CHASKI_INLINE void add_run(Format block, const FewTokens<Format, N>& x, int64_t 
     });
 }
 
+// One panel and N tokens, from number `first` of the batch on. What lies `ahead` bytes behind is fetched
+// meanwhile, if it is not 0.
 template <class Format, int N>
-static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, const Output& out,
-                   void* scratch) {
-    const FewTokens<Format, N> tokens(x, w.k, scratch);
-    for (int64_t panel = begin; panel < end; ++panel) {
-        Format block{{w.panels + panel * panel_bytes(w.type, w.k)}};
-        F32x16 y[N];
-        for (int n = 0; n < N; ++n) y[n] = splat(0.0f);
-        for (int64_t at = 0; at < w.k; at += Format::kElements, block.p += Format::kBytes) {
-            unroll<Format::kElements / (32 * Format::kShared)>([&](auto r) __attribute__((always_inline)) {
-                add_run<r.value>(block, tokens, at / Format::kSub, y);
-            });
+static void stream_panel(const Matrix& w, int64_t panel, const FewTokens<Format>& tokens, const Output& out,
+                         int64_t first, int64_t ahead) {
+    Format block{{w.panels + panel * panel_bytes(w.type, w.k)}};
+    F32x16 y[N];
+    for (int n = 0; n < N; ++n) y[n] = splat(0.0f);
+    for (int64_t at = 0; at < w.k; at += Format::kElements, block.p += Format::kBytes) {
+        for (int line = 0; ahead != 0 && line < Format::kBytes; line += 64) {
+            __builtin_prefetch(block.p + ahead + line, 0, 2);
         }
-        for (int n = 0; n < N; ++n) finish(y[n], out, n, kLanes * panel, rows_in_panel(w, panel));
+        unroll<Format::kElements / (32 * Format::kShared)>([&](auto r) __attribute__((always_inline)) {
+            add_run<r.value>(block, tokens, at / Format::kSub, y);
+        });
+    }
+    for (int n = 0; n < N; ++n) finish(y[n], out, first + n, kLanes * panel, rows_in_panel(w, panel));
+}
+
+// The same for a number of tokens that is known at run time.
+template <class Format, int N = kStreamTile>
+static void stream_panel(const Matrix& w, int64_t panel, const FewTokens<Format>& tokens, const Output& out,
+                         int64_t first, int64_t count, int64_t ahead) {
+    if constexpr (N > 1) {
+        if (count < N) return stream_panel<Format, N - 1>(w, panel, tokens, out, first, count, ahead);
+    }
+    stream_panel<Format, N>(w, panel, tokens, out, first, ahead);
+}
+
+template <class Format>
+static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, int64_t n,
+                   const Output& out, void* scratch) {
+    const FewTokens<Format> tokens(x, w.k, n, scratch);
+    const int64_t parts = (n + kStreamTile - 1) / kStreamTile;
+    for (int64_t panel = begin; panel < end; ++panel) {
+        for (int64_t part = 0; part < parts; ++part) {
+            const int64_t first = n * part / parts, count = n * (part + 1) / parts - first;
+            const bool fetches = n > 2 && part == parts - 1;
+            stream_panel<Format>(w, panel, tokens.from(first), out, first, count,
+                                 fetches ? panel_bytes(w.type, w.k) : 0);
+        }
     }
 }
 
 constexpr int64_t stream_scratch_bytes(int64_t k) { return 3 * sizeof(float) * kStreamTokens * (k / 16); }
 
-template <int N, class... Formats>
-static void stream_tokens(FormatList<Formats...>, const Matrix& w, int64_t begin, int64_t end,
-                          const Activations& x, const Output& out, void* scratch) {
-    ((w.type == Formats::kType ? stream<Formats, N>(w, begin, end, x, out, scratch) : void()), ...);
+template <class... Formats>
+static void stream_as(FormatList<Formats...>, const Matrix& w, int64_t begin, int64_t end,
+                      const Activations& x, int64_t n, const Output& out, void* scratch) {
+    ((w.type == Formats::kType ? stream<Formats>(w, begin, end, x, n, out, scratch) : void()), ...);
 }
 
 // Whether n tokens were few enough, and are done.
-template <int N>
 static bool stream_few(const Matrix& w, int64_t begin, int64_t end, const Activations& x, int64_t n,
                        const Output& out, void* scratch) {
-    if constexpr (N > 0) {
-        if (n < N) return stream_few<N - 1>(w, begin, end, x, n, out, scratch);
-        if (n == N) stream_tokens<N>(QuantizedFormats(), w, begin, end, x, out, scratch);
-    }
-    return n <= N;
+    if (n > kStreamTokens) return false;
+    if constexpr (kStreamTokens > 0) stream_as(QuantizedFormats(), w, begin, end, x, n, out, scratch);
+    return true;
 }
 
 }  // namespace chaski::CHASKI_ISA
