@@ -128,43 +128,4 @@ CHASKI_INLINE float max_lanes(F32x16 a) {
     return v[0];
 }
 
-// Lane i of vector j becomes lane j of vector i.
-CHASKI_INLINE void transpose(F32x16 (&rows)[16]) {
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-    // Pairs of floats, then of doubles, then of quarters: each step halves what is out of place.
-    __m512 a[16];
-    for (int i = 0; i < 16; i += 2) {
-        a[i] = _mm512_unpacklo_ps(rows[i].v, rows[i + 1].v);
-        a[i + 1] = _mm512_unpackhi_ps(rows[i].v, rows[i + 1].v);
-    }
-    __m512 b[16];  // b[4 g + c]: column c of each quarter, of rows 4 g to 4 g + 3
-    for (int g = 0; g < 4; ++g) {
-        for (int c = 0; c < 4; ++c) {
-            __m512d low = _mm512_castps_pd(a[4 * g + c / 2]);
-            __m512d high = _mm512_castps_pd(a[4 * g + 2 + c / 2]);
-            __m512d pair = c % 2 == 0 ? _mm512_unpacklo_pd(low, high) : _mm512_unpackhi_pd(low, high);
-            b[4 * g + c] = _mm512_castpd_ps(pair);
-        }
-    }
-    for (int c = 0; c < 4; ++c) {
-        __m512 even_low = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x88);
-        __m512 odd_low = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xdd);
-        __m512 even_high = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0x88);
-        __m512 odd_high = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0xdd);
-        rows[c].v = _mm512_shuffle_f32x4(even_low, even_high, 0x88);
-        rows[4 + c].v = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
-        rows[8 + c].v = _mm512_shuffle_f32x4(even_low, even_high, 0xdd);
-        rows[12 + c].v = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
-    }
-#else
-    float in[16][16];
-    float out[16][16];
-    for (int i = 0; i < 16; ++i) store_f32(in[i], rows[i]);
-    for (int i = 0; i < 16; ++i) {
-        for (int j = 0; j < 16; ++j) out[j][i] = in[i][j];
-    }
-    for (int i = 0; i < 16; ++i) rows[i] = load_f32(out[i]);
-#endif
-}
-
 }  // namespace chaski::CHASKI_ISA
