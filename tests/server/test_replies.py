@@ -22,6 +22,7 @@ from tests.server.shapes import SHAPES, faults
 from tests.server.test_openai_client import TEMPLATE, WEATHER
 from tests.tiny_llama import write_tiny_llama
 
+RECORDED = json.loads((Path(__file__).parent / "data/recorded.json").read_text())
 MESSAGES = [{"role": "user", "content": "x"}]
 TOOL = {"name": "weather", "input_schema": WEATHER["function"]["parameters"]}
 PIECES = (
@@ -48,7 +49,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def check(shape: str, value: Any) -> None:
+    """Against all that the reference may say, and against what its documentation shows that it said."""
     assert list(faults(shape, value)) == []
+    for recorded in RECORDED.get(shape, ()):
+        found = [fault for fault in faults(recorded["fields"], value) if not fault.endswith("is too much")]
+        assert found == [], recorded["source"]
+        shown = [name.strip("?") for name in recorded["fields"]]
+        names = [name for name in shown if name not in recorded.get("unordered", ())]
+        assert [name for name in value if name in names] == [name for name in names if name in value]
 
 
 def events_of(reply: Reply) -> list[tuple[str, Any]]:
@@ -90,6 +98,10 @@ def test_the_order_of_a_native_chat(server: Running) -> None:
         message = line["message"]
         kinds += [name for name in ("thinking", "content", "tool_calls") if message.get(name)]
     assert re.fullmatch("(thinking )+(content )+(tool_calls )+", " ".join(kinds) + " ")
+
+
+def test_what_is_recorded_is_compared() -> None:
+    assert RECORDED.keys() - {"about"} <= SHAPES.keys()
 
 
 def test_models(server: Running) -> None:
