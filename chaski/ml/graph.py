@@ -95,7 +95,7 @@ class Weight:
 
     `shape` is (rows, columns) for matrices: `linear` maps `columns` inputs to `rows` outputs.
     `plain` matrices are kept as rows of float32, for operations other than matrix products.
-    `stored` is the shape that the file has for it, where that is another one with the same elements in order.
+    `stored` is the shape that files may have for it instead, with the same elements in order.
     `host` weights stay readable from Python (`array`, float32) and are not given to the backend.
     `handle` is the backend's own form of the data.
     """

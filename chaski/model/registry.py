@@ -27,6 +27,7 @@ ARCHITECTURES = {
     "mllama": "mllama.text",
     "nomic-bert": "nomicbert",
     "qwen2": "qwen2",
+    "qwen2moe": "qwen2moe",
     "qwen3": "qwen3",
     "qwen3moe": "qwen3moe",
 }

@@ -72,7 +72,7 @@ def _match(model: Model, file: GGUFFile, tensors: dict[str, TensorInfo]) -> list
 def _checked(info: TensorInfo, weight: Weight) -> TensorInfo:
     """The tensor in the shape of the weight."""
     wanted = weight.stored or weight.shape
-    if info.shape != wanted:
+    if info.shape not in (wanted, weight.shape):
         raise ModelError(
             f"{info.path}: tensor {info.name} has shape {info.shape}, but the metadata asks for {wanted}"
         )

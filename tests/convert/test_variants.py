@@ -52,6 +52,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}},
         "YaRN with 'truncate' True cannot be converted",
     ),
+    "shares that add up": ("qwen2moe", {"norm_topk_prob": True}, "'norm_topk_prob' is True; only False"),
+    "layers without experts": ("qwen2moe", {"mlp_only_layers": [0]}, r"'mlp_only_layers' is \[0\]"),
     "layers without positions": (
         "llama4",
         {"no_rope_layers": [1, 0, 1, 0, 1]},

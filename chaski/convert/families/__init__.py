@@ -25,6 +25,7 @@ ARCHITECTURES = {
     "MllamaForConditionalGeneration": "mllama",
     "NomicBertModel": "nomicbert",
     "Qwen2ForCausalLM": "qwen2",
+    "Qwen2MoeForCausalLM": "qwen2moe",
     "Qwen3ForCausalLM": "qwen3",
     "Qwen3MoeForCausalLM": "qwen3moe",
 }

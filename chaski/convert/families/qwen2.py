@@ -15,16 +15,17 @@ def metadata(config: Config) -> Metadata:
     return common_metadata(config)
 
 
-def layer(config: Config) -> Iterator[Row]:
+def biased_attention(config: Config) -> Iterator[Row]:
+    """Attention, and the norms before it and behind it."""
     yield norm(config, "attn_norm", "input_layernorm")
     yield from attention(config, biases="qkv")
     yield norm(config, "ffn_norm", "post_attention_layernorm")
-    yield from feed_forward(config, config.get("intermediate_size", int))
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from embeddings(config, names)
-    yield from in_layers(config, layer(config))
+    rows = [*biased_attention(config), *feed_forward(config, config.get("intermediate_size", int))]
+    yield from in_layers(config, rows)
 
 
 FAMILY = Family("qwen2", metadata, tensors)

@@ -1,7 +1,7 @@
 """Building blocks of models. They declare weights and record operations; they do not compute."""
 
 from chaski.ml.nn.attention import attention
-from chaski.ml.nn.experts import Experts, Routing, SharedExpert
+from chaski.ml.nn.experts import Experts, GatedSharedExpert, MixedFeedForward, Routing, SharedExpert
 from chaski.ml.nn.layers import Embedding, LayerNorm, Linear, PatchEmbedding, RMSNorm, SwiGLU
 from chaski.ml.nn.module import Module
 from chaski.ml.nn.rope import RopeFactors
@@ -9,8 +9,10 @@ from chaski.ml.nn.rope import RopeFactors
 __all__ = [
     "Embedding",
     "Experts",
+    "GatedSharedExpert",
     "LayerNorm",
     "Linear",
+    "MixedFeedForward",
     "Module",
     "PatchEmbedding",
     "RMSNorm",

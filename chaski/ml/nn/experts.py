@@ -11,7 +11,7 @@ from chaski.ml.graph import Tensor, Weight
 from chaski.ml.nn.layers import Linear
 from chaski.ml.nn.module import Module
 
-__all__ = ["Experts", "Routing", "SharedExpert"]
+__all__ = ["Experts", "GatedSharedExpert", "MixedFeedForward", "Routing", "SharedExpert"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +100,38 @@ class SharedExpert(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.ffn_down_shexp(ops.swiglu(self.ffn_gate_shexp(x), self.ffn_up_shexp(x)))
+
+
+class MixedFeedForward(Module):
+    """What the experts of a token make of it, and what the one for all makes of it."""
+
+    inline = True
+
+    def __init__(self, experts: Experts, shared: SharedExpert) -> None:
+        self.experts = experts
+        self.shared = shared
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.experts(x) + self.shared(x)
+
+
+class GatedSharedExpert(SharedExpert):
+    """The same behind a gate: what it makes of a token counts as the sigmoid of that token's logit says."""
+
+    def __init__(self, size: int, hidden: int) -> None:
+        super().__init__(size, hidden)
+        self.ffn_gate_inp_shexp = _Logit(size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        routes = route(self.ffn_gate_inp_shexp(x), 1, Gating.SIGMOID)  # to the only one there is
+        return ops.times(super().__call__(x), ops.columns(routes.reshape(2), 1, 1))
+
+
+class _Logit(Module):
+    """One number for each token (n, 1)."""
+
+    def __init__(self, size: int) -> None:
+        self.weight = Weight((1, size), stored=(size,))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight)

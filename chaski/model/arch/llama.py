@@ -9,12 +9,14 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
-from chaski.ml.nn import Linear, Module, RMSNorm, RopeFactors, SwiGLU, attention
+from chaski.ml.nn import Linear, MixedFeedForward, Module, RMSNorm, RopeFactors, SwiGLU, attention
 from chaski.model.config import DecoderConfig, refuse
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import read_vision
+
+FeedForward = SwiGLU | MixedFeedForward
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,11 @@ class Attention(Module):
 
 
 class Layer(Module):
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, ffn: FeedForward) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         self.attn = Attention(config)
         self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.ffn = SwiGLU(config.hidden_size, config.ffn_size)
+        self.ffn = ffn
 
     def __call__(self, x: Tensor, turns: Turns, cache: LayerCache, outputs: Tensor | None) -> Tensor:
         h = self.attn(self.attn_norm(x), turns, cache)
@@ -65,12 +67,16 @@ class Model(Decoder):
     vision: MultimodalProcessor | None = None
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
-        refuse(file, f"{file.architecture}.expert_count", allowed=0, what="experts (mixture of experts)")
         config = DecoderConfig.read(file)
         super().__init__(config)
-        self.blk = [Layer(config) for _ in range(config.num_layers)]
+        self.blk = [Layer(config, self.ffn(file)) for _ in range(config.num_layers)]
         self.rope_freqs = RopeFactors(config.rope.dims)
         self.vision = self.eyes(file, projector)
+
+    def ffn(self, file: GGUFFile) -> FeedForward:
+        """The feed-forward block of a layer."""
+        refuse(file, f"{file.architecture}.expert_count", allowed=0, what="experts (mixture of experts)")
+        return SwiGLU(self.config.hidden_size, self.config.ffn_size)
 
     def eyes(self, file: GGUFFile, projector: GGUFFile | None) -> MultimodalProcessor | None:
         """Its encoder of images, if it has one."""

@@ -12,7 +12,17 @@ from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Reach
 from chaski.ml import ops
 from chaski.ml.expert_ops import Gating
 from chaski.ml.graph import Rope, Tensor
-from chaski.ml.nn import Experts, Linear, Module, RMSNorm, RopeFactors, SharedExpert, SwiGLU, attention
+from chaski.ml.nn import (
+    Experts,
+    Linear,
+    MixedFeedForward,
+    Module,
+    RMSNorm,
+    RopeFactors,
+    SharedExpert,
+    SwiGLU,
+    attention,
+)
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_routing
@@ -48,19 +58,6 @@ class Attention(Module):
             if self._has_norms:
                 q, k = ops.rms_norm(q, None, c.eps), ops.rms_norm(k, None, c.eps)
         return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
-
-
-class MixedFeedForward(Module):
-    """What an expert makes of a token, and what the one for all makes of it."""
-
-    inline = True
-
-    def __init__(self, experts: Experts, shared: SharedExpert) -> None:
-        self.experts = experts
-        self.shared = shared
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.experts(x) + self.shared(x)
 
 
 class Layer(Module):

@@ -69,7 +69,9 @@ class Model(Decoder):
         self.token_embd = Embedding(config.vocab_size, config.hidden_size)
         crossing = {int(index) for index in file.get("mllama.attention.cross_attention_layers", list[int])}
         self.blk: list[llama.Layer | CrossLayer] = [
-            CrossLayer(config) if index in crossing else llama.Layer(config)
+            CrossLayer(config)
+            if index in crossing
+            else llama.Layer(config, SwiGLU(config.hidden_size, config.ffn_size))
             for index in range(config.num_layers)
         ]
         self.rope_freqs = RopeFactors(config.rope.dims)
