@@ -36,28 +36,44 @@ _NUM_BATCH = 512
 @click.argument("model", shell_complete=model_names)
 @text_options
 @click.option("--tensors", is_flag=True, help="List every tensor with its type and shape.")
+@click.option("--memory", is_flag=True, help="Show what it would take to run it.")
 @click.option(
-    "--memory",
+    "--context",
     type=click.IntRange(min=1),
-    nargs=2,
-    metavar="CONTEXT PARALLEL",
-    help="Show what it would take to run PARALLEL sequences of CONTEXT tokens.",
+    metavar="N",
+    help="With --memory: tokens of a sequence.  [default: as it is loaded]",
+)
+@click.option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --memory: sequences at the same time.  [default: OLLAMA_NUM_PARALLEL, else 1]",
 )
 @click.option("--verbose", is_flag=True, help="List the metadata and the tensors.")
 @click.help_option("-h", "--help")
-def command(model: str, tensors: bool, memory: tuple[int, int] | None, verbose: bool, **texts: bool) -> None:
+def command(
+    model: str,
+    tensors: bool,
+    memory: bool,
+    context: int | None,
+    parallel: int | None,
+    verbose: bool,
+    **texts: bool,
+) -> None:
     """Show the architecture, sizes and types of MODEL, a name or a path to a GGUF file."""
     from chaski.formats.gguf import open_gguf
     from chaski.server.catalog import Facts
     from chaski.store.model import find_model
 
+    if not memory and (context or parallel):
+        raise click.UsageError("--context and --parallel go with --memory")
     found = find_model(model)
     file = open_gguf(found.path)
     if (text := chosen_text(found, file, texts)) is not None:
         click.echo(text)
         return
-    if memory is not None:
-        click.echo(section("Memory", _memory(found, *memory)))
+    if memory:
+        click.echo(section("Memory", _memory(found, context, parallel)))
         return
     parts = [
         section("Model", [*_overview(file), ("engine", _engine(file, found))]),
@@ -76,7 +92,7 @@ def command(model: str, tensors: bool, memory: tuple[int, int] | None, verbose: 
     click.echo("\n".join(filter(None, parts)))
 
 
-def _memory(found: StoredModel, context: int, parallel: int) -> Iterator[tuple[str, ...]]:
+def _memory(found: StoredModel, asked: int | None, parallel: int | None) -> Iterator[tuple[str, ...]]:
     """What loading the model would take, part by part. Nothing of that is taken for it."""
     from chaski.env import Environment
     from chaski.kvcache import CacheSize
@@ -84,13 +100,21 @@ def _memory(found: StoredModel, context: int, parallel: int) -> Iterator[tuple[s
     from chaski.model.registry import build_model
     from chaski.runner.files import open_files
     from chaski.runner.reserve import Reservation, kv_types
+    from chaski.runner.sizes import context_size
+    from chaski.runner.stored import Defaults
 
+    environment = Environment.read()
     file, projector = open_files(found)
     backend = open_backend("cpu", BackendOptions())
-    types = kv_types(Environment.read().kv_type, backend, file)
+    types = kv_types(environment.kv_type, backend, file)
+    trained = file.get(f"{file.architecture}.context_length", int)
+    usual = Defaults.of(found).loading.get("num_ctx", environment.context)
+    context = context_size(found.path, trained, asked, usual)
+    parallel = parallel or environment.parallel or 1
     size = CacheSize(parallel, context, min(_NUM_BATCH, parallel * context))
     needs = Reservation(build_model(file, projector), file, backend, size, types, projector).needs
     backend.close()
+    yield "sequences", "", "", f"{parallel} of {context} tokens"
     yield "", "layers", "cells", "memory"
     yield "weights", "", "", size_in_bytes(needs.weights)
     for kind in needs.caches:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -30,14 +30,16 @@ def test_every_command_is_listed_and_has_help() -> None:
 
 
 def test_help_is_quick() -> None:
-    best = min(_seconds_of_help() for _ in range(3))
-    assert best < 0.5  # 0.1 s alone on a machine; tests share theirs
+    # 0.1 s of processor time; who else uses the machine does not count, but slows it down.
+    assert min(_seconds_of_help() for _ in range(3)) < 0.3
 
 
 def _seconds_of_help() -> float:
-    started = time.perf_counter()
+    """Of the processor, in the process that shows the help."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert "Usage: chaski" in chaski_process("--help").stdout
-    return time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_help_needs_nothing_heavy() -> None:

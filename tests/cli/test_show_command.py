@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+import chaski
 from chaski.cli.main import chaski_command
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
@@ -115,9 +116,10 @@ def test_faults_of_a_file(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_a_context(tiny_llama: Path) -> None:
-    lines = show(str(tiny_llama), "--memory", "256", "4").output.splitlines()
+    lines = show(str(tiny_llama), "--memory", "--context", "256", "--parallel", "4").output.splitlines()
     rows = [[cell for cell in line.split("  ") if cell] for line in lines if line]
     assert rows[0] == ["Memory"]
+    assert [cell.strip() for cell in rows.pop(1)] == ["sequences", "4 of 256 tokens"]
     assert [cell.strip() for cell in rows[1]] == ["layers", "cells", "memory"]
     names = [row[0] for row in rows[2:]]
     assert names == ["weights", "cache, all tokens", "plans", "all", "available"]
@@ -127,8 +129,21 @@ def test_the_memory_of_a_context(tiny_llama: Path) -> None:
 
 
 def test_memory_that_nobody_has(tiny_llama: Path) -> None:
-    result = show(str(tiny_llama), "--memory", str(2**29), "1")
+    result = show(str(tiny_llama), "--memory", "--context", str(2**29))
     assert result.exit_code == 0
     assert "plans" in result.output
     assert "unknown" in result.output
-    assert show(str(tiny_llama), "--memory", "0", "1").exit_code == 2
+    assert show(str(tiny_llama), "--memory", "--context", "0").exit_code == 2
+
+
+def test_the_memory_of_a_model_as_it_is_loaded(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sequences() -> str:
+        line = show(str(tiny_llama), "--memory").output.splitlines()[1]
+        return line.strip().removeprefix("sequences").strip()
+
+    with chaski.load(tiny_llama) as model:
+        assert sequences() == f"1 of {model.context} tokens"
+    monkeypatch.setenv("OLLAMA_CONTEXT_LENGTH", "128")
+    monkeypatch.setenv("OLLAMA_NUM_PARALLEL", "3")
+    assert sequences() == "3 of 128 tokens"
+    assert show(str(tiny_llama), "--context", "128").exit_code == 2

@@ -71,10 +71,10 @@ def test_the_list_is_quick_and_light(root: Path) -> None:
     for number in range(20):
         put_by_hand(root, f"{LIBRARY}/model/{number}", {"model": b"weights"})
     program = (
-        "import sys, time\nbegin = time.perf_counter()\n"
+        "import sys, time\n"
         "from chaski.cli.main import chaski_command\n"
         "chaski_command(['list'], standalone_mode=False)\n"
-        "print(*sys.modules, time.perf_counter() - begin, file=sys.stderr)\n"
+        "print(*sys.modules, time.process_time(), file=sys.stderr)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True

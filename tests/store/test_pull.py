@@ -179,12 +179,12 @@ def test_notes_of_a_process_that_was_killed_do_not_stay(store: Store, registry: 
 def test_a_stopped_pull_fetches_only_what_is_missing(store: Store, registry: FakeRegistry) -> None:
     data = registry.put(LAYERS)
     registry.faults.extend(stall_after(200_000) for _ in range(4))
-    patient = Access(insecure=True, private_hosts=frozenset({"127.0.0.1"}), stall_seconds=1.0)
+    patient = Access(insecure=True, private_hosts=frozenset({"127.0.0.1"}), stall_seconds=60.0)
     events = pull(store, registry.name(), patient, PACE)
     next(event for event in events if (event.completed or 0) >= 800_000)
     before = time.monotonic()
     events.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - before < 0.8
+    assert time.monotonic() - before < 8, "it waits for the silent server"
     assert list(store.blobs) == []
     registry.requests.clear()
     pulled(store, registry)
