@@ -111,6 +111,17 @@ def test_sequences_with_images_are_as_alone(whole: Path) -> None:
     assert again.evaluated_tokens == 1
 
 
+def test_full_contexts_with_images_beside_each_other(whole: Path) -> None:
+    """What is forgotten, and the keys that move, do not depend on others."""
+    long: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 70, "num_keep": 2}
+    prompts = [(text, [png(each) for each in pictures]) for text, pictures in TEXTS.values()]
+    with chaski.load(whole, context=64, parallel=1, prompt_cache=False) as model:
+        answers = [model.generate(text, images, **long) for text, images in prompts]
+    assert all(answer.shifted_tokens for answer in answers)
+    with chaski.load(whole, context=64, parallel=3, num_batch=24) as model:
+        assert answers_at_once(model, prompts, **long) == [said(answer) for answer in answers]
+
+
 def changed(source: Path, target: Path, metadata: dict[str, Any], names: dict[str, str]) -> Path:
     """The same projector with other metadata, and other names for some parts of names."""
     with open_gguf(source) as file:

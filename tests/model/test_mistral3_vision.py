@@ -110,6 +110,17 @@ def test_logits_do_not_depend_on_other_sequences_and_on_the_cache(path: Path) ->
         assert again.evaluated_tokens == 1
 
 
+def test_full_contexts_with_images_beside_each_other() -> None:
+    """What is forgotten, and the keys that move, do not depend on others."""
+    options: Any = {"num_predict": 60, "temperature": 0, "logprobs": True, "num_keep": 2, "seed": 1}
+    prompts = [(text(prompt), images(prompt)) for prompt in ("odd", "tiny", "text")]
+    with chaski.load(FILE, context=96, parallel=1, prompt_cache=False) as model:
+        answers = [model.generate(*prompt, **options) for prompt in prompts]
+    assert any(answer.shifted_tokens for answer in answers)
+    with chaski.load(FILE, context=96, parallel=3, num_batch=50) as model:
+        assert answers_at_once(model, prompts, **options) == [said(answer) for answer in answers]
+
+
 def test_text_does_not_depend_on_the_eyes(tmp_path: Path) -> None:
     blind = write_text_part(FILE, tmp_path / "text.gguf")
     np.testing.assert_array_equal(logits(blind, "text"), logits(FILE, "text"))

@@ -12,6 +12,7 @@ import chaski
 from chaski.errors import OptionError, UnsupportedError
 from chaski.runner.images import ImageRun, entries, moved_down, rows_in, whole
 from chaski.runner.layout import Prompt, lay_out, with_placeholders
+from tests.seeing import answers_at_once, said
 from tests.tiny_vision import DATA, image
 
 GEMMA = DATA / "gemma3.gguf"
@@ -64,15 +65,8 @@ def test_a_repeated_image_is_neither_encoded_nor_computed_again() -> None:
 
 def test_sequences_with_images_in_one_batch_are_as_alone(model: chaski.LLM) -> None:
     prompts = [("a [img-0] b", (0,)), ("[img-1][img-0]the load", (3, 4)), ("only text here", ())]
-    streams = [model.stream(prompt, images(*numbers), **GREEDY) for prompt, numbers in prompts]
-    events: list[list[Any]] = [[next(stream)] for stream in streams]  # all of them run now
-    for stream, of_stream in zip(streams, events, strict=True):
-        of_stream += stream
-    for (prompt, numbers), of_stream in zip(prompts, events, strict=True):
-        alone = fresh(prompt, *numbers)
-        pieces = of_stream[:-1]
-        assert tuple(token for piece in pieces for token in piece.token_ids) == alone.token_ids
-        assert tuple(entry for piece in pieces for entry in piece.logprobs) == alone.logprobs
+    together = answers_at_once(model, [(prompt, images(*numbers)) for prompt, numbers in prompts], **GREEDY)
+    assert together == [said(fresh(prompt, *numbers)) for prompt, numbers in prompts]
 
 
 def test_what_is_not_placed_comes_in_front(model: chaski.LLM) -> None:
@@ -143,6 +137,17 @@ def test_a_full_context_forgets_whole_images() -> None:
         (left,) = sequence.images
         assert entries(left) == sequence.tokens[left.positions.start : left.positions.stop]
         assert sequence.groups == (left.positions,)
+
+
+def test_full_contexts_with_images_beside_each_other() -> None:
+    """What is forgotten, and the keys that move, do not depend on others."""
+    long = {**GREEDY, "num_predict": 40, "num_keep": 1}
+    prompts = [("[img-0]the[img-1]load", images(0, 1)), ("a [img-0] b", images(2)), ("only text", [])]
+    with chaski.load(GEMMA, context=40, prompt_cache=False) as model:
+        answers = [model.generate(*prompt, **long) for prompt in prompts]
+    assert all(answer.shifted_tokens for answer in answers)
+    with chaski.load(GEMMA, context=40, parallel=3, num_batch=24) as model:
+        assert answers_at_once(model, prompts, **long) == [said(answer) for answer in answers]
 
 
 def test_a_sequence_that_is_left_holds_no_slot(model: chaski.LLM) -> None:
