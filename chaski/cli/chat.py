@@ -10,7 +10,7 @@ import click
 
 from chaski.cli.history import line_editing
 from chaski.cli.layout import section
-from chaski.cli.session import Session
+from chaski.cli.session import Session, read_think
 from chaski.errors import ChaskiError, OptionError
 
 __all__ = ["chat"]
@@ -22,6 +22,7 @@ Available commands:
   /set system TEXT                set the system message
   /set history | nohistory        remember the conversation, or answer each message alone
   /set format json | noformat     answer in JSON, or in text
+  /set think [LEVEL] | nothink    let the model think, or not: low, medium, high, max
   /set verbose | quiet            print counts and rates after each answer, or do not
   /show info | license | modelfile | parameters | system | template
   /load MODEL                     go on with another model, and a new conversation
@@ -98,11 +99,16 @@ def _set(session: Session, argument: str) -> None:
             session.options["format"] = "json"
         case "noformat":
             session.options.pop("format", None)
+        case "think":
+            session.choose_thinking(read_think(value.strip() or "true"))
+        case "nothink":
+            session.choose_thinking(False)
         case "verbose" | "quiet":
             session.is_verbose = what == "verbose"
         case _:
             raise OptionError(
-                "/set knows parameter, system, history, nohistory, format json, noformat, verbose, quiet"
+                "/set knows parameter, system, history, nohistory, format json, noformat, think, nothink, "
+                "verbose, quiet"
             )
 
 

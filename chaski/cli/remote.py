@@ -15,6 +15,7 @@ from chaski.errors import ChaskiError, ModelNotFoundError
 if TYPE_CHECKING:
     from chaski.runner.events import Done, Event
     from chaski.runner.stored import Defaults
+    from chaski.text.parsers import Thinking
 
 __all__ = ["Remote", "RemoteModel", "running_server"]
 
@@ -117,24 +118,28 @@ class RemoteModel:
 
     def stream(
         self, prompt: str, images: Sequence[bytes] = (), **options: Any
-    ) -> Generator[Event, None, None]:
+    ) -> Generator[Event | Thinking, None, None]:
         """Continue a prompt as it is, behind the files of images."""
         asked = {"prompt": prompt, "raw": True, "images": [_base64(image) for image in images]}
         return self._events("/api/generate", asked, options)
 
     def stream_chat(
-        self, messages: Sequence[Mapping[str, Any]], **options: Any
-    ) -> Generator[Event, None, None]:
-        """Answer a conversation, whose messages may have `images`, as files."""
+        self, messages: Sequence[Mapping[str, Any]], think: bool | str | None = None, **options: Any
+    ) -> Generator[Event | Thinking, None, None]:
+        """Answer a conversation, whose messages may have `images`, as files. think: None is usual."""
         turns = [
             {**turn, "images": [_base64(image) for image in turn.get("images", ())]} for turn in messages
         ]
-        return self._events("/api/chat", {"messages": turns}, options)
+        asked: dict[str, Any] = {"messages": turns}
+        if think is not None:
+            asked["think"] = think
+        return self._events("/api/chat", asked, options)
 
     def _events(
         self, path: str, asked: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> Generator[Event, None, None]:
+    ) -> Generator[Event | Thinking, None, None]:
         from chaski.runner.events import Text
+        from chaski.text.parsers import Thinking
 
         given = dict(options)
         truncate = given.pop("truncate", False)
@@ -142,10 +147,9 @@ class RemoteModel:
         with closing(self._remote.lines(path, body)) as lines:
             for line in lines:
                 message = line.get("message") or {}
-                text = (message.get("thinking") or "") + (
-                    message.get("content") or line.get("response") or ""
-                )
-                if text:
+                if thinking := message.get("thinking"):
+                    yield Thinking(thinking)
+                if text := message.get("content") or line.get("response"):
                     yield Text(text)
                 if line.get("done"):
                     yield _done(line)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chaski.cli.completion import model_names
-from chaski.cli.session import Session
+from chaski.cli.session import Session, read_think
 
 if TYPE_CHECKING:
     from chaski.cli.remote import RemoteModel
@@ -20,7 +20,16 @@ _PATHS = (".", "/", "~")
 _INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 
 
-@click.command("run", short_help="Answer a prompt, or chat.")
+class _Command(click.Command):
+    """`--think` alone means yes: its value stands behind = only, so that a prompt may follow."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        options = ["--think=true" if word == "--think" else word for word in args[:end]]
+        return super().parse_args(ctx, options + args[end:])
+
+
+@click.command("run", cls=_Command, short_help="Answer a prompt, or chat.")
 @click.argument("model", shell_complete=model_names)
 @click.argument("prompt", nargs=-1)
 @click.option("--system", metavar="TEXT", help="System message at the beginning of the conversation.")
@@ -42,6 +51,12 @@ _INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
     "--engine", metavar="NAME", help="native or llama.cpp.  [default: whoever has the architecture]"
 )
 @click.option("--verbose", is_flag=True, help="Print counts and rates after each answer, on stderr.")
+@click.option(
+    "--think",
+    metavar="LEVEL",
+    help="Let a model of a server think: true, false, low, medium, high or max.",
+)
+@click.option("--hidethinking", is_flag=True, help="Do not print what the model thinks.")
 @click.option("--insecure", is_flag=True, help="Allow http:// when the model must be pulled.")
 @click.option("--nohistory", is_flag=True, help="Do not keep the lines that are typed in a chat.")
 @click.help_option("-h", "--help")
@@ -56,6 +71,8 @@ def command(
     backend: str,
     engine: str | None,
     verbose: bool,
+    think: str | None,
+    hidethinking: bool,
     insecure: bool,
     nohistory: bool,
     **options: object,
@@ -82,8 +99,11 @@ def command(
         return open_model(name, threads=threads, context=context, backend=backend, engine=engine, draft=draft)
 
     session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
+    session.hides_thinking = hidethinking
     session.keeps_lines = not (nohistory or Environment.read().no_history)
     try:
+        if think is not None:
+            session.choose_thinking(read_think(think))
         _talk(session, text)
     finally:
         session.model.close()

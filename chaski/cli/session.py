@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,16 +12,18 @@ import click
 
 from chaski.cli.image_paths import find_images
 from chaski.cli.layout import duration
+from chaski.errors import OptionError
 
 if TYPE_CHECKING:
     from chaski.cli.local import WorkerModel
     from chaski.cli.remote import RemoteModel
-    from chaski.runner.events import Done
-    from chaski.runner.llm import LLM, EventStream
+    from chaski.runner.events import Done, Event
+    from chaski.runner.llm import LLM
+    from chaski.text.parsers import Thinking
 
     Model: TypeAlias = LLM | WorkerModel | RemoteModel
 
-__all__ = ["Session", "report"]
+__all__ = ["Session", "read_think", "report"]
 
 
 @dataclass(slots=True)
@@ -31,6 +33,8 @@ class Session:
     name, open  what the user calls the model, and how to get another one
     is_raw      prompts go to the model as they are, without a template
     keeps_lines what is typed is remembered for later chats
+    think       whether a model of a server thinks, or how much; None for what is usual
+    hides_thinking  what it thinks is not printed
     history     the turns so far
     """
 
@@ -41,6 +45,8 @@ class Session:
     is_verbose: bool = False
     keeps_history: bool = True
     keeps_lines: bool = False
+    think: bool | str | None = None
+    hides_thinking: bool = False
     name: str = ""
     open: Callable[[str], Model] | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -77,25 +83,18 @@ class Session:
         Images whose paths are in the prompt are shown to a model that sees. The turn, or what there is of it,
         becomes part of the history. Raises ImageError for a file that is no image.
         """
-        from chaski.runner.events import Text
-
         asked = self._with_images(prompt)
-        events = self._events(asked)
-        said: list[str] = []
+        output = _Output(self.hides_thinking)
         done = None
         try:
-            with closing(events):
+            with closing(self._events(asked)) as events:
                 for event in events:
-                    if isinstance(event, Text):
-                        said.append(event.text)
-                        click.echo(event.text, nl=False)
-                    else:
-                        done = event
+                    done = output.show(event)
         except KeyboardInterrupt:
             pass
         click.echo()
         if self.keeps_history:
-            self.history += [asked, _message("assistant", "".join(said))]
+            self.history += [asked, _message("assistant", "".join(output.said))]
         if done is not None and done.dropped_tokens:
             click.echo(f"The context is full: {done.dropped_tokens} tokens were left out.", err=True)
         if done is not None and self.is_verbose:
@@ -121,13 +120,52 @@ class Session:
             click.echo(f"Added image '{path}'", err=True)
         return _message("user", found.text) | ({"images": images} if images else {})
 
-    def _events(self, asked: dict[str, Any]) -> EventStream:
+    def choose_thinking(self, think: bool | str) -> None:
+        """Raises OptionError for a model without a server: what it thinks is part of its text."""
+        from chaski.cli.remote import RemoteModel
+
+        if not isinstance(self.model, RemoteModel):
+            raise OptionError("whether a model thinks is chosen through a server; start one: chaski serve")
+        self.think = think
+
+    def _events(self, asked: dict[str, Any]) -> Generator[Event | Thinking, None, None]:
         if self.is_raw:
             return self.model.stream(asked["content"], asked.get("images", ()), **self.options)
         system = [_message("system", self.system)] if self.system else []
         # Old turns may be left out; a first message that does not fit is refused.
         options = {"truncate": bool(self.history), **self.options}
+        if self.think is not None:
+            options["think"] = self.think
         return self.model.stream_chat([*system, *self.history, asked], **options)
+
+
+class _Output:
+    """Prints an answer as it comes, what is thought between two lines that say so."""
+
+    def __init__(self, hides_thinking: bool) -> None:
+        self.said: list[str] = []
+        self._hides_thinking = hides_thinking
+        self._is_thinking = False
+
+    def show(self, event: Event | Thinking) -> Done | None:
+        """Print an event; the last one is given back."""
+        from chaski.runner.events import Text
+        from chaski.text.parsers import Thinking
+
+        if isinstance(event, Thinking):
+            if not self._hides_thinking:
+                click.echo("" if self._is_thinking else "Thinking...\n", nl=False)
+                click.echo(event.text, nl=False)
+                self._is_thinking = True
+            return None
+        if self._is_thinking:
+            click.echo("\n...done thinking.\n")
+            self._is_thinking = False
+        if isinstance(event, Text):
+            self.said.append(event.text)
+            click.echo(event.text, nl=False)
+            return None
+        return event
 
 
 def _save_here(source: str, name: str, settings: dict[str, Any]) -> None:
@@ -141,6 +179,15 @@ def _save_here(source: str, name: str, settings: dict[str, Any]) -> None:
     recipe = Recipe(sources=[found.name or found.path], **settings)
     for _ in create(Store.default(), ModelName.parse(name), recipe):
         pass
+
+
+def read_think(text: str) -> bool | str:
+    """Yes, no or a level. Raises OptionError."""
+    words: dict[str, bool | str] = {"true": True, "false": False}
+    words |= {level: level for level in ("low", "medium", "high", "max")}
+    if text.lower() not in words:
+        raise OptionError(f"think is {text!r}; it must be one of {', '.join(words)}")
+    return words[text.lower()]
 
 
 def report(done: Done) -> str:
