@@ -134,7 +134,7 @@ class Record:
     def _limit(self, limits: Limits, what: str) -> float | None:
         work = self.workload
         if self.costs is not None and what == "prefill":
-            return prefill_limit(limits, self.costs)
+            return prefill_limit(limits, self.costs, work.depth + work.prompt / 2)
         if self.costs is not None and what == "decode":
             return decode_limit(limits, self.costs, work.batch, work.depth + work.prompt + work.generate / 2)
         return None

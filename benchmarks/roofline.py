@@ -19,7 +19,7 @@ __all__ = ["Costs", "Limits", "decode_limit", "measure", "median_limits", "prefi
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a model costs at least; the multiply-adds of attention are left out."""
+    """What a model costs at least."""
 
     weight_bytes: int
     """Of all matrices: a decode step reads each once."""
@@ -31,6 +31,8 @@ class Costs:
     """Of keys and values for a token of history."""
     product_type: str
     """What the matrices are multiplied as: int8, bf16 or fp32."""
+    attention_products: int
+    """Multiply-adds of all layers for a token and one that it sees, computed as fp32."""
 
 
 def measure(threads: int) -> list[Limits]:
@@ -65,9 +67,10 @@ def decode_limit(limits: Limits, costs: Costs, batch: int, history: float) -> fl
     return batch / max(reading, products / product_rate(limits, costs.product_type))
 
 
-def prefill_limit(limits: Limits, costs: Costs) -> float:
-    """Tokens per second of a long prompt, by the products of the layers' matrices alone."""
-    return product_rate(limits, costs.product_type) / costs.layer_products
+def prefill_limit(limits: Limits, costs: Costs, history: float) -> float:
+    """Tokens per second of a long prompt whose tokens see so many others on average, by what it multiplies."""
+    matrices = costs.layer_products / product_rate(limits, costs.product_type)
+    return 1 / (matrices + history * costs.attention_products / limits.fp32)
 
 
 def scaling(limits: Iterable[Limits]) -> float | None:

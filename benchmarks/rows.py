@@ -138,4 +138,6 @@ def costs(row: Row) -> Costs:
     elements = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
     product_type = {"F32": "fp32", "F16": "fp32", "BF16": "bf16"}.get(row.type, "int8")
     size = make_models.weight_bytes(row.shape, row.type)
-    return Costs(size, layers, head, elements * _HISTORY_BYTES[row.kv_type], product_type)
+    attention = 2 * shape.num_layers * shape.num_heads * shape.head_dim
+    history = elements * _HISTORY_BYTES[row.kv_type]
+    return Costs(size, layers, head, history, product_type, attention)

@@ -17,7 +17,7 @@ from benchmarks.rows import ROWS, costs
 
 LIMITS = [Limits("avx512", 1, 20e9, 200e9, None, 50e9), Limits("avx512", 2, 30e9, 400e9, None, 100e9)]
 # A token costs 1 GB to decode and 10^9 multiply-adds, a quarter of them in the output matrix.
-COSTS = Costs(10**9, 750 * 10**6, 250 * 10**6, 0.0, "int8")
+COSTS = Costs(10**9, 750 * 10**6, 250 * 10**6, 0.0, "int8", 0)
 
 
 def values(prefill: float, decode: float, first_logits: float = 0.5) -> dict[str, float]:
