@@ -2,8 +2,8 @@
 
     python -m benchmarks.new_memory [--megabytes 770] [--threads 2]
 
-Memory that was just given back, and memory after a pause of some seconds, in turns, medians. A virtual machine
-may return what is free to its host meanwhile, and has to ask for it again, page by page.
+Memory that was just given back, and memory after a pause of some seconds, in turns, medians. A virtual
+machine may return what is free to its host meanwhile, and has to ask for it again, page by page.
 """
 
 from __future__ import annotations

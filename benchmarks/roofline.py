@@ -68,7 +68,7 @@ def decode_limit(limits: Limits, costs: Costs, batch: int, history: float) -> fl
 
 
 def prefill_limit(limits: Limits, costs: Costs, history: float) -> float:
-    """Tokens per second of a long prompt whose tokens see so many others on average, by what it multiplies."""
+    """Tokens per second of a prompt whose tokens see so many others on average, by what it multiplies."""
     matrices = costs.layer_products / product_rate(limits, costs.product_type)
     return 1 / (matrices + history * costs.attention_products / limits.fp32)
 
