@@ -19,12 +19,13 @@ import numpy as np
 import chaski
 from chaski.runner.draft import Draft
 from chaski.runner.generation import Generation, Request
+from chaski.runner.options import Limits
 from chaski.runner.sequence import Sequence
 from chaski.sample import Sampled, SamplingOptions
 
 # An edit changes a passage of about so many tokens, then goes on with the text.
 PASSAGE = 12
-MAX_GUESSES = 15
+MAX_GUESSES = Limits().draft_num_predict
 
 
 @dataclass(frozen=True, slots=True)
