@@ -1,4 +1,4 @@
-// Three and more tokens: a few panels at a time are unpacked, for a step of k, to a slab that fits the
+// Many tokens (more than kStreamTokens): a few panels at a time are unpacked, for a step of k, to a slab that fits the
 // first-level cache; then all tokens pass, in register tiles of P panels by N tokens. Sums wait in scratch
 // from one step to the next, which changes no bit of them.
 //
