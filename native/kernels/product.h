@@ -1,6 +1,6 @@
-// Many tokens (more than kStreamTokens): a few panels at a time are unpacked, for a step of k, to a slab that fits the
-// first-level cache; then all tokens pass, in register tiles of P panels by N tokens. Sums wait in scratch
-// from one step to the next, which changes no bit of them.
+// Many tokens (more than kStreamTokens): a few panels at a time are unpacked, for a step of k, to a slab that
+// fits the first-level cache; then all tokens pass, in register tiles of P panels by N tokens. Sums wait in
+// scratch from one step to the next, which changes no bit of them.
 //
 //   for each block of tokens, group of panels, step of k:     unpack the group's panels to the slab
 //       for each N tokens, P panels:                          sums in registers += slab * activations
