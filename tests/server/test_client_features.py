@@ -196,38 +196,38 @@ def test_openai_from_an_event_loop(server: Running) -> None:
 
 
 @pytest.fixture(scope="module")
-def claude(fake: Running) -> Iterator[anthropic.Anthropic]:
+def service(fake: Running) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=fake.url, api_key="any", max_retries=0) as client:
         yield client
 
 
-def test_anthropic_choices_of_tools(claude: anthropic.Anthropic, script: Script) -> None:
+def test_anthropic_choices_of_tools(service: anthropic.Anthropic, script: Script) -> None:
     tool: Any = {"name": "weather", "input_schema": WEATHER["function"]["parameters"]}
     asked: Any = {"model": "thinker", "messages": QUESTION, "max_tokens": 50, "tools": [tool]}
     script.pieces = ('{"name":"weather","arguments":{"city":"Quito"}}',)
     for choice in ({"type": "any"}, {"type": "tool", "name": "weather"}):
-        (block,) = claude.messages.create(**asked, tool_choice=choice).content
+        (block,) = service.messages.create(**asked, tool_choice=choice).content
         assert (block.type, block.input) == ("tool_use", {"city": "Quito"})
     script.pieces = (CALL, CALL)
     for choice, count in (({"type": "auto"}, 2), ({"type": "auto", "disable_parallel_tool_use": True}, 1)):
-        answer = claude.messages.create(**asked, tool_choice=choice)
+        answer = service.messages.create(**asked, tool_choice=choice)
         assert [block.type for block in answer.content] == ["tool_use"] * count
-    (block,) = claude.messages.create(**asked, tool_choice={"type": "none"}).content
+    (block,) = service.messages.create(**asked, tool_choice={"type": "none"}).content
     assert block.type == "text"
 
 
-def test_anthropic_helpers(claude: anthropic.Anthropic, script: Script) -> None:
+def test_anthropic_helpers(service: anthropic.Anthropic, script: Script) -> None:
     script.pieces = ('{"city": ', '"Lima"}')
     asked: Any = {"model": "thinker", "messages": QUESTION, "max_tokens": 50, "metadata": {"user_id": "me"}}
-    parsed = claude.messages.parse(**asked, output_format=Weather)
+    parsed = service.messages.parse(**asked, output_format=Weather)
     assert parsed.parsed_output == Weather(city="Lima")
     assert script.asked[-1].options["format"]["required"] == ["city"]
-    claude.messages.create(**asked, thinking={"type": "adaptive"}, output_config={"effort": "xhigh"})
+    service.messages.create(**asked, thinking={"type": "adaptive"}, output_config={"effort": "xhigh"})
     with pytest.raises(anthropic.BadRequestError, match="effort 'huge'"):
-        claude.messages.create(**asked, extra_body={"output_config": {"effort": "huge"}})
-    raw = claude.messages.with_raw_response.create(**asked)
+        service.messages.create(**asked, extra_body={"output_config": {"effort": "huge"}})
+    raw = service.messages.with_raw_response.create(**asked)
     assert (raw.status_code, raw.parse().type) == (200, "message")
-    kinds = [event.type for event in claude.messages.create(**asked, stream=True)]
+    kinds = [event.type for event in service.messages.create(**asked, stream=True)]
     assert kinds == [
         *("message_start", "content_block_start", "content_block_delta", "content_block_delta"),
         *("content_block_stop", "message_delta", "message_stop"),
