@@ -9,13 +9,14 @@ from chaski.ml.cpu.limits import measure_limits
 
 
 def test_limits_of_one_thread() -> None:
-    limits = measure_limits(1)
-    assert limits.isa == _native.isa_names()[-1]
-    # Half of each is allowed to go to whoever else uses the core.
-    assert 2 * limits.int8 > limits.fp32 > 1e8
-    assert limits.bf16 is None or 2 * limits.bf16 > limits.fp32
+    several = [measure_limits(1) for _ in range(3)]
+    assert {limits.isa for limits in several} == {_native.isa_names()[-1]}
+    # The best of each, as whoever else uses the core may take a part of one measurement.
+    fp32 = max(limits.fp32 for limits in several)
+    assert max(limits.int8 for limits in several) > fp32 > 1e8
+    assert several[0].bf16 is None or max(limits.bf16 or 0 for limits in several) > fp32
     # No memory is as slow as a disk, and none reads a byte in each of many thousand cycles.
-    assert 1e8 < limits.read_bandwidth < 1e13
+    assert 1e8 < several[0].read_bandwidth < 1e13
 
 
 def test_wider_instructions_do_more() -> None:
