@@ -63,7 +63,7 @@ class Limits:
     num_keep: int = 4
     truncate: bool = False
     shift: bool = True
-    draft_num_predict: int = 7  # eight tokens are computed in little more time than four
+    draft_num_predict: int = 7  # 11 gain more only where nearly all come true (docs/performance.md)
     format: Format | None = None
     format_after: str = ""
     special: bool = False
