@@ -33,7 +33,7 @@ def write_tiny_llama(
     `memory` scales what attention adds: with little of it, what follows a token is nearly always the same.
     `metadata`, with `__` for `.` in its keys, is added or replaces an entry.
     """
-    tokens = [*_byte_symbols(), *(merge.replace(" ", "") for merge in _MERGES), *_SPECIAL]
+    tokens = [*byte_symbols(), *(merge.replace(" ", "") for merge in _MERGES), *_SPECIAL]
     entries: dict[str, object] = {
         "general.architecture": "llama",
         "general.name": "Tiny",
@@ -93,7 +93,7 @@ def _tensors(vocab_size: int) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _byte_symbols() -> list[str]:
+def byte_symbols() -> list[str]:
     """The 256 symbols of byte-level BPE: printable bytes as themselves, the others from U+0100 on (GPT-2)."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))

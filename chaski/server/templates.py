@@ -1,13 +1,14 @@
 """`Writer`: how a model wants conversations written, and how what it answers is read.
 
 A model may bring a template of Ollama, in Go's language, and one of its file, in Jinja. Ollama's goes first,
-unless the file's can do more, or the model names a renderer of Ollama, which no template can stand for.
+unless the file's can do more (then Ollama's still fills in), or the model names a renderer of Ollama, which
+no template can stand for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from chaski.errors import UnsupportedError
@@ -75,15 +76,21 @@ class GoWriter(Writer):
 
 @dataclass(frozen=True, slots=True)
 class JinjaWriter(Writer):
-    """By the template of the file, or without any."""
+    """By the template of the file, or without any. insertion: what fills in, if the store has it."""
 
     template: ChatTemplate | PlainTemplate | None = None
+    insertion: GoWriter | None = None
 
     def render(self, messages: Messages, tools: Tools | None = None, think: Think = None) -> str:
         assert self.template is not None
         extra: dict[str, Any] = {} if think is None else _thinking_variables(think)
         turns, _ = take_images(messages)
         return self.template.render([_as_jinja(turn) for turn in turns], tools=tools or None, **extra)
+
+    def fill_in(self, prompt: str, suffix: str) -> str:
+        return (
+            self.insertion.fill_in(prompt, suffix) if self.insertion else Writer.fill_in(self, prompt, suffix)
+        )
 
 
 def choose_writer(facts: Facts) -> Writer:
@@ -95,8 +102,11 @@ def choose_writer(facts: Facts) -> Writer:
     if model.template is None or (jinja is not None and model.config.renderer):
         return jinja or plain_writer()
     go = go_writer(model.template, facts)
-    is_richer = jinja is not None and set(jinja.capabilities) - {"insert"} > set(go.capabilities) - {"insert"}
-    return jinja if jinja is not None and is_richer else go
+    if jinja is None or not set(jinja.capabilities) > set(go.capabilities) - {"insert"}:
+        return go
+    if "insert" in go.capabilities:
+        return replace(jinja, capabilities=(*jinja.capabilities, "insert"), insertion=go)
+    return jinja
 
 
 def go_writer(source: str, facts: Facts) -> GoWriter:
