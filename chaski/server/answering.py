@@ -267,7 +267,7 @@ class Answering:
                     pieces = _until_second_call(pieces, counts.called)
                 counts.note(pieces, len(event.token_ids) if isinstance(event, Text) else 0)
                 if pieces or scores:
-                    yield Delta(pieces, scores)
+                    yield Delta(pieces, scores, len(prompt.token_ids))
                 if not isinstance(event, Text):
                     self._metrics.count_answer(name, event)
                     yield Finish(

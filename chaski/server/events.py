@@ -31,10 +31,14 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Pieces of the answer, and the scores of the tokens that they came from, if those were asked for."""
+    """Pieces of the answer, and the scores of the tokens that they came from, if those were asked for.
+
+    prompt_tokens: how long the prompt is, what was cached of it included
+    """
 
     pieces: Sequence[Piece]
     scores: Sequence[Score] = ()
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tests.server.fake_worker import Script
 from tests.server.running import Reply, Running, running
 from tests.server.shapes import SHAPES, faults
 from tests.server.test_openai_client import TEMPLATE, WEATHER
+from tests.store.fake_registry import FakeRegistry
 from tests.tiny_llama import write_tiny_llama
 
 RECORDED = json.loads((Path(__file__).parent / "data/recorded.json").read_text())
@@ -100,8 +102,22 @@ def test_the_order_of_a_native_chat(server: Running) -> None:
     assert re.fullmatch("(thinking )+(content )+(tool_calls )+", " ".join(kinds) + " ")
 
 
-def test_what_is_recorded_is_compared() -> None:
-    assert RECORDED.keys() - {"about"} <= SHAPES.keys()
+def test_what_is_recorded_is_compared(server: Running) -> None:
+    """Of every endpoint that the reference has, too: those that are left are ours, or their replies are text."""
+    assert RECORDED.keys() - {"about", "steps", "statuses"} <= SHAPES.keys()
+    named = (*RECORDED, *RECORDED["steps"], *RECORDED["statuses"])
+    known = {" ".join(name.split()[:2]) for name in named}
+    there = {
+        f"{method} {route.path.replace(':path', '')}"
+        for route in server.app.routes
+        for method in route.methods or ()
+    }
+    ours = {"POST /api/tokenize", "POST /api/detokenize", "POST /v1/messages/count_tokens"}
+    ours |= {"POST /v1/responses/input_tokens", "GET /v1/responses/{id}", "DELETE /v1/responses/{id}"}
+    ours |= {f"GET {path}" for path in ("/health", "/metrics", "/openapi.json", "/docs")}
+    texts = {"GET /", "GET /api/status", "POST /v1/responses"}  # of the last one: as "response"
+    heads = {name.replace("GET", "HEAD") for name in known | ours | texts}
+    assert there - known == (ours | texts | heads) & there - known
 
 
 def test_models(server: Running) -> None:
@@ -126,6 +142,57 @@ def test_steps_of_a_long_work(server: Running) -> None:
     assert lines[-1] == {"status": "success"}
     check("progress", server.post("/api/create", {"model": "child", "from": "talker", "stream": False}).json)
     server.ask("DELETE", "/api/delete", {"model": "child"})
+
+
+def steps_of(reply: Reply) -> list[str]:
+    """Statuses, each once in a row, with <> for digests."""
+    found = [re.sub(r"(sha256:)?[0-9a-f]{12,64}", "<>", line["status"]) for line in reply.lines]
+    return [status for status, before in zip(found, ["", *found], strict=False) if status != before]
+
+
+def test_steps_are_told_in_their_order(tmp_path: Path) -> None:
+    data = write_tiny_llama(tmp_path / "tiny.gguf").read_bytes()
+    settings = Settings(address=SOMEWHERE, private_registries=frozenset({"127.0.0.1"}))
+    with FakeRegistry().running() as registry, running(settings, tmp_path / "s", Script().open) as server:
+        registry.put({"model": data})
+        name = f"http://{registry.host}/me/model:1"
+        pulled = server.post("/api/pull", {"model": name, "insecure": True})
+        server.post("/api/copy", {"source": name, "destination": name.replace("model:1", "copy:2")})
+        pushed = server.post("/api/push", {"model": name.replace("model:1", "copy:2"), "insecure": True})
+        digest = pulled.lines[1]["digest"]
+        made = server.post("/api/create", {"model": "made", "files": {"tiny.gguf": digest}})
+        for path, reply in (("pull", pulled), ("push", pushed), ("create", made)):
+            wanted = [step.split("|") for step in RECORDED["steps"][f"POST /api/{path}"]]
+            said = iter(steps_of(reply))
+            assert all(any(status in step for status in said) for step in wanted), (path, steps_of(reply))
+            for line in reply.lines:
+                check("progress", line)
+
+
+def test_statuses_without_a_body(server: Running) -> None:
+    said = RECORDED["statuses"]
+    there = next(iter(server.services.catalog.store.blobs))
+    new = f"sha256:{hashlib.sha256(b'new').hexdigest()}"
+    missing = f"sha256:{'0' * 64}"
+    found = {
+        "HEAD /api/blobs/{digest}": {
+            "there": server.ask("HEAD", f"/api/blobs/{there}").status,
+            "missing": server.ask("HEAD", f"/api/blobs/{missing}").status,
+        },
+        "POST /api/blobs/{digest}": {
+            "new": server.post(f"/api/blobs/{new}", b"new").status,
+            "wrong": server.post(f"/api/blobs/{missing}", b"other").status,
+        },
+        "POST /api/copy": {
+            name: server.post("/api/copy", {"source": source, "destination": "copied"}).status
+            for name, source in (("there", "talker"), ("missing", "nobody"))
+        },
+        "DELETE /api/delete": {
+            name: server.ask("DELETE", "/api/delete", {"model": model}).status
+            for name, model in (("there", "copied"), ("missing", "nobody"))
+        },
+    }
+    assert found == {name: codes for name, codes in said.items() if name != "about"}
 
 
 def test_vectors(server: Running) -> None:

@@ -46,8 +46,8 @@ class Blocks:
     _index: int = -1
     _open: str | None = None
 
-    def begin(self, input_tokens: int = 0) -> Event:
-        """The head of the message. How long the prompt is, is told at the end as well."""
+    def begin(self, input_tokens: int) -> Event:
+        """The head of the message. How much of the prompt was cached, is told at the end."""
         usage = {"input_tokens": input_tokens, "output_tokens": 0}
         message = _message(self.id, self.model, [], None, None, usage)
         return "message_start", {"type": "message_start", "message": message}

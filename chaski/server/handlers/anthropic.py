@@ -34,6 +34,7 @@ async def _stream(events: AsyncGenerator[Event, None], blocks: anthropic.Blocks)
         async for event in events:
             said = list(blocks.delta(event) if isinstance(event, Delta) else blocks.finish(event))
             if is_first:
-                said.insert(0, blocks.begin())
+                length = event.prompt_tokens if isinstance(event, Delta) else event.done.prompt_tokens
+                said.insert(0, blocks.begin(length))
                 is_first = False
             yield b"".join(sse(data, name) for name, data in said)

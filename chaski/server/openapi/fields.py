@@ -118,7 +118,10 @@ _RESPONSES: Fields = {
     "max_output_tokens": Field(_WHOLE, "tokens of the answer at most"),
     "max_tool_calls": Field(_WHOLE, "taken, and of no effect: it counts tools that run on the server"),
     "metadata": Field(_OBJECT, "given back as it is"),
-    "user": Field(_TEXT, "given back as it is"),
+    **{
+        name: Field(_TEXT, "given back as it is")
+        for name in ("user", "prompt_cache_key", "safety_identifier")
+    },
     "reasoning": Field(_OBJECT, "how much to think: `effort`"),
     "text": Field(_OBJECT, "`format`: text, json_object, or a json_schema that the answer follows"),
     "truncation": Field(_TEXT, "`auto` leaves out what does not fit; `disabled`, the default, refuses it"),
