@@ -25,8 +25,10 @@ std::vector<Piece> split(const std::vector<MatrixSource>& sources) {
     std::vector<Piece> pieces;
     for (const MatrixSource& source : sources) {
         std::int64_t panels = num_panels(source.target.rows);
-        std::int64_t step =
-            std::max<std::int64_t>(1, kPieceBytes / panel_bytes(source.target.type, source.target.k));
+        std::int64_t abreast = panels_abreast(source.target.type);
+        std::int64_t step = std::max<std::int64_t>(
+                                1, kPieceBytes / panel_bytes(source.target.type, source.target.k) / abreast) *
+                            abreast;
         for (std::int64_t begin = 0; begin < panels; begin += step) {
             pieces.push_back({&source, begin, std::min(begin + step, panels)});
         }

@@ -283,7 +283,7 @@ struct F32Weights {
 };
 struct F16Weights {
     static constexpr DType kType = DType::F16;
-    static CHASKI_INLINE F32x16 load(const uint8_t* panel, int64_t i) { return load_f16(panel + 32 * i); }
+    static CHASKI_INLINE F32x16 load(const uint8_t* panel, int64_t i) { return load_f16(panel + 64 * i); }
 };
 struct BF16Weights {
     static constexpr DType kType = DType::BF16;

@@ -17,6 +17,11 @@
 //   ...
 //
 // The re-ordering is lossless and a panel takes 16 times the bytes of a row, rounded up to 64.
+//
+// A line of F16 has 32 bytes, half of what memory delivers at once. Its panels stand two abreast, so that one
+// stream of memory feeds two sums, which do not wait for each other:
+//
+//   F16                  |rows 0-15, k = 0|rows 16-31, k = 0|rows 0-15, k = 1|rows 16-31, k = 1|...
 #pragma once
 
 #include <cstddef>
@@ -168,8 +173,19 @@ struct Place {
 
 [[maybe_unused]] static constexpr int64_t num_panels(int64_t rows) { return (rows + kLanes - 1) / kLanes; }
 
+// How many panels stand side by side, line by line.
+[[maybe_unused]] static constexpr int panels_abreast(DType type) { return type == DType::F16 ? 2 : 1; }
+
+// Where a panel's first line begins, in bytes from the matrix's start.
+[[maybe_unused]] static constexpr int64_t panel_start(DType type, int64_t k, int64_t panel) {
+    const int64_t beside = panel % panels_abreast(type);
+    return (panel - beside) * panel_bytes(type, k) + beside * kLanes * find_format(type)->bytes;
+}
+
+// With room for the neighbour of the last panel, even if there is none.
 [[maybe_unused]] static constexpr int64_t matrix_bytes(DType type, int64_t rows, int64_t k) {
-    return num_panels(rows) * panel_bytes(type, k);
+    const int64_t abreast = panels_abreast(type);
+    return (num_panels(rows) + abreast - 1) / abreast * abreast * panel_bytes(type, k);
 }
 
 }  // namespace chaski

@@ -81,7 +81,8 @@ struct AmxQuantized {
             c.fill(x, k, token, size, at, elements / kSub, 0);
         }
 
-        CHASKI_INLINE void add(const uint8_t* slab, int elements, Sums<1, kTokens>& y, Ahead& ahead) const {
+        CHASKI_INLINE void add(const uint8_t* slab, int elements, Sums<1, kTokens>& y,
+                               Ahead<1>& ahead) const {
             alignas(64) TileSums isum[4];
             const int subs = elements / kSub;
             for (int s = 0; s < subs + kLag; s += 4) {
@@ -96,10 +97,10 @@ struct AmxQuantized {
         // wait for it.
         template <int S>
         CHASKI_INLINE void stage(const uint8_t* slab, int s, int subs, TileSums (&isum)[4],
-                                 Sums<1, kTokens>& y, Ahead& ahead) const {
+                                 Sums<1, kTokens>& y, Ahead<1>& ahead) const {
             if (s < subs) {
                 multiply_tiles<S, kSub, kStep>(values[0] + s * kSub, slab + s * kBytes, isum[S]);
-                ahead.template fetch<1>();
+                ahead.fetch();
             }
             const int before = s - kLag;
             if (before >= 0 && before < subs)

@@ -141,9 +141,9 @@ struct Pairs {
 
         template <int kPanels>
         CHASKI_INLINE void add(const uint8_t* slab, int elements, Sums<kPanels, kTokens>& y,
-                               Ahead& ahead) const {
+                               Ahead<kPanels>& ahead) const {
             for (int j = 0; j < (elements + 1) / 2; ++j) {
-                if (j % (kSub / 2) == 0) ahead.template fetch<kPanels>();
+                if (j % (kSub / 2) == 0) ahead.fetch();
                 Weights w[kPanels];
 #pragma GCC unroll 16
                 for (int p = 0; p < kPanels; ++p) w[p] = from_slab(slab + p * kSlab, j);

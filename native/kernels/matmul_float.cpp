@@ -25,10 +25,10 @@ struct Floats {
 
         template <int kPanels>
         CHASKI_INLINE void add(const uint8_t* slab, int elements, Sums<kPanels, kTokens>& y,
-                               Ahead& ahead) const {
+                               Ahead<kPanels>& ahead) const {
             const auto* lines = reinterpret_cast<const float*>(slab);
             for (int i = 0; i < elements; ++i) {
-                if (i % kSub == 0) ahead.template fetch<kPanels>();
+                if (i % kSub == 0) ahead.fetch();
                 F32x16 column[kPanels];
 #pragma GCC unroll 16
                 for (int p = 0; p < kPanels; ++p) column[p] = load_f32(lines + p * (kSlab / 4) + kLanes * i);
@@ -43,20 +43,39 @@ struct Floats {
     };
 };
 
-// Few tokens: weights are used as they are loaded. One panel at a time: a sum waits for its last addition,
-// and yet keeps up with memory, which gives less where several places are read at once.
+// Few tokens: weights are used as they are loaded, from one place at a time, which is what memory is fastest
+// with. P panels, abreast.
+template <class Weights, int P, int N>
+CHASKI_INLINE void stream_panels(const Matrix& w, int64_t panel, const Activations& x, const Output& out) {
+    const uint8_t* lines[P];
+    for (int p = 0; p < P; ++p) lines[p] = w.panels + panel_start(w.type, w.k, panel + p);
+    F32x16 y[P][N];
+    for (auto& of_panel : y) {
+        for (F32x16& sum : of_panel) sum = splat(0.0f);
+    }
+    for (int64_t i = 0; i < w.k; ++i) {
+        for (int p = 0; p < P; ++p) {
+            const F32x16 column = Weights::load(lines[p], i);
+            for (int n = 0; n < N; ++n) y[p][n] = fma(column, splat(x.floats[n * w.k + i]), y[p][n]);
+        }
+    }
+    for (int p = 0; p < P; ++p) {
+        for (int n = 0; n < N; ++n)
+            finish(y[p][n], out, n, kLanes * (panel + p), rows_in_panel(w, panel + p));
+    }
+}
+
 template <class Weights, int N>
 static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, const Output& out) {
-    const int64_t stride = panel_bytes(w.type, w.k);
-    for (int64_t panel = begin; panel < end; ++panel) {
-        const uint8_t* lines = w.panels + panel * stride;
-        F32x16 y[N];
-        for (int n = 0; n < N; ++n) y[n] = splat(0.0f);
-        for (int64_t i = 0; i < w.k; ++i) {
-            const F32x16 column = Weights::load(lines, i);
-            for (int n = 0; n < N; ++n) y[n] = fma(column, splat(x.floats[n * w.k + i]), y[n]);
+    constexpr int kAbreast = panels_abreast(Weights::kType);
+    int64_t panel = begin;
+    while (panel < end) {
+        if (panel % kAbreast == 0 && panel + kAbreast <= end) {
+            stream_panels<Weights, kAbreast, N>(w, panel, x, out);
+            panel += kAbreast;
+        } else {
+            stream_panels<Weights, 1, N>(w, panel++, x, out);
         }
-        for (int n = 0; n < N; ++n) finish(y[n], out, n, kLanes * panel, rows_in_panel(w, panel));
     }
 }
 

@@ -37,9 +37,9 @@ struct Quantized {
 
         template <int kPanels>
         CHASKI_INLINE void add(const uint8_t* slab, int elements, Sums<kPanels, kTokens>& y,
-                               Ahead& ahead) const {
+                               Ahead<kPanels>& ahead) const {
             for (int s = 0; s < elements / kSub; ++s) {
-                ahead.template fetch<kPanels>();
+                ahead.fetch();
                 add_sub_block(slab + s * kSubBytes<kSub, kHasMins>, s, y);
             }
         }

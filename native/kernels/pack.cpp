@@ -96,7 +96,8 @@ CHASKI_INLINE void pack_field(const Field& field, const uint8_t* const (&rows)[k
 static void pack_panel(const BlockFormat& format, const uint8_t* const (&rows)[kLanes], int64_t k,
                        uint8_t* panel) {
     if (format.elements == 1) {
-        pack_field(format.fields[0], rows, 0, k * format.bytes, panel, place_of(format, 0).step);
+        pack_field(format.fields[0], rows, 0, k * format.bytes, panel,
+                   panels_abreast(format.type) * place_of(format, 0).step);
         return;
     }
     Place places[kMaxFields];
@@ -122,8 +123,9 @@ void pack(DType type, const uint8_t* rows, int64_t row_stride, int64_t num_rows,
             const int64_t index = kLanes * panel + r;
             row[r] = rows + (index < num_rows ? index : num_rows - 1) * row_stride;
         }
-        uint8_t* out = panels + panel * bytes;
-        __builtin_memset(out + bytes - 64, 0, 64);  // of which the last bytes may belong to no row
+        uint8_t* out = panels + panel_start(type, k, panel);
+        // Of the last bytes some may belong to no row.
+        if (panels_abreast(type) == 1) __builtin_memset(out + bytes - 64, 0, 64);
         pack_panel(format, row, k, out);
     }
 }

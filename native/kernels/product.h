@@ -23,19 +23,18 @@ struct Sums {
 };
 
 // Panel bytes that will be unpacked next, fetched little by little while the kernels compute.
+template <int P>
 struct Ahead {
-    const uint8_t* next;  // of the first of the tile's panels
-    int64_t stride;       // from panel to panel
-    int64_t left;         // bytes of each panel, for this tile
-    int64_t share;        // of them, for each call
+    const uint8_t* next[P];  // of each of the tile's panels
+    int64_t left;            // bytes of each panel, for this tile
+    int64_t share;           // of them, for each call
 
-    template <int kPanels>
     CHASKI_INLINE void fetch() {
         const int64_t bytes = left < share ? left : share;
         for (int64_t line = 0; line < bytes; line += 64) {
-            for (int p = 0; p < kPanels; ++p) __builtin_prefetch(next + line + p * stride);
+            for (const uint8_t* place : next) __builtin_prefetch(place + line);
         }
-        next += bytes;
+        for (const uint8_t*& place : next) place += bytes;
         left -= bytes;
     }
 };
@@ -51,14 +50,14 @@ struct Product {
     F32x16* sums;   // [tile of tokens][panel][token of the tile]
 
     const Unpack unpack = K::unpack_of(u);
-    const int64_t stride = panel_bytes(w.type, w.k);
-    const int64_t step_bytes = kLanes * row_bytes(w.type, K::kStep);
+    const int64_t abreast = panels_abreast(w.type);
+    const int64_t step_bytes = kLanes * row_bytes(w.type, K::kStep);  // of one panel
     int64_t first_panel = 0, first_token = 0;
     int panels = 0, tokens = 0;
     int64_t at = 0;  // of k
     int elements = 0;
-    const uint8_t* next = nullptr;  // what is unpacked after this step
-    int64_t next_share = 0;         // of its bytes, for each tile of tokens
+    const uint8_t* next[K::kGroup];  // what of each panel is unpacked after this step
+    int64_t next_share = 0;          // of its bytes, for each tile of tokens
 
     void run(int64_t begin, int64_t end, int64_t n) {
         for (first_token = 0; first_token < n; first_token += kTokenBlock) {
@@ -71,18 +70,30 @@ struct Product {
     }
 
     void group() {
-        const uint8_t* blocks = w.panels + first_panel * stride;
         const int num_tiles = (tokens + K::N - 1) / K::N;
         next_share = (step_bytes / num_tiles + 63) / 64 * 64;
-        for (at = 0; at < w.k; at += K::kStep, blocks += step_bytes) {
+        for (at = 0; at < w.k; at += K::kStep) {
             elements = static_cast<int>(w.k - at < K::kStep ? w.k - at : K::kStep);
-            for (int p = 0; p < panels; ++p) unpack(blocks + p * stride, elements, slab + p * K::kSlab);
-            next = at + elements < w.k ? blocks + step_bytes : w.panels + (first_panel + K::kGroup) * stride;
+            for (int p = 0; p < panels; ++p) {
+                unpack(blocks(first_panel + p, at), elements, slab + p * K::kSlab);
+                next[p] = at + elements < w.k ? bytes_of(first_panel + p, at + elements)
+                                              : bytes_of(first_panel + K::kGroup + p, 0);
+            }
             for (int t = 0; t < num_tiles; ++t) {
                 const int begin = tokens * t / num_tiles;
                 tile_of(tokens * (t + 1) / num_tiles - begin, t, begin);
             }
         }
+    }
+
+    // The first line of a panel's blocks from element `from` of k on, a multiple of the step.
+    const uint8_t* blocks(int64_t panel, int64_t from) const {
+        return w.panels + panel_start(w.type, w.k, panel) + from / K::kStep * abreast * step_bytes;
+    }
+    // As many bytes as a step of one panel has: of panels abreast each takes a share that is all lines.
+    const uint8_t* bytes_of(int64_t panel, int64_t from) const {
+        const int64_t beside = panel % abreast;
+        return blocks(panel - beside, from) + beside * step_bytes;
     }
 
     // Tile number t: `size` tokens from `token` on, by the smallest tile that holds them.
@@ -109,8 +120,10 @@ struct Product {
     template <int P, template <int> class Tokens, int N>
     CHASKI_INLINE void add(const Tokens<N>& tile, int size, int panel, int t, int token) {
         const int64_t left = step_bytes - t * next_share;
-        Ahead ahead{next + panel * stride + t * next_share, stride, left < next_share ? left : next_share,
-                    (next_share * K::kSub / K::kStep + 63) / 64 * 64};
+        Ahead<P> ahead{.next = {},
+                       .left = left < next_share ? left : next_share,
+                       .share = (next_share * K::kSub / K::kStep + 63) / 64 * 64};
+        for (int p = 0; p < P; ++p) ahead.next[p] = next[panel + p] + t * next_share;
         F32x16* kept = sums + (t * K::kGroup + panel) * K::N;
         Sums<P, N> y;
 #pragma GCC unroll 32

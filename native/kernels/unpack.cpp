@@ -84,8 +84,8 @@ static void read_lane(const Unpacker& u, const uint8_t* slab, int lane, float* o
 
 void unpack_row(const Matrix& w, int64_t row, float* out) {
     const Unpacker& u = unpacker_of(w.type);
-    const uint8_t* panel = w.panels + row / kLanes * panel_bytes(w.type, w.k);
-    const int64_t block_bytes = kLanes * row_bytes(w.type, u.block_elements);
+    const uint8_t* panel = w.panels + panel_start(w.type, w.k, row / kLanes);
+    const int64_t block_bytes = panels_abreast(w.type) * kLanes * row_bytes(w.type, u.block_elements);
     const int lane = static_cast<int>(row % kLanes);
     alignas(64) uint8_t slab[256 / 16 * kSubBytes<16, true>];  // of the largest block
     for (int64_t at = 0; at < w.k; at += u.block_elements, panel += block_bytes) {
