@@ -155,7 +155,14 @@ class Backend(Protocol):
     def load(self, progress: Progress) -> None:
         """Read the tensors that were placed, and take all memory that was asked for so far.
 
-        Before it storage and plans are only addresses. Raises OutOfMemoryError before it takes any.
+        Before it storage and plans are only addresses. A backend may leave it for later where the tensors are
+        laid out, and compute with them as they are meanwhile. Raises OutOfMemoryError before it takes any.
+        """
+
+    def settle(self) -> None:
+        """Wait for what `load` has left for later, if anything: speed is measured after it.
+
+        Raises ModelError where a file cannot be read any more.
         """
 
     def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:

@@ -107,9 +107,12 @@ class AsyncModel:
         """The text of ids; control tokens are left out."""
         return (await self._ask(Detokenize(tuple(map(int, token_ids))), String)).text
 
-    async def info(self) -> Info:
-        """What the model is and holds. A worker loads it for that, where it has not yet."""
-        return await self._ask(Describe(), Info)
+    async def info(self, settled: bool = False) -> Info:
+        """What the model is and holds. A worker loads it for that, where it has not yet.
+
+        settled   wait until all of it is in memory, see `LLM.settle`
+        """
+        return await self._ask(Describe(settled), Info)
 
     async def _events(self, call: Call) -> AsyncEventStream:
         with self._replies(call) as replies:

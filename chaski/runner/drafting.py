@@ -59,6 +59,10 @@ class DraftModel:
         """The bytes that it holds."""
         return self._backend.memory()
 
+    def settle(self) -> None:
+        """Wait for what `load` has left for later."""
+        self._backend.settle()
+
     def close(self) -> None:
         """Release its memory."""
         self._backend.close()

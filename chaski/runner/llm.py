@@ -208,6 +208,15 @@ class LLM:
         own = self._backend.memory()
         return own if self._draft is None else own + self._draft.memory()
 
+    def settle(self) -> None:
+        """Wait until all weights are in the memory that kernels like best: the first answer does not.
+
+        Raises ModelError where the model's file cannot be read any more.
+        """
+        self._backend.settle()
+        if self._draft is not None:
+            self._draft.settle()
+
     def close(self) -> None:
         """Release memory and threads. The model must not be used any more."""
         if self._service is not None:

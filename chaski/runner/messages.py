@@ -86,7 +86,9 @@ class Detokenize:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Answered by `Info`."""
+    """Answered by `Info`; with `settled` when all of the model is in memory, see `LLM.settle`."""
+
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,8 @@ class Service:
             case Detokenize():
                 task.put(String(model.detokenize(call.token_ids)))
             case Describe():
+                if call.settled:
+                    model.settle()
                 task.put(describe(model))
 
 

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -288,6 +288,10 @@ class Models:
 
     async def _load_somehow(self, needs: Needs) -> Loaded:
         """Load it, with as little taken from others as it needs."""
+        for other in self._loaded.values():
+            # What it has still to take is not there for this one. If it cannot, its own requests say so.
+            with suppress(ChaskiError):
+                await other.model.info(settled=True)
         parallel = self._settings.parallel or _DEFAULT_PARALLEL
         while True:
             try:

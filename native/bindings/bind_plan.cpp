@@ -65,7 +65,8 @@ void bind_plan(nb::module_& m) {
     bind_rows(m, plan);
     plan.def("barrier", [](PlanBuilder& p) { p.plan().barrier(); })
         .def("finish", [](PlanBuilder& p) { p.plan().finish(); })
-        .def("touch", [](PlanBuilder& p) { p.plan().touch(); })
+        .def(
+            "touch", [](PlanBuilder& p) { p.plan().touch(); }, nb::call_guard<nb::gil_scoped_release>())
         .def("launch", &launch, "sizes"_a)
         .def("wait", &wait)
         .def_prop_ro("bytes", [](PlanBuilder& p) { return p.plan().bytes(); });

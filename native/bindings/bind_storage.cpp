@@ -56,7 +56,9 @@ void read_cell(const OwnedStorage& owned, const std::string& isa, std::int64_t c
 void bind_storage(nb::module_& m) {
     nb::class_<OwnedStorage>(m, "KVStorage")
         .def_prop_ro("bytes", [](const OwnedStorage& s) { return s.memory->size(); })
-        .def("touch", [](const OwnedStorage& s) { s.memory->touch(); })
+        .def(
+            "touch", [](const OwnedStorage& s) { s.memory->touch(); },
+            nb::call_guard<nb::gil_scoped_release>())
         .def("read", &read_cell, "isa"_a, "cell"_a, "out"_a);
     m.def("kv_storage", &make_storage, "cells"_a, "heads"_a, "size"_a, "type"_a, "in_panels"_a);
     m.def("kv_storage_bytes", &storage_bytes, "cells"_a, "heads"_a, "size"_a, "type"_a, "in_panels"_a);

@@ -1,8 +1,8 @@
 // The weights of a model for Python: made here, loaded from files, used by plans.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "isa.h"
@@ -22,14 +22,20 @@ Vector vector(nb::handle self, std::size_t offset, std::size_t size) {
     return Vector(nb::cast<Weights&>(self).vector(offset, size), {size}, self);
 }
 
-void load(ThreadPool& pool, const std::string& isa,
-          const std::vector<std::tuple<int, std::int64_t, OwnedMatrix>>& list) {
-    std::vector<MatrixSource> sources;
-    for (const auto& [descriptor, offset, owned] : list) {
-        sources.push_back({descriptor, offset, owned.matrix, const_cast<std::uint8_t*>(owned.matrix.panels)});
+// From now on the matrix is read from there, until it is laid out.
+void take_from(const OwnedMatrix& weight, std::shared_ptr<WeightFile> file, std::int64_t offset) {
+    require(offset >= 0, "weights: no place in a file is " + std::to_string(offset));
+    weight.origin->file = std::move(file);
+    weight.origin->offset = offset;
+    weight.origin->is_laid_out.store(false);
+}
+
+void lay_out_all(ThreadPool& pool, const std::string& isa, const std::vector<OwnedMatrix>& weights) {
+    for (const OwnedMatrix& weight : weights) {
+        require(weight.origin->file != nullptr, "weights: a matrix comes from no file");
     }
     nb::gil_scoped_release release;
-    load_matrices(pool, kernels_of(isa), sources);
+    lay_out(pool, kernels_of(isa), weights);
 }
 
 std::vector<int> matrix_types() {
@@ -44,7 +50,13 @@ void bind_weights(nb::module_& m) {
     nb::class_<OwnedMatrix>(m, "WeightMatrix")
         .def_prop_ro("type", [](const OwnedMatrix& w) { return static_cast<int>(w.matrix.type); })
         .def_prop_ro("rows", [](const OwnedMatrix& w) { return w.matrix.rows; })
-        .def_prop_ro("columns", [](const OwnedMatrix& w) { return w.matrix.k; });
+        .def_prop_ro("columns", [](const OwnedMatrix& w) { return w.matrix.k; })
+        .def("take_from", &take_from, "file"_a, "offset"_a);
+
+    nb::class_<WeightFile>(m, "WeightFile")
+        .def(nb::init<int>(), "descriptor"_a)
+        .def_prop_ro("error", &WeightFile::error)
+        .def("resident_share", &WeightFile::resident_share, "offset"_a, "bytes"_a);
 
     nb::class_<Weights>(m, "Weights")
         .def(nb::init<std::size_t>(), "bytes"_a)
@@ -59,7 +71,7 @@ void bind_weights(nb::module_& m) {
         "type"_a, "rows"_a, "columns"_a);
     m.def("is_quantized", [](int type) { return is_quantized(static_cast<DType>(type)); }, "type"_a);
     m.def("matrix_types", &matrix_types);
-    m.def("load_matrices", &load, "pool"_a, "isa"_a, "sources"_a);
+    m.def("lay_out", &lay_out_all, "pool"_a, "isa"_a, "matrices"_a);
 }
 
 }  // namespace chaski

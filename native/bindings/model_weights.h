@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "../steps/matmul.h"
 #include "checks.h"
+#include "weights.h"
 
 namespace chaski {
 
@@ -16,7 +16,9 @@ class Weights {
         require_matrix(type, rows, k);
         auto dtype = static_cast<DType>(type);
         auto* panels = place(offset, static_cast<std::size_t>(matrix_bytes(dtype, rows, k)));
-        return {{dtype, rows, k, reinterpret_cast<const std::uint8_t*>(panels)}, memory_};
+        return {{dtype, rows, k, reinterpret_cast<const std::uint8_t*>(panels)},
+                memory_,
+                std::make_shared<Origin>()};
     }
 
     float* vector(std::size_t offset, std::size_t size) const {

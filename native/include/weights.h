@@ -1,24 +1,59 @@
-// Reading a model's weights from files into packed memory, with all threads.
+// A model's weights: in files, in memory, and on the way from one to the other.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <string>
+#include <memory>
 #include <vector>
 
 #include "kernels.h"
+#include "memory.h"
 #include "thread_pool.h"
 
 namespace chaski {
 
-// One matrix to load: rows of the file at `offset` of the open file `descriptor` become `target`'s panels.
-struct MatrixSource {
-    int descriptor;
-    std::int64_t offset;
-    Matrix target;
-    std::uint8_t* panels;
+// A file that weights are read from. Steps read too, and cannot throw: what cannot be read is remembered.
+class WeightFile {
+   public:
+    explicit WeightFile(int descriptor);  // duplicates it; throws std::system_error
+    ~WeightFile();
+    WeightFile(const WeightFile&) = delete;
+    WeightFile& operator=(const WeightFile&) = delete;
+
+    bool read(std::uint8_t* buffer, std::int64_t bytes, std::int64_t offset) const;
+    // errno of a read that failed, or 0.
+    int error() const { return error_.load(); }
+    // Which share of these bytes the system has in memory, from 0 to 1; 0 if it does not say.
+    double resident_share(std::int64_t offset, std::int64_t bytes) const;
+
+   private:
+    const int descriptor_;
+    mutable std::atomic<int> error_{0};
 };
 
-// Reads and packs. Throws std::runtime_error when a file is shorter than promised or cannot be read.
-void load_matrices(ThreadPool& pool, const Kernels& kernels, const std::vector<MatrixSource>& sources);
+// Where the rows of a matrix lie in a file, one behind the other.
+struct Origin {
+    std::shared_ptr<const WeightFile> file;
+    std::int64_t offset = 0;
+    std::atomic<bool> is_laid_out{true};  // false: the panels in memory are still to be filled
+};
+
+// A matrix, the memory that its panels lie in, and where they come from.
+struct OwnedMatrix {
+    Matrix matrix;
+    std::shared_ptr<Region> memory;
+    std::shared_ptr<Origin> origin;
+
+    bool is_laid_out() const { return origin->is_laid_out.load(std::memory_order_acquire); }
+};
+
+// Reads panels begin..end-1 from the file and packs them as the first ones of `panels`. `rows` has room for
+// their rows as they are in the file. False when they cannot be read.
+bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t begin, std::int64_t end,
+                 std::uint8_t* rows, std::uint8_t* panels);
+
+// Lays matrices out in their memory, with all threads; steps may compute with them at the same time. Throws
+// std::runtime_error when a file is shorter than promised or cannot be read.
+void lay_out(ThreadPool& pool, const Kernels& kernels, const std::vector<OwnedMatrix>& weights);
 
 }  // namespace chaski

@@ -148,7 +148,8 @@ void ExpertMatmulStep::multiply(std::int64_t group, std::int64_t panel_begin, st
     const Matrix& w = experts_[expert].matrix;
     const std::int64_t row = group == 0 ? 0 : groups_[group - 1].end;
     Output out{y_ + row * w.rows, w.rows, bias_ == nullptr ? nullptr : bias_ + expert * w.rows, nullptr};
-    kernels_.matmul(w, panel_begin, panel_end, behind(x_, row * w.k), groups_[group].end - row, out, scratch);
+    chaski::multiply(kernels_, experts_[expert], panel_begin, panel_end, behind(x_, row * w.k),
+                     groups_[group].end - row, out, scratch);
 }
 
 std::unique_ptr<Step> combine(const Ops& ops, int dim, std::int64_t count, std::int64_t width, const float* x,

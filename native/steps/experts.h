@@ -101,7 +101,7 @@ class ExpertMatmulStep final : public Step {
     }
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
     std::size_t scratch_bytes() const override {
-        return static_cast<std::size_t>(kernels_.matmul_scratch_bytes(experts_[0].matrix, max_tokens_));
+        return multiply_scratch_bytes(kernels_, experts_[0], max_tokens_);
     }
 
    private:

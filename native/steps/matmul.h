@@ -6,16 +6,17 @@
 
 #include "kernels.h"
 #include "kinds.h"
-#include "memory.h"
 #include "ops.h"
+#include "weights.h"
 
 namespace chaski {
 
-// A packed matrix together with the memory that it lies in.
-struct OwnedMatrix {
-    Matrix matrix;
-    std::shared_ptr<Region> memory;
-};
+// The kernels' matmul. Panels that are not laid out yet are read from their file for this one product: the
+// first logits need not wait for memory that is still to be filled.
+void multiply(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t panel_begin,
+              std::int64_t panel_end, const Activations& x, std::int64_t n, const Output& out,
+              std::byte* scratch);
+std::size_t multiply_scratch_bytes(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t n);
 
 // y = x · Wᵀ (+ bias) (+ residual). Items are panels of 16 output rows.
 class MatmulStep final : public Step {
@@ -32,10 +33,10 @@ class MatmulStep final : public Step {
         return shrinking_piece(left, threads, kSlab);
     }
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
-        kernels_.matmul(weight_.matrix, begin, end, x_, sizes[dim_], out_, scratch);
+        multiply(kernels_, weight_, begin, end, x_, sizes[dim_], out_, scratch);
     }
     std::size_t scratch_bytes() const override {
-        return static_cast<std::size_t>(kernels_.matmul_scratch_bytes(weight_.matrix, max_tokens_));
+        return multiply_scratch_bytes(kernels_, weight_, max_tokens_);
     }
 
    private:
@@ -48,12 +49,20 @@ class MatmulStep final : public Step {
 };
 
 // The rows of the table that `ids` names, as float32.
-inline std::unique_ptr<Step> embedding(const Kernels& kernels, int dim, const OwnedMatrix& table,
-                                       const std::int32_t* ids, float* y) {
-    return each_row(dim, [=, &kernels](std::int64_t i) {
-        kernels.unpack_row(table.matrix, ids[i], y + i * table.matrix.k);
-    });
-}
+class EmbeddingStep final : public RowStep {
+   public:
+    EmbeddingStep(const Kernels& kernels, int dim, const OwnedMatrix& table, const std::int32_t* ids,
+                  float* y)
+        : RowStep(dim), kernels_(kernels), table_(table), ids_(ids), y_(y) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
+    std::size_t scratch_bytes() const override;
+
+   private:
+    const Kernels& kernels_;
+    const OwnedMatrix table_;
+    const std::int32_t* ids_;
+    float* y_;
+};
 
 // Each row times a matrix of float32 rows [depth][width], one serial sum along the depth for each element.
 class ProductStep final : public RowStep {

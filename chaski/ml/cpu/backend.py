@@ -3,51 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 from chaski import _native
-from chaski.errors import ModelError, OptionError, OutOfMemoryError, UnsupportedError
+from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
 from chaski.ml.backend import BackendOptions, CacheConfig, Device, Memory, Progress, stored_type
+from chaski.ml.cpu.loading import Loading, StoredMatrix
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import CPUPlan
 from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
 
 __all__ = ["CPUBackend"]
-
-# Matrices are loaded in groups of about this size, so that progress can be shown between them.
-_GROUP_BYTES = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Matrix:
-    """A matrix of a file, the `index`-th of those of its tensor, and where it goes in the weights' memory."""
-
-    weight: Weight
-    info: TensorInfo
-    index: int
-    offset: int
-
-    @property
-    def num_bytes(self) -> int:
-        return self.info.nbytes // self.count
-
-    @property
-    def count(self) -> int:
-        """How many matrices the tensor has."""
-        return math.prod(self.info.shape[:-2])
-
-    def target(self) -> _native.WeightMatrix:
-        handle = self.weight.handle
-        target = handle[self.index] if isinstance(handle, list) else handle
-        assert isinstance(target, _native.WeightMatrix)
-        return target
 
 
 class CPUBackend:
@@ -67,8 +37,9 @@ class CPUBackend:
         self._is_plain = not options.flash_attention
         self._options = options
         self._pool = pool or _native.ThreadPool(threads)
+        self._loading = Loading(self._pool, self.isa)
         self._weights: _native.Weights | None = None
-        self._matrices: list[_Matrix] = []
+        self._matrices: list[StoredMatrix] = []
         self._vectors: list[tuple[Weight, TensorInfo, Vector]] = []
         self._untouched: list[_native.KVStorage | CPUPlan] = []
         self._weight_bytes = self._cache_bytes = self._plan_bytes = 0
@@ -106,20 +77,12 @@ class CPUBackend:
         memory = self.memory()
         if memory.total > available_memory():
             raise _out_of_memory("weights, caches and plans", memory.total)
-        for part in self._untouched:
-            part.touch()
-        self._untouched = []
         for _, info, vector in self._vectors:
             assert self._weights is not None
             values = dequantize(info.data, info.type, info.shape)
             self._weights.vector(vector.offset, values.size)[:] = values.ravel()
-        loaded = 0
-        for group in _groups(self._matrices):
-            self._load(group)
-            loaded += sum(matrix.num_bytes for matrix in group)
-            progress(min(1.0, loaded / self._weight_bytes))
-        progress(1.0)
-        self._matrices, self._vectors = [], []
+        self._loading.load(self._matrices, self._untouched, progress)
+        self._matrices, self._vectors, self._untouched = [], [], []
 
     def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
         with _reserving("key/value storage", self.kv_bytes(role, cells, heads, size, dtype)):
@@ -132,7 +95,7 @@ class CPUBackend:
         return _native.kv_storage_bytes(*_layout_of(role, cells, heads, size, dtype))
 
     def compile(self, graph: Graph) -> CPUPlan:
-        plan = CPUPlan(graph, self._pool, self.isa, self._weights, self._is_plain)
+        plan = CPUPlan(graph, self._pool, self.isa, self._weights, self._is_plain, self._loading)
         self._untouched.append(plan)
         self._plan_bytes += plan.bytes
         return plan
@@ -143,27 +106,14 @@ class CPUBackend:
     def memory(self) -> Memory:
         return Memory(self._weight_bytes, self._cache_bytes, self._plan_bytes)
 
+    def settle(self) -> None:
+        self._loading.settle()
+
     def close(self) -> None:
+        self._loading.close()
         self._weights = None
         self._matrices, self._vectors, self._untouched = [], [], []
         self._weight_bytes = self._cache_bytes = self._plan_bytes = 0
-
-    def _load(self, group: Sequence[_Matrix]) -> None:
-        descriptors: dict[Path, int] = {}
-        try:
-            sources = []
-            for matrix in group:
-                info = matrix.info
-                if info.path not in descriptors:
-                    descriptors[info.path] = os.open(info.path, os.O_RDONLY)
-                place = info.offset + matrix.index * (info.step or matrix.num_bytes)
-                sources.append((descriptors[info.path], place, matrix.target()))
-            _native.load_matrices(self._pool, self.isa, sources)
-        except (OSError, RuntimeError) as error:
-            raise ModelError(f"the weights of {group[0].info.path} cannot be read: {error}") from error
-        finally:
-            for descriptor in descriptors.values():
-                os.close(descriptor)
 
 
 def _layout_of(
@@ -183,7 +133,7 @@ def _choose_isa(name: str) -> str:
 
 def _layout(
     weights: Sequence[tuple[Weight, TensorInfo]],
-) -> tuple[list[_Matrix], list[tuple[Weight, TensorInfo, Vector]], int]:
+) -> tuple[list[StoredMatrix], list[tuple[Weight, TensorInfo, Vector]], int]:
     """Give every weight its place -> matrices, vectors, bytes in all."""
     matrices, vectors, offset = [], [], 0
     for weight, info in weights:
@@ -193,7 +143,7 @@ def _layout(
         elif len(info.shape) in (2, 3) and int(info.type) in _native.matrix_types():
             step = _native.matrix_bytes(int(info.type), *info.shape[-2:])
             count = math.prod(info.shape[:-2])
-            matrices += [_Matrix(weight, info, index, offset + index * step) for index in range(count)]
+            matrices += [StoredMatrix(weight, info, index, offset + index * step) for index in range(count)]
             size = count * step
         else:
             raise UnsupportedError(
@@ -201,17 +151,6 @@ def _layout(
             )
         offset += -(-size // 64) * 64
     return matrices, vectors, offset
-
-
-def _groups(matrices: Sequence[_Matrix]) -> Iterator[list[_Matrix]]:
-    group: list[_Matrix] = []
-    for matrix in matrices:
-        group.append(matrix)
-        if sum(m.num_bytes for m in group) >= _GROUP_BYTES:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 @contextmanager

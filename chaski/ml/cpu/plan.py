@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski import _native
+from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Buffer, Call, Place
 from chaski.ml.cpu.operations import lower
 from chaski.ml.graph import DType, Graph, KVBuffer
@@ -34,11 +35,13 @@ class CPUPlan:
         isa: str,
         weights: _native.Weights | None,
         is_plain: bool,
+        loading: Loading,
     ) -> None:
         lowering = lower(graph, weights, pool.threads, is_plain)
         phases = _phases(lowering.calls)
         kept = [lowering.buffer(node) for node in (*graph.inputs.values(), *graph.outputs.values())]
         offsets, size = _place(lowering.calls, phases, kept)
+        self._loading = loading
         self._dims = lowering.dims
         maxima = list(self._dims.values())
         self._plan = _native.Plan(pool, isa, size, list(self._dims), maxima)
@@ -58,10 +61,12 @@ class CPUPlan:
             view = self._plan.floats(offsets[lowering.buffer(node)], maxima[rows], width)
             self._outputs[name] = (view, rows)
         self._sizes = maxima
+        self._is_running = False
 
     def launch(self, sizes: Mapping[str, int]) -> None:
         self._sizes = [sizes[name] for name in self._dims]
         self._plan.launch(self._sizes)
+        self._is_running = True
 
     def touch(self) -> None:
         """Take all the memory now."""
@@ -69,6 +74,9 @@ class CPUPlan:
 
     def wait(self) -> None:
         self._plan.wait()
+        if self._is_running:
+            self._is_running = False
+            self._loading.ran()
 
     def run(self, sizes: Mapping[str, int]) -> None:
         self.launch(sizes)

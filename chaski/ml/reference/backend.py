@@ -64,6 +64,9 @@ class ReferenceBackend:
     def memory(self) -> Memory:
         return Memory(self._weights, self._cache, 0)
 
+    def settle(self) -> None:
+        """Nothing is left for later."""
+
     def close(self) -> None:
         """Nothing to release."""
 

@@ -2,6 +2,7 @@
 
 #include "../../steps/checks.h"
 #include "../../steps/largest.h"
+#include "../../steps/matmul.h"
 #include "steps.h"
 
 namespace nb = nanobind;
@@ -11,8 +12,8 @@ namespace chaski {
 namespace {
 
 void add_embedding(PlanBuilder& plan, int dim, const OwnedMatrix& table, std::size_t ids, std::size_t y) {
-    plan.add(
-        embedding(plan.kernels(), dim, table, plan.indices(ids, dim), plan.floats(y, dim, table.matrix.k)));
+    plan.add(std::make_unique<EmbeddingStep>(plan.kernels(), dim, table, plan.indices(ids, dim),
+                                             plan.floats(y, dim, table.matrix.k)));
 }
 
 void add_rows(PlanBuilder& plan, int dim, int source_dim, std::int64_t width, std::size_t x,

@@ -1,0 +1,78 @@
+#include "matmul.h"
+
+#include <algorithm>
+
+namespace chaski {
+
+namespace {
+
+// Panels of a matrix that are read from its file at once: enough for a kernel to work on, and few enough to
+// stay in a core's own cache.
+std::int64_t panels_at_once(const Matrix& m) {
+    constexpr std::int64_t kBytes = 256 << 10, kMost = 8;
+    const std::int64_t abreast = panels_abreast(m.type);
+    const std::int64_t fitting = kBytes / panel_bytes(m.type, m.k) / abreast * abreast;
+    return std::clamp(fitting, abreast, kMost);
+}
+
+// Room for some panels as they are in the file, and packed.
+struct Reading {
+    std::uint8_t* rows;
+    std::uint8_t* panels;
+
+    Reading(const Matrix& m, std::int64_t count, std::byte* scratch)
+        : rows(reinterpret_cast<std::uint8_t*>(scratch)),
+          panels(rows + align_up(kLanes * count * row_bytes(m.type, m.k))) {}
+
+    static std::size_t bytes(const Matrix& m, std::int64_t count) {
+        const std::int64_t rows = kLanes * count;
+        return align_up(rows * row_bytes(m.type, m.k)) + align_up(matrix_bytes(m.type, rows, m.k));
+    }
+};
+
+std::size_t kernel_bytes(const Kernels& kernels, const Matrix& m, std::int64_t n) {
+    return align_up(static_cast<std::size_t>(kernels.matmul_scratch_bytes(m, n)));
+}
+
+}  // namespace
+
+std::size_t multiply_scratch_bytes(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t n) {
+    const Matrix& m = weight.matrix;
+    return kernel_bytes(kernels, m, n) + Reading::bytes(m, panels_at_once(m));
+}
+
+void multiply(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t panel_begin,
+              std::int64_t panel_end, const Activations& x, std::int64_t n, const Output& out,
+              std::byte* scratch) {
+    const Matrix& m = weight.matrix;
+    if (weight.is_laid_out()) return kernels.matmul(m, panel_begin, panel_end, x, n, out, scratch);
+    const std::int64_t step = panels_at_once(m);
+    const Reading room(m, step, scratch + kernel_bytes(kernels, m, n));
+    for (std::int64_t begin = panel_begin; begin < panel_end; begin += step) {
+        const std::int64_t end = std::min(begin + step, panel_end), row = kLanes * begin;
+        if (!read_panels(kernels, weight, begin, end, room.rows, room.panels)) return;
+        const Matrix part{m.type, std::min(kLanes * end, m.rows) - row, m.k, room.panels};
+        const Output behind{out.y + row, out.y_stride, out.bias == nullptr ? nullptr : out.bias + row,
+                            out.residual == nullptr ? nullptr : out.residual + row};
+        kernels.matmul(part, 0, end - begin, x, n, behind, scratch);
+    }
+}
+
+void EmbeddingStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
+    const Matrix& m = table_.matrix;
+    const Reading room(m, 1, scratch);
+    for (std::int64_t i = begin; i < end; ++i) {
+        float* y = y_ + i * m.k;
+        if (table_.is_laid_out()) {
+            kernels_.unpack_row(m, ids_[i], y);
+            continue;
+        }
+        const std::int64_t panel = ids_[i] / kLanes;
+        if (!read_panels(kernels_, table_, panel, panel + 1, room.rows, room.panels)) return;
+        kernels_.unpack_row({m.type, kLanes, m.k, room.panels}, ids_[i] % kLanes, y);
+    }
+}
+
+std::size_t EmbeddingStep::scratch_bytes() const { return Reading::bytes(table_.matrix, 1); }
+
+}  // namespace chaski

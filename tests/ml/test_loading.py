@@ -1,0 +1,96 @@
+"""Matrices that are computed with before they are laid out: the same bits, and errors that name the file."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import chaski
+from chaski.ml.cpu import loading
+
+DATA = Path(__file__).parent.parent / "data"
+FILES = ["f16", "bf16", "q4_k", "q6_k", "q8_0", "mxfp4"]
+PATHS = [DATA / "llama" / "quantized" / f"{name}.gguf" for name in FILES]
+PATHS += [DATA / "architectures" / "qwen3moe.gguf", DATA / "llama" / "llama31.f32.gguf"]
+IDS = [int(i) for i in np.random.default_rng(7).integers(0, 64, 40)]
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tiny models are worth a thread, and it waits for the first run however long that takes."""
+    monkeypatch.setattr(loading, "GROUP_BYTES", 1 << 10)
+    monkeypatch.setattr(loading, "PATIENCE", 600.0)
+    yield
+    assert not is_loading()
+
+
+def is_loading() -> bool:
+    return any(thread.name == "chaski-loading" for thread in threading.enumerate())
+
+
+def logits(path: Path, ids: list[int], settle: bool, threads: int = 1) -> npt.NDArray[np.float32]:
+    path.read_bytes()  # now the system has it in memory
+    with chaski.load(path, threads=threads, context=64) as model:
+        if settle:
+            model.settle()
+        assert is_loading() is not settle
+        return model.logits(ids)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_the_same_bits_from_the_file(path: Path, threads: int) -> None:
+    for ids in (IDS, IDS[:1]):
+        from_file = logits(path, ids, False, threads)
+        assert np.array_equal(from_file, logits(path, ids, True, threads))
+
+
+def test_the_same_bits_while_they_are_laid_out() -> None:
+    with chaski.load(PATHS[0], threads=2, context=64) as model:
+        results = [model.logits(IDS) for _ in range(8)]
+    assert all(np.array_equal(results[0], later) for later in results)
+
+
+def test_a_file_that_is_not_in_memory_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "WARM", 1.1)
+    shares: list[float] = []
+    with chaski.load(PATHS[0], context=64, progress=shares.append) as model:
+        assert not is_loading()
+        assert shares == sorted(shares)
+        assert len(shares) > 2
+        assert shares[-1] == 1.0
+        at_once = model.logits(IDS)
+    monkeypatch.undo()
+    assert np.array_equal(at_once, logits(PATHS[0], IDS, True))
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_a_file_that_shrinks_while_it_is_needed_is_an_error(tmp_path: Path, is_settled: bool) -> None:
+    path = tmp_path / "shrinking.gguf"
+    path.write_bytes(PATHS[0].read_bytes())
+    with chaski.load(path, context=64) as model:
+        os.truncate(path, 5000)
+        with pytest.raises(chaski.ModelError, match=r"weights of .*shrinking\.gguf cannot be read"):
+            model.settle() if is_settled else model.logits(IDS)
+
+
+def test_a_file_that_shrinks_later_does_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "shrinking.gguf"
+    path.write_bytes(PATHS[0].read_bytes())
+    with chaski.load(path, context=64) as model:
+        model.settle()
+        os.truncate(path, 5000)
+        assert np.array_equal(model.logits(IDS), logits(PATHS[0], IDS, True))
+
+
+def test_closing_does_not_wait_for_the_rest() -> None:
+    model = chaski.load(PATHS[0], context=64)
+    assert is_loading()
+    model.close()
+    assert not is_loading()
