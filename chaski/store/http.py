@@ -94,6 +94,8 @@ class Http:
         self._proxied: dict[str, httpcore2.ConnectionPool] = {}
 
     def close(self) -> None:
+        """End all connections; who waits for bytes of one gets a TemporaryError."""
+        self._network.interrupt()
         self._direct.close()
         for pool in self._proxied.values():
             pool.close()

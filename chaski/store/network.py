@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import ssl
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import httpcore2
 
@@ -16,6 +20,7 @@ from chaski.errors import RegistryError
 
 __all__ = ["GuardedNetwork", "is_public"]
 
+_Streams: TypeAlias = "WeakSet[_Stream]"
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 # Addresses of the fourth version behind a translator (RFC 6052).
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -35,6 +40,7 @@ class GuardedNetwork(httpcore2.SyncBackend):
 
     def __init__(self, private_hosts: Iterable[str] = ()) -> None:
         self._private_hosts = frozenset(private_hosts)
+        self._streams: _Streams = WeakSet()
 
     def connect_tcp(
         self,
@@ -48,10 +54,18 @@ class GuardedNetwork(httpcore2.SyncBackend):
         failure = httpcore2.ConnectError(f"{host} has no address")
         for address in self._allowed(host, port):
             try:
-                return super().connect_tcp(address, port, timeout, local_address, socket_options)
+                stream = super().connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = httpcore2.ConnectError(str(error))
+            else:
+                return _Stream(stream, self._streams)
         raise failure
+
+    def interrupt(self) -> None:
+        """End all connections now. To close them is not enough: a thread that reads would go on waiting."""
+        for stream in list(self._streams):
+            with suppress(OSError):  # it has ended already
+                stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def require_allowed(self, host: str, port: int) -> None:
         """Refuse a private address that is written out, where a proxy is going to resolve names."""
@@ -77,6 +91,33 @@ class GuardedNetwork(httpcore2.SyncBackend):
 
     def _is_exempt(self, host: str, port: int) -> bool:
         return not self._private_hosts.isdisjoint({host.lower(), f"{host.lower()}:{port}"})
+
+
+class _Stream(httpcore2.NetworkStream):
+    """A connection that is among the open ones while somebody has it, also when TLS is around it."""
+
+    def __init__(self, stream: httpcore2.NetworkStream, among: _Streams) -> None:
+        self._stream = stream
+        self._among = among
+        among.add(self)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, timeout)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, timeout)
+
+    def close(self) -> None:
+        self._among.discard(self)
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.NetworkStream:
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, timeout), self._among)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
 
 
 def _refusal(host: str) -> RegistryError:

@@ -12,6 +12,7 @@ import pytest
 from chaski.env import Environment
 from chaski.errors import OptionError
 from chaski.server.address import Address
+from chaski.server.endpoint import MAX_BODY
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
@@ -131,6 +132,14 @@ def test_origins_of_the_settings(guarded: Running) -> None:
     assert guarded.get("/", Origin="https://example.org.evil.example").status == 403
 
 
+def test_pages_without_an_origin_of_their_own_are_never_allowed(tmp_path: Path) -> None:
+    """A frame in a sandbox says null, whatever page it is in."""
+    with running(Settings(address=SOMEWHERE, origins=("*",)), tmp_path) as everybody:
+        assert everybody.get("/", Origin="https://evil.example").status == 200
+        for origin in ("null", ""):
+            assert everybody.get("/", Origin=origin).status == 403
+
+
 def test_preflight(server: Running) -> None:
     asked = {"Origin": "http://localhost:3000", "Access-Control-Request-Headers": "authorization"}
     reply = server.ask("OPTIONS", "/api/chat", headers=asked)
@@ -153,6 +162,22 @@ def test_without_a_key(guarded: Running) -> None:
         assert guarded.get("/api/tags", Authorization=f"Bearer {key}").status == 401
     assert guarded.get("/v1/models").json["error"]["type"] == "authentication_error"
     assert guarded.post("/v1/messages", {}).json["type"] == "error"
+
+
+def test_keys_are_compared_in_constant_time(guarded: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that there are, even behind the right one, by the function that is made for it."""
+    compared: list[bytes] = []
+
+    def compare(given: bytes, known: bytes) -> bool:
+        compared.append(known)
+        return given == known
+
+    monkeypatch.setattr("hmac.compare_digest", compare)
+    for key, status in (("admin-key", 200), ("user-key", 200), ("nobody", 401)):
+        compared.clear()
+        assert guarded.get("/api/tags", Authorization=f"Bearer {key}").status == status
+        known = [b"admin-key", b"user-key", b"other-key"]
+        assert compared == (known[:1] if key == "admin-key" else known)
 
 
 def test_with_a_key(guarded: Running) -> None:
@@ -238,8 +263,16 @@ def test_bodies_that_are_no_requests(server: Running, body: bytes, text: str) ->
 
 
 def test_bodies_have_a_limit(server: Running) -> None:
+    """Those that say how long they are, and those that come in chunks."""
     reply = server.ask("POST", "/api/chat", None, {"Content-Length": str(1 << 40)})
     assert reply.status == 413
+    piece = b" " * (1 << 20)
+    chunk = b"%x\r\n%s\r\n" % (len(piece), piece)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.sendall(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range((MAX_BODY >> 20) + 1):
+            client.sendall(chunk)
+        assert client.recv(64).startswith(b"HTTP/1.1 413")
 
 
 def test_content_types_do_not_matter(server: Running) -> None:

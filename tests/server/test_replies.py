@@ -103,7 +103,7 @@ def test_the_order_of_a_native_chat(server: Running) -> None:
 
 
 def test_what_is_recorded_is_compared(server: Running) -> None:
-    """Of every endpoint that the reference has, too: those that are left are ours, or their replies are text."""
+    """Of every endpoint that the reference has, too: the others are ours, or their replies are text."""
     assert RECORDED.keys() - {"about", "steps", "statuses"} <= SHAPES.keys()
     named = (*RECORDED, *RECORDED["steps"], *RECORDED["statuses"])
     known = {" ".join(name.split()[:2]) for name in named}

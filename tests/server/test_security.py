@@ -119,14 +119,17 @@ def test_bad_byte_tokens(tmp_path: Path, token: str) -> None:
 
 
 def test_a_compressed_manifest_is_not_unpacked(store: Running, tiny: bytes) -> None:
-    """A reply of a kilobyte became gigabytes (CVE-2024-12886)."""
+    """A reply of a kilobyte became gigabytes (CVE-2024-12886). Nothing compressed is taken."""
     with FakeRegistry().running() as registry:
-        registry.put({"model": tiny})
-        registry.manifests["me/model:1"] = gzip.compress(b"[" * (64 << 20))
-        error = last_error(
-            store, {"model": f"http://{registry.host}/me/model:1", "insecure": True}, "/api/pull"
-        )
-    assert "manifest" in error
+        good = registry.put({"model": tiny})
+        asked = {"model": f"http://{registry.host}/me/model:1", "insecure": True}
+        for body in (gzip.compress(b"[" * (64 << 20)), gzip.compress(good)):
+            registry.manifests["me/model:1"] = body
+            registry.manifest_headers = {"Content-Encoding": "gzip"}
+            assert "compressed its answer" in last_error(store, asked, "/api/pull")
+            registry.manifest_headers = {}
+            assert "manifest" in last_error(store, asked, "/api/pull")
+        assert not [path for _, path, _ in registry.requests if "/blobs/" in path]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def process(models: Path) -> Iterator[subprocess.Popen[str]]:
     environment = os.environ | {"OLLAMA_MODELS": str(models), "CHASKI_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "chaski", "serve", "--host", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "chaski", "serve", "--host", "127.0.0.1:0", "--verbose"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         yield process
         process.kill()
@@ -34,9 +36,20 @@ def test_it_serves_and_ends_with_its_workers(process: subprocess.Popen[str]) -> 
     assert process.stderr is not None
     url = re.fullmatch(r"chaski listens on (http://127\.0\.0\.1:\d+)\n", process.stderr.readline())
     assert url is not None
-    body = json.dumps({"model": "helper", "prompt": "x", "stream": False}).encode()
+    secret = "gloriosa"
+    body = json.dumps({"model": "helper", "prompt": secret, "stream": False}).encode()
     with urllib.request.urlopen(f"{url[1]}/api/generate", body, timeout=20) as response:
         assert json.load(response)["done"]
+    for wrong in (
+        {"prompt": secret, "options": {"stop": [secret], "top_p": 9}},
+        {"format": {secret: [secret]}},
+    ):
+        body = json.dumps(
+            {"model": "helper", "messages": [{"role": "user", "content": secret}]} | wrong
+        ).encode()
+        for path in ("api/generate", "api/chat", "v1/chat/completions"):
+            with suppress(urllib.error.HTTPError):
+                urllib.request.urlopen(f"{url[1]}/{path}", body, timeout=20).close()
     tasks = Path(f"/proc/{process.pid}/task").iterdir()
     children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
     assert len(children) == 1
@@ -45,7 +58,8 @@ def test_it_serves_and_ends_with_its_workers(process: subprocess.Popen[str]) -> 
     wait_until(lambda: not is_running(children[0]))
     rest = process.stderr.read()
     assert "Traceback" not in rest
-    assert "x" not in rest.split()  # no prompt in any log
+    assert "loaded helper" in rest  # it does log
+    assert secret not in rest
 
 
 def test_a_store_stays_as_it_was(server: Running, models: Path) -> None:

@@ -17,6 +17,7 @@ from chaski.store.model import bundled_model
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
+from tests.store.fake_registry import FakeRegistry
 from tests.store.stores import assert_valid
 from tests.tiny_llama import write_tiny_llama
 
@@ -119,15 +120,20 @@ def test_what_cannot_be_made(server: Running, fields: dict[str, object], text: s
     assert text in reply.error
 
 
-def test_pull_stays_outside_of_private_networks(server: Running) -> None:
-    """Requests by the server to its own network were CVE-2026-5530."""
-    for host in (f"127.0.0.1:{server.port}", "localhost", "169.254.169.254", "[::1]"):
-        reply = server.post("/api/pull", {"model": f"http://{host}/a/b:c", "insecure": True})
-        if reply.status == 200:
-            assert "error" in reply.lines[-1]
-            assert "success" not in reply.body.decode()
-    plain = server.post("/api/pull", {"model": "http://example.org/a/b", "stream": False})
-    assert plain.status >= 400
+def test_pull_stays_outside_of_private_networks(server: Running, blob: bytes) -> None:
+    """Requests by the server to its own network were CVE-2026-5530. Here a registry waits for them."""
+    with FakeRegistry().running() as registry:
+        registry.put({"model": blob})
+        port = registry.host.rpartition(":")[2]
+        for host in ("127.0.0.1", "localhost", "127.1", "2130706433", "[::ffff:127.0.0.1]", "0.0.0.0"):
+            asked = {"model": f"http://{host}:{port}/me/model:1", "insecure": True}
+            for path, what in (("pull", asked), ("create", {"model": "new", "from": asked["model"]})):
+                reply = server.post(f"/api/{path}", what)
+                assert "error" in (reply.json if reply.status != 200 else reply.lines[-1]), host
+        assert not registry.requests
+    plain = server.post("/api/pull", {"model": "http://169.254.169.254/a/b", "insecure": True})
+    assert "private address" in plain.lines[-1]["error"]
+    assert server.post("/api/pull", {"model": "http://example.org/a/b", "stream": False}).status >= 400
 
 
 def test_hostile_files_are_refused(server: Running) -> None:

@@ -29,6 +29,7 @@ class FakeRegistry:
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[str, bytes] = {}
+        self.manifest_headers: dict[str, str] = {}
         self.faults: deque[Fault] = deque()
         self.has_ranges = True
         self.token: str | None = None
@@ -137,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
             self.registry.manifests[name] = self._body()
             self.reply(201, b"")
         elif name in self.registry.manifests:
-            self.reply(200, self.registry.manifests[name])
+            self.reply(200, self.registry.manifests[name], self.registry.manifest_headers)
         else:
             self.reply(404, b"")
 

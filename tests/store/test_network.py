@@ -1,10 +1,20 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpcore2
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from chaski.errors import RegistryError
 from chaski.store.network import GuardedNetwork, is_public
@@ -47,11 +57,11 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Where connections were made to; those to 9.9.9.9 fail."""
     made: list[tuple[str, int]] = []
 
-    def connect_tcp(self: object, host: str, port: int, *rest: object) -> str:
+    def connect_tcp(self: object, host: str, port: int, *rest: object) -> httpcore2.NetworkStream:
         made.append((host, port))
         if host == "9.9.9.9":
             raise httpcore2.ConnectError("refused")
-        return "stream"
+        return httpcore2.NetworkStream()
 
     monkeypatch.setattr(httpcore2.SyncBackend, "connect_tcp", connect_tcp)
     return made
@@ -62,7 +72,7 @@ def test_a_name_is_checked_by_the_address_that_is_used(
 ) -> None:
     network = GuardedNetwork()
     resolved += ["10.0.0.1", "9.9.9.9", "1.1.1.1", "127.0.0.1"]
-    assert network.connect_tcp("registry.example", 443) == "stream"
+    network.connect_tcp("registry.example", 443)
     assert connected == [("9.9.9.9", 443), ("1.1.1.1", 443)]
     resolved[:] = ["10.0.0.1", "127.0.0.1"]
     with pytest.raises(RegistryError, match="example has a private address"):
@@ -86,7 +96,8 @@ def test_hosts_that_may_be_private(
     resolved: list[str], connected: list[tuple[str, int]], exempt: str, port: int
 ) -> None:
     resolved += ["192.168.1.5"]
-    assert GuardedNetwork([exempt]).connect_tcp("Models.lan", port) == "stream"
+    GuardedNetwork([exempt]).connect_tcp("Models.lan", port)
+    assert connected == [("192.168.1.5", port)]
     with pytest.raises(RegistryError):
         GuardedNetwork([exempt]).connect_tcp("other.lan", port)
     with pytest.raises(RegistryError):
@@ -100,3 +111,43 @@ def test_behind_a_proxy_only_written_addresses_can_be_checked() -> None:
             network.require_allowed(host, 443)
     for host in ("1.1.1.1", "registry.example", "10.1.1.1"):
         network.require_allowed(host, 443)
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_who_waits_for_a_silent_server_can_be_interrupted(tmp_path: Path, is_encrypted: bool) -> None:
+    network = GuardedNetwork(["127.0.0.1"])
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(2) as threads:
+        accepted = threads.submit(accept, listener, certificate(tmp_path) if is_encrypted else None)
+        stream = network.connect_tcp("127.0.0.1", listener.getsockname()[1], timeout=20)
+        if is_encrypted:
+            trusting = ssl.create_default_context(cafile=str(tmp_path / "own.pem"))
+            stream = stream.start_tls(trusting, "localhost", timeout=20)
+        with accepted.result():
+            reading = threads.submit(stream.read, 100, 20)
+            time.sleep(0.05)  # so that it waits in the system, not in front of it
+            network.interrupt()
+            try:
+                assert reading.result(5) == b""
+            except httpcore2.ReadError:
+                assert is_encrypted  # it says that the end is missing
+        stream.close()
+
+
+def accept(listener: socket.socket, context: ssl.SSLContext | None) -> socket.socket:
+    connection, _ = listener.accept()
+    return connection if context is None else context.wrap_socket(connection, server_side=True)
+
+
+def certificate(folder: Path) -> ssl.SSLContext:
+    """Of a server that vouches for itself; the file is own.pem."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(1), now + timedelta(1))
+    alternatives = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    signed = made.add_extension(alternatives, critical=False).sign(key, hashes.SHA256())
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "own.pem").write_bytes(signed.public_bytes(Encoding.PEM) + secret)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "own.pem")
+    return context
