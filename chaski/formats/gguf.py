@@ -6,10 +6,12 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from inspect import formatannotation
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -59,6 +61,11 @@ class GGUFFile:
     def architecture(self) -> str:
         """The model family, `general.architecture`."""
         return self.get("general.architecture", str)
+
+    @cached_property
+    def num_weights(self) -> int:
+        """How many numbers all tensors have."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
     @overload
     def get(self, key: str, kind: type[T]) -> T: ...

@@ -33,7 +33,7 @@ class Defaults:
     engine    who computes the model; None for whoever can
     template  how a conversation is written, in Go's template language; None for the way of the file
     opening   the turns that every conversation begins with
-    renderer  the named way of writing conversations that the model asks for, if its file brings none
+    renderer  the named way of writing conversations that the model asks for; it has no template then
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -47,10 +47,16 @@ class Defaults:
     @classmethod
     def of(cls, model: StoredModel) -> Defaults:
         """Read them off a model. Raises UnsupportedError, OptionError or SamplingError."""
+        from chaski.text.template.renderers import RENDERERS
+
         name = model.name.short if model.name else model.path.name
         if model.adapters:
             raise UnsupportedError(f"{name} has an adapter (LoRA), which this version cannot apply")
         unknown = model.parameters.keys() - _OPTIONS - _LOADING - DEPRECATED - {"engine"}
+        renderer = model.config.renderer
+        if renderer and renderer not in RENDERERS:
+            note = "%s asks for the renderer %s; the template of its file is used where it has one"
+            _log.warning(note, name, renderer)
         if unknown:
             _log.warning("%s sets %s, which this version does not know", name, ", ".join(sorted(unknown)))
         options = {key: _value(key, value) for key, value in model.parameters.items() if key in _OPTIONS}
@@ -63,10 +69,10 @@ class Defaults:
         return cls(
             options,
             loading,
-            _template(model, name),
+            None if renderer else model.template,
             model.system,
             model.messages,
-            model.config.renderer,
+            renderer,
             _engine(model),
         )
 
@@ -83,15 +89,6 @@ def no_renderer(name: str, renderer: str) -> str:
         f"{name or 'the model'} asks for the renderer {renderer!r}, which this version does not have, and "
         "its file brings no template; create it anew from this one with a TEMPLATE"
     )
-
-
-def _template(model: StoredModel, name: str) -> str | None:
-    """The store's template, but not beside a renderer: what stands there is no whole template."""
-    if not model.config.renderer:
-        return model.template
-    note = "%s asks for the renderer %s; the template of its file is used where it has one"
-    _log.warning(note, name, model.config.renderer)
-    return None
 
 
 def _value(name: str, value: Parameter) -> Parameter | None:

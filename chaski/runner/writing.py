@@ -99,26 +99,27 @@ class Writing(ABC):
 
     @property
     def chat_template(self) -> str | None:
-        """How a conversation is written: in Go's language by the store, else in Jinja by the file.
+        """How a conversation is written: by a renderer, in Go's language by the store, else by the file.
 
-        None when neither says.
+        None when none of them says.
         """
+        from chaski.text.template.renderers import find_renderer
+
+        if renderer := find_renderer(self.defaults.renderer, self._file.num_weights):
+            return renderer.source
         return self.defaults.template or self._file.get("tokenizer.chat_template", str, None)
 
     @cached_property
     def template(self) -> ChatTemplate | GoTemplate | PlainTemplate:
         """The chat template, ready to render; for a file without one, plain text and a warning in the log."""
         from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
-        from chaski.text.template.renderers import RENDERERS
 
         if self.defaults.template:
             return GoTemplate(self.defaults.template)
-        renderer = self.defaults.renderer
-        source = self.chat_template or RENDERERS.get(renderer)
-        if source is not None:
+        if (source := self.chat_template) is not None:
             return ChatTemplate(source, self._spelling("bos"), self._spelling("eos"))
-        if renderer:
-            raise UnsupportedError(no_renderer(self._name, renderer))
+        if self.defaults.renderer:
+            raise UnsupportedError(no_renderer(self._name, self.defaults.renderer))
         _log.warning("%s has no chat template: it gets plain text, without roles", self._name)
         return PlainTemplate()
 

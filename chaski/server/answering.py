@@ -120,7 +120,9 @@ class Answering:
         async with self._models.use(job.needs, client) as loaded:
             loading = perf_counter() - job.started
             prompt = await conversation_prompt(loaded, turns, wish)
-            reader: Parser = writer.reader(prompt.text, () if is_demanded else tools, bool(think))
+            reader: Parser = writer.reader(
+                prompt.text, () if is_demanded else tools, bool(think), _thought(messages)
+            )
             if is_demanded:
                 reader = DemandedCall(reader)
             format = schema_of_call(tools) if is_demanded else wish.format
@@ -321,6 +323,13 @@ def _think(job: _Job, writer: Writer, think: bool | str | None, drops: bool) -> 
         return True if think is None else think
     _require(not think or drops, f'"{job.wish.model}" does not support thinking')
     return None
+
+
+def _thought(messages: Sequence[Mapping[str, Any]]) -> str:
+    """What the answer has thought already, where the conversation ends in the middle of a thought."""
+    last = messages[-1] if messages else {}
+    is_thought = last.get("role") == "assistant" and not last.get("content") and not last.get("tool_calls")
+    return str(last.get("thinking") or "") if is_thought else ""
 
 
 async def _ids(loaded: Loaded, text: str | Sequence[int]) -> list[int]:

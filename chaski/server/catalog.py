@@ -40,6 +40,7 @@ class Found:
 class Facts:
     """What a model's files say, read once. Safe to use from several threads.
 
+    jinja: the template of its file. renderer: what stands for the one that the model names.
     projector: the file of its encoder of images, where that is another one. has_vision: whether it has any.
     """
 
@@ -47,7 +48,7 @@ class Facts:
         from chaski.formats.gguf import open_gguf
         from chaski.model.registry import ARCHITECTURES, takes_projector
         from chaski.runner.files import stored_projector
-        from chaski.text.template.renderers import RENDERERS
+        from chaski.text.template.renderers import find_renderer
 
         self.model = model
         with open_gguf(model.path) as file:
@@ -55,7 +56,8 @@ class Facts:
             self.trained_context = file.get(f"{self.architecture}.context_length", int, 0)
             self.embedding_length = file.get(f"{self.architecture}.embedding_length", int, 0)
             self.is_embedding = file.get(f"{self.architecture}.pooling_type", int, 0) != 0
-            self.jinja = file.get("tokenizer.chat_template", str, RENDERERS.get(model.config.renderer))
+            self.jinja = file.get("tokenizer.chat_template", str, None)
+            self.renderer = find_renderer(model.config.renderer, file.num_weights)
             self.bos_id = file.get("tokenizer.ggml.bos_token_id", int, None)
             tokens = file.get("tokenizer.ggml.tokens", list[str], ())
             ids = (self.bos_id, file.get("tokenizer.ggml.eos_token_id", int, None))

@@ -1,8 +1,8 @@
 """`Writer`: how a model wants conversations written, and how what it answers is read.
 
-A model may bring a template of Ollama, in Go's language, and one of its file, in Jinja. Ollama's goes first,
-unless the file's can do more (then Ollama's still fills in), or the model names a renderer of Ollama, which
-no template can stand for.
+A model may name a renderer, which goes before all. It may bring a template of Ollama, in Go's language, and
+one of its file, in Jinja. Ollama's goes first, unless the file's can do more (then Ollama's still fills in),
+or the model names a renderer that is not known: what stands beside it is no whole template.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from chaski.server.catalog import Facts
     from chaski.text.parsers import Parser
     from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
+    from chaski.text.template.renderers import Renderer
 
 __all__ = ["GoWriter", "JinjaWriter", "Writer", "choose_writer", "go_writer", "plain_writer"]
 
@@ -52,11 +53,11 @@ class Writer:
         """The text for what belongs between two texts. Raises UnsupportedError."""
         raise UnsupportedError("this model does not support insert")
 
-    def reader(self, prompt: str, tools: Tools = (), thinks: bool = True) -> Parser:
-        """A machine that takes the answer to `prompt` apart."""
+    def reader(self, prompt: str, tools: Tools = (), thinks: bool = True, thought: str = "") -> Parser:
+        """A machine that takes the answer to `prompt` apart; `thought` at its end goes on."""
         from chaski.text.parsers import parser_for
 
-        return parser_for(self.parser, tools, prompt, thinks, self.thinking_tags, self.tool_call_tag)
+        return parser_for(self.parser, tools, prompt, thinks, self.thinking_tags, self.tool_call_tag, thought)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ class JinjaWriter(Writer):
 def choose_writer(facts: Facts) -> Writer:
     """The way of a model. Raises TemplateError, or UnsupportedError where it names one that is not there."""
     model = facts.model
+    if facts.renderer is not None:
+        return _renderer_writer(facts, facts.renderer)
     jinja = None if facts.jinja is None else _jinja_writer(facts, facts.jinja)
     if model.config.renderer and jinja is None:
         raise UnsupportedError(no_renderer(model.name.short if model.name else "", model.config.renderer))
@@ -134,6 +137,19 @@ def _jinja_writer(facts: Facts, source: str) -> JinjaWriter:
     return JinjaWriter(names, parser, tags, "", ChatTemplate(source, facts.bos, facts.eos))
 
 
+def _renderer_writer(facts: Facts, renderer: Renderer) -> JinjaWriter:
+    """By a template of ours. What the model can do besides is in the format of its answers."""
+    from chaski.text.parsers.formats import FORMATS
+    from chaski.text.template import ChatTemplate
+
+    source = renderer.source
+    parser = _named_parser(facts) or renderer.parser
+    format = FORMATS[parser]
+    found = {"tools": "tools" in source, "thinking": format.thinks}
+    names = tuple(name for name, is_there in found.items() if is_there)
+    return JinjaWriter(names, parser, format.thinking, "", ChatTemplate(source, facts.bos, facts.eos))
+
+
 def plain_writer() -> JinjaWriter:
     """Without any template."""
     from chaski.text.template import PlainTemplate
@@ -144,12 +160,16 @@ def plain_writer() -> JinjaWriter:
 def _parser(facts: Facts, source: str) -> str:
     """The format that was stored with the model; else what the template shows. Raises UnsupportedError."""
     from chaski.text.parsers import choose_format
+
+    return _named_parser(facts) or choose_format(source, facts.architecture)
+
+
+def _named_parser(facts: Facts) -> str:
+    """The format that was stored with the model, if one was. Raises UnsupportedError."""
     from chaski.text.parsers.formats import FORMATS
 
     named = facts.model.config.parser
-    if not named:
-        return choose_format(source, facts.architecture)
-    if named not in FORMATS:
+    if named and named not in FORMATS:
         raise UnsupportedError(
             f"the model asks for the parser {named!r}, which this version does not know; create it anew from "
             f"this one with a PARSER that it knows: {', '.join(FORMATS)}"

@@ -72,22 +72,33 @@ def test_the_template_of_the_store_is_used(root: Path, tiny_llama: Path) -> None
 
 def test_a_renderer_that_is_not_there(root: Path, tiny_llama: Path, caplog: pytest.LogCaptureFixture) -> None:
     layers = {"model": tiny_llama.read_bytes(), "template": b"{{ .Prompt }}"}
-    put_by_hand(root, "registry.ollama.ai/library/mine/latest", layers, b'{"renderer":"qwen3-coder"}')
+    put_by_hand(root, "registry.ollama.ai/library/mine/latest", layers, b'{"renderer":"later"}')
     with caplog.at_level(logging.WARNING), chaski.load(tiny_llama) as plain, chaski.load("mine") as mine:
         assert mine.chat([HELLO], **SHORT).token_ids == plain.chat([HELLO], **SHORT).token_ids
-    assert "mine:latest asks for the renderer qwen3-coder" in caplog.text
+    assert "mine:latest asks for the renderer later" in caplog.text
+
+
+def test_a_renderer_goes_before_the_template_of_the_file(root: Path, tiny_llama: Path) -> None:
+    layers = {"model": tiny_llama.read_bytes(), "template": b"{{ .Prompt }}"}
+    put_by_hand(root, "registry.ollama.ai/library/mine/latest", layers, b'{"renderer":"qwen3-coder"}')
+    text = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    with chaski.load("mine") as mine:
+        asked = [{"role": "user", "content": "hello"}]
+        assert mine.chat(asked, **SHORT).prompt_tokens == len(mine.tokenize(text))
+        assert mine.chat_template is not None
+        assert "<tool_call>" in mine.chat_template
 
 
 def test_a_renderer_that_nothing_stands_for(root: Path, tmp_path: Path) -> None:
     bare = write_tiny_llama(tmp_path / "bare.gguf", chat_template=None)
     layers = {"model": bare.read_bytes(), "template": b"{{ .Prompt }}"}
-    put_by_hand(root, "registry.ollama.ai/library/bare/latest", layers, b'{"renderer":"qwen3-coder"}')
+    put_by_hand(root, "registry.ollama.ai/library/bare/latest", layers, b'{"renderer":"later"}')
     put_by_hand(root, "registry.ollama.ai/library/known/latest", layers, b'{"renderer":"lfm2"}')
     with chaski.load("known") as model:
         assert "<|im_start|>" in model.prompts.template.render([HELLO])
     with chaski.load("bare") as model:
         assert model.generate("hello", **SHORT).text is not None
-        with pytest.raises(chaski.UnsupportedError, match="asks for the renderer 'qwen3-coder'"):
+        with pytest.raises(chaski.UnsupportedError, match="asks for the renderer 'later'"):
             model.chat([HELLO], **SHORT)
 
 

@@ -51,13 +51,13 @@ def test_from_a_file(store: Store, weights: Path, tmp_path: Path) -> None:
     text = (
         'FROM ./tiny.gguf\nTEMPLATE "{{ .Prompt }}"\nSYSTEM be brief\nPARAMETER stop a\n'
         'PARAMETER stop "<b>"\nPARAMETER temperature 1\nLICENSE MIT\nLICENSE Apache\n'
-        "MESSAGE user hi\nMESSAGE assistant ho\nPARSER qwen3\n"
+        "MESSAGE user hi\nMESSAGE assistant ho\nRENDERER qwen3-coder\nPARSER qwen3-coder\n"
     )
     found = made(store, text, tmp_path)
     assert (found.template, found.system, found.licenses) == ("{{ .Prompt }}", "be brief", ("MIT", "Apache"))
     assert found.parameters == {"stop": ["a", "<b>"], "temperature": 1.0}
     assert [turn["content"] for turn in found.messages] == ["hi", "ho"]
-    assert found.config.parser == "qwen3"
+    assert found.config.renderer == found.config.parser == "qwen3-coder"
     assert found.path.read_bytes() == weights.read_bytes()
     assert found.path.name == f"sha256-{hashlib.sha256(weights.read_bytes()).hexdigest()}"
 

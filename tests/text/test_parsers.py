@@ -358,6 +358,25 @@ class TestStart:
     def test_without_thinking_tags_are_content(self):
         assert parsed("hermes", ["<think>a</think>b"], thinking=False) == [Content("<think>a</think>b")]
 
+    def test_a_thought_in_the_prompt_is_one_whatever_was_asked_for(self):
+        pieces = parsed("olmo3-think", ["so</think>Hi"], prompt="<think>", thinking=False)
+        assert pieces == [Thinking("so"), Content("Hi")]
+
+    def test_a_thought_may_have_begun(self):
+        pieces = parsed("hermes", [" so</think>Hi"], prompt="<think>\nI wonder", thought="I wonder")
+        assert pieces == [Thinking(" so"), Content("Hi")]
+        assert parsed("hermes", [" so"], prompt="<think>\nI wonder") == [Content(" so")]
+
+    def test_tags_that_are_no_text_are_never_content(self):
+        pieces = parsed("gemma4", ["<|channel>thought\n<channel|>Hi"], thinking=False)
+        assert pieces == [Content("Hi")]
+
+    @pytest.mark.parametrize("written", ["get-weather", "get_weather"])
+    def test_harmony_may_call_by_the_name_of_a_type(self, written):
+        tools = [{"function": {"name": "get-weather"}}, {"function": {"name": "now"}}]
+        text = f"<|channel|>commentary to=functions.{written}<|message|>{{}}<|call|>"
+        assert parsed("harmony", [text], tools=tools) == [ToolCall("get-weather", {})]
+
     def test_tags_of_a_template_of_its_own(self):
         pieces = parsed(
             "bare-json",

@@ -1,45 +1,105 @@
-"""Templates that stand for renderers: each gives what its model was trained on."""
+"""Renderers: each writes what its model was trained on, and what it writes, its parser reads.
+
+`renderers.json` has what the makers' own templates make of conversations (`tools.fixtures.make_renderers`),
+`renderer_cases.toml` texts for the others, and for what those templates do not say.
+"""
 
 from __future__ import annotations
 
+import json
+import tomllib
+from datetime import datetime
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaski.text.template import ChatTemplate
-from chaski.text.template.renderers import RENDERERS
+from chaski.errors import TemplateError
+from chaski.text.parsers import Content, Thinking, ToolCall, parser_for
+from chaski.text.parsers.formats import FORMATS
+from chaski.text.template import ChatTemplate, renderers
+from chaski.text.template.renderers import RENDERERS, find_renderer
+
+DATA = Path(__file__).parents[1] / "data"
+PUBLISHED = json.loads((DATA / "renderers.json").read_text())
+CONVERSATIONS = PUBLISHED["conversations"]
+# Where we write something else than the maker's template, and why.
+DIFFERENT = {
+    (
+        "gemma4-large",
+        "called and told",
+    ): "an answer begins no turn that is closed",
+    ("harmony", "called and told"): "both calls; and words before them are for the user, no analysis",
+}
 
 HELLO = {"role": "user", "content": "Hi"}
-TOOLS: list[Any] = [
-    {"type": "function", "function": {"name": "a", "parameters": {"type": "object"}}},
-    {"type": "function", "function": {"name": "b"}},
-]
-CALL = {"role": "assistant", "content": "", "tool_calls": []}
-CALL["tool_calls"] = [{"function": {"name": "w", "arguments": {"place": "Paris", "n": 2}}}]
-BEGIN, ANSWER = "<|startoftext|>", "<|im_start|>assistant\n"
+SYSTEM = {"role": "system", "content": "Be kind."}
+LATER = {"role": "system", "content": "Now French."}
+YES = {"role": "assistant", "content": "Yes?", "thinking": "Hm."}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Looks.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "at": {"type": "string", "description": "What.", "enum": ["sun"]},
+                "long": {"type": "integer"},
+            },
+            "required": ["at"],
+        },
+    },
+}
+CALL = {"id": "1", "function": {"name": "look", "arguments": {"at": "sun", "long": 2}}}
+PAUSE = {"id": "2", "function": {"name": "rest", "arguments": {}}}
+CALLS = {"role": "assistant", "content": "", "tool_calls": [CALL, PAUSE]}
+RESULTS = [{"role": "tool", "content": "Bright."}, {"role": "tool", "content": "Done."}]
+CALLED = [HELLO, CALLS, *RESULTS]
 
 
-def written(name: str, messages: list[Any], **options: Any) -> str:
-    return ChatTemplate(RENDERERS[name], BEGIN, "").render(messages, **options)
+@cache
+def template(name: str) -> ChatTemplate:
+    return ChatTemplate(RENDERERS[name].source, "", "")
 
 
-@pytest.mark.parametrize("name", ["lfm2", "lfm2-thinking"])
-def test_lfm2(name: str) -> None:
-    user = "<|im_start|>user\nHi<|im_end|>\n"
-    assert written(name, []) == BEGIN + ANSWER
-    assert written(name, [HELLO]) == BEGIN + user + ANSWER
-    system = {"role": "system", "content": "Be kind."}
-    listed = (
-        'List of tools: <|tool_list_start|>[{"name": "a", "parameters": {"type": "object"}}, {"name": "b"}]'
-    )
-    listed += "<|tool_list_end|><|im_end|>\n"
-    assert written(name, [HELLO], tools=TOOLS) == f"{BEGIN}<|im_start|>system\n{listed}{user}{ANSWER}"
-    told = f"{BEGIN}<|im_start|>system\nBe kind.\n{listed}{user}{ANSWER}"
-    assert written(name, [system, HELLO], tools=TOOLS) == told
-    called = f'{ANSWER}<|tool_call_start|>[w(place="Paris", n=2)]<|tool_call_end|><|im_end|>\n'
-    result = "<|im_start|>tool\n<|tool_response_start|>22C<|tool_response_end|><|im_end|>\n"
-    turns = [HELLO, CALL, {"role": "tool", "content": "22C"}]
-    assert written(name, turns) == BEGIN + user + called + result + ANSWER
+def written(name: str, messages: list[Any], tools: Any = None, **options: Any) -> str:
+    return template(name).render(messages, tools=tools, **options)
+
+
+@pytest.mark.parametrize(("name", "conversation", "thinks", "has_tools", "text"), PUBLISHED["cases"])
+def test_as_published(name: str, conversation: str, thinks: bool, has_tools: bool, text: str) -> None:
+    tools = [{"type": "function", "function": tool} for tool in PUBLISHED["tools"]] if has_tools else None
+    ours = written(name, CONVERSATIONS[conversation], tools, enable_thinking=thinks)
+    is_same = ours.replace(datetime.now().strftime("%Y-%m-%d"), "{today}") == text
+    assert is_same == ((name, conversation) not in DIFFERENT)
+
+
+CASES = tomllib.loads((DATA / "renderer_cases.toml").read_text())["case"]
+MESSAGES: dict[str, list[Any]] = {
+    "hello": [HELLO],
+    "told": [SYSTEM, HELLO],
+    "answered": [HELLO, YES, HELLO],
+    "answered plainly": [HELLO, {"role": "assistant", "content": "Yes?"}, HELLO],
+    "told and answered": [SYSTEM, HELLO, YES, HELLO],
+    "called": CALLED,
+    "called with a thought": [HELLO, {**CALLS, "thinking": "Hm."}, *RESULTS],
+    "told and called": [SYSTEM, *CALLED],
+    "answered and called": [HELLO, YES, *CALLED],
+    "told, answered and called": [SYSTEM, HELLO, YES, *CALLED],
+    "told later, called with words": [HELLO, LATER, {**CALLS, "content": "I look."}, *RESULTS],
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['renderer']}-{case['messages']}")
+def test_as_known(case: dict[str, Any]) -> None:
+    think = case.get("think")
+    options: dict[str, Any] = {} if think is None else {"enable_thinking": bool(think)}
+    if isinstance(think, str):
+        options["reasoning_effort"] = think
+    tools = [TOOL] if case.get("tools") else None
+    assert written(case["renderer"], MESSAGES[case["messages"]], tools, **options) == case["text"]
 
 
 def test_what_lfm2_thought_before_is_left_out() -> None:
@@ -47,6 +107,110 @@ def test_what_lfm2_thought_before_is_left_out() -> None:
     turns = [HELLO, thought, HELLO, thought]
     forgotten = written("lfm2-thinking", turns, enable_thinking=False)
     assert forgotten.count("<think>hm</think>") == 1
-    assert forgotten.endswith(f"{ANSWER}<think>hm</think>A")  # which goes on
+    assert forgotten.endswith("<|im_start|>assistant\n<think>hm</think>A")  # which goes on
     assert written("lfm2-thinking", turns, enable_thinking=True).count("<think>hm</think>") == 2
     assert written("lfm2", turns).count("<think>hm</think>") == 2
+
+
+def test_values_of_all_kinds_are_written_as_json() -> None:
+    arguments = {"yes": True, "none": None, "many": [1, {"a": "<b>"}]}
+    call = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"function": {"name": "f", "arguments": arguments}}],
+    }
+    for name in ("qwen3-coder", "qwen3.5", "nemotron-3-nano", "glm-4.7", "glimmer"):
+        text = written(name, [HELLO, call])
+        assert all(f">{value}<" in text.replace("\n", "") for value in ("true", "null", '[1, {"a": "<b>"}]'))
+
+
+def test_cogito_takes_messages_of_the_system_in_front_only() -> None:
+    with pytest.raises(TemplateError, match="only the first message can be of the role system"):
+        written("cogito", [HELLO, SYSTEM])
+
+
+def answer_of(name: str, answer: dict[str, Any], thinks: bool) -> tuple[str, str]:
+    """The prompt, and what the model must have written for the turn that stands behind it."""
+    prompt = written(name, [HELLO], [TOOL], enable_thinking=thinks)
+    later = written(name, [HELLO, answer], [TOOL], enable_thinking=thinks, add_generation_prompt=False)
+    assert later.startswith(prompt)
+    return prompt, later.removeprefix(prompt)
+
+
+def read(name: str, prompt: str, answer: str, thinks: bool) -> list[Any]:
+    parser = parser_for(RENDERERS[name].parser, [TOOL, {"function": {"name": "rest"}}], prompt, thinks)
+    pieces = [piece for character in answer for piece in parser.feed(character)] + parser.flush()
+    calls = [piece for piece in pieces if isinstance(piece, ToolCall)]
+    thoughts = "".join(piece.text for piece in pieces if isinstance(piece, Thinking))
+    contents = "".join(piece.text for piece in pieces if isinstance(piece, Content))
+    return [thoughts.strip(), *calls, contents]
+
+
+# Two have an empty thought in the prompt that they do not keep, two know no tools.
+@pytest.mark.parametrize(
+    "name", sorted(RENDERERS.keys() - {"cohere", "gemma4-large", "olmo3-think", "olmo3-32b-think"})
+)
+def test_calls_are_read_as_they_are_written(name: str) -> None:
+    prompt, answer = answer_of(name, CALLS, thinks=False)
+    thought, look, rest, content = read(name, prompt, answer, thinks=False)
+    assert (look, rest) == (ToolCall("look", {"at": "sun", "long": 2}), ToolCall("rest", {}))
+    # What is left are signs of the end, which the engine does not show.
+    assert not thought
+    assert len(content) < 30
+
+
+# Others leave out what was thought when they write a conversation.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cohere",
+        "gemma4-large",
+        "glimmer",
+        "glm-4.7",
+        "laguna",
+        "nemotron-3-nano",
+        "nemotron-3.5-nano",
+        "ornith",
+        "poolside-v1",
+        "qwen3-vl-thinking",
+        "qwen3.5",
+        "qwen3.8",
+    ],
+)
+def test_thoughts_are_read_as_they_are_written(name: str) -> None:
+    prompt, answer = answer_of(name, {**CALLS, "thinking": "Hm. So."}, thinks=True)
+    assert read(name, prompt, answer, thinks=True)[:2] == [
+        "Hm. So.",
+        ToolCall("look", {"at": "sun", "long": 2}),
+    ]
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+def test_an_answer_that_has_begun_goes_on(name: str) -> None:
+    begun = {"role": "assistant", "content": "It is"}
+    assert written(name, [HELLO, begun], enable_thinking=False).endswith("It is")
+    thought = {"role": "assistant", "content": "", "thinking": "I wonder"}
+    if FORMATS[RENDERERS[name].parser].thinks and name not in ("cogito", "glm-ocr", "lfm2-thinking"):
+        assert written(name, [HELLO, thought], enable_thinking=True).endswith("I wonder")
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+def test_every_renderer_is_whole(name: str) -> None:
+    assert RENDERERS[name].parser in FORMATS
+    assert "tools" in RENDERERS[name].source or RENDERERS[name].parser == "olmo3-think"
+    assert written(name, [])
+    assert written(name, [HELLO], []) == written(name, [HELLO])
+
+
+def test_every_file_is_used() -> None:
+    folder = Path(renderers.__file__).parent
+    used = {part for renderer in RENDERERS.values() for part in renderer.parts}
+    assert used | {"_conversation"} == {path.stem for path in folder.glob("*.jinja")}
+
+
+def test_gemma4_is_one_of_two_by_its_size() -> None:
+    assert find_renderer("gemma4", 8_000_000_000) is RENDERERS["gemma4"]
+    assert find_renderer("gemma4", 11_900_000_000) is RENDERERS["gemma4-large"]
+    assert find_renderer("gemma4-small", 31_000_000_000) is RENDERERS["gemma4-small"]
+    assert find_renderer("from-the-future", 1) is None
+    assert find_renderer("", 1) is None

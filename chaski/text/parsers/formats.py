@@ -7,7 +7,7 @@ Sources: the models' chat templates and cards.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chaski.errors import UnsupportedError
 from chaski.text.parsers.glimmer import GlimmerParser
@@ -33,11 +33,17 @@ _THINK = ("<think>", "</think>")
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a family writes: blocks of calls, the tags of thinking, and `silent` tags that say nothing."""
+    """How a family writes: blocks of calls, the tags of thinking, and `silent` tags that say nothing.
+
+    thinks   whether its models think; one that does not may still write the tags
+    special  its tags of thinking are no text, so they count where no thinking is asked for too
+    """
 
     blocks: tuple[Block, ...] = ()
     thinking: tuple[str, str] | None = _THINK
     silent: tuple[str, ...] = ()
+    thinks: bool = True
+    special: bool = False
 
 
 _BARE_JSON = (
@@ -45,12 +51,14 @@ _BARE_JSON = (
     Block("[", None, read_known_json, is_bare=True),
 )
 _HERMES = Format((Block("<tool_call>", "</tool_call>", read_json),))
+_HERMES_INSTRUCT = replace(_HERMES, thinks=False)
 _CODER = Format(
     (
         Block("<tool_call>", "</tool_call>", read_parameters, quoted=False),
         Block("<function=", "</function>", read_parameters, quoted=False, keeps_opening=True),
     )
 )
+_CODER_INSTRUCT = replace(_CODER, thinks=False)
 _DEEPSEEK = Format(
     (Block("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", read_named_json("<｜tool▁sep｜>")),),
     silent=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
@@ -68,19 +76,23 @@ _COMMAND_R = Format(
     (Block("Action: ```json", "```", read_actions), Block("Action:```json", "```", read_actions))
 )
 _LLAMA = Format((Block("<|python_tag|>", "<|eom_id|>", read_json_or_python), *_BARE_JSON))
-_GEMMA3 = Format((Block("```tool_code", "```", read_python),), thinking=None)
+_GEMMA3 = Format((Block("```tool_code", "```", read_python),), thinking=None, thinks=False)
 _GEMMA4 = Format(
     (Block("<|tool_call>", "<tool_call|>", read_braces('<|"|>'), quoted=False),),
     thinking=("<|channel>thought\n", "<channel|>"),
+    special=True,
 )
 _FUNCTION_GEMMA = Format(
-    (Block("<start_function_call>", "<end_function_call>", read_braces("<escape>"), quoted=False),)
+    (Block("<start_function_call>", "<end_function_call>", read_braces("<escape>"), quoted=False),),
+    thinks=False,
 )
 _GLM = Format((Block("<tool_call>", "</tool_call>", read_pairs, quoted=False),))
-_GLM_OCR = Format(_GLM.blocks, thinking=None)
+_GLM_OCR = Format(_GLM.blocks, thinking=None, thinks=False)
 _LAGUNA = Format((Block("<tool_call>", "</tool_call>", read_pairs_or_json, quoted=False),))
-_LFM2 = Format((Block("<|tool_call_start|>", "<|tool_call_end|>", read_python),))
-_OLMO3 = Format((Block("<function_calls>", "</function_calls>", read_python),))
+_LFM2 = Format((Block("<|tool_call_start|>", "<|tool_call_end|>", read_python),), thinks=False)
+_LFM2_THINKING = replace(_LFM2, thinks=True)
+_OLMO3 = Format((Block("<function_calls>", "</function_calls>", read_python),), thinks=False)
+_OLMO3_THINK = replace(_OLMO3, thinks=True)
 _HARMONY = Format(thinking=None)
 _GLIMMER = Format(thinking=None)
 
@@ -93,7 +105,7 @@ FORMATS: Mapping[str, Format] = {
     "functiongemma": _FUNCTION_GEMMA,
     "gemma3": _GEMMA3,
     "gemma4": _GEMMA4,
-    "gemma4-no-thinking": _GEMMA4,
+    "gemma4-no-thinking": replace(_GEMMA4, thinks=False),
     "glimmer": _GLIMMER,
     "glm-4.7": _GLM,
     "glm-ocr": _GLM_OCR,
@@ -101,21 +113,21 @@ FORMATS: Mapping[str, Format] = {
     "hermes": _HERMES,
     "laguna": _LAGUNA,
     "lfm2": _LFM2,
-    "lfm2-thinking": _LFM2,
+    "lfm2-thinking": _LFM2_THINKING,
     "llama3": _LLAMA,
     "ministral": _MISTRAL,
     "mistral": _MISTRAL,
     "nemotron-3-nano": _CODER,
     "nemotron-3.5-nano": _CODER,
     "olmo3": _OLMO3,
-    "olmo3-think": _OLMO3,
+    "olmo3-think": _OLMO3_THINK,
     "ornith": _CODER,
-    "passthrough": Format(thinking=None),
+    "passthrough": Format(thinking=None, thinks=False),
     "poolside-v1": _LAGUNA,
     "qwen3": _HERMES,
-    "qwen3-coder": _CODER,
+    "qwen3-coder": _CODER_INSTRUCT,
     "qwen3-thinking": _HERMES,
-    "qwen3-vl-instruct": _HERMES,
+    "qwen3-vl-instruct": _HERMES_INSTRUCT,
     "qwen3-vl-thinking": _HERMES,
     "qwen3.5": _CODER,
 }
@@ -162,25 +174,30 @@ def parser_for(
     thinking: bool = True,
     thinking_tags: tuple[str, str] | None = None,
     tool_call_tag: str = "",
+    thought: str = "",
 ) -> Parser:
     """A fresh parser for one answer, by the name of a format; `UnsupportedError` if there is no such format.
 
-    `prompt` is the text that the answer continues: it may have opened the thinking. `tools` are those of
-    the request; without any, text that looks like a call is content. `thinking_tags` and `tool_call_tag`
-    are what a Go template shows (`GoTemplate.thinking_tags()`), for models that no format here describes.
+    `prompt` is the text that the answer continues: it may have opened the thinking, which then counts
+    whatever `thinking` says, and `thought` is what it has of it already. `tools` are those of the request;
+    without any, text that looks like a call is content. `thinking_tags` and `tool_call_tag` are what a Go
+    template shows (`GoTemplate.thinking_tags()`), for models that no format here describes.
     """
     if (format := FORMATS.get(name)) is None:
         raise UnsupportedError(f"there is no parser {name!r}; there are {', '.join(FORMATS)}")
     if format is _HARMONY:
-        return HarmonyParser(prompt)
+        return HarmonyParser(tools, prompt)
     if format is _GLIMMER:
         return GlimmerParser(tools, prompt)
-    tags = (thinking_tags or format.thinking) if thinking else None
+    tags = thinking_tags or format.thinking
+    opened = prompt.rstrip().removesuffix(thought.strip()).rstrip()
+    is_thinking = tags is not None and opened.endswith(tags[0].strip())
+    if not (thinking or is_thinking or format.special):
+        tags = None
     blocks = format.blocks if tools else ()
     if tools and tool_call_tag and all(block.opening != tool_call_tag for block in blocks):
         blocks = (Block(tool_call_tag, None, read_json), *blocks)
-    is_thinking = tags is not None and prompt.rstrip().endswith(tags[0].strip())
-    return StreamParser(tags, blocks, format.silent, tools, is_thinking)
+    return StreamParser(tags, blocks, format.silent, tools, is_thinking, skips_blanks=not thought)
 
 
 def tags_in(template: str) -> tuple[str, str] | None:

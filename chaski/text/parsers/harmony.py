@@ -2,6 +2,7 @@
 
 `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`. The analysis
 channel is thinking; a message to `functions.name` is a call with JSON arguments; all else is content.
+A tool's name may have been written as the name of a type, with underscores for what those cannot have.
 Source: OpenAI's description of the harmony response format.
 """
 
@@ -12,6 +13,7 @@ import re
 from chaski.text.parsers.messages import MessageParser
 from chaski.text.parsers.pieces import Content, Piece, ToolCall
 from chaski.text.parsers.readers import read_arguments
+from chaski.text.parsers.schema import Tools, function_of
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
@@ -22,8 +24,10 @@ _PEOPLE = {"all", "assistant", "user"}
 class HarmonyParser(MessageParser):
     """Channels and recipients."""
 
-    def __init__(self, prompt: str = "") -> None:
+    def __init__(self, tools: Tools = (), prompt: str = "") -> None:
         super().__init__(_ENDS, prompt)
+        names = [str(function_of(tool).get("name")) for tool in tools]
+        self._names = {_type_name(name): name for name in names} | {name: name for name in names}
 
     def is_thinking(self, header: str) -> bool:
         channel = _CHANNEL.search(header)
@@ -35,7 +39,13 @@ class HarmonyParser(MessageParser):
     def call(self, header: str, text: str) -> list[Piece]:
         arguments = read_arguments(text)
         name = _recipient(header)
-        return [Content(text)] if arguments is None or name is None else [ToolCall(name, arguments)]
+        if arguments is None or name is None:
+            return [Content(text)]
+        return [ToolCall(self._names.get(name, name), arguments)]
+
+
+def _type_name(name: str) -> str:
+    return re.sub(r"\W", "_", name)
 
 
 def _recipient(header: str) -> str | None:

@@ -54,8 +54,12 @@ class StreamParser:
         silent: Sequence[str] = (),
         tools: Tools = (),
         is_thinking: bool = False,
+        skips_blanks: bool = True,
     ) -> None:
-        """`silent` are tags that say nothing; `is_thinking`: the prompt has opened the thinking already."""
+        """`silent` are tags that say nothing; `is_thinking`: the prompt has opened the thinking already.
+
+        `skips_blanks`: those at its beginning belong to the tag.
+        """
         self._thinking = thinking
         self._blocks = {block.opening: block for block in blocks if not block.is_bare}
         self._bare = {block.opening: block for block in blocks if block.is_bare}
@@ -64,7 +68,7 @@ class StreamParser:
         self._tools = tools
         self._state = _State.THINKING if is_thinking and thinking else _State.START
         self._buffer = ""
-        self._skips_blanks = is_thinking
+        self._skips_blanks = is_thinking and skips_blanks
         self._gap = ""
         self._between: str | None = None
         self._block: Block | None = None
