@@ -23,8 +23,9 @@ _DEFAULT_FILE = "Modelfile"
     "-f", "--file", metavar="PATH", help="The Modelfile.  [default: Modelfile, else the GGUF file here]"
 )
 @click.option("-q", "--quantize", metavar="TYPE", help="Types for the weights, such as Q4_K_M or Q8_0.")
+@click.option("--draft-quantize", metavar="TYPE", help="Types for the weights of the draft model.")
 @click.help_option("-h", "--help")
-def command(model: str, file: str | None, quantize: str | None) -> None:
+def command(model: str, file: str | None, quantize: str | None, draft_quantize: str | None) -> None:
     """Create MODEL from weights and settings that a Modelfile names."""
     from chaski.names import ModelName
     from chaski.store.create import create
@@ -34,7 +35,8 @@ def command(model: str, file: str | None, quantize: str | None) -> None:
 
     name, store = ModelName.parse(model), Store.default()
     modelfile, folder = _modelfile(file)
-    recipe = recipe_of(modelfile, folder, quantize.upper() if quantize else None)
+    types = (each.upper() if each else None for each in (quantize, draft_quantize))
+    recipe = recipe_of(modelfile, folder, *types)
     show_progress(create(store, name, recipe, lambda source: pull(store, source, access_to(source))))
 
 

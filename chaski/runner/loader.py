@@ -60,7 +60,8 @@ def load(
                   scores of a token first, which q8_0 and q4_0 cannot have
     prompt_cache  whether a prompt takes over what was computed for an earlier one that begins like it
     draft         a small model of the same vocabulary, found as `model` is: it guesses tokens that this one
-                  then computes in one batch; answers stay the same, see `draft_num_predict`
+                  then computes in one batch; answers stay the same, see `draft_num_predict`. A model of the
+                  store brings its own, if it has one
     backend       cpu, or reference: the definition of every operation in NumPy
     engine        native, or None for whoever has the architecture; llama.cpp computes in workers only
     progress      called with the loaded share, from 0 to 1
@@ -73,6 +74,7 @@ def load(
     environment = Environment.read()
     found = find_model(model)
     defaults = Defaults.of(found)
+    draft = found.draft if draft is None else draft
     file, eyes = open_files(found, projector)
     _require_native(file, check_engine(engine) or defaults.engine)
     network = build_model(file, eyes)

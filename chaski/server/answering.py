@@ -63,6 +63,7 @@ class _Job:
             path=self.found.model.path,
             name=self.found.name.short,
             projector=self.facts.projector if engine == NATIVE else None,
+            draft=self.found.model.draft if engine == NATIVE else None,
             context=self._bounded(self.options.context),
             usual_context=self._bounded(usual if isinstance(usual, int) else None),
             threads=self.options.threads,

@@ -54,6 +54,7 @@ class Needs:
     path        the file of the weights; names that share it share what is loaded
     name        for people
     projector   the file of its encoder of images, where that is another one
+    draft       the file of the model that guesses for it
     context     tokens that a sequence must be able to hold
     usual_context   what it is loaded with where nobody asks for anything
     engine      who must compute it
@@ -63,6 +64,7 @@ class Needs:
     path: Path
     name: str
     projector: Path | None = None
+    draft: Path | None = None
     context: int | None = None
     usual_context: int | None = None
     threads: int | None = None
@@ -88,6 +90,7 @@ class Loaded:
     queue: FairQueue
     keep_alive: float
     projector: Path | None = None
+    draft: Path | None = None
     users: int = 0
     used_at: float = 0.0
     is_leaving: bool = False
@@ -105,11 +108,13 @@ class Loaded:
         return not self.is_leaving and self.is_enough(needs)
 
     def is_enough(self, needs: Needs) -> bool:
-        """Whether its engine is the right one, it sees what it must, and its context is large enough.
+        """Whether engine, encoder and draft are the right ones, and its context is large enough.
 
         Never mind how much larger.
         """
-        if needs.engine not in (None, self.info.engine) or needs.projector not in (None, self.projector):
+        if needs.engine not in (None, self.info.engine):
+            return False
+        if needs.projector not in (None, self.projector) or needs.draft not in (None, self.draft):
             return False
         return needs.context is None or needs.context <= self.info.context
 
@@ -314,6 +319,8 @@ class Models:
         }
         if needs.projector is not None:
             options["projector"] = str(needs.projector)
+        if needs.draft is not None:
+            options["draft"] = str(needs.draft)
         worker = self._open_worker(needs.path, progress=progress, **options)
         model = worker.asynchronous()
         try:
@@ -336,6 +343,7 @@ class Models:
             queue=queue,
             keep_alive=self._settings.keep_alive if needs.keep_alive is None else needs.keep_alive,
             projector=needs.projector,
+            draft=needs.draft,
             used_at=time.time(),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from chaski.errors import ModelNotFoundError, OptionError, StoreError
 from chaski.names import Digest, ModelName
 from chaski.store.manifest import CONFIG, Layer, Manifest, go_json, media_type
+from chaski.store.model import read_model
 from chaski.store.parameters import Parameter
 from chaski.store.progress import Progress
 from chaski.store.recipe import CheckpointFiles, Recipe, Source
@@ -34,7 +35,7 @@ def create(
     fetch: gets a source that is not in the store. Without it such a source is a ModelNotFoundError.
     Raises OptionError, UnsupportedError, GGUFError, StoreError, and what `fetch` raises.
     """
-    for source in recipe.sources:
+    for source in (*recipe.sources, recipe.draft):
         if isinstance(source, ModelName) and store.locate(source) is None:
             if fetch is None:
                 raise ModelNotFoundError(f"model '{source.short}' not found")
@@ -44,6 +45,8 @@ def create(
         draft = _Draft(store)
         for source in recipe.sources:
             yield from _add_source(draft, source, recipe.quantize, name)
+        if recipe.draft is not None:
+            yield from _add_guesser(draft, recipe.draft, recipe.draft_quantize)
         _apply(recipe, draft)
         manifest = draft.finish()
         for layer in manifest.blobs:
@@ -71,7 +74,7 @@ class _Draft:
 
     def add_weights(self, digest: Digest, weights: Weights) -> None:
         """Add a GGUF blob as what it is."""
-        self._add(weights.kind, digest)
+        self.add(weights.kind, digest)
         if weights.kind == "model":
             sizes = {"model_type": weights.size, "file_type": weights.file_type}
             self.config |= {"model_family": weights.family, **sizes}
@@ -88,7 +91,7 @@ class _Draft:
         """Put texts in the place of those of their kind; an empty one only takes them out."""
         self.drop(kind)
         for text in filter(None, texts):
-            self._add(kind, self.store.blobs.add(text))
+            self.add(kind, self.store.blobs.add(text))
 
     def put_parameters(self, parameters: Mapping[str, Parameter]) -> None:
         """Add to the parameters that there are; the new ones win."""
@@ -107,7 +110,8 @@ class _Draft:
         digest = self.store.blobs.add(data)
         return Manifest(Layer(CONFIG, digest, len(data)), tuple(self.layers))
 
-    def _add(self, kind: str, digest: Digest) -> None:
+    def add(self, kind: str, digest: Digest) -> None:
+        """Add a layer."""
         self.layers.append(Layer(media_type(kind), digest, self.store.blobs.size(digest) or 0))
 
 
@@ -125,19 +129,35 @@ def _add_source(draft: _Draft, source: Source, quantize: str | None, name: Model
         path = draft.store.blobs.path(layer.digest)
     else:
         path = draft.store.blobs.path(source) if isinstance(source, Digest) else source
+    digest = yield from _weights(draft.store, path, quantize)
+    draft.add_weights(digest, inspect(draft.store.blobs.path(digest)))
+
+
+def _add_guesser(draft: _Draft, source: Source, quantize: str | None) -> Iterator[Progress]:
+    """Add the weights of DRAFT, of a file or of another model, in place of those that the source has."""
+    if isinstance(source, CheckpointFiles):
+        raise OptionError("a draft is made of one GGUF file, or of the name or folder of a model")
+    if isinstance(source, ModelName):
+        path = read_model(draft.store, draft.store.entry(source)).path
+    else:
+        path = draft.store.blobs.path(source) if isinstance(source, Digest) else source
+    digest = yield from _weights(draft.store, path, quantize)
+    if inspect(draft.store.blobs.path(digest)).kind != "model":
+        raise OptionError(f"{path.name} is no model of text: it cannot be a draft")
+    draft.drop("draft")
+    draft.add("draft", digest)
+
+
+def _weights(store: Store, path: Path, quantize: str | None) -> Generator[Progress, None, Digest]:
+    """The blob of the weights of a file or of a checkpoint's folder, in other types if that is wanted."""
+    blobs = store.blobs
     if path.is_dir():
-        yield from _add_checkpoint(draft, path, quantize)
-        return
+        return (yield from convert_checkpoint(blobs, path, quantize))
     yield Progress("parsing GGUF")
     weights = inspect(path)
     if weights.is_split or (quantize and weights.kind == "model"):
-        digest = yield from rewrite(draft.store.blobs, path, weights, quantize)
-        weights = inspect(draft.store.blobs.path(digest))
-    elif isinstance(source, Digest):
-        digest = source
-    else:
-        digest = draft.store.blobs.add_file(path)
-    draft.add_weights(digest, weights)
+        return (yield from rewrite(blobs, path, weights, quantize))
+    return Digest.parse(path.name) if path.parent == blobs.folder else blobs.add_file(path)
 
 
 def _add_checkpoint(draft: _Draft, folder: Path, quantize: str | None) -> Iterator[Progress]:

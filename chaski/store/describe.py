@@ -29,6 +29,8 @@ def _instructions(model: StoredModel) -> Iterator[Instruction]:
         yield Instruction("from", str(path))
     for path in model.adapters:
         yield Instruction("adapter", str(path))
+    if model.draft is not None:
+        yield Instruction("draft", str(model.draft))
     for command in ("template", "system"):
         if (text := getattr(model, command)) is not None:
             yield Instruction(command, text)

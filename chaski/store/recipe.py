@@ -48,6 +48,8 @@ class Recipe:
     sources   a model of the store, the folder of a checkpoint or its files as blobs, or GGUF files: paths, or
               blobs of the store
     quantize  the mixture of types that the weights get, as `formats.requantize.MIXTURES` names them
+    draft     a small model of the same vocabulary that guesses ahead, like a source
+    draft_quantize  the types that its weights get
     """
 
     sources: Sequence[Source]
@@ -60,17 +62,20 @@ class Recipe:
     parser: str | None = None
     requires: str | None = None
     quantize: str | None = None
+    draft: Source | None = None
+    draft_quantize: str | None = None
 
 
-def recipe_of(modelfile: Modelfile, folder: Path, quantize: str | None = None) -> Recipe:
-    """Read a Modelfile that is in `folder`: FROM is a path where there is such a file, else a model's name.
+def recipe_of(
+    modelfile: Modelfile, folder: Path, quantize: str | None = None, draft_quantize: str | None = None
+) -> Recipe:
+    """Read a Modelfile that is in `folder`: FROM and DRAFT are paths where there are such files, else names.
 
-    Raises UnsupportedError for ADAPTER and DRAFT, which this version cannot use, and for weights that need
-    converting.
+    Raises UnsupportedError for ADAPTER, which this version cannot use, and for weights that need converting.
     """
-    for command in ("adapter", "draft"):
-        if modelfile.values(command):
-            raise UnsupportedError(f"{command.upper()} is not supported by this version")
+    if modelfile.values("adapter"):
+        raise UnsupportedError("ADAPTER is not supported by this version")
+    draft = modelfile.last("draft")
     return Recipe(
         sources=[_source(text, folder) for text in modelfile.values("from")],
         template=modelfile.last("template"),
@@ -82,11 +87,13 @@ def recipe_of(modelfile: Modelfile, folder: Path, quantize: str | None = None) -
         parser=modelfile.last("parser"),
         requires=modelfile.last("requires"),
         quantize=quantize,
+        draft=None if draft is None else _source(draft, folder, "DRAFT"),
+        draft_quantize=draft_quantize,
     )
 
 
-def _source(text: str, folder: Path) -> ModelName | Path:
-    """What FROM means: a bundled model, a file, or the name of a model."""
+def _source(text: str, folder: Path, command: str = "FROM") -> ModelName | Path:
+    """What FROM or DRAFT means: a bundled model, a file, or the name of a model."""
     if (bundled := bundled_model(text)) is not None:
         return bundled
     path = folder / Path(text).expanduser()
@@ -96,13 +103,13 @@ def _source(text: str, folder: Path) -> ModelName | Path:
         path = _in_folder(path)
     if path.suffix in _CONVERTIBLE:
         raise UnsupportedError(
-            f"{path.name} alone cannot be converted to GGUF; FROM must name a folder with config.json, "
+            f"{path.name} alone cannot be converted to GGUF; {command} must name a folder with config.json, "
             "safetensors and a tokenizer"
         )
     if path.is_file():
         return path
     if text.startswith(("/", ".", "~")) or path.suffix == ".gguf":
-        raise ModelNotFoundError(f"FROM {text}: no such file")
+        raise ModelNotFoundError(f"{command} {text}: no such file")
     return ModelName.parse(text)
 
 

@@ -14,11 +14,13 @@ from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.names import Digest, ModelName
 from chaski.store.create import create
-from chaski.store.model import StoredModel, find_model
+from chaski.store.describe import modelfile_of
+from chaski.store.model import StoredModel, find_model, read_model
 from chaski.store.modelfile import Modelfile
 from chaski.store.progress import Progress
 from chaski.store.recipe import Recipe, recipe_of
 from chaski.store.store import Store
+from chaski.store.weights import inspect
 from tests.store.stores import assert_valid, put_by_hand
 from tests.tiny_llama import write_tiny_llama
 
@@ -203,7 +205,6 @@ def test_where_from_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("text", "message"),
     [
         ("FROM x\nADAPTER ./lora.gguf", "ADAPTER is not supported"),
-        ("FROM x\nDRAFT ./small.gguf", "DRAFT is not supported"),
         ("FROM ./model.safetensors", "model.safetensors alone cannot be converted to GGUF"),
         ("FROM ./folder", "model-00001-of-00002.safetensors alone cannot be"),
     ],
@@ -213,6 +214,41 @@ def test_what_this_version_cannot_do(tmp_path: Path, text: str, message: str) ->
     (tmp_path / "folder/model-00001-of-00002.safetensors").touch()
     with pytest.raises(UnsupportedError, match=message):
         recipe_of(Modelfile.parse(text), tmp_path)
+
+
+def test_a_draft_is_another_layer(store: Store, weights: Path, tmp_path: Path) -> None:
+    """A file, or the weights of another model, also in other types; what is made of the model has it too."""
+    write_tiny_llama(tmp_path / "small.gguf", memory=0.3)
+    made(store, f"FROM {weights}\nDRAFT ./small.gguf", tmp_path)
+    entry = store.entry(MINE)
+    model = read_model(store, entry)
+    assert model.draft is not None
+    assert model.draft.read_bytes() == (tmp_path / "small.gguf").read_bytes()
+    assert [layer.media_type.rpartition(".")[2] for layer in entry.manifest.layers] == ["model", "draft"]
+    assert f"DRAFT {model.draft}" in str(modelfile_of(model))
+    child = ModelName.parse("child")
+    for recipe, same in (
+        (Recipe(sources=[MINE]), True),
+        (Recipe(sources=[MINE], draft=MINE), False),
+        (Recipe(sources=[MINE], draft=tmp_path / "small.gguf", draft_quantize="Q8_0"), False),
+    ):
+        list(create(store, child, recipe))
+        found = read_model(store, store.entry(child))
+        assert (found.draft == model.draft) is same
+        assert len(store.entry(child).manifest.of_kind("draft")) == 1
+    assert found.draft is not None
+    assert inspect(found.draft).file_type == "Q8_0"
+    list(create(store, child, Recipe(sources=[MINE], draft=MINE)))
+    assert read_model(store, store.entry(child)).draft == model.path
+    with pytest.raises(ModelNotFoundError, match=r"DRAFT ./nothing.gguf: no such file"):
+        made(store, f"FROM {weights}\nDRAFT ./nothing.gguf", tmp_path)
+
+
+def test_what_cannot_be_a_draft(store: Store, weights: Path, tmp_path: Path) -> None:
+    one = {"v.weight": (np.ones((1, 32), np.float32), QuantType.F32)}
+    write_gguf(tmp_path / "eyes.gguf", {"general.architecture": "clip"}, one)
+    with pytest.raises(OptionError, match="is no model of text"):
+        made(store, f"FROM {weights}\nDRAFT ./eyes.gguf", tmp_path)
 
 
 def test_adapters_are_refused(store: Store, tmp_path: Path) -> None:

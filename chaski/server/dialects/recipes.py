@@ -13,7 +13,7 @@ from chaski.store.recipe import CheckpointFiles, Recipe, Source
 
 __all__ = ["read_recipe"]
 
-_LATER = ("adapters", "draft_files", "draft_quantize", "remote_host", "info")
+_LATER = ("adapters", "remote_host", "info")
 
 
 def read_recipe(fields: Fields) -> Recipe:
@@ -31,20 +31,18 @@ def read_recipe(fields: Fields) -> Recipe:
         renderer=fields.text_or_none("renderer"),
         parser=fields.text_or_none("parser"),
         requires=fields.text_or_none("requires"),
-        quantize=(fields.text("quantize", "quantization") or "").upper() or None,
+        quantize=fields.text("quantize", "quantization").upper() or None,
+        draft=_draft(fields),
+        draft_quantize=fields.text("draft_quantize").upper() or None,
     )
 
 
 def _sources(fields: Fields) -> Sequence[Source]:
     if fields.has("from") and fields.text("from"):
         return [_model(fields.text("from"))]
-    files = Fields(fields.mapping("files"), "files")
-    if not files.data:
+    digests = _files(fields, "files")
+    if not digests:
         raise OptionError("neither 'from' or 'files' was specified")
-    for path in files.data:
-        if path.startswith(("/", "\\")) or ".." in path.replace("\\", "/").split("/"):
-            raise OptionError("file path must be relative")
-    digests = {path: Digest.parse(files.text(path)) for path in files.data}
     weights = [digest for path, digest in digests.items() if path.endswith(".gguf")]
     if weights:
         return weights
@@ -53,6 +51,23 @@ def _sources(fields: Fields) -> Sequence[Source]:
     if any(path.endswith((".bin", ".pth", ".pt")) for path in digests):
         raise UnsupportedError("weights of PyTorch are programs and are not read; use safetensors or GGUF")
     return list(digests.values())
+
+
+def _draft(fields: Fields) -> Digest | None:
+    """The file of the model that guesses ahead."""
+    digests = _files(fields, "draft_files")
+    if len(digests) > 1:
+        raise OptionError("draft_files must name one GGUF file")
+    return next(iter(digests.values()), None)
+
+
+def _files(fields: Fields, name: str) -> dict[str, Digest]:
+    """Digests by path."""
+    files = Fields(fields.mapping(name), name)
+    for path in files.data:
+        if path.startswith(("/", "\\")) or ".." in path.replace("\\", "/").split("/"):
+            raise OptionError("file path must be relative")
+    return {path: Digest.parse(files.text(path)) for path in files.data}
 
 
 def _model(label: str) -> ModelName:

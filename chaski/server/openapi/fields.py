@@ -208,9 +208,13 @@ FIELDS: Mapping[tuple[str, str], Fields] = {
         "requires": Field(_TEXT, "the version of the server that it needs"),
         "quantize": Field(_TEXT, "the format that weights are brought to, such as q4_K_M"),
         "quantization": Field(_TEXT, "the same"),
+        "draft_files": Field(
+            _OBJECT, "the digest of a GGUF file with a model that guesses ahead, by its path"
+        ),
+        "draft_quantize": Field(_TEXT, "the format that its weights are brought to"),
         **{
             name: Field({}, "not supported: an error where it is asked for")
-            for name in ("adapters", "draft_files", "draft_quantize", "remote_host", "info")
+            for name in ("adapters", "remote_host", "info")
         },
     },
     ("POST", "/v1/chat/completions"): {
