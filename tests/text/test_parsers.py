@@ -367,6 +367,40 @@ class TestStart:
         assert pieces == [Thinking(" so"), Content("Hi")]
         assert parsed("hermes", [" so"], prompt="<think>\nI wonder") == [Content(" so")]
 
+    def test_the_answer_may_open_the_thinking_again(self):
+        for portions in (["<think>\nso</think>Hi"], "<think>\nso</think>Hi"):
+            assert parsed("hermes", portions, prompt="<think>\n") == [Thinking("so"), Content("Hi")]
+        assert parsed("hermes", ["<thi"], prompt="<think>\n") == [Thinking("<thi")]
+
+    def test_a_call_in_a_thought_counts_where_the_answer_ends_with_it(self):
+        call = f"<tool_call>{ROME}</tool_call>"
+        for portions in ([f"I look.\n{call}\n"], f"I look.\n{call}\n"):
+            assert parsed("hermes", portions, prompt="<think>") == [Thinking("I look."), CALL]
+        text = f"I could {call}.</think>{call}"
+        for portions in ([text], text):
+            pieces = parsed("hermes", portions, prompt="<think>")
+            assert pieces == [Thinking(f"I could {call}."), CALL]
+        assert parsed("hermes", [f"I could {call}"], prompt="<think>", tools=()) == [
+            Thinking(f"I could {call}")
+        ]
+        assert parsed("hermes", ["Use <tool_call> tags"], prompt="<think>") == [
+            Thinking("Use <tool_call> tags")
+        ]
+
+    def test_gemma_may_think_between(self):
+        text = (
+            "<|channel>thought\na<channel|>b<|channel>thought\nc<channel|>d<|tool_call>call:now{}<tool_call|>"
+        )
+        for portions in ([text], text):
+            assert parsed("gemma4", portions) == [
+                Thinking("a"),
+                Content("b"),
+                Thinking("c"),
+                Content("d"),
+                NOW,
+            ]
+        assert parsed("gemma4", ["<|tool_call>call:now{}<tool_call|><|tool_response>"]) == [NOW]
+
     def test_tags_that_are_no_text_are_never_content(self):
         pieces = parsed("gemma4", ["<|channel>thought\n<channel|>Hi"], thinking=False)
         assert pieces == [Content("Hi")]

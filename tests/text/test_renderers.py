@@ -24,13 +24,18 @@ from chaski.text.template.renderers import RENDERERS, find_renderer
 DATA = Path(__file__).parents[1] / "data"
 PUBLISHED = json.loads((DATA / "renderers.json").read_text())
 CONVERSATIONS = PUBLISHED["conversations"]
-# Where we write something else than the maker's template, and why.
+# Where we write something else than the maker's template, with thinking and without, and why.
+THINKS_ALOUD = "a thought follows results, as in Ollama: without the sign the model thinks aloud"
+WORDS_FIRST = "words stand before the calls that came behind them, and the turn stays open"
+ALL_CALLS = "all calls are written; and words before them are for the user, no analysis"
 DIFFERENT = {
-    (
-        "gemma4-large",
-        "called and told",
-    ): "an answer begins no turn that is closed",
-    ("harmony", "called and told"): "both calls; and words before them are for the user, no analysis",
+    ("gemma4-large", "called", True): THINKS_ALOUD,
+    ("gemma4-large", "called without a thought", True): THINKS_ALOUD,
+    ("gemma4-large", "twice", True): THINKS_ALOUD,
+    ("gemma4-large", "called and told", True): WORDS_FIRST,
+    ("gemma4-large", "called and told", False): WORDS_FIRST,
+    ("harmony", "called and told", True): ALL_CALLS,
+    ("harmony", "called and told", False): ALL_CALLS,
 }
 
 HELLO = {"role": "user", "content": "Hi"}
@@ -73,7 +78,7 @@ def test_as_published(name: str, conversation: str, thinks: bool, has_tools: boo
     tools = [{"type": "function", "function": tool} for tool in PUBLISHED["tools"]] if has_tools else None
     ours = written(name, CONVERSATIONS[conversation], tools, enable_thinking=thinks)
     is_same = ours.replace(datetime.now().strftime("%Y-%m-%d"), "{today}") == text
-    assert is_same == ((name, conversation) not in DIFFERENT)
+    assert is_same == ((name, conversation, thinks) not in DIFFERENT)
 
 
 CASES = tomllib.loads((DATA / "renderer_cases.toml").read_text())["case"]

@@ -36,7 +36,7 @@ class Format:
     """How a family writes: blocks of calls, the tags of thinking, and `silent` tags that say nothing.
 
     thinks   whether its models think; one that does not may still write the tags
-    special  its tags of thinking are no text, so they count where no thinking is asked for too
+    special  its tags of thinking are no text: they count anywhere, and where no thinking is asked for too
     """
 
     blocks: tuple[Block, ...] = ()
@@ -80,6 +80,7 @@ _GEMMA3 = Format((Block("```tool_code", "```", read_python),), thinking=None, th
 _GEMMA4 = Format(
     (Block("<|tool_call>", "<tool_call|>", read_braces('<|"|>'), quoted=False),),
     thinking=("<|channel>thought\n", "<channel|>"),
+    silent=("<|tool_response>", "<tool_call|>"),
     special=True,
 )
 _FUNCTION_GEMMA = Format(
@@ -197,7 +198,15 @@ def parser_for(
     blocks = format.blocks if tools else ()
     if tools and tool_call_tag and all(block.opening != tool_call_tag for block in blocks):
         blocks = (Block(tool_call_tag, None, read_json), *blocks)
-    return StreamParser(tags, blocks, format.silent, tools, is_thinking, skips_blanks=not thought)
+    return StreamParser(
+        tags,
+        blocks,
+        format.silent,
+        tools,
+        is_thinking,
+        skips_blanks=not thought,
+        thinks_again=format.special,
+    )
 
 
 def tags_in(template: str) -> tuple[str, str] | None:

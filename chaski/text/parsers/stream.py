@@ -1,4 +1,7 @@
-"""The machine behind all formats but harmony: thinking at the start, then content with blocks of calls."""
+"""The machine behind all formats but harmony: thinking at the start, then content with blocks of calls.
+
+A call in the middle of a thought is one if the answer ends with the thought open; else it was thought of.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 from chaski.text.parsers.json_text import JsonScanner
-from chaski.text.parsers.pieces import Content, Piece, Thinking
+from chaski.text.parsers.pieces import Content, Piece, Thinking, ToolCall
 from chaski.text.parsers.readers import Reader
 from chaski.text.parsers.schema import Tools
 
@@ -40,6 +43,7 @@ _BETWEEN_BARE_CALLS = " \t\r\n;,"
 class _State(Enum):
     START = auto()
     THINKING = auto()
+    HELD = auto()
     CONTENT = auto()
     BLOCK = auto()
 
@@ -55,15 +59,19 @@ class StreamParser:
         tools: Tools = (),
         is_thinking: bool = False,
         skips_blanks: bool = True,
+        thinks_again: bool = False,
     ) -> None:
         """`silent` are tags that say nothing; `is_thinking`: the prompt has opened the thinking already.
 
-        `skips_blanks`: those at its beginning belong to the tag.
+        `skips_blanks`: those at its beginning belong to the tag. `thinks_again`: content may open it anew.
         """
         self._thinking = thinking
+        self._thinks_again = thinks_again
+        self._may_repeat = is_thinking
         self._blocks = {block.opening: block for block in blocks if not block.is_bare}
         self._bare = {block.opening: block for block in blocks if block.is_bare}
-        self._marks = (*self._blocks, *silent)
+        self._reopening = (thinking[0],) if thinking and thinks_again else ()
+        self._marks = (*self._blocks, *silent, *self._reopening)
         self._beginnings = frozenset(mark[0] for mark in self._marks)
         self._tools = tools
         self._state = _State.THINKING if is_thinking and thinking else _State.START
@@ -91,6 +99,7 @@ class StreamParser:
         steps = {
             _State.START: self._at_start,
             _State.THINKING: self._in_thinking,
+            _State.HELD: self._in_held,
             _State.CONTENT: self._in_content,
             _State.BLOCK: self._in_block,
         }
@@ -126,16 +135,54 @@ class StreamParser:
 
     def _in_thinking(self, final: bool) -> Steps:
         assert self._thinking is not None
-        before, _, mark, after = self._cut((self._thinking[1],), final)
+        opening, closing = self._thinking
+        if self._may_repeat and not self._repeated(opening, final):
+            return False
+        before, gap, mark, after = self._cut((closing, *self._blocks), final)
         if before:
             yield Thinking(before)
         self._buffer = after
-        if not mark:
+        if mark == closing:
+            self._end_thinking()
+        elif mark:
+            self._buffer = gap + mark + after
+            self._state, self._scanned = _State.HELD, 0
+        return bool(mark)
+
+    def _repeated(self, opening: str, final: bool) -> bool:
+        """Drop the tag where the answer repeats what the prompt has opened; whether that is known by now."""
+        text = self._buffer.lstrip()
+        if opening.startswith(text) and not final and text != opening:
             return False
+        if text.startswith(opening):
+            self._buffer = text.removeprefix(opening)
+            self._skips_blanks = True
+        self._may_repeat = False
+        return True
+
+    def _in_held(self, final: bool) -> Steps:
+        """Behind the opening of a call in a thought, up to the end of one of them."""
+        assert self._thinking is not None
+        closing = self._thinking[1]
+        found = self._buffer.find(closing, max(self._scanned - len(closing), 0))
+        self._scanned = len(self._buffer)
+        if found >= 0:
+            yield Thinking(self._buffer[:found].rstrip())
+            self._buffer = self._buffer[found + len(closing) :]
+            self._end_thinking()
+            return True
+        if final:
+            inner = StreamParser(blocks=tuple(self._blocks.values()), tools=self._tools)
+            for piece in [*inner.feed(self._buffer), *inner.flush()]:
+                yield piece if isinstance(piece, ToolCall) else Thinking(piece.text)
+            self._buffer = ""
+        return False
+
+    def _end_thinking(self) -> None:
         self._skips_blanks = True
         self._state = _State.START if self._bare else _State.CONTENT
-        self._thinking = None
-        return True
+        if not self._thinks_again:
+            self._thinking = None
 
     def _in_content(self, final: bool) -> Steps:
         before, gap, mark, after = self._cut(self._marks, final)
@@ -144,6 +191,8 @@ class StreamParser:
         self._buffer = after
         if mark in self._blocks:
             self._open(self._blocks[mark], gap, after)
+        elif mark in self._reopening:
+            self._state = _State.THINKING
         self._skips_blanks = self._skips_blanks or bool(mark)
         return bool(mark)
 
