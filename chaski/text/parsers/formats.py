@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from chaski.errors import UnsupportedError
+from chaski.text.parsers.blocks import Block
 from chaski.text.parsers.glimmer import GlimmerParser
 from chaski.text.parsers.harmony import HarmonyParser
 from chaski.text.parsers.pieces import Parser
@@ -26,7 +27,7 @@ from chaski.text.parsers.readers import (
     read_python,
 )
 from chaski.text.parsers.schema import Tools
-from chaski.text.parsers.stream import Block, StreamParser
+from chaski.text.parsers.stream import StreamParser
 
 _THINK = ("<think>", "</think>")
 
@@ -52,10 +53,19 @@ _BARE_JSON = (
 )
 _HERMES = Format((Block("<tool_call>", "</tool_call>", read_json),))
 _HERMES_INSTRUCT = replace(_HERMES, thinks=False)
+_PARAMETER = ("<parameter=", "</parameter>")
 _CODER = Format(
     (
-        Block("<tool_call>", "</tool_call>", read_parameters, quoted=False),
-        Block("<function=", "</function>", read_parameters, quoted=False, keeps_opening=True),
+        Block("<tool_call>", "</tool_call>", read_parameters, quoted=False, values=_PARAMETER),
+        Block(
+            "<function=",
+            "</function>",
+            read_parameters,
+            quoted=False,
+            keeps_opening=True,
+            values=_PARAMETER,
+            orphan="</tool_call>",
+        ),
     )
 )
 _CODER_INSTRUCT = replace(_CODER, thinks=False)
@@ -70,26 +80,50 @@ _MISTRAL = Format(
 _COHERE = Format(
     (Block("<|START_ACTION|>", "<|END_ACTION|>", read_json),),
     thinking=("<|START_THINKING|>", "<|END_THINKING|>"),
-    silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    silent=(
+        "<|START_RESPONSE|>",
+        "<|END_RESPONSE|>",
+        "<|START_TEXT|>",
+        "<|END_TEXT|>",
+        "<|END_OF_TURN_TOKEN|>",
+    ),
 )
 _COMMAND_R = Format(
     (Block("Action: ```json", "```", read_actions), Block("Action:```json", "```", read_actions))
 )
 _LLAMA = Format((Block("<|python_tag|>", "<|eom_id|>", read_json_or_python), *_BARE_JSON))
 _GEMMA3 = Format((Block("```tool_code", "```", read_python),), thinking=None, thinks=False)
+_GEMMA4_QUOTE = '<|"|>'
 _GEMMA4 = Format(
-    (Block("<|tool_call>", "<tool_call|>", read_braces('<|"|>'), quoted=False),),
+    (
+        Block(
+            "<|tool_call>",
+            "<tool_call|>",
+            read_braces(_GEMMA4_QUOTE),
+            quoted=False,
+            values=(_GEMMA4_QUOTE, _GEMMA4_QUOTE),
+        ),
+    ),
     thinking=("<|channel>thought\n", "<channel|>"),
     silent=("<|tool_response>", "<tool_call|>"),
     special=True,
 )
 _FUNCTION_GEMMA = Format(
-    (Block("<start_function_call>", "<end_function_call>", read_braces("<escape>"), quoted=False),),
+    (
+        Block(
+            "<start_function_call>",
+            "<end_function_call>",
+            read_braces("<escape>"),
+            quoted=False,
+            values=("<escape>", "<escape>"),
+        ),
+    ),
     thinks=False,
 )
-_GLM = Format((Block("<tool_call>", "</tool_call>", read_pairs, quoted=False),))
+_VALUE = ("<arg_value>", "</arg_value>")
+_GLM = Format((Block("<tool_call>", "</tool_call>", read_pairs, quoted=False, values=_VALUE),))
 _GLM_OCR = Format(_GLM.blocks, thinking=None, thinks=False)
-_LAGUNA = Format((Block("<tool_call>", "</tool_call>", read_pairs_or_json, quoted=False),))
+_LAGUNA = Format((Block("<tool_call>", "</tool_call>", read_pairs_or_json, quoted=False, values=_VALUE),))
 _LFM2 = Format((Block("<|tool_call_start|>", "<|tool_call_end|>", read_python),), thinks=False)
 _LFM2_THINKING = replace(_LFM2, thinks=True)
 _OLMO3 = Format((Block("<function_calls>", "</function_calls>", read_python),), thinks=False)

@@ -6,33 +6,12 @@ A call in the middle of a thought is one if the answer ends with the thought ope
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
-from chaski.text.parsers.json_text import JsonScanner
+from chaski.text.parsers.blocks import Block, BlockEnd
 from chaski.text.parsers.pieces import Content, Piece, Thinking, ToolCall
-from chaski.text.parsers.readers import Reader
 from chaski.text.parsers.schema import Tools
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Where calls stand: from `opening` to `closing`, or without `closing` to the end of a JSON value.
-
-    With `is_bare` the opening is the first character of the call itself, and counts only at the start of the
-    answer. In `quoted` blocks a closing tag inside of a JSON string does not count. `keeps_opening` gives
-    the opening to the reader as well. JSON may have a name before it, up to the mark `before_json`.
-    """
-
-    opening: str
-    closing: str | None
-    read: Reader
-    quoted: bool = True
-    is_bare: bool = False
-    keeps_opening: bool = False
-    before_json: str | None = None
-
 
 Steps: TypeAlias = Generator[Piece, None, bool]
 """Gives pieces; returns whether something was found, so that it may go on."""
@@ -80,9 +59,9 @@ class StreamParser:
         self._gap = ""
         self._between: str | None = None
         self._block: Block | None = None
-        self._scanner = JsonScanner()
+        self._end: BlockEnd | None = None
         self._scanned = 0
-        self._tracked = 0
+        self._orphan = ""
 
     def feed(self, text: str) -> list[Piece]:
         """What is certain now."""
@@ -185,6 +164,8 @@ class StreamParser:
             self._thinking = None
 
     def _in_content(self, final: bool) -> Steps:
+        if self._orphan and not self._without_orphan(final):
+            return False
         before, gap, mark, after = self._cut(self._marks, final)
         if before:
             yield Content(before)
@@ -196,14 +177,24 @@ class StreamParser:
         self._skips_blanks = self._skips_blanks or bool(mark)
         return bool(mark)
 
+    def _without_orphan(self, final: bool) -> bool:
+        """Drop the closing tag of nothing behind a call; whether it is known by now if there is one."""
+        text = self._buffer.lstrip()
+        if self._orphan.startswith(text) and not final and text != self._orphan:
+            return False
+        self._buffer = text.removeprefix(self._orphan)
+        self._orphan = ""
+        return True
+
     def _open(self, block: Block, gap: str, body: str) -> None:
         self._state, self._block, self._gap, self._buffer = _State.BLOCK, block, gap, body
-        self._scanner, self._scanned, self._tracked = JsonScanner(), 0, 0
+        self._end = BlockEnd(block)
 
     def _in_block(self, final: bool) -> Steps:
         assert self._block is not None
+        assert self._end is not None
         block = self._block
-        end = self._end_of(block)
+        end = self._end.find(self._buffer, final)
         if end is None and not final:
             return False
         body_end, rest = end if end is not None else (len(self._buffer), len(self._buffer))
@@ -216,38 +207,12 @@ class StreamParser:
             yield from calls
         self._buffer = self._buffer[rest:]
         self._skips_blanks = calls is not None
+        self._orphan = block.orphan if calls is not None else ""
         # Where one bare call was, another may follow.
         follows = block.is_bare and calls is not None
         self._state = _State.START if follows else _State.CONTENT
         self._between = _BETWEEN_BARE_CALLS if follows else None
         return bool(self._buffer) or final
-
-    def _end_of(self, block: Block) -> tuple[int, int] | None:
-        """Where the body ends, and where the rest begins."""
-        if block.closing is None:
-            start = self._start_of_json(block)
-            if start is None:
-                return None
-            end = self._scanner.feed(self._buffer, max(self._scanned, start), len(self._buffer))
-            self._scanned = len(self._buffer)
-            return None if end is None else (end, end)
-        found = self._buffer.find(block.closing, max(self._scanned - len(block.closing), 0))
-        while found >= 0 and block.quoted and self._is_in_string(found):
-            found = self._buffer.find(block.closing, found + 1)
-        self._scanned = len(self._buffer)
-        return None if found < 0 else (found, found + len(block.closing))
-
-    def _is_in_string(self, position: int) -> bool:
-        self._scanner.track(self._buffer, self._tracked, position)
-        self._tracked = position
-        return self._scanner.in_string
-
-    def _start_of_json(self, block: Block) -> int | None:
-        named = block.before_json is not None and not self._buffer.lstrip().startswith(("[", "{"))
-        if not named or block.before_json is None:
-            return 0
-        found = self._buffer.find(block.before_json)
-        return None if found < 0 else found + len(block.before_json)
 
     def _cut(self, marks: Sequence[str], final: bool) -> tuple[str, str, str, str]:
         """Text that is certain; the blanks and the mark behind it if there is one; what is left."""
