@@ -24,6 +24,7 @@ Available commands:
   /set format json | noformat     answer in JSON, or in text
   /set think [LEVEL] | nothink    let the model think, or not: low, medium, high, max
   /set verbose | quiet            print counts and rates after each answer, or do not
+  /set wordwrap | nowordwrap      break lines between words, or wherever they end
   /show info | license | modelfile | parameters | system | template
   /load MODEL                     go on with another model, and a new conversation
   /save NAME                      make a model of this one with its options, system message and conversation
@@ -105,10 +106,12 @@ def _set(session: Session, argument: str) -> None:
             session.choose_thinking(False)
         case "verbose" | "quiet":
             session.is_verbose = what == "verbose"
+        case "wordwrap" | "nowordwrap":
+            session.wraps_words = what == "wordwrap"
         case _:
             raise OptionError(
                 "/set knows parameter, system, history, nohistory, format json, noformat, think, nothink, "
-                "verbose, quiet"
+                "verbose, quiet, wordwrap, nowordwrap"
             )
 
 

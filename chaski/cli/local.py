@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from chaski.cli.thinking import ThinkingModel
     from chaski.runner.events import Event
     from chaski.runner.llm import LLM
     from chaski.runner.stored import Defaults
@@ -29,7 +30,7 @@ class WorkerModel:
         self.sees_images = info.sees_images
 
     def stream(
-        self, prompt: str, images: Sequence[bytes] = (), **options: Any
+        self, prompt: str | Sequence[int], images: Sequence[bytes] = (), **options: Any
     ) -> Generator[Event, None, None]:
         """Continue a prompt as it is."""
         return self._worker.stream(prompt, images, **options)
@@ -39,6 +40,10 @@ class WorkerModel:
     ) -> Generator[Event, None, None]:
         """Answer a conversation."""
         return self._worker.stream_chat(messages, **options)
+
+    def tokenize(self, text: str, add_special: bool = True, images: Sequence[bytes] = ()) -> list[int]:
+        """The ids of a text."""
+        return self._worker.tokenize(text, add_special, images=images)
 
     def close(self) -> None:
         """End the worker."""
@@ -53,8 +58,23 @@ def open_model(
     backend: str,
     engine: str | None,
     draft: str | None = None,
-) -> LLM | WorkerModel:
+) -> LLM | WorkerModel | ThinkingModel:
     """Load a model with a progress bar, in the engine that is asked for or that has it."""
+    from chaski.server.catalog import Facts
+    from chaski.store.model import find_model
+
+    loaded = _load(model, threads, context, backend, engine, draft)
+    facts = Facts(find_model(model))
+    if "thinking" not in facts.capabilities:
+        return loaded
+    from chaski.cli.thinking import ThinkingModel
+
+    return ThinkingModel(loaded, facts.writer)
+
+
+def _load(
+    model: str, threads: int | None, context: int | None, backend: str, engine: str | None, draft: str | None
+) -> LLM | WorkerModel:
     from chaski.cli.progress import LoadingBar, load_model
     from chaski.formats.gguf import open_gguf
     from chaski.runner.engines import NATIVE, check_engine, choose_engine

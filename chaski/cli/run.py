@@ -54,9 +54,10 @@ class _Command(click.Command):
 @click.option(
     "--think",
     metavar="LEVEL",
-    help="Let a model of a server think: true, false, low, medium, high or max.",
+    help="Whether and how much the model thinks: true, false, low, medium, high or max.",
 )
 @click.option("--hidethinking", is_flag=True, help="Do not print what the model thinks.")
+@click.option("--nowordwrap", is_flag=True, help="Let lines on a terminal break inside of words.")
 @click.option("--insecure", is_flag=True, help="Allow http:// when the model must be pulled.")
 @click.option("--nohistory", is_flag=True, help="Do not keep the lines that are typed in a chat.")
 @click.help_option("-h", "--help")
@@ -73,6 +74,7 @@ def command(
     verbose: bool,
     think: str | None,
     hidethinking: bool,
+    nowordwrap: bool,
     insecure: bool,
     nohistory: bool,
     **options: object,
@@ -99,7 +101,7 @@ def command(
         return open_model(name, threads=threads, context=context, backend=backend, engine=engine, draft=draft)
 
     session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
-    session.hides_thinking = hidethinking
+    session.hides_thinking, session.wraps_words = hidethinking, not nowordwrap
     session.keeps_lines = not (nohistory or Environment.read().no_history)
     try:
         if think is not None:

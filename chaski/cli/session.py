@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -12,16 +14,18 @@ import click
 
 from chaski.cli.image_paths import find_images
 from chaski.cli.layout import duration
+from chaski.cli.wrap import WordWrap
 from chaski.errors import OptionError
 
 if TYPE_CHECKING:
     from chaski.cli.local import WorkerModel
     from chaski.cli.remote import RemoteModel
+    from chaski.cli.thinking import ThinkingModel
     from chaski.runner.events import Done, Event
     from chaski.runner.llm import LLM
     from chaski.text.parsers import Thinking
 
-    Model: TypeAlias = LLM | WorkerModel | RemoteModel
+    Model: TypeAlias = LLM | WorkerModel | ThinkingModel | RemoteModel
 
 __all__ = ["Session", "read_think", "report"]
 
@@ -33,8 +37,9 @@ class Session:
     name, open  what the user calls the model, and how to get another one
     is_raw      prompts go to the model as they are, without a template
     keeps_lines what is typed is remembered for later chats
-    think       whether a model of a server thinks, or how much; None for what is usual
+    think       whether the model thinks, or how much; None for what is usual
     hides_thinking  what it thinks is not printed
+    wraps_words lines on a terminal break between words
     history     the turns so far
     """
 
@@ -47,6 +52,7 @@ class Session:
     keeps_lines: bool = False
     think: bool | str | None = None
     hides_thinking: bool = False
+    wraps_words: bool = True
     name: str = ""
     open: Callable[[str], Model] | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -57,7 +63,7 @@ class Session:
         assert self.open is not None, "who chats can open models"
         model = self.open(name)
         self.model.close()
-        self.model, self.name, self.system = model, name, None
+        self.model, self.name, self.system, self.think = model, name, None, None
         self.history.clear()
         self._is_first = True
 
@@ -84,7 +90,7 @@ class Session:
         becomes part of the history. Raises ImageError for a file that is no image.
         """
         asked = self._with_images(prompt)
-        output = _Output(self.hides_thinking)
+        output = _Output(self.hides_thinking, self.wraps_words)
         done = None
         try:
             with closing(self._events(asked)) as events:
@@ -121,12 +127,14 @@ class Session:
         return _message("user", found.text) | ({"images": images} if images else {})
 
     def choose_thinking(self, think: bool | str) -> None:
-        """Raises OptionError for a model without a server: what it thinks is part of its text."""
+        """Raises OptionError for a model that cannot think; of one of a server, the server says so."""
         from chaski.cli.remote import RemoteModel
+        from chaski.cli.thinking import ThinkingModel
 
-        if not isinstance(self.model, RemoteModel):
-            raise OptionError("whether a model thinks is chosen through a server; start one: chaski serve")
-        self.think = think
+        if isinstance(self.model, RemoteModel | ThinkingModel):
+            self.think = think
+        elif think:
+            raise OptionError(f'"{self.name}" does not support thinking')
 
     def _events(self, asked: dict[str, Any]) -> Generator[Event | Thinking, None, None]:
         if self.is_raw:
@@ -142,8 +150,10 @@ class Session:
 class _Output:
     """Prints an answer as it comes, what is thought between two lines that say so."""
 
-    def __init__(self, hides_thinking: bool) -> None:
+    def __init__(self, hides_thinking: bool, wraps_words: bool) -> None:
         self.said: list[str] = []
+        is_wrapped = wraps_words and sys.stdout.isatty()
+        self._wrap = WordWrap(shutil.get_terminal_size().columns if is_wrapped else 0)
         self._hides_thinking = hides_thinking
         self._is_thinking = False
 
@@ -154,18 +164,20 @@ class _Output:
 
         if isinstance(event, Thinking):
             if not self._hides_thinking:
-                click.echo("" if self._is_thinking else "Thinking...\n", nl=False)
-                click.echo(event.text, nl=False)
+                self._print(("" if self._is_thinking else "Thinking...\n") + event.text)
                 self._is_thinking = True
             return None
         if self._is_thinking:
-            click.echo("\n...done thinking.\n")
+            self._print("\n...done thinking.\n\n")
             self._is_thinking = False
         if isinstance(event, Text):
             self.said.append(event.text)
-            click.echo(event.text, nl=False)
+            self._print(event.text)
             return None
         return event
+
+    def _print(self, text: str) -> None:
+        click.echo(self._wrap.feed(text), nl=False)
 
 
 def _save_here(source: str, name: str, settings: dict[str, Any]) -> None:

@@ -1,14 +1,17 @@
-"""What models of a server think, in `chaski run`."""
+"""What models think, in `chaski run`: those of a server, and those that it loads itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from chaski.cli.main import chaski_command
 from chaski.names import ModelName
+from chaski.runner.messages import Generate
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
@@ -17,6 +20,7 @@ from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import running
 from tests.server.test_openai_client import TEMPLATE
+from tests.speaking_llama import write_speaking_llama
 from tests.tiny_llama import write_tiny_llama
 
 SHOWN = "Thinking...\nhm, well\n...done thinking.\n\nSo.\n"
@@ -38,6 +42,26 @@ def script(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 def run(*arguments: str, typed: str | None = None) -> Result:
     return CliRunner().invoke(chaski_command, ["run", *arguments], input=typed)
+
+
+@pytest.fixture
+def chat(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Lines that somebody types, without echo and prompts."""
+
+    def talk(model: str, *lines: str, options: Sequence[str] = ()) -> Result:
+        typed = iter(lines)
+
+        def read(prompt: str) -> str:
+            try:
+                return next(typed)
+            except StopIteration:
+                raise EOFError from None
+
+        monkeypatch.setattr("builtins.input", read)
+        monkeypatch.setattr("chaski.cli.run._whole_prompt", lambda words: None)
+        return run(model, *options)
+
+    return talk
 
 
 def last_prompt(script: Script) -> str:
@@ -63,8 +87,48 @@ def test_whether_it_thinks(script: Script) -> None:
     assert "--think" in last_prompt(script)
 
 
-def test_without_a_server_it_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_chosen_in_a_chat(script: Script, chat: Callable[..., Result]) -> None:
+    said = chat("talker", "/set nothink", "why?", "/set think", "why?", "/set think hard")
+    prompts = [bytes(call.prompt).decode() for call in script.asked if isinstance(call, Generate)]
+    assert [prompt.endswith("<think></think>") for prompt in prompts] == [True, False]
+    assert "it must be one of true, false, low" in said.stderr
+
+
+# ---- without a server ----
+
+
+@pytest.fixture
+def speaker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model that thinks before it speaks, and that no server has."""
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+    monkeypatch.setenv("OLLAMA_NOHISTORY", "1")
+    pieces = ["<think>", "hm, ", "well", "</think>", "So."]
+    return str(write_speaking_llama(tmp_path / "speaker.gguf", {"why?": pieces, "again?": pieces[3:]}))
+
+
+def test_thoughts_stand_apart_here_too(speaker: str) -> None:
+    assert run(speaker, "why?").output == SHOWN
+    assert run(speaker, "--think=low", "why?").output == SHOWN
+    assert run(speaker, "--hidethinking", "why?").output == "So.\n"
+    assert run(speaker, "--think=false", "why?").output == "So.\n"
+    assert run(speaker, "--raw", "why?").output == "<think>hm, well</think>So.\n"
+
+
+def test_it_is_chosen_in_a_chat_here_too(speaker: str, chat: Callable[..., Result]) -> None:
+    said = chat(speaker, "why?", "/set nothink", "why?", "/set think", "/clear", "why?").stdout
+    assert said == "".join((SHOWN, "So.\n", "Cleared the conversation.\n", SHOWN, "\n"))
+
+
+def test_old_turns_of_one_that_thinks_are_left_out(speaker: str, chat: Callable[..., Result]) -> None:
+    long = "x " * 200
+    said = chat(speaker, long, long, long, "why?", options=("--context", "500"))
+    assert said.stdout.endswith(SHOWN + "\n")
+    assert re.search(r"The context is full: \d+ tokens were left out", said.stderr)
+
+
+def test_one_that_cannot_think(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
     result = run("guide", "--think", "hello")
     assert result.exit_code == 1
-    assert "chosen through a server" in result.stderr
+    assert '"guide" does not support thinking' in result.stderr
+    assert run("guide", "--think=false", "--num-predict", "1", "hello").exit_code == 0
