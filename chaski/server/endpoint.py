@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -29,6 +29,8 @@ MAX_BODY = 64 << 20
 """Bytes of a JSON body at most."""
 _BODY_SECONDS = 60.0
 """How long the next piece of a body may take."""
+_MAX_WAITING_PIECES = 256
+"""Pieces of a stream that a client is behind at most."""
 
 Stream: TypeAlias = AsyncGenerator[bytes, None]
 Reply: TypeAlias = Mapping[str, Any] | Response | Stream
@@ -123,14 +125,55 @@ async def _stream(pieces: Stream, dialect: Dialect, send: Send) -> None:
         first = await anext(pieces, b"")
         headers = [(b"content-type", dialect.media_type.encode()), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": first, "more_body": True})
-        try:
-            async for piece in pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except Exception as error:
-            last = dialect.ending(problem_of(error))
-            await send({"type": "http.response.body", "body": last, "more_body": True})
+        async with _Outbox(send) as outbox:
+            await outbox.add(first)
+            try:
+                async for piece in pieces:
+                    await outbox.add(piece)
+            except Exception as error:
+                await outbox.add(dialect.ending(problem_of(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Outbox:
+    """Sends pieces of a body as they come, those together that come without a pause.
+
+    What was added goes out as soon as whoever adds has to wait for more. To send costs as much as all else
+    that is done for a token.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._pieces: list[bytes] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        """Send the rest, unless something went wrong."""
+        if self._sending is None:
+            return
+        if kind is None:
+            await self._sending
+        else:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+    async def add(self, piece: bytes) -> None:
+        """Note a piece; waits while the client is slow to read."""
+        self._pieces.append(piece)
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._flush())
+        elif len(self._pieces) >= _MAX_WAITING_PIECES:
+            await asyncio.shield(self._sending)
+
+    async def _flush(self) -> None:
+        while self._pieces:
+            body = b"".join(self._pieces)
+            self._pieces.clear()
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        self._sending = None
 
 
 async def _refuse(dialect: Dialect, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
