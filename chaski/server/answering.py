@@ -127,7 +127,7 @@ class Answering:
             if is_demanded:
                 reader = DemandedCall(reader)
             format = schema_of_call(tools) if is_demanded else wish.format
-            after = writer.thinking_tags[1] if think and writer.thinking_tags else ""
+            after = "" if _is_begun(prompt.text, messages) else _end_of_thinking(writer, think)
             options = {**_generation(job, format, after), **_SPECIAL}
             async with aclosing(self._run(job, loaded, prompt, reader, options, loading)) as events:
                 async for event in events:
@@ -146,7 +146,7 @@ class Answering:
             loading = perf_counter() - job.started
             prompt = await self._prompt(job, loaded, wish, writer, think)
             reader = parser_for("passthrough") if is_plain else writer.reader(prompt.text, (), bool(think))
-            after = writer.thinking_tags[1] if think and writer.thinking_tags else ""
+            after = _end_of_thinking(writer, think)
             options = {**_generation(job, wish.format, after), **({} if is_plain else _SPECIAL)}
             async with aclosing(self._run(job, loaded, prompt, reader, options, loading)) as events:
                 async for event in events:
@@ -324,6 +324,18 @@ def _think(job: _Job, writer: Writer, think: bool | str | None, drops: bool) -> 
         return True if think is None else think
     _require(not think or drops, f'"{job.wish.model}" does not support thinking')
     return None
+
+
+def _end_of_thinking(writer: Writer, think: bool | str | None) -> str:
+    """The text behind which an answer follows its format."""
+    return writer.thinking_tags[1] if think and writer.thinking_tags else ""
+
+
+def _is_begun(prompt: str, messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the prompt ends in the middle of an answer, so that all is thought."""
+    last = messages[-1] if messages else {}
+    said = str(last.get("content") or "").strip() if last.get("role") == "assistant" else ""
+    return bool(said) and prompt.rstrip().endswith(said)
 
 
 def _thought(messages: Sequence[Mapping[str, Any]]) -> str:

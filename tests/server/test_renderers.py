@@ -127,6 +127,16 @@ def test_a_thought_that_has_begun_goes_on(server: Running) -> None:
     assert message["content"] == " is"
 
 
+def test_a_format_holds_from_where_the_thinking_ends(server: Running) -> None:
+    def begins_behind(*messages: Any) -> Any:
+        chat(server, "qwen3.5", "{}", format="json", messages=list(messages))
+        return [call for call in script.asked if isinstance(call, Generate)][-1].options["format_after"]
+
+    assert begins_behind(HELLO) == "</think>"
+    assert begins_behind(HELLO, {"role": "assistant", "content": "", "thinking": "Hm"}) == "</think>"
+    assert begins_behind(HELLO, {"role": "assistant", "content": "JSON: ", "thinking": "Hm"}) == ""
+
+
 def test_generate_writes_a_conversation_too(server: Running) -> None:
     script.pieces = ["Hi"]
     server.post("/api/generate", {"model": "qwen3-coder", "prompt": "Hello", "system": "S", "stream": False})

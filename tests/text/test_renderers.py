@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from chaski.errors import TemplateError
 from chaski.text.parsers import Content, Thinking, ToolCall, parser_for
 from chaski.text.parsers.formats import FORMATS
 from chaski.text.template import ChatTemplate, renderers
@@ -129,9 +128,12 @@ def test_values_of_all_kinds_are_written_as_json() -> None:
         assert all(f">{value}<" in text.replace("\n", "") for value in ("true", "null", '[1, {"a": "<b>"}]'))
 
 
-def test_cogito_takes_messages_of_the_system_in_front_only() -> None:
-    with pytest.raises(TemplateError, match="only the first message can be of the role system"):
-        written("cogito", [HELLO, SYSTEM])
+@pytest.mark.parametrize("name", ["cogito", "deepseek3.1"])
+def test_what_the_system_says_goes_to_the_front(name: str) -> None:
+    text = written(name, [SYSTEM, HELLO, YES, LATER, HELLO], enable_thinking=False)
+    assert "Be kind.\n\nNow French.<｜User｜>Hi<｜Assistant｜>" in text
+    assert text.count("Now French.") == 1
+    assert written(name, [HELLO, SYSTEM]) == written(name, [SYSTEM, HELLO])
 
 
 def answer_of(name: str, answer: dict[str, Any], thinks: bool) -> tuple[str, str]:

@@ -33,9 +33,9 @@ _NEMOTRON = ("_thoughts", *_TAGS, "nemotron-3-nano")
 _GEMMA4 = ("_thoughts", "_results", "_gemma4_quote", "_braces", "gemma4")
 
 RENDERERS: Mapping[str, Renderer] = {
-    "cogito": Renderer("cogito", ("_thoughts", "cogito")),
+    "cogito": Renderer("cogito", ("_thoughts", "_deepseek", "cogito")),
     "cohere": Renderer("cohere", ("_thoughts", "cohere")),
-    "deepseek3.1": Renderer("deepseek3", ("_thoughts", "deepseek3.1")),
+    "deepseek3.1": Renderer("deepseek3", ("_thoughts", "_deepseek", "deepseek3.1")),
     "functiongemma": Renderer(
         "functiongemma", ("_results", "_functiongemma_quote", "_braces", "functiongemma")
     ),
