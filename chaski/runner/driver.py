@@ -9,31 +9,21 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from chaski.errors import ChaskiError
+from chaski.runner.desk import Task
 from chaski.runner.engine import Engine
 from chaski.runner.events import Text
 from chaski.runner.messages import Put
 from chaski.runner.sequence import Sequence
 
-__all__ = ["Driver", "Task"]
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Task:
-    """A call that is being answered: where its replies go, and whether anybody still waits for them."""
-
-    put: Put
-    is_cancelled: bool = False
-
-    def cancel(self) -> None:
-        """The driver sees it before the next batch, and frees the slot."""
-        self.is_cancelled = True
+__all__ = ["Driver"]
 
 
 class Driver:
     """Follows sequences to their end. Only its thread cancels them, so what it waits for can be computed.
+
+    That a task was cancelled it sees before the next batch; then it frees the slot.
 
     `flush` is called when replies were handed on, once for all that came out of a batch.
     """

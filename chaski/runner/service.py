@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,22 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from chaski.runner.driver import Driver, Task
+from chaski.runner.desk import Desk, Task
+from chaski.runner.driver import Driver
 from chaski.runner.events import Outputs
-from chaski.runner.messages import (
-    Call,
-    Chat,
-    Describe,
-    Detokenize,
-    Embed,
-    Generate,
-    Info,
-    Put,
-    Reply,
-    String,
-    Tokenize,
-    Tokens,
-)
+from chaski.runner.messages import Call, Chat, Describe, Embed, Generate, Info, Reply, Tokenize
 from chaski.runner.readout import normalized
 
 if TYPE_CHECKING:
@@ -34,63 +22,48 @@ if TYPE_CHECKING:
 __all__ = ["Service", "describe"]
 
 
-class Service:
-    """A `Channel` to a loaded model. Close it before the model.
-
-    `flush` is called when replies were given out, once for those that came together.
-    """
+class Service(Desk[Task]):
+    """The `Desk` of a loaded model. Close it before the model."""
 
     def __init__(self, model: LLM, flush: Callable[[], None] = lambda: None) -> None:
+        super().__init__(flush, Task)
         self._model = model
-        self._flush = flush
         self._driver = Driver(model.engine, flush)
         # One thread, so that who comes first is computed first.
-        self._desk = ThreadPoolExecutor(1, "chaski-desk")
-
-    def start(self, call: Call, put: Put) -> Task:
-        """Begin to answer a call; replies come from other threads."""
-        task = Task(put)
-        self._desk.submit(self._handle, call, task)
-        return task
+        self._thread = ThreadPoolExecutor(1, "chaski-desk")
 
     def close(self) -> None:
         """End the threads; calls that are not answered yet end with an error."""
         self._driver.close()
-        self._desk.shutdown()
+        self._thread.shutdown()
 
-    def _handle(self, call: Call, task: Task) -> None:
-        if task.is_cancelled:
-            return
-        try:
-            self._answer(call, task)
-        except Exception as error:
-            task.put(error)
-        self._flush()
+    def _threads(self, call: Call) -> ThreadPoolExecutor:
+        return self._thread
 
-    def _answer(self, call: Call, task: Task) -> None:
-        model = self._model
-        match call:
-            case Generate():
-                self._driver.follow(
-                    model.prompts.generation(call.prompt, call.options, call.images), task, task.put
-                )
-            case Chat():
-                sequence = model.prompts.chat(call.messages, call.tools, call.options, call.images)
-                self._driver.follow(sequence, task, task.put)
-            case Embed():
-                sequences = model.prompts.embeddings(call.texts, call.truncate)
-                rows = _Rows(len(sequences), call.normalize, task)
-                for index, pooled in enumerate(sequences):
-                    self._driver.follow(pooled, task, partial(rows.put, index))
-            case Tokenize():
-                ids = model.tokenize(call.text, call.add_special, call.parse_special, call.images)
-                task.put(Tokens(tuple(ids)))
-            case Detokenize():
-                task.put(String(model.detokenize(call.token_ids)))
-            case Describe():
-                if call.settled:
-                    model.settle()
-                task.put(describe(model))
+    def _write(self, call: Generate | Chat, task: Task) -> None:
+        prompts = self._model.prompts
+        if isinstance(call, Generate):
+            sequence = prompts.generation(call.prompt, call.options, call.images)
+        else:
+            sequence = prompts.chat(call.messages, call.tools, call.options, call.images)
+        self._driver.follow(sequence, task, task.put)
+
+    def _embed(self, call: Embed, task: Task) -> None:
+        sequences = self._model.prompts.embeddings(call.texts, call.truncate)
+        rows = _Rows(len(sequences), call.normalize, task)
+        for index, pooled in enumerate(sequences):
+            self._driver.follow(pooled, task, partial(rows.put, index))
+
+    def _encode(self, call: Tokenize) -> Iterable[int]:
+        return self._model.tokenize(call.text, call.add_special, call.parse_special, call.images)
+
+    def _decode(self, token_ids: Iterable[int]) -> str:
+        return self._model.detokenize(token_ids)
+
+    def _describe(self, call: Describe) -> Info:
+        if call.settled:
+            self._model.settle()
+        return describe(self._model)
 
 
 class _Rows:

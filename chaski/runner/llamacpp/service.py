@@ -18,25 +18,13 @@ from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.ml.backend import Memory
 from chaski.model.pooling import Pooling
+from chaski.runner.desk import Desk, Task
 from chaski.runner.engines import LLAMA_CPP
 from chaski.runner.events import Outputs
 from chaski.runner.llamacpp.completions import AnswerReader, completion, empty_answer
 from chaski.runner.llamacpp.server import LlamaServer
 from chaski.runner.llamacpp.settings import LlamaSettings
-from chaski.runner.messages import (
-    Call,
-    Chat,
-    Describe,
-    Detokenize,
-    Embed,
-    Generate,
-    Info,
-    Put,
-    Reply,
-    String,
-    Tokenize,
-    Tokens,
-)
+from chaski.runner.messages import Call, Chat, Describe, Embed, Generate, Info, Put, Tokenize
 from chaski.runner.readout import normalized
 from chaski.runner.stored import Defaults
 from chaski.runner.writing import Wanted, Writing
@@ -49,8 +37,31 @@ __all__ = ["LlamaService"]
 _WAITING = 32
 
 
-class LlamaService:
-    """A `Channel` to a model in llama.cpp. `flush` is called after replies were given out.
+class LlamaTask(Task):
+    """A task that is ended early through the connection that its answer comes by."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, put: Put) -> None:
+        super().__init__(put)
+        self._socket: socket.socket | None = None
+
+    def opened(self, connection: socket.socket) -> None:
+        """From now on the answer ends with this socket."""
+        self._socket = connection
+        if self.is_cancelled:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """llama.cpp notices that its reader left, and frees the slot."""
+        super().cancel()
+        if self._socket is not None:
+            with suppress(OSError):  # it is over already
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class LlamaService(Desk[LlamaTask]):
+    """The `Desk` of a model in llama.cpp.
 
     Made by the main thread. Raises ModelNotFoundError, GGUFError, UnsupportedError, OutOfMemoryError,
     OptionError, or ModelError where llama.cpp cannot load the model.
@@ -59,6 +70,7 @@ class LlamaService:
     def __init__(
         self, model: str | os.PathLike[str], options: Mapping[str, Any], flush: Callable[[], None]
     ) -> None:
+        super().__init__(flush, LlamaTask)
         started = perf_counter()
         found = find_model(model)
         defaults = Defaults.of(found)
@@ -72,9 +84,7 @@ class LlamaService:
         self._writing = _LlamaWriting(file, config, self._settings.room, defaults, self._server, vocabulary)
         hidden = {*vocabulary.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN), *vocabulary.eos_ids}
         self._controls = {token_id: vocabulary.tokens[token_id] for token_id in hidden}
-        self._flush = flush
-        # Short calls never wait for answers.
-        self._desk = ThreadPoolExecutor(2, "chaski-desk")
+        self._short = ThreadPoolExecutor(2, "chaski-desk")
         self._answers = ThreadPoolExecutor(self._settings.parallel + _WAITING, "chaski-answer")
         weights = sum(tensor.nbytes for tensor in file.tensors.values())
         self.info = Info(
@@ -87,44 +97,26 @@ class LlamaService:
             engine=LLAMA_CPP,
         )
 
-    def start(self, call: Call, put: Put) -> LlamaTask:
-        """Begin to answer a call; replies come from other threads."""
-        task = LlamaTask(put)
-        desk = self._answers if isinstance(call, Generate | Chat | Embed) else self._desk
-        desk.submit(self._handle, call, task)
-        return task
-
     def close(self) -> None:
         """Take no more calls, and leave nothing in the file system."""
-        self._desk.shutdown(wait=False, cancel_futures=True)
+        self._short.shutdown(wait=False, cancel_futures=True)
         self._answers.shutdown(wait=False, cancel_futures=True)
         self._server.close()
 
-    def _handle(self, call: Call, task: LlamaTask) -> None:
-        try:
-            if not task.is_cancelled:
-                self._answer(call, task)
-        except Exception as error:
-            task.reply(error)
-        self._flush()
+    def _threads(self, call: Call) -> ThreadPoolExecutor:
+        """Short calls never wait for answers."""
+        return self._answers if isinstance(call, Generate | Chat | Embed) else self._short
 
     def _answer(self, call: Call, task: LlamaTask) -> None:
-        match call:
-            case Generate() | Chat() | Tokenize() if call.images:
-                raise UnsupportedError("the engine llama.cpp gets no images here; send text only")
-            case Generate():
-                self._generate(self._writing.continuation(call.prompt, call.options), task)
-            case Chat():
-                self._generate(self._writing.answer(call.messages, call.tools, call.options), task)
-            case Embed():
-                task.reply(self._embed(call))
-            case Tokenize():
-                ids = self._writing.tokenizer.encode(call.text, call.add_special, call.parse_special)
-                task.reply(Tokens(tuple(ids)))
-            case Detokenize():
-                task.reply(String(self._detokenized(call.token_ids)))
-            case Describe():
-                task.reply(self.info)
+        if isinstance(call, Generate | Chat | Tokenize) and call.images:
+            raise UnsupportedError("the engine llama.cpp gets no images here; send text only")
+        super()._answer(call, task)
+
+    def _write(self, call: Generate | Chat, task: LlamaTask) -> None:
+        if isinstance(call, Generate):
+            self._generate(self._writing.continuation(call.prompt, call.options), task)
+        else:
+            self._generate(self._writing.answer(call.messages, call.tools, call.options), task)
 
     def _generate(self, wanted: Wanted, task: LlamaTask) -> None:
         load_seconds = self.info.load_seconds
@@ -138,49 +130,29 @@ class LlamaService:
                 task.reply(event)
             self._flush()
 
-    def _embed(self, call: Embed) -> Outputs:
+    def _embed(self, call: Embed, task: LlamaTask) -> None:
         prompts = self._writing.embeddable(call.texts, call.truncate)
         found = self._server.ask("/embedding", {"content": prompts, "embd_normalize": -1})
         rows = [each["embedding"][0] for each in sorted(found, key=lambda each: each["index"])]
         vectors = np.array(rows, np.float32)
-        return Outputs(normalized(vectors) if call.normalize else vectors)
+        task.reply(Outputs(normalized(vectors) if call.normalize else vectors))
 
-    def _detokenized(self, token_ids: Iterable[int]) -> str:
-        wrong = next((token for token in token_ids if not 0 <= token < self.info.vocab_size), None)
+    def _encode(self, call: Tokenize) -> Iterable[int]:
+        return self._writing.tokenizer.encode(call.text, call.add_special, call.parse_special)
+
+    def _describe(self, call: Describe) -> Info:
+        return self.info
+
+    def _decode(self, token_ids: Iterable[int]) -> str:
+        ids = tuple(token_ids)
+        wrong = next((token for token in ids if not 0 <= token < self.info.vocab_size), None)
         if wrong is not None:
             raise OptionError(f"token id {wrong} is not among the {self.info.vocab_size} of the model")
-        shown = [token for token in token_ids if token not in self._controls]
+        shown = [token for token in ids if token not in self._controls]
         return str(self._server.ask("/detokenize", {"tokens": shown})["content"]) if shown else ""
 
     def _spell(self, text: str) -> list[int]:
         return self._writing.tokenizer.encode(text, add_special=False, parse_special=False)
-
-
-class LlamaTask:
-    """A call that is being answered: where its replies go, and how it is ended early."""
-
-    def __init__(self, put: Put) -> None:
-        self._put = put
-        self._socket: socket.socket | None = None
-        self.is_cancelled = False
-
-    def reply(self, reply: Reply | Exception) -> None:
-        """Hand a reply on, while somebody waits."""
-        if not self.is_cancelled:
-            self._put(reply)
-
-    def opened(self, connection: socket.socket) -> None:
-        """From now on the answer ends with this socket."""
-        self._socket = connection
-        if self.is_cancelled:
-            self.cancel()
-
-    def cancel(self) -> None:
-        """llama.cpp notices that its reader left, and frees the slot."""
-        self.is_cancelled = True
-        if self._socket is not None:
-            with suppress(OSError):  # it is over already
-                self._socket.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass(frozen=True, slots=True)
