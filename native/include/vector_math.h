@@ -109,23 +109,47 @@ CHASKI_INLINE F32x16 bounded(F32x16 x, float cap) {
     return splat(cap) - splat(2.0f * cap) / (power + splat(1.0f));
 }
 
-// Over a fixed tree, so that every instruction set adds in the same order.
+// Sums and maxima of all lanes are taken over a fixed tree, lane i with lane i + 8, and so on, so that every
+// instruction set adds in the same order.
+#if defined(__AVX2__)
+template <class Eights, class Fours>
+CHASKI_INLINE float fold_lanes(F32x16 a, const Eights& eights, const Fours& fours) {
+#if defined(__AVX512VNNI__)
+    const __m256 both = eights(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+#else
+    const __m256 both = eights(a.lo, a.hi);
+#endif
+    __m128 left = fours(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1));
+    left = fours(left, _mm_movehl_ps(left, left));
+    left = fours(left, _mm_movehdup_ps(left));
+    return _mm_cvtss_f32(left);
+}
 CHASKI_INLINE float sum_lanes(F32x16 a) {
-    float v[16];
-    store_f32(v, a);
-    for (int width = 8; width > 0; width /= 2) {
-        for (int i = 0; i < width; ++i) v[i] += v[i + width];
-    }
-    return v[0];
+    return fold_lanes(
+        a, [](__m256 x, __m256 y) { return _mm256_add_ps(x, y); },
+        [](__m128 x, __m128 y) { return _mm_add_ps(x, y); });
 }
-
 CHASKI_INLINE float max_lanes(F32x16 a) {
+    return fold_lanes(
+        a, [](__m256 x, __m256 y) { return _mm256_max_ps(x, y); },
+        [](__m128 x, __m128 y) { return _mm_max_ps(x, y); });
+}
+#else
+template <class F>
+CHASKI_INLINE float fold_lanes(F32x16 a, const F& f) {
     float v[16];
     store_f32(v, a);
     for (int width = 8; width > 0; width /= 2) {
-        for (int i = 0; i < width; ++i) v[i] = v[i] > v[i + width] ? v[i] : v[i + width];
+        for (int i = 0; i < width; ++i) v[i] = f(v[i], v[i + width]);
     }
     return v[0];
 }
+CHASKI_INLINE float sum_lanes(F32x16 a) {
+    return fold_lanes(a, [](float x, float y) { return x + y; });
+}
+CHASKI_INLINE float max_lanes(F32x16 a) {
+    return fold_lanes(a, [](float x, float y) { return x > y ? x : y; });
+}
+#endif
 
 }  // namespace chaski::CHASKI_ISA
