@@ -4,7 +4,8 @@
 // A line of a panel has a pair of consecutive k of each of 16 rows, so it is multiplied as it is.
 #include "blocks.h"
 #include "entry_points.h"
-#include "product.h"
+#include "finish.h"
+#include "tiles.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -43,20 +44,11 @@ CHASKI_INLINE uint16_t to_bf16(float x) {
 
 #if defined(__AVX512BF16__)
 
-// Lines of the slab are those of the panel.
-constexpr int kPairBytes = 64;
-static void copy_pairs(const uint8_t* panel, int64_t elements, uint8_t* slab) {
-    __builtin_memcpy(slab, panel, static_cast<size_t>((elements + 1) / 2 * 64));
-}
-static constexpr Unpacker kUnpacker = {DType::BF16, 1, false, 0, 0, 2, copy_pairs, nullptr};
-static const Unpacker& unpacker() { return kUnpacker; }
-
 // Pair number j of 16 rows.
 using Weights = __m512bh;
-CHASKI_INLINE Weights from_slab(const uint8_t* lines, int64_t j) {
+CHASKI_INLINE Weights weights_of(const uint8_t* lines, int64_t j) {
     return reinterpret_cast<Weights>(_mm512_loadu_si512(lines + 64 * j));
 }
-CHASKI_INLINE Weights from_panel(const uint8_t* lines, int64_t j) { return from_slab(lines, j); }
 
 // Pair number j of a token, in all lanes.
 using Rounded = uint16_t;
@@ -74,18 +66,10 @@ CHASKI_INLINE void round_32(const float* x, Rounded* out) {
 
 #else
 
-// In the slab numbers are widened already.
-constexpr int kPairBytes = 128;
-static const Unpacker& unpacker() { return unpacker_of(DType::BF16); }
-
 struct Weights {
     F32x16 first, second;
 };
-CHASKI_INLINE Weights from_slab(const uint8_t* lines, int64_t j) {
-    const auto* first = reinterpret_cast<const float*>(lines) + 2 * kLanes * j;
-    return {load_f32(first), load_f32(first + kLanes)};
-}
-CHASKI_INLINE Weights from_panel(const uint8_t* lines, int64_t j) {
+CHASKI_INLINE Weights weights_of(const uint8_t* lines, int64_t j) {
     return {BF16Weights::load(lines, 2 * j), BF16Weights::load(lines, 2 * j + 1)};
 }
 
@@ -115,80 +99,51 @@ CHASKI_INLINE void round_row(const float* x, int64_t count, Rounded* out) {
     if (count % 2 != 0) out[count] = 0;
 }
 
-struct Pairs {
-    static constexpr int kStep = 128;
-    static constexpr int kSub = 32;  // elements between two looks ahead
-    static constexpr int P = kFloatPanels, N = kFloatTokens;
-    template <int kTokens>
-    static constexpr int kSmaller = kTokens - 1;
-    static constexpr int kGroup = 512 / kPairBytes;
-    static constexpr int kSlab = kStep / 2 * kPairBytes;
-    static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
-
-    template <int kTokens>
-    struct Tokens {
-        alignas(64) Rounded values[kTokens][kStep];
-
-        Tokens(const Unpacker&, const Activations& x, int64_t width, int64_t token, int size, int64_t at,
-               int elements) {
-            for (int n = 0; n < size; ++n) {
-                round_row(x.floats + (token + n) * width + at, elements, values[n]);
-            }
-            for (int n = size; n < kTokens; ++n) {
-                for (int i = 0; i < kStep; ++i) values[n][i] = 0;
-            }
-        }
-
-        template <int kPanels>
-        CHASKI_INLINE void add(const uint8_t* slab, int elements, Sums<kPanels, kTokens>& y,
-                               Ahead<kPanels>& ahead) const {
-            for (int j = 0; j < (elements + 1) / 2; ++j) {
-                if (j % (kSub / 2) == 0) ahead.fetch();
-                Weights w[kPanels];
-#pragma GCC unroll 16
-                for (int p = 0; p < kPanels; ++p) w[p] = from_slab(slab + p * kSlab, j);
-#pragma GCC unroll 16
-                for (int n = 0; n < kTokens; ++n) {
-                    const Pair x = pair_of(values[n], j);
-#pragma GCC unroll 16
-                    for (int p = 0; p < kPanels; ++p) y.v[p][n] = dot2(y.v[p][n], w[p], x);
-                }
-            }
-        }
-    };
-};
-
-// Few tokens: pairs are used as they are loaded, one panel after the other, at the speed of memory.
+// One panel and N tokens, from number `first` of the batch on, whose rounded values are given. What lies
+// `ahead` bytes behind is fetched meanwhile, if it is not 0.
 template <int N>
-static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, const Output& out,
-                   void* scratch) {
-    const int64_t pairs = (w.k + 1) / 2, stride = panel_bytes(w.type, w.k);
-    auto* values = static_cast<Rounded*>(scratch);
-    for (int n = 0; n < N; ++n) round_row(x.floats + n * w.k, w.k, values + n * 2 * pairs);
-    for (int64_t panel = begin; panel < end; ++panel) {
-        const uint8_t* lines = w.panels + panel * stride;
-        F32x16 y[N];
-        for (int n = 0; n < N; ++n) y[n] = splat(0.0f);
-        for (int64_t j = 0; j < pairs; ++j) {
-            const Weights weights = from_panel(lines, j);
-            for (int n = 0; n < N; ++n) y[n] = dot2(y[n], weights, pair_of(values + n * 2 * pairs, j));
-        }
-        for (int n = 0; n < N; ++n) finish(y[n], out, n, kLanes * panel, rows_in_panel(w, panel));
+static void multiply_panel(const Matrix& w, int64_t panel, const Rounded* values, const Output& out,
+                           int64_t first, int64_t ahead) {
+    const uint8_t* lines = w.panels + panel * panel_bytes(w.type, w.k);
+    const int64_t pairs = (w.k + 1) / 2;
+    F32x16 y[N];
+    for (int n = 0; n < N; ++n) y[n] = splat(0.0f);
+    for (int64_t j = 0; j < pairs; ++j) {
+        if (ahead != 0) __builtin_prefetch(lines + ahead + 64 * j, 0, 2);
+        const Weights weights = weights_of(lines, j);
+        unroll<N>([&](auto n) __attribute__((always_inline)) {
+            y[n] = dot2(y[n], weights, pair_of(values + n * 2 * pairs, j));
+        });
     }
+    unroll<N>([&](auto n) __attribute__((always_inline)) {  // a constant index keeps sums in registers
+        finish(y[n], out, first + n, kLanes * panel, rows_in_panel(w, panel));
+    });
 }
 
+// However many tokens there are: as they pass, a panel stays in the second-level cache, and the last of them
+// ask for the next one.
 void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                  const Output& out, void* scratch) {
     const NoSubnormals scope;
-    if (n == 1) return stream<1>(w, panel_begin, panel_end, x, out, scratch);
-    if (n == 2) return stream<2>(w, panel_begin, panel_end, x, out, scratch);
-    run_product<Pairs>(unpacker(), w, panel_begin, panel_end, x, n, out, scratch);
+    const int64_t width = (w.k + 1) / 2 * 2, bytes = panel_bytes(w.type, w.k);
+    auto* values = static_cast<Rounded*>(scratch);
+    for (int64_t block = 0; block < n; block += kTokenBlock) {
+        const int64_t count = n - block < kTokenBlock ? n - block : kTokenBlock;
+        for (int64_t i = 0; i < count; ++i) {
+            round_row(x.floats + (block + i) * w.k, w.k, values + i * width);
+        }
+        for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+            for_parts<kPairTile>(count, [&](int64_t first, auto size) {
+                const bool fetches = count > kAloneTokens && first + size == count;
+                multiply_panel<size.value>(w, panel, values + first * width, out, block + first,
+                                           fetches ? bytes : 0);
+            });
+        }
+    }
 }
 
 int64_t scratch_bytes_bf16(int64_t k, int64_t n) {
-    const int64_t stream = 2 * (k + 1) * static_cast<int64_t>(sizeof(Rounded));
-    const int64_t product = product_scratch_bytes<Pairs>(n);
-    return stream > product ? stream : product;
+    return (n < kTokenBlock ? n : kTokenBlock) * (k + 1) * static_cast<int64_t>(sizeof(Rounded));
 }
 
 #if defined(__AVX512BF16__)
@@ -214,7 +169,7 @@ bool follows_the_rule() {
         const Rounded pair[2] = {static_cast<Rounded>(x >> 16), static_cast<Rounded>(z >> 16)};
         float y[kLanes];
         store_f32(y,
-                  dot2(splat(acc), from_slab(reinterpret_cast<const uint8_t*>(lines), 0), pair_of(pair, 0)));
+                  dot2(splat(acc), weights_of(reinterpret_cast<const uint8_t*>(lines), 0), pair_of(pair, 0)));
         const F32x16 step = fma(splat(upper(second)), splat(upper(z)), splat(acc));
         float expected[kLanes];
         store_f32(expected, fma(splat(upper(first)), splat(upper(x)), step));

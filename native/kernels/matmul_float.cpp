@@ -44,9 +44,12 @@ struct Floats {
 };
 
 // Few tokens: weights are used as they are loaded, from one place at a time, which is what memory is fastest
-// with. P panels, abreast.
+// with. P panels, abreast, and N tokens from `first` on. What lies `ahead` bytes behind is fetched meanwhile,
+// if it is not 0.
 template <class Weights, int P, int N>
-CHASKI_INLINE void stream_panels(const Matrix& w, int64_t panel, const Activations& x, const Output& out) {
+static void stream_panels(const Matrix& w, int64_t panel, const Activations& x, int64_t first,
+                          const Output& out, int64_t ahead) {
+    const float* values = x.floats + first * w.k;
     const uint8_t* lines[P];
     for (int p = 0; p < P; ++p) lines[p] = w.panels + panel_start(w.type, w.k, panel + p);
     F32x16 y[P][N];
@@ -54,43 +57,47 @@ CHASKI_INLINE void stream_panels(const Matrix& w, int64_t panel, const Activatio
         for (F32x16& sum : of_panel) sum = splat(0.0f);
     }
     for (int64_t i = 0; i < w.k; ++i) {
-        for (int p = 0; p < P; ++p) {
-            const F32x16 column = Weights::load(lines[p], i);
-            for (int n = 0; n < N; ++n) y[p][n] = fma(column, splat(x.floats[n * w.k + i]), y[p][n]);
-        }
+        if (ahead != 0) __builtin_prefetch(lines[0] + ahead + 64 * i, 0, 2);  // a line of F32, two of F16
+        F32x16 column[P];
+        for (int p = 0; p < P; ++p) column[p] = Weights::load(lines[p], i);
+        unroll<N>([&](auto n) __attribute__((always_inline)) {
+            const F32x16 value = splat(values[n * w.k + i]);
+            for (int p = 0; p < P; ++p) y[p][n] = fma(column[p], value, y[p][n]);
+        });
     }
-    for (int p = 0; p < P; ++p) {
-        for (int n = 0; n < N; ++n)
-            finish(y[p][n], out, n, kLanes * (panel + p), rows_in_panel(w, panel + p));
-    }
+    unroll<P * N>([&](auto i) __attribute__((always_inline)) {  // a constant index keeps sums in registers
+        const int64_t own = panel + i / N;
+        finish(y[i / N][i % N], out, first + i % N, kLanes * own, rows_in_panel(w, own));
+    });
 }
 
-template <class Weights, int N>
-static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, const Output& out) {
+template <class Weights>
+static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, int64_t n,
+                   const Output& out) {
     constexpr int kAbreast = panels_abreast(Weights::kType);
-    int64_t panel = begin;
-    while (panel < end) {
-        if (panel % kAbreast == 0 && panel + kAbreast <= end) {
-            stream_panels<Weights, kAbreast, N>(w, panel, x, out);
-            panel += kAbreast;
-        } else {
-            stream_panels<Weights, 1, N>(w, panel++, x, out);
-        }
+    const int64_t next = kAbreast * panel_bytes(w.type, w.k);
+    for (int64_t panel = begin; panel < end;) {
+        const bool is_whole = panel % kAbreast == 0 && panel + kAbreast <= end;
+        for_parts<kFloatStreamTile>(n, [&](int64_t first, auto size) {
+            const int64_t ahead = n > kAloneTokens && first + size == n ? next : 0;
+            if (is_whole)
+                stream_panels<Weights, kAbreast, size.value>(w, panel, x, first, out, ahead);
+            else
+                stream_panels<Weights, 1, size.value>(w, panel, x, first, out, ahead);
+        });
+        panel += is_whole ? kAbreast : 1;
     }
-}
-
-template <int N>
-static void stream_tokens(const Matrix& w, int64_t begin, int64_t end, const Activations& x,
-                          const Output& out) {
-    if (w.type == DType::F16) return stream<F16Weights, N>(w, begin, end, x, out);
-    stream<F32Weights, N>(w, begin, end, x, out);
 }
 
 void matmul_float(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                   const Output& out, void* scratch) {
-    if (n == 1) return stream_tokens<1>(w, panel_begin, panel_end, x, out);
-    if (n == 2) return stream_tokens<2>(w, panel_begin, panel_end, x, out);
-    run_product<Floats>(unpacker_of(w.type), w, panel_begin, panel_end, x, n, out, scratch);
+    if (n > kFloatStreamTokens) {
+        run_product<Floats>(unpacker_of(w.type), w, panel_begin, panel_end, x, n, out, scratch);
+    } else if (w.type == DType::F16) {
+        stream<F16Weights>(w, panel_begin, panel_end, x, n, out);
+    } else {
+        stream<F32Weights>(w, panel_begin, panel_end, x, n, out);
+    }
 }
 
 int64_t scratch_bytes_float(int64_t n) { return product_scratch_bytes<Floats>(n); }

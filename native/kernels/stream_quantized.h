@@ -110,28 +110,16 @@ static void stream_panel(const Matrix& w, int64_t panel, const FewTokens<Format>
     for (int n = 0; n < N; ++n) finish(y[n], out, first + n, kLanes * panel, rows_in_panel(w, panel));
 }
 
-// The same for a number of tokens that is known at run time.
-template <class Format, int N = kStreamTile>
-static void stream_panel(const Matrix& w, int64_t panel, const FewTokens<Format>& tokens, const Output& out,
-                         int64_t first, int64_t count, int64_t ahead) {
-    if constexpr (N > 1) {
-        if (count < N) return stream_panel<Format, N - 1>(w, panel, tokens, out, first, count, ahead);
-    }
-    stream_panel<Format, N>(w, panel, tokens, out, first, ahead);
-}
-
 template <class Format>
 static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, int64_t n,
                    const Output& out, void* scratch) {
     const FewTokens<Format> tokens(x, w.k, n, scratch);
-    const int64_t parts = (n + kStreamTile - 1) / kStreamTile;
+    const int64_t next = panel_bytes(w.type, w.k);
     for (int64_t panel = begin; panel < end; ++panel) {
-        for (int64_t part = 0; part < parts; ++part) {
-            const int64_t first = n * part / parts, count = n * (part + 1) / parts - first;
-            const bool fetches = n > 2 && part == parts - 1;
-            stream_panel<Format>(w, panel, tokens.from(first), out, first, count,
-                                 fetches ? panel_bytes(w.type, w.k) : 0);
-        }
+        for_parts<kStreamTile>(n, [&](int64_t first, auto size) {
+            const bool fetches = n > 2 && first + size == n;
+            stream_panel<Format, size.value>(w, panel, tokens.from(first), out, first, fetches ? next : 0);
+        });
     }
 }
 

@@ -6,21 +6,46 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Up to kStreamTokens, quantized codes are used as they are unpacked, with kStreamTile tokens at a time; no
-// slab is made.
+// Up to kStreamTokens (kFloatStreamTokens), weights are used as they are unpacked, with kStreamTile tokens at
+// a time; no slab is made.
 #if defined(__AVX512VNNI__)  // 32 registers, one per vector
 inline constexpr int kTilePanels = 2, kTileTokens = 6;
 inline constexpr int kFloatPanels = 4, kFloatTokens = 6;
 inline constexpr int kStreamTile = 4, kStreamTokens = 12;
+inline constexpr int kFloatStreamTile = 8, kFloatStreamTokens = 16, kPairTile = 8;
 #elif defined(__AVX2__) || defined(CHASKI_NEON)  // room for eight vectors: 16 registers, two for each, or 32
 inline constexpr int kTilePanels = 1, kTileTokens = 3;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 6;
 inline constexpr int kStreamTile = 1, kStreamTokens = 1;
+inline constexpr int kFloatStreamTile = 2, kFloatStreamTokens = 2, kPairTile = 4;
 #else                                            // small code, quick to compile
 inline constexpr int kTilePanels = 1, kTileTokens = 2;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 2;
 inline constexpr int kStreamTile = 1, kStreamTokens = 0;
+inline constexpr int kFloatStreamTile = 1, kFloatStreamTokens = 2, kPairTile = 2;
 #endif
+
+// f(first, size) for n tokens in parts of at most kTile that are as long as can be; `size` is known to the
+// compiler.
+template <int kSize, class F>
+CHASKI_INLINE void with_size(int64_t size, const F& f) {
+    if constexpr (kSize > 1) {
+        if (size < kSize) return with_size<kSize - 1>(size, f);
+    }
+    f(Index<kSize>{});
+}
+template <int kTile, class F>
+CHASKI_INLINE void for_parts(int64_t n, const F& f) {
+    const int64_t parts = (n + kTile - 1) / kTile;
+    for (int64_t part = 0; part < parts; ++part) {
+        const int64_t first = n * part / parts;
+        with_size<kTile>(n * (part + 1) / parts - first, [&](auto size) { f(first, size); });
+    }
+}
+
+// Up to so many tokens, hardware prefetchers keep up with the products of floats, and asking for memory ahead
+// by instructions only costs time.
+inline constexpr int kAloneTokens = 5;
 
 inline constexpr int kGroupPanels = 8;   // panels that are unpacked together
 inline constexpr int kTokenBlock = 256;  // tokens that pass before the next panels are unpacked
