@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tomllib
 from datetime import datetime
 from functools import cache
@@ -199,6 +200,17 @@ def test_an_answer_that_has_begun_goes_on(name: str) -> None:
     thought = {"role": "assistant", "content": "", "thinking": "I wonder"}
     if FORMATS[RENDERERS[name].parser].thinks and name not in ("cogito", "glm-ocr", "lfm2-thinking"):
         assert written(name, [HELLO, thought], enable_thinking=True).endswith("I wonder")
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+def test_time_grows_with_the_length_only(name: str) -> None:
+    def seconds(times: int) -> float:
+        start = time.process_time()
+        written(name, [*[HELLO, {**CALLS, "thinking": "Hm."}, *RESULTS] * times, HELLO])
+        return time.process_time() - start
+
+    seconds(1)
+    assert seconds(96) < 30 * seconds(12) + 0.1
 
 
 @pytest.mark.parametrize("name", RENDERERS)
