@@ -29,7 +29,7 @@ def create(
     name: ModelName,
     recipe: Recipe,
     fetch: Callable[[ModelName], Iterator[Progress]] | None = None,
-) -> Iterator[Progress]:
+) -> Generator[Progress, None, None]:
     """Make a model; what has the name is replaced when all of it is there.
 
     fetch: gets a source that is not in the store. Without it such a source is a ModelNotFoundError.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from chaski.errors import ChaskiError, FormatError, RegistryError
 from chaski.names import ModelName
@@ -19,7 +19,7 @@ __all__ = ["pull"]
 
 def pull(
     store: Store, name: ModelName, access: Access | None = None, pace: Pace | None = None
-) -> Iterator[Progress]:
+) -> Generator[Progress, None, None]:
     """Fetch a model and all of its blobs that are not here; closing the iterator stops it.
 
     The manifest is kept byte for byte. The name means the new model only when all of it is here and every

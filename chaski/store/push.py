@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from chaski.errors import RegistryError
@@ -23,7 +23,7 @@ _PIECE_BYTES = 1 << 18
 
 def push(
     store: Store, name: ModelName, access: Access | None = None, pace: Pace | None = None
-) -> Iterator[Progress]:
+) -> Generator[Progress, None, None]:
     """Send the blobs that the registry has not, then the manifest, byte for byte.
 
     A blob that came from another model of that registry is taken over there. What is cut goes on where the

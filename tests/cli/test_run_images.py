@@ -14,12 +14,13 @@ from chaski.cli.main import chaski_command
 from chaski.cli.session import Session
 from chaski.errors import ImageError
 from chaski.image import MAX_BYTES
+from chaski.runner.options import GenerateOptions
 from tests.image.pictures import png
 from tests.tiny_vision import DATA
 
 MODEL = DATA / "mistral3.gguf"
 ONE = png(20, 33)
-OPTIONS = {"temperature": 0, "num_predict": 8}
+OPTIONS: GenerateOptions = {"temperature": 0, "num_predict": 8}
 GREEDY = ("--temperature", "0", "--num-predict", "8")
 
 
@@ -41,7 +42,7 @@ def run(*arguments: str) -> Result:
 
 
 def expected(model: chaski.LLM, content: str, *images: bytes) -> str:
-    return model.chat([{"role": "user", "content": content, "images": list(images)}], **OPTIONS).text  # type: ignore[arg-type]
+    return model.chat([{"role": "user", "content": content, "images": list(images)}], **OPTIONS).text
 
 
 def test_one_prompt(model: chaski.LLM) -> None:
@@ -53,7 +54,7 @@ def test_one_prompt(model: chaski.LLM) -> None:
 
 def test_as_it_is(model: chaski.LLM) -> None:
     result = run(str(MODEL), "it is ./two words.png", "--raw")
-    assert result.stdout == model.generate("it is", [ONE], **OPTIONS).text + "\n"  # type: ignore[arg-type]
+    assert result.stdout == model.generate("it is", [ONE], **OPTIONS).text + "\n"
 
 
 def test_chat(
@@ -75,7 +76,7 @@ def test_chat(
     first, second = (turn["content"] for turn in session.history if turn["role"] == "assistant")
     assert first == expected(model, "what is it?", ONE)
     assert session.history[0]["images"] == [ONE]
-    assert model.chat(session.history[:3], **OPTIONS).text == second  # type: ignore[arg-type]
+    assert model.chat(session.history[:3], **OPTIONS).text == second
     assert output.err.splitlines() == [
         f"Added image '{here}/two words.png'",
         "Error: unknown command; type /? for help",

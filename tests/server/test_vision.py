@@ -15,6 +15,7 @@ import pytest
 
 import chaski
 from chaski.names import ModelName
+from chaski.runner.options import GenerateOptions
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
@@ -26,7 +27,8 @@ from tests.tiny_vision import DATA, write_text_part
 
 ONE, OTHER = png(20, 33), png(37, 53)
 COLD = {"temperature": 0}
-ANSWER = {"temperature": 0, "num_predict": 12}
+ANSWER: GenerateOptions = {"temperature": 0, "num_predict": 12}
+SPOKEN: GenerateOptions = {**ANSWER, "special": True}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def model() -> Iterator[chaski.LLM]:
 
 
 def expected(model: chaski.LLM, content: str, *images: bytes) -> chaski.Answer:
-    return model.chat([{"role": "user", "content": content, "images": list(images)}], special=True, **ANSWER)  # type: ignore[arg-type]
+    return model.chat([{"role": "user", "content": content, "images": list(images)}], **SPOKEN)
 
 
 def text(data: bytes) -> str:
@@ -91,7 +93,7 @@ def test_generate_of_ollamas_client(native: ollama.Client, model: chaski.LLM) ->
     assert reply.context is not None
     assert min(reply.context) >= 0
     raw = native.generate("seeing", "it is", images=[ONE], options=ANSWER, raw=True)
-    assert raw.response == model.generate("it is", [ONE], **ANSWER).text  # type: ignore[arg-type]
+    assert raw.response == model.generate("it is", [ONE], **ANSWER).text
     only = native.generate("seeing", "", images=[ONE], options=ANSWER)
     assert only.response == expected(model, "", ONE).text
 
@@ -168,7 +170,7 @@ def test_old_turns_with_images_are_left_out(server: Running, model: chaski.LLM) 
     }
     reply = server.post("/api/chat", asked | {"stream": False, "options": ANSWER}).json
     assert reply["truncated"]
-    wanted = model.chat(turns, special=True, truncate=True, **ANSWER)  # type: ignore[arg-type]
+    wanted = model.chat(turns, **{**SPOKEN, "truncate": True})
     assert wanted.dropped_tokens == reply["prompt_dropped_count"] > 150
     assert 100 < wanted.prompt_tokens == reply["prompt_eval_count"]
     assert reply["message"]["content"] == wanted.text

@@ -149,7 +149,7 @@ def test_weights_can_be_quantized(store: Store, weights: Path, tmp_path: Path) -
 def test_stopping_leaves_nothing(store: Store, weights: Path) -> None:
     events = create(store, MINE, Recipe(sources=[weights], quantize="Q8_0"))
     next(event for event in events if event.total)
-    events.close()  # type: ignore[attr-defined]
+    events.close()
     assert list(store.names()) == []
     assert list(store.blobs.folder.iterdir()) == []
 

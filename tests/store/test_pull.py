@@ -164,7 +164,7 @@ def test_notes_of_a_process_that_was_killed_do_not_stay(store: Store, registry: 
     registry.faults.extend(stall_after(200_000) for _ in range(4))
     events = pull(store, registry.name(), LOCAL, PACE)
     next(event for event in events if (event.completed or 0) >= 800_000)
-    events.close()  # type: ignore[attr-defined]
+    events.close()
     (partial,) = store.blobs.folder.glob("*-partial")
     # It was writing a note, and had published one blob without having deleted its notes.
     partial.with_name(f"{partial.name}.2").write_text('{"N":2,')
@@ -183,7 +183,7 @@ def test_a_stopped_pull_fetches_only_what_is_missing(store: Store, registry: Fak
     events = pull(store, registry.name(), patient, PACE)
     next(event for event in events if (event.completed or 0) >= 800_000)
     before = time.monotonic()
-    events.close()  # type: ignore[attr-defined]
+    events.close()
     assert time.monotonic() - before < 8, "it waits for the silent server"
     assert list(store.blobs) == []
     registry.requests.clear()

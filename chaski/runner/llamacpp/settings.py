@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from chaski.env import Environment
 from chaski.errors import OptionError, OutOfMemoryError
 from chaski.formats.gguf import GGUFFile
@@ -105,7 +107,8 @@ class LlamaSettings:
 
         def number(key: str, default: int = 0) -> int:
             value = file.metadata.get(f"{file.architecture}.{key}", default)
-            return value if isinstance(value, int) else max(map(int, value), default=0)  # type: ignore
+            found = value if isinstance(value, np.ndarray) else np.array([value])
+            return int(found.max(initial=0)) if found.dtype.kind in "iu" else 0
 
         heads = number("attention.head_count")
         size = number("embedding_length") // heads if heads else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -171,7 +171,7 @@ def _pieces(
         loop.call_soon_threadsafe(taken.release)
 
 
-async def _progress(ask: Ask, work: partial[Iterator[Progress]]) -> Reply:
+async def _progress(ask: Ask, work: partial[Generator[Progress, None, None]]) -> Reply:
     """The steps of a long work as lines, or only the last one."""
     steps = _steps(ask.services, work)
     if Fields(ask.body).flag("stream", True):
@@ -189,10 +189,12 @@ async def _lines(steps: AsyncIterator[Progress]) -> Stream:
         yield ndjson(step.fields())
 
 
-async def _steps(services: Services, work: partial[Iterator[Progress]]) -> AsyncIterator[Progress]:
+async def _steps(
+    services: Services, work: partial[Generator[Progress, None, None]]
+) -> AsyncIterator[Progress]:
     """Run a generator in a thread. When nobody waits any more it is closed, and with it the work."""
     loop = asyncio.get_running_loop()
-    steps = iter(work())
+    steps = work()
     following: asyncio.Future[Progress | None] | None = None
     try:
         while True:
@@ -204,9 +206,7 @@ async def _steps(services: Services, work: partial[Iterator[Progress]]) -> Async
     finally:
         if following is not None and not following.done():
             await asyncio.gather(following, return_exceptions=True)
-        close = getattr(steps, "close", None)
-        if close is not None:
-            await loop.run_in_executor(services.transfers, close)
+        await loop.run_in_executor(services.transfers, steps.close)
 
 
 def _pull_source(store: Any, access: Access, name: ModelName) -> Iterator[Progress]:
