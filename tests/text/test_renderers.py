@@ -129,6 +129,21 @@ def test_values_of_all_kinds_are_written_as_json() -> None:
         assert all(f">{value}<" in text.replace("\n", "") for value in ("true", "null", '[1, {"a": "<b>"}]'))
 
 
+def test_parameters_may_have_any_name() -> None:
+    schema = {"type": "string"}
+    names = ["description", "items", "keys", "properties", "required", "type"]
+    parameters = {"type": "object", "properties": dict.fromkeys(names, schema)}
+    tools = [{"type": "function", "function": {"name": "f", "description": "", "parameters": parameters}}]
+    for name in RENDERERS:
+        if RENDERERS[name].parser != "olmo3-think":
+            text = written(name, [HELLO], tools)
+            assert all(
+                text.count(word) > written(name, [HELLO], [TOOL]).count(word) for word in ("keys", "items")
+            )
+    written_names = ",".join(f'{word}:{{type:<|"|>STRING<|"|>}}' for word in names)
+    assert f"properties:{{{written_names}}}" in written("gemma4", [HELLO], tools)
+
+
 @pytest.mark.parametrize("name", ["cogito", "deepseek3.1"])
 def test_what_the_system_says_goes_to_the_front(name: str) -> None:
     text = written(name, [SYSTEM, HELLO, YES, LATER, HELLO], enable_thinking=False)
