@@ -323,7 +323,7 @@ def _think(job: _Job, writer: Writer, think: bool | str | None, drops: bool) -> 
     if "thinking" in writer.capabilities:
         return True if think is None else think
     _require(not think or drops, f'"{job.wish.model}" does not support thinking')
-    return None
+    return None if think else think
 
 
 def _end_of_thinking(writer: Writer, think: bool | str | None) -> str:

@@ -31,7 +31,15 @@ CALL = (
 )
 # Their parsers have the same names, but for these.
 PARSERS = {"deepseek3.1": "deepseek3", "qwen3.8": "qwen3.5"}
-NAMES = ("deepseek3.1", "olmo3-think", "qwen3-coder", "qwen3-vl-instruct", "qwen3-vl-thinking", "qwen3.5")
+NAMES = (
+    "deepseek3.1",
+    "glm-ocr",
+    "olmo3-think",
+    "qwen3-coder",
+    "qwen3-vl-instruct",
+    "qwen3-vl-thinking",
+    "qwen3.5",
+)
 
 script = Script()
 
@@ -105,6 +113,13 @@ def test_a_model_that_always_thinks(server: Running) -> None:
     written, message = chat(server, "olmo3-think", "Hm.</think>Hi", think=False)
     assert written.endswith("<|im_start|>assistant\n<think>")
     assert (message["thinking"], message["content"]) == ("Hm.", "Hi")
+
+
+def test_a_model_that_is_not_known_to_think_may_be_told_not_to(server: Running) -> None:
+    assert chat(server, "glm-ocr", "Hi")[0].endswith("<|user|>\nHi<|assistant|>\n")
+    written, message = chat(server, "glm-ocr", "Hi", think=False)
+    assert written.endswith("<|user|>\nHi/nothink<|assistant|>\n<think></think>\n")
+    assert message["content"] == "Hi"
 
 
 def test_what_a_model_cannot_is_told(server: Running) -> None:
