@@ -160,6 +160,9 @@ CASES = [
         [Thinking("a"), CALL, NOW],
     ),
     ("deepseek3", f"{BEGIN}now{SEPARATOR}[]{END}", None),
+    ("cogito", f'{BEGIN}function{SEPARATOR}get_weather```json{{"city": "Rome"}}```{END}', [CALL]),
+    ("cogito", f'{BEGIN}function{SEPARATOR}get_weather\n{{"city": "Rome"}}{END}', [CALL]),
+    ("deepseek3", f"{BEGIN}function{SEPARATOR}{{}}{END}", [ToolCall("function", {})]),
     (
         "cohere",
         "<|START_THINKING|>plan<|END_THINKING|><|START_ACTION|>[\n"

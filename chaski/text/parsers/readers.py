@@ -56,8 +56,9 @@ def read_named_json(mark: str) -> Reader:
         if not found:
             return read_json(text, tools)
         name = name.partition("[CALL_ID]")[0].strip()
-        if name == "function":  # DeepSeek R1 writes the type, then the name on a line of its own
-            name, _, arguments = arguments.partition("\n")
+        if name == "function" and (own := _NAME.match(arguments)):
+            # DeepSeek R1 writes the type, then the name in front of the arguments.
+            name, arguments = own[1], arguments[own.end() :]
         try:
             values = list(json_values(unfenced(arguments)))
             return [_made(name.strip(), values[0] if values else {})] if len(values) < 2 else None
@@ -140,6 +141,7 @@ def read_braces(quote: str) -> Reader:
     return read
 
 
+_NAME = re.compile(r"\s*([\w.\-]+)\s*")
 _FUNCTION = re.compile(r"<function=([^>\n]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 _PAIR = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
