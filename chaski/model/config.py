@@ -9,7 +9,7 @@ import numpy as np
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.image import Normal
-from chaski.model.pooling import Pooling, read_pooling
+from chaski.model.pooling import CLASSIFIER, Pooling, read_pooling
 from chaski.model.rope import RopeConfig, read_rope
 
 __all__ = ["DecoderConfig", "kv_heads", "read_normal", "refuse", "vocab_size"]
@@ -31,6 +31,7 @@ class DecoderConfig:
     eps: float
     rope: RopeConfig
     pooling: Pooling | None
+    num_labels: int
     is_causal: bool
 
     @classmethod
@@ -54,7 +55,8 @@ class DecoderConfig:
             value_size=file.get(f"{arch}.attention.value_length", int, head_size),
             eps=file.get(f"{arch}.attention.{eps}", float),
             rope=read_rope(file, head_size),
-            pooling=read_pooling(file),
+            pooling=(pooling := read_pooling(file)),
+            num_labels=file.tensors[CLASSIFIER].shape[0] if pooling is Pooling.RANK else 0,
             is_causal=file.get(f"{arch}.attention.causal", bool, True),
         )
 

@@ -6,8 +6,16 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm
 from chaski.model.config import DecoderConfig
+from chaski.model.pooling import Pooling
 
 __all__ = ["Decoder"]
+
+
+class Classifier(Module):
+    """What a model that ranks makes of its last output."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        self.output = Linear(config.hidden_size, config.num_labels)
 
 
 class Decoder(Module):
@@ -18,10 +26,17 @@ class Decoder(Module):
         self.token_embd = Embedding(config.vocab_size, config.hidden_size)
         self.output_norm = RMSNorm(config.hidden_size, config.eps)
         self.output = Linear(config.hidden_size, config.vocab_size, optional=True)
+        if config.pooling is Pooling.RANK:
+            self.cls = Classifier(config)
 
     def head(self, x: Tensor, softcap: float = 0.0) -> Tensor:
-        """The last layer's rows -> logits, bounded where there is a `softcap`; an embedder has no logits."""
+        """The last layer's rows -> logits, bounded where there is a `softcap`.
+
+        An embedder has no logits; what ranks has one for each label.
+        """
         x = self.output_norm(x)
+        if self.config.pooling is Pooling.RANK:
+            return self.cls.output(x)
         if self.config.pooling is not None:
             return x
         logits = self.output(x) if self.output.weight.is_present else self.token_embd.project(x)

@@ -1,4 +1,4 @@
-"""How the outputs of a text's tokens become one vector, for models that make embeddings."""
+"""How the outputs of a text's tokens become one vector, for models that make embeddings, or that rank."""
 
 from __future__ import annotations
 
@@ -7,27 +7,34 @@ from enum import IntEnum
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 
-__all__ = ["Pooling", "read_pooling"]
+__all__ = ["CLASSIFIER", "Pooling", "read_pooling"]
+
+CLASSIFIER = "cls.output.weight"
+"""The tensor that makes an output for each label of the last token's."""
 
 
 class Pooling(IntEnum):
-    """The numbers are those of `pooling_type` in a GGUF file."""
+    """The numbers are those of `pooling_type` in a GGUF file.
+
+    RANK: of the last token, one output for each label that the model tells texts apart by.
+    """
 
     MEAN = 1
     FIRST = 2
     LAST = 3
+    RANK = 4
 
     def positions(self, length: int) -> range:
         """The positions of a text of `length` tokens whose outputs are averaged."""
         if self is Pooling.FIRST:
             return range(1)
-        return range(length - 1 if self is Pooling.LAST else 0, length)
+        return range(0 if self is Pooling.MEAN else length - 1, length)
 
 
 def read_pooling(file: GGUFFile) -> Pooling | None:
     """What the file's metadata asks for; None for a model that makes text.
 
-    Raises UnsupportedError for the kinds that are not here, which includes ranking (4).
+    Raises UnsupportedError for the kinds that are not here, which includes ranking by other tensors than one.
     """
     key = f"{file.architecture}.pooling_type"
     number = file.get(key, int, 0)
@@ -37,5 +44,9 @@ def read_pooling(file: GGUFFile) -> Pooling | None:
         known = ", ".join(f"{kind.value} ({kind.name.lower()})" for kind in Pooling)
         raise UnsupportedError(
             f"{file.path}: {key} = {number} is not supported; supported: 0 (none), {known}"
+        )
+    if number == Pooling.RANK and CLASSIFIER not in file.tensors:
+        raise UnsupportedError(
+            f"{file.path}: {key} = {number} (rank) needs the tensor {CLASSIFIER}, which is not in the file"
         )
     return Pooling(number)

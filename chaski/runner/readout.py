@@ -13,7 +13,7 @@ from chaski.runner.groups import Groups
 from chaski.runner.images import Images
 from chaski.runner.sequence import Sequence
 
-__all__ = ["EveryOutput", "PooledOutput", "normalized"]
+__all__ = ["EveryOutput", "PooledOutput", "normalized", "relevance"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -86,3 +86,14 @@ def normalized(vectors: F32) -> F32:
     """Rows of length 1, in the same directions."""
     lengths: F32 = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / lengths
+
+
+def relevance(outputs: F32) -> F32:
+    """How well each text fits, 0 to 1, from what a model that ranks gave for its labels, (texts, labels).
+
+    The first label means yes: its share of all, or where it is the only one, its own against 0.
+    """
+    outputs = outputs if outputs.shape[1] > 1 else np.pad(outputs, ((0, 0), (0, 1)))
+    shares: F32 = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    first: F32 = shares[:, 0] / shares.sum(axis=1)
+    return first

@@ -16,18 +16,26 @@ import numpy.typing as npt
 from chaski.errors import OptionError
 from chaski.runner.engines import NATIVE
 from chaski.runner.events import Text
-from chaski.runner.readout import normalized
+from chaski.runner.readout import normalized, relevance
 from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
 from chaski.server.catalog import Catalog, Facts, Found
 from chaski.server.events import Delta, Event, Finish
 from chaski.server.metrics import Metrics
 from chaski.server.models import Loaded, Models, Needs
 from chaski.server.options import Options, read_options
-from chaski.server.prompts import TOO_LONG, Prompt, Turns, conversation_prompt, encode, text_prompt
+from chaski.server.prompts import (
+    TOO_LONG,
+    Prompt,
+    Turns,
+    conversation_prompt,
+    encode,
+    pair_ids,
+    text_prompt,
+)
 from chaski.server.scores import score_of
 from chaski.server.settings import Settings
 from chaski.server.templates import Writer, go_writer, plain_writer
-from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish, Wish
+from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish, RerankWish, Wish
 from chaski.text.parsers import Parser, Piece, Thinking, ToolCall, parser_for
 
 __all__ = ["Answering", "Embedded"]
@@ -35,7 +43,7 @@ __all__ = ["Answering", "Embedded"]
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Vectors (n, size), and what they took."""
+    """Vectors (n, size), or how well documents fit (n,), and what they took."""
 
     rows: npt.NDArray[np.float32]
     num_tokens: int
@@ -108,7 +116,7 @@ class Answering:
     async def chat(self, wish: ChatWish, client: str) -> AsyncGenerator[Event, None]:
         """Answer a conversation."""
         job = await self._job(wish, client)
-        _require(not job.facts.is_embedding, f'"{wish.model}" does not support chat')
+        _require(job.facts.makes_text, f'"{wish.model}" does not support chat')
         has_images = any(message.get("images") for message in wish.messages)
         _require(not has_images or job.facts.has_vision, _lacks(job, "vision"))
         writer = job.facts.writer
@@ -136,7 +144,7 @@ class Answering:
     async def generate(self, wish: GenerateWish, client: str) -> AsyncGenerator[Event, None]:
         """Answer a prompt, or continue it."""
         job = await self._job(wish, client)
-        _require(not job.facts.is_embedding, f'"{wish.model}" does not support generate')
+        _require(job.facts.makes_text, f'"{wish.model}" does not support generate')
         _require(not wish.images or job.facts.has_vision, _lacks(job, "vision"))
         writer = _writer(job, wish)
         _require(not wish.suffix or wish.raw or "insert" in writer.capabilities, _lacks(job, "insert"))
@@ -169,6 +177,21 @@ class Answering:
         count = sum(map(len, prompts))
         self._metrics.count_prompt(job.found.name.short, count, 0)
         return Embedded(_cut(rows, wish.dimensions), count, loading, perf_counter() - job.started)
+
+    async def rerank(self, wish: RerankWish, client: str) -> Embedded:
+        """How well each document answers the query, 0 to 1."""
+        job = await self._job(wish, client)
+        _require(job.facts.is_ranking, _lacks(job, "rerank"))
+        template = job.facts.ranking_template
+        async with self._models.use(job.needs, client) as loaded:
+            loading = perf_counter() - job.started
+            prompts = [
+                await pair_ids(loaded, template, wish.query, document, wish) for document in wish.documents
+            ]
+            scores = relevance(await loaded.model.embed(prompts, normalize=False))
+        count = sum(map(len, prompts))
+        self._metrics.count_prompt(job.found.name.short, count, 0)
+        return Embedded(scores, count, loading, perf_counter() - job.started)
 
     async def load(self, wish: Wish, client: str) -> float:
         """Only load a model -> the seconds that it took."""

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from chaski.server.endpoint import Endpoint, Handler
 from chaski.server.guard import Guard
-from chaski.server.handlers import anthropic, general, native, openai, responses, store
+from chaski.server.handlers import anthropic, general, native, openai, rerank, responses, store
 from chaski.server.models import OpenWorker
 from chaski.server.services import Services
 from chaski.server.settings import Settings
@@ -59,6 +59,7 @@ def _routes() -> list[Route]:
         _post("/api/chat", native.chat),
         _post("/api/embed", native.embed),
         _post("/api/embeddings", native.embeddings),
+        _post("/api/rerank", rerank.native),
         _post("/api/tokenize", native.tokenize),
         _post("/api/detokenize", native.detokenize),
         _post("/api/create", store.create),
@@ -68,6 +69,7 @@ def _routes() -> list[Route]:
         _post("/v1/chat/completions", openai.chat),
         _post("/v1/completions", openai.completions),
         _post("/v1/embeddings", openai.embeddings),
+        _post("/v1/rerank", rerank.openai),
         *_get("/v1/models", openai.models),
         *_get("/v1/models/{model:path}", openai.model),
         _post("/v1/responses", responses.create),

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chaski.errors import ChaskiError, ModelNotFoundError, OptionError
+from chaski.errors import ChaskiError, ModelNotFoundError, OptionError, UnsupportedError
 from chaski.names import ModelName
 from chaski.runner.engines import usual_engine
 from chaski.runner.stored import Defaults
@@ -46,6 +46,7 @@ class Facts:
 
     def __init__(self, model: StoredModel) -> None:
         from chaski.formats.gguf import open_gguf
+        from chaski.model.pooling import Pooling
         from chaski.model.registry import ARCHITECTURES, takes_projector
         from chaski.runner.files import stored_projector
         from chaski.text.template.renderers import find_renderer
@@ -55,7 +56,11 @@ class Facts:
             self.architecture = file.architecture
             self.trained_context = file.get(f"{self.architecture}.context_length", int, 0)
             self.embedding_length = file.get(f"{self.architecture}.embedding_length", int, 0)
-            self.is_embedding = file.get(f"{self.architecture}.pooling_type", int, 0) != 0
+            pooling = file.get(f"{self.architecture}.pooling_type", int, 0)
+            self.makes_text = pooling == 0
+            self.is_ranking = pooling == Pooling.RANK
+            self.is_embedding = not (self.makes_text or self.is_ranking)
+            self._ranking_template = file.get("tokenizer.chat_template.rerank", str, None)
             self.jinja = file.get("tokenizer.chat_template", str, None)
             self.renderer = find_renderer(model.config.renderer, file.num_weights)
             self.bos_id = file.get("tokenizer.ggml.bos_token_id", int, None)
@@ -95,11 +100,21 @@ class Facts:
 
         return load_tokenizer(open_gguf(self.model.path).metadata)
 
+    @property
+    def ranking_template(self) -> str:
+        """How a query and a document are put to a model that ranks. Raises UnsupportedError."""
+        if self._ranking_template is None or "{document}" not in self._ranking_template:
+            raise UnsupportedError(
+                "the file of the model does not say how it is asked: tokenizer.chat_template.rerank is "
+                "missing, or has no {document}; convert it anew from its checkpoint"
+            )
+        return self._ranking_template
+
     @cached_property
     def capabilities(self) -> list[str]:
         """Ollama's words for what the model can do."""
-        if self.is_embedding:
-            return ["embedding"]
+        if not self.makes_text:
+            return ["rerank"] if self.is_ranking else ["embedding"]
         found = ["completion", "vision"] if self.has_vision else ["completion"]
         try:
             return [*found, *self.writer.capabilities]

@@ -13,7 +13,7 @@ from chaski.server.models import Loaded
 from chaski.server.templates import Writer
 from chaski.server.wishes import Wish
 
-__all__ = ["Prompt", "Turns", "conversation_prompt", "encode", "text_prompt"]
+__all__ = ["Prompt", "Turns", "conversation_prompt", "encode", "pair_ids", "text_prompt"]
 
 TOO_LONG = "the input length exceeds the context length"
 _NO_SHIFT = (
@@ -74,6 +74,23 @@ async def text_prompt(loaded: Loaded, text: str, wish: Wish, images: Sequence[by
     prompt = Prompt(text, await encode(loaded, text, images), images=images)
     check_length(prompt.token_ids, loaded, wish)
     return prompt
+
+
+async def pair_ids(loaded: Loaded, template: str, query: str, document: str, wish: Wish) -> list[int]:
+    """The tokens of a query and a document; where they do not fit, those at the document's end are left out.
+
+    `template` has {query} and {document} where they belong.
+    """
+    head, _, tail = (part.replace("{query}", query) for part in template.partition("{document}"))
+    ids = await encode(loaded, head + document + tail)
+    context = loaded.info.context
+    if len(ids) <= context:
+        return ids
+    begin, end = await encode(loaded, head), await loaded.model.tokenize(tail, add_special=False)
+    room = context - len(begin) - len(end)
+    if not wish.truncate or room < 1:
+        raise OptionError(TOO_LONG)
+    return begin + (await loaded.model.tokenize(document, add_special=False))[:room] + end
 
 
 async def encode(loaded: Loaded, text: str, images: Sequence[bytes] = ()) -> list[int]:

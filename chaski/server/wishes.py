@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["ChatWish", "EmbedWish", "GenerateWish", "ToolChoice", "Wish"]
+__all__ = ["ChatWish", "EmbedWish", "GenerateWish", "RerankWish", "ToolChoice", "Wish"]
 
 ToolChoice = Literal["auto", "none", "required"]
 
@@ -72,3 +72,17 @@ class EmbedWish(Wish):
     inputs: Sequence[str | Sequence[int]]
     dimensions: int | None = None
     normalize: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankWish(Wish):
+    """How well each document answers a query.
+
+    top_n              how many of the best are told
+    returns_documents  with their texts
+    """
+
+    query: str
+    documents: Sequence[str]
+    top_n: int
+    returns_documents: bool = False

@@ -98,5 +98,7 @@ def test_a_text_model_makes_no_embeddings(tiny_llama: Path) -> None:
 
 
 def test_kinds_of_pooling_that_are_not_here(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=re.escape("llama.pooling_type = 4 is not supported")):
+    with pytest.raises(UnsupportedError, match=re.escape("llama.pooling_type = 9 is not supported")):
+        chaski.load(write_tiny_llama(tmp_path / "tiny.gguf", llama__pooling_type=9))
+    with pytest.raises(UnsupportedError, match=re.escape("(rank) needs the tensor cls.output.weight")):
         chaski.load(write_tiny_llama(tmp_path / "tiny.gguf", llama__pooling_type=4))

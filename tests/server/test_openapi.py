@@ -10,6 +10,7 @@ import pytest
 
 from chaski.server.dialects import anthropic, ollama, openai, responses
 from chaski.server.dialects.recipes import read_recipe
+from chaski.server.dialects.rerank import read_rerank
 from chaski.server.endpoint import Endpoint
 from chaski.server.fields import Fields
 from chaski.server.openapi.fields import FIELDS
@@ -57,6 +58,8 @@ def read_native_recipe(body: Mapping[str, Any]) -> None:
         ("/api/generate", ollama.read_generate, {}, set()),
         ("/api/chat", ollama.read_chat, {}, set()),
         ("/api/embed", ollama.read_embed, {}, set()),
+        ("/api/rerank", read_rerank, {"query": "x", "documents": ["x"]}, set()),
+        ("/v1/rerank", read_rerank, {"query": "x", "documents": ["x"]}, set()),
         (
             "/api/create",
             read_native_recipe,

@@ -112,7 +112,13 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
         for route in server.app.routes
         for method in route.methods or ()
     }
-    ours = {"POST /api/tokenize", "POST /api/detokenize", "POST /v1/messages/count_tokens"}
+    ours = {
+        "POST /api/rerank",
+        "POST /v1/rerank",
+        "POST /api/tokenize",
+        "POST /api/detokenize",
+        "POST /v1/messages/count_tokens",
+    }
     ours |= {"POST /v1/responses/input_tokens", "GET /v1/responses/{id}", "DELETE /v1/responses/{id}"}
     ours |= {f"GET {path}" for path in ("/health", "/metrics", "/openapi.json", "/docs")}
     texts = {"GET /", "GET /api/status", "POST /v1/responses"}  # of the last one: as "response"

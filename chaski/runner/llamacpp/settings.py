@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from chaski.env import Environment
-from chaski.errors import OptionError, OutOfMemoryError
+from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import KVTypes
 from chaski.ml.graph import DType
@@ -74,7 +74,7 @@ class LlamaSettings:
             types=types,
             flash_attention=flash,
             prompt_cache=options.get("prompt_cache", True),
-            pooling=read_pooling(file),
+            pooling=_pooling(file),
         )
 
     @property
@@ -115,3 +115,12 @@ class LlamaSettings:
         rows = number("block_count") * number("attention.head_count_kv", heads)
         keys = number("attention.key_length", size) * _BYTES[self.types.keys]
         return rows * (keys + number("attention.value_length", size) * _BYTES[self.types.values])
+
+
+def _pooling(file: GGUFFile) -> Pooling | None:
+    found = read_pooling(file)
+    if found is Pooling.RANK:
+        raise UnsupportedError(
+            f"{file.path.name} ranks documents, for which the engine llama.cpp is not used"
+        )
+    return found

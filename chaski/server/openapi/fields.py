@@ -143,6 +143,17 @@ _REGISTRY: Fields = {
     "password": Field(_TEXT, "for registries that want one"),
 }
 
+_RERANK: Fields = {
+    **_MODEL,
+    **_KEEP_ALIVE,
+    "query": Field(_TEXT, "what the documents should answer", True),
+    "documents": Field({}, "texts, or objects with a `text`", True),
+    "top_n": Field(_WHOLE, "only so many, the best ones"),
+    "return_documents": Field(_FLAG, "whether the texts are given back too; false by default"),
+    "truncate": Field(_FLAG, "whether documents that are too long are cut, or refused; true by default"),
+    "options": Field(_OBJECT, "options of loading"),
+}
+
 FIELDS: Mapping[tuple[str, str], Fields] = {
     ("POST", "/api/generate"): {
         **_NATIVE,
@@ -180,6 +191,8 @@ FIELDS: Mapping[tuple[str, str], Fields] = {
         **_KEEP_ALIVE,
         "tokens": Field(_WHOLES, "the tokens", True),
     },
+    ("POST", "/api/rerank"): _RERANK,
+    ("POST", "/v1/rerank"): _RERANK,
     ("POST", "/api/show"): {
         **_MODEL,
         **_NAME,

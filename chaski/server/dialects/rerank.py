@@ -1,0 +1,55 @@
+"""Reranking, which neither Ollama nor OpenAI has, in the form that Jina's and Cohere's clients know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chaski.errors import OptionError
+from chaski.server.dialects.ollama import read_keep_alive
+from chaski.server.fields import Fields
+from chaski.server.wishes import RerankWish
+
+__all__ = ["read_rerank", "results"]
+
+
+def read_rerank(body: Mapping[str, Any]) -> RerankWish:
+    """A request. Raises OptionError."""
+    fields = Fields(body)
+    documents = _documents(fields)
+    if not fields.has("query"):
+        raise OptionError("query is required")
+    if not documents:
+        raise OptionError("documents is required")
+    top_n = fields.integer("top_n", len(documents))
+    if top_n < 1:
+        raise OptionError(f"top_n is {top_n}; it must be at least 1")
+    return RerankWish(
+        model=fields.text("model"),
+        query=fields.text("query"),
+        documents=documents,
+        options=fields.mapping("options"),
+        keep_alive=read_keep_alive(fields),
+        truncate=fields.flag("truncate", True),
+        top_n=top_n,
+        returns_documents=fields.flag("return_documents", False),
+    )
+
+
+def results(wish: RerankWish, scores: Sequence[float]) -> list[dict[str, Any]]:
+    """The documents that are wanted, the best one first; those that are equally good in their order."""
+    best = sorted(range(len(scores)), key=lambda index: -scores[index])[: wish.top_n]
+    return [
+        {"index": index, "relevance_score": scores[index]}
+        | ({"document": {"text": wish.documents[index]}} if wish.returns_documents else {})
+        for index in best
+    ]
+
+
+def _documents(fields: Fields) -> list[str]:
+    """Texts, or objects with a text."""
+    items = enumerate(fields.items("documents"))
+    return [
+        item if isinstance(item, str) else Fields(item, f"documents[{index}]").text("text")
+        for index, item in items
+    ]

@@ -1,0 +1,143 @@
+"""Documents in the order in which they answer a query, by a real model that was made to tell yes from no."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.quant import QuantType
+from chaski.names import ModelName
+from chaski.server.settings import Settings
+from chaski.store.create import create
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
+from tests.server.conftest import SOMEWHERE
+from tests.server.running import Running, running
+from tests.tiny_llama import HIDDEN, write_tiny_llama
+
+TEMPLATE = "<q>{query}<d>{document}<a>"
+DOCUMENTS = ["the end", "in the other", "another {query}", "hello there", "an inner thing"]
+ASKED: Any = {"model": "ranker", "query": "the other end", "documents": DOCUMENTS}
+LABELS = np.random.default_rng(3).standard_normal((2, HIDDEN)).astype(np.float32) / 4
+
+
+def write_ranker(path: Path, labels: np.ndarray = LABELS, template: str = TEMPLATE) -> Path:
+    """A tiny Llama with outputs for its labels."""
+    write_tiny_llama(path, llama__pooling_type=4, tokenizer__chat_template__rerank=template)
+    plain = open_gguf(path)
+    tensors: dict[str, Any] = {
+        name: LazyTensor(info.shape, info.type, lambda info=info: [info.data])
+        for name, info in plain.tensors.items()
+    }
+    ranking = path.with_name(f"ranking-{path.name}")
+    write_gguf(ranking, plain.metadata, tensors | {"cls.output.weight": (labels, QuantType.F32)})
+    return ranking
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """`ranker`, `scorer` of one label, `silent` that does not say how it is asked, and `talker`."""
+    folder = tmp_path_factory.mktemp("ranking")
+    files = {
+        "ranker": write_ranker(folder / "two.gguf"),
+        "scorer": write_ranker(folder / "one.gguf", LABELS[:1]),
+        "silent": write_ranker(folder / "silent.gguf", template="no place"),
+        "talker": write_tiny_llama(folder / "talker.gguf"),
+    }
+    for name, file in files.items():
+        for _ in create(Store(folder / "models"), ModelName.parse(name), Recipe(sources=[file])):
+            pass
+    patch = pytest.MonkeyPatch()
+    patch.setenv("CHASKI_THREADS", "1")
+    with running(Settings(address=SOMEWHERE, parallel=2), folder / "models") as found:
+        yield found
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """By the last outputs of the same model without labels."""
+    path = write_tiny_llama(tmp_path_factory.mktemp("plain") / "plain.gguf", llama__pooling_type=3)
+    texts = [f"<q>{ASKED['query']}<d>{document}<a>" for document in DOCUMENTS]
+    with chaski.load(path) as model:
+        rows = model.embed(texts, normalize=False) @ LABELS.T
+    return np.exp(rows[:, 0]) / np.exp(rows).sum(axis=1)
+
+
+def test_the_best_comes_first(server: Running, expected: np.ndarray) -> None:
+    native, openai = (server.post(f"/{api}/rerank", ASKED).json for api in ("api", "v1"))
+    assert native["results"] == openai["results"]
+    scores = [each["relevance_score"] for each in native["results"]]
+    assert scores == sorted(scores, reverse=True)
+    assert [each["index"] for each in native["results"]] == list(np.argsort(-expected))
+    np.testing.assert_allclose(scores, np.sort(expected)[::-1], rtol=1e-4)
+    assert np.ptp(scores) > 0.01
+    assert native["prompt_eval_count"] == openai["usage"]["prompt_tokens"] > 50
+    assert openai["object"] == "list"
+
+
+def test_only_some_and_with_their_texts(server: Running) -> None:
+    objects = [{"text": document} for document in DOCUMENTS]
+    whole = server.post("/v1/rerank", ASKED).json["results"]
+    asked = ASKED | {"documents": objects, "top_n": 2, "return_documents": True}
+    assert server.post("/v1/rerank", asked).json["results"] == [
+        each | {"document": objects[each["index"]]} for each in whole[:2]
+    ]
+
+
+def test_each_document_is_judged_for_itself(server: Running) -> None:
+    together = {each["index"]: each for each in server.post("/api/rerank", ASKED).json["results"]}
+    for index, document in enumerate(DOCUMENTS):
+        alone = server.post("/api/rerank", ASKED | {"documents": [document]}).json["results"]
+        assert alone[0]["relevance_score"] == together[index]["relevance_score"]
+
+
+def test_long_documents_are_cut_at_their_end(server: Running) -> None:
+    """The model still sees the question behind them."""
+    long = [f"{DOCUMENTS[0]} {'x ' * count}" for count in (300, 400)]
+    reply = server.post("/api/rerank", ASKED | {"documents": long}).json
+    first, second = (each["relevance_score"] for each in reply["results"])
+    assert first == second
+    assert reply["prompt_eval_count"] == 2 * 256
+    refused = server.post("/api/rerank", ASKED | {"documents": long, "truncate": False})
+    assert (refused.status, refused.error) == (400, "the input length exceeds the context length")
+    assert server.post("/api/rerank", ASKED | {"query": "x " * 400}).status == 400
+
+
+def test_a_single_label(server: Running) -> None:
+    reply = server.post("/api/rerank", ASKED | {"model": "scorer"}).json
+    assert all(0 < each["relevance_score"] < 1 for each in reply["results"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"query": None}, "query is required"),
+        ({"documents": []}, "documents is required"),
+        ({"documents": [7]}, "documents[0] must be an object"),
+        ({"documents": "text"}, "documents must be a list"),
+        ({"top_n": 0}, "top_n is 0"),
+        ({"model": "talker"}, "talker:latest does not support rerank"),
+        ({"model": "silent"}, "does not say how it is asked"),
+    ],
+)
+def test_what_cannot_be_is_refused(server: Running, fields: dict[str, Any], text: str) -> None:
+    reply = server.post("/api/rerank", ASKED | fields)
+    assert reply.status == 400
+    assert text in reply.error
+
+
+def test_such_a_model_does_nothing_else(server: Running) -> None:
+    assert server.post("/api/show", {"model": "ranker"}).json["capabilities"] == ["rerank"]
+    asked = {"model": "ranker", "prompt": "x", "input": "x", "messages": [{"role": "user", "content": "x"}]}
+    for path in ("generate", "chat", "embed"):
+        reply = server.post(f"/api/{path}", asked)
+        assert reply.status == 400
+        assert "does not support" in reply.error
