@@ -16,7 +16,7 @@ inline constexpr int kFloatStreamTile = 8, kFloatStreamTokens = 16, kPairTile = 
 #elif defined(__AVX2__) || defined(CHASKI_NEON)  // room for eight vectors: 16 registers, two for each, or 32
 inline constexpr int kTilePanels = 1, kTileTokens = 3;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 6;
-inline constexpr int kStreamTile = 1, kStreamTokens = 1;
+inline constexpr int kStreamTile = 2, kStreamTokens = 6;
 inline constexpr int kFloatStreamTile = 2, kFloatStreamTokens = 2, kPairTile = 4;
 #else                                            // small code, quick to compile
 inline constexpr int kTilePanels = 1, kTileTokens = 2;
