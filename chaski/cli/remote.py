@@ -105,7 +105,10 @@ class RemoteModel:
         self.vocab_size: int = info.get(f"{architecture}.vocab_size", 0)
         self.chat_template: str | None = shown.get("template")
         self.defaults: Defaults = Defaults(system=shown.get("system"))
-        self.sees_images: bool = "vision" in (shown.get("capabilities") or ())
+        capabilities = shown.get("capabilities") or ()
+        self.sees_images: bool = "vision" in capabilities
+        self.makes_vectors: bool = "embedding" in capabilities
+        self.keep_alive: str | None = None  # how long it stays after each answer; None as the server wants
 
     def save(self, name: str, settings: Mapping[str, Any]) -> None:
         """Make a model of this one with settings, as /api/create takes them."""
@@ -115,6 +118,12 @@ class RemoteModel:
 
     def close(self) -> None:
         """The server keeps it as long as it wants to."""
+
+    def embed(self, text: str, dimensions: int | None, truncate: bool) -> list[float]:
+        """The vector of a text."""
+        asked = {"model": self._name, "input": text, "dimensions": dimensions, "truncate": truncate}
+        found: list[float] = self._remote.post("/api/embed", asked | self._staying)["embeddings"][0]
+        return found
 
     def stream(
         self, prompt: str, images: Sequence[bytes] = (), **options: Any
@@ -135,6 +144,10 @@ class RemoteModel:
             asked["think"] = think
         return self._events("/api/chat", asked, options)
 
+    @property
+    def _staying(self) -> dict[str, str]:
+        return {} if self.keep_alive is None else {"keep_alive": self.keep_alive}
+
     def _events(
         self, path: str, asked: Mapping[str, Any], options: Mapping[str, Any]
     ) -> Generator[Event | Thinking, None, None]:
@@ -142,8 +155,8 @@ class RemoteModel:
         from chaski.text.parsers import Thinking
 
         given = dict(options)
-        truncate = given.pop("truncate", False)
-        body = {"model": self._name, **asked, "truncate": truncate, "options": given}
+        outside = {"truncate": given.pop("truncate", False), "format": given.pop("format", None)}
+        body = {"model": self._name, **asked, **outside, **self._staying, "options": given}
         with closing(self._remote.lines(path, body)) as lines:
             for line in lines:
                 message = line.get("message") or {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chaski.cli.completion import model_names
-from chaski.cli.session import Session, read_think
+from chaski.cli.session import Session, read_format, read_think
 
 if TYPE_CHECKING:
     from chaski.cli.remote import RemoteModel
@@ -50,6 +50,17 @@ class _Command(click.Command):
 @click.option(
     "--engine", metavar="NAME", help="native or llama.cpp.  [default: whoever has the architecture]"
 )
+@click.option("--format", "form", metavar="FORMAT", help="Answer in json, or by this JSON schema.")
+@click.option(
+    "--keepalive", metavar="TIME", help="How long a server keeps the model then: 5m, 0 or -1 for ever."
+)
+@click.option("--dimensions", type=click.IntRange(1), metavar="N", help="Of a vector: only the first ones.")
+@click.option(
+    "--truncate",
+    default=True,
+    metavar="BOOL",
+    help="Of a vector: whether a long text is cut.  [default: true]",
+)
 @click.option("--verbose", is_flag=True, help="Print counts and rates after each answer, on stderr.")
 @click.option(
     "--think",
@@ -71,6 +82,10 @@ def command(
     draft: str | None,
     backend: str,
     engine: str | None,
+    form: str | None,
+    keepalive: str | None,
+    dimensions: int | None,
+    truncate: bool,
     verbose: bool,
     think: str | None,
     hidethinking: bool,
@@ -84,18 +99,28 @@ def command(
     Text on the standard input is put before the prompt. A path in the prompt, such as ./cat.png, shows that
     image to a model that sees. A model that is not here is pulled. A running
     server that has the model answers, unless an option says how to load it.
+    Of a model for embeddings the vector is printed.
     """
     from chaski.cli.local import open_model
+    from chaski.cli.vectors import makes_vectors, vector
+    from chaski.durations import parse_duration
     from chaski.env import Environment
 
     text = _whole_prompt(prompt)
+    if keepalive is not None:
+        parse_duration(keepalive)
     given = {name: value for name, value in options.items() if value not in (None, ())}
+    if form is not None:
+        given["format"] = read_format(form)
     is_own_choice = bool(threads or context or draft or engine or backend != "cpu")
 
     def opened(name: str) -> Model:
         served = None if is_own_choice or _is_path(name) else _of_server(name)
         if served is not None:
+            served.keep_alive = keepalive
             return served
+        if keepalive is not None:
+            raise click.UsageError("--keepalive is for a model of a running server: chaski serve")
         for wanted in filter(None, (name, draft)):
             _pull_if_missing(wanted, insecure)
         return open_model(name, threads=threads, context=context, backend=backend, engine=engine, draft=draft)
@@ -106,7 +131,12 @@ def command(
     try:
         if think is not None:
             session.choose_thinking(read_think(think))
-        _talk(session, text)
+        if makes_vectors(session.model):
+            if not text:
+                raise click.UsageError("a model for embeddings needs a text")
+            click.echo(vector(session.model, text, dimensions, truncate))
+        else:
+            _talk(session, text)
     finally:
         session.model.close()
 

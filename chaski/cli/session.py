@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Generator
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     Model: TypeAlias = LLM | WorkerModel | ThinkingModel | RemoteModel
 
-__all__ = ["Session", "read_think", "report"]
+__all__ = ["Session", "read_format", "read_think", "report"]
 
 
 @dataclass(slots=True)
@@ -200,6 +201,19 @@ def read_think(text: str) -> bool | str:
     if text.lower() not in words:
         raise OptionError(f"think is {text!r}; it must be one of {', '.join(words)}")
     return words[text.lower()]
+
+
+def read_format(text: str) -> str | dict[str, Any]:
+    """`json`, or a JSON schema. Raises OptionError."""
+    if text == "json":
+        return text
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError(f"format is {text!r:.80}; it must be json, or a JSON schema as an object")
+    return found
 
 
 def report(done: Done) -> str:

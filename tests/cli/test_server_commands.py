@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from chaski.cli.main import chaski_command
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE, models
-from tests.server.running import Running, running
+from tests.server.running import Running, running, wait_until
+from tests.tiny_llama import write_tiny_llama
 
 __all__ = ["models"]
 
@@ -38,6 +42,42 @@ def test_run_asks_the_server(server: Running) -> None:
     assert raw.exit_code == 0
     wrong = chaski("run", "guide", "x", "--top-p", "nan")
     assert wrong.exit_code == 1
+
+
+def test_run_follows_a_format_of_the_server(server: Running) -> None:
+    number = {"type": "object", "properties": {"n": {"enum": [7]}}, "required": ["n"]}
+    schema = json.dumps(number | {"additionalProperties": False})
+    asked = ("run", "guide", "how many?", "--temperature", "0")
+    assert json.loads(chaski(*asked, "--format", schema).stdout) == {"n": 7}
+    assert chaski(*asked, "--format", "json", "--num-predict", "5").stdout.lstrip().startswith("{")
+    assert "it must be json, or a JSON schema" in chaski(*asked, "--format", "[1]").stderr
+
+
+def test_run_says_how_long_a_model_stays(server: Running) -> None:
+    asked = ("run", "guide", "hello", "--num-predict", "1")
+    assert chaski(*asked, "--keepalive", "-1").exit_code == 0
+    assert chaski("ps").stdout.splitlines()[1].endswith("Forever    native")
+    assert chaski(*asked, "--keepalive", "0").exit_code == 0
+    wait_until(lambda: not server.services.models.loaded)
+    assert "invalid duration" in chaski(*asked, "--keepalive", "soon").stderr
+
+
+def test_run_prints_vectors(server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same ones with a server and without."""
+    path = write_tiny_llama(tmp_path / "vectors.gguf", llama__pooling_type=1)
+    digest = f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+    server.post(f"/api/blobs/{digest}", path.read_bytes())
+    server.post("/api/create", {"model": "vectors", "files": {"a.gguf": digest}})
+    served = chaski("run", "vectors", "in the", "end")
+    local = chaski("run", str(path), "in the", "end")
+    server.ask("DELETE", "/api/delete", {"model": "vectors"})
+    assert served.stdout == local.stdout
+    assert np.linalg.norm(json.loads(local.stdout)) == pytest.approx(1)
+    short = json.loads(chaski("run", str(path), "in the end", "--dimensions", "5").stdout)
+    assert (len(short), np.linalg.norm(short)) == (5, pytest.approx(1))
+    long = "x " * 400
+    assert chaski("run", str(path), long).exit_code == 0
+    assert "the context holds 256" in chaski("run", str(path), long, "--truncate=false").stderr
 
 
 def test_ps_and_stop(server: Running) -> None:

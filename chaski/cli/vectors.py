@@ -1,0 +1,36 @@
+"""What `chaski run` prints of a model that makes vectors."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from chaski.cli.remote import RemoteModel
+
+if TYPE_CHECKING:
+    from chaski.cli.session import Model
+
+__all__ = ["makes_vectors", "vector"]
+
+
+def makes_vectors(model: Model) -> bool:
+    """Whether it answers a text with numbers."""
+    from chaski.model.pooling import Pooling
+    from chaski.runner.llm import LLM
+
+    if isinstance(model, RemoteModel):
+        return model.makes_vectors
+    return isinstance(model, LLM) and model.pooling not in (None, Pooling.RANK)
+
+
+def vector(model: Model, text: str, dimensions: int | None, truncate: bool) -> str:
+    """The vector of a text, as a list of JSON. A text that is too long is cut, or refused."""
+    from chaski.runner.llm import LLM
+    from chaski.runner.readout import normalized
+
+    if isinstance(model, RemoteModel):
+        return json.dumps(model.embed(text, dimensions, truncate))
+    assert isinstance(model, LLM)
+    rows = model.embed(text, truncate=truncate, normalize=False)
+    found: list[float] = normalized(rows[:, : dimensions or None])[0].tolist()
+    return json.dumps(found)
