@@ -141,6 +141,13 @@ def test_models(server: Running) -> None:
     assert server.ask("DELETE", "/api/delete", {"model": "other"}).body == b""
 
 
+def test_copilot_tells_models_apart_by_their_names(server: Running) -> None:
+    asked = {"model": "talker:latest"}
+    plain = server.post("/api/show", asked).json["model_info"]
+    told = server.post("/api/show", asked, **{"User-Agent": "GitHubCopilotChat/0.30"}).json["model_info"]
+    assert told == plain | {"general.basename": "talker:latest"} != plain
+
+
 def test_steps_of_a_long_work(server: Running) -> None:
     lines = server.post("/api/create", {"model": "child", "from": "talker"}).lines
     for line in lines:

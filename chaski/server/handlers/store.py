@@ -31,6 +31,8 @@ from chaski.store.push import push as push_model
 
 __all__ = ["copy", "create", "delete", "has_blob", "ps", "pull", "push", "put_blob", "show", "tags"]
 
+# It names a model in its menu by `general.basename`, which several models of a store may share.
+_COPILOT = "GitHubCopilotChat/"
 _PIECE_SECONDS = 60.0
 # Bytes that an upload leaves free on the disk.
 _SPARE = 1 << 30
@@ -51,7 +53,10 @@ async def show(ask: Ask) -> Reply:
     """All about a model."""
     fields = Fields(ask.body)
     label, is_verbose = fields.text("model", "name"), fields.flag("verbose", False)
-    return await asyncio.to_thread(describe, ask.services.catalog, label, is_verbose)
+    shown = await asyncio.to_thread(describe, ask.services.catalog, label, is_verbose)
+    if ask.request.headers.get("user-agent", "").startswith(_COPILOT):
+        shown["model_info"]["general.basename"] = label
+    return shown
 
 
 async def copy(ask: Ask) -> Reply:
