@@ -1,6 +1,7 @@
 """Features of the packages `ollama`, `openai` and `anthropic` that the other tests with them leave out.
 
-Covered here and in test_{ollama,openai,anthropic}_client, test_responses, test_embeddings:
+Covered here and in test_{ollama,openai,anthropic}_client, test_responses, test_embeddings, and with a real
+model in test_tools_and_thinking:
 
 ollama     chat (messages, tools from functions, stream, think, logprobs, format, options, keep_alive),
            generate (system, template, context, raw, suffix, stream, think, keep_alive), embed, embeddings,

@@ -26,6 +26,8 @@ from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
 from tests.server.test_openai_client import fake, fresh, script
+from tests.server.test_tools_and_thinking import ASKED, THOUGHT
+from tests.server.test_tools_and_thinking import server as speaking
 from tests.tiny_llama import write_tiny_llama
 
 langchain = pytest.importorskip("langchain_ollama")
@@ -37,7 +39,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-__all__ = ["fake", "fresh", "script"]
+__all__ = ["fake", "fresh", "script", "speaking"]
 
 QUESTION = "how do I use fewer cores?"
 ANSWER = "Use `--threads"
@@ -116,6 +118,21 @@ def test_completion(server: Running) -> None:
     whole = model.invoke(QUESTION)
     assert whole.startswith(ANSWER)
     assert "".join(model.stream(QUESTION)) == whole
+
+
+def test_a_real_model_thinks_calls_and_answers(speaking: Running) -> None:
+    def weather(city: Literal["Cusco"]) -> str:
+        """The weather of a city."""
+        return f"sunny in {city}"
+
+    chat = chat_of(speaking, "speaker", reasoning=True).bind_tools([weather])
+    chat.bound.num_predict = 60
+    answer = chat.invoke(ASKED)
+    assert answer.additional_kwargs["reasoning_content"] == THOUGHT
+    (call,) = answer.tool_calls
+    assert (call["name"], call["args"]) == ("weather", {"city": "Cusco"})
+    result = messages.ToolMessage(weather(**call["args"]), tool_call_id=call["id"])
+    assert chat.invoke([messages.HumanMessage(ASKED), answer, result]).content == "It is fine."
 
 
 # ---- with a model that says what the test needs ----
