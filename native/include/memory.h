@@ -24,8 +24,8 @@ class Region {
     std::byte* data() const { return data_; }
     std::size_t size() const { return size_; }
 
-    // Makes every page resident, so that no later write can fail or grow the process. Changes no content, also
-    // while others write.
+    // Makes every page resident, so that no later write can fail or grow the process. Changes no content,
+    // also while others write.
     void touch();
 
    private:
