@@ -89,6 +89,18 @@ def test_a_file_that_shrinks_later_does_not_matter(tmp_path: Path) -> None:
         assert np.array_equal(model.logits(IDS), logits(PATHS[0], IDS, True))
 
 
+def test_a_failure_of_the_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError("no room")
+
+    with chaski.load(PATHS[0], context=64) as model:
+        monkeypatch.setattr(loading._native, "lay_out", fail)
+        with pytest.raises(MemoryError, match="no room"):
+            model.settle()
+        with pytest.raises(MemoryError, match="no room"):
+            model.logits(IDS)
+
+
 def test_closing_does_not_wait_for_the_rest() -> None:
     model = chaski.load(PATHS[0], context=64)
     assert is_loading()

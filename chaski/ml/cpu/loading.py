@@ -70,13 +70,17 @@ class Touchable(Protocol):
 
 
 class Loading:
-    """The matrices of a backend until all of them are laid out."""
+    """The matrices of a backend until all of them are laid out.
+
+    One thread computes and calls `ran`; others may `settle` at the same time.
+    """
 
     def __init__(self, pool: _native.ThreadPool, isa: str) -> None:
         self._pool = pool
         self._isa = isa
         self._files: dict[Path, _native.WeightFile] = {}
         self._thread: threading.Thread | None = None
+        self._failure: Exception | None = None
         self._may_begin = threading.Event()
         self._is_closed = False
 
@@ -105,27 +109,28 @@ class Loading:
 
     def ran(self) -> None:
         """A plan has computed. Raises ModelError if it could not read what it needed."""
-        if self._thread is not None:
+        thread = self._thread
+        if thread is not None:
             self._may_begin.set()
             self._check()
-            if not self._thread.is_alive():
-                self.settle()
+            if not thread.is_alive():
+                self._thread = None
 
     def settle(self) -> None:
-        """Wait until all are laid out. Raises ModelError where they cannot be."""
-        if self._thread is not None:
+        """Wait until all are laid out. Raises what kept the thread from it, ModelError for files."""
+        thread = self._thread
+        if thread is not None:
             self._may_begin.set()
-            self._thread.join()
-            self._check()
-            self._thread = None
+            thread.join()
+        self._check()
 
     def close(self) -> None:
         """Stop where it is."""
         self._is_closed = True
         self._may_begin.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
         self._files = {}
 
     def _lay_out_behind(
@@ -148,8 +153,8 @@ class Loading:
                 if self._is_closed:
                     break
                 self._lay_out(pool, group)
-        except ModelError:
-            pass  # what could not be read is remembered by its file, and said to whoever computes
+        except Exception as error:
+            self._failure = error  # for whoever computes next
         finally:
             atexit.unregister(self.close)
 
@@ -163,6 +168,8 @@ class Loading:
         for path, file in self._files.items():
             if file.error:
                 raise _unreadable(path, os.strerror(file.error))
+        if self._failure is not None:
+            raise self._failure
 
 
 def _open_files(matrices: Sequence[StoredMatrix]) -> dict[Path, _native.WeightFile]:
