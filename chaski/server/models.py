@@ -293,10 +293,11 @@ class Models:
 
     async def _load_somehow(self, needs: Needs) -> Loaded:
         """Load it, with as little taken from others as it needs."""
-        for other in self._loaded.values():
+        for other in self.loaded:
             # What it has still to take is not there for this one. If it cannot, its own requests say so.
-            with suppress(ChaskiError):
-                await other.model.info(settled=True)
+            if other.worker.pid is not None:
+                with suppress(ChaskiError):
+                    await other.model.info(settled=True)
         parallel = self._settings.parallel or _DEFAULT_PARALLEL
         while True:
             try:

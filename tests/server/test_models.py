@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from chaski.errors import BusyError, GGUFError, OutOfMemoryError
+from chaski.runner.messages import Describe
 from chaski.server.models import Models, Needs
 from chaski.server.queue import FairQueue
 from chaski.server.settings import Settings
@@ -51,6 +52,21 @@ def test_a_model_is_loaded_once_for_all() -> None:
 
     with_models(test, script)
     assert len(script.opened) == 1
+
+
+def test_others_have_all_of_their_memory_before_one_is_loaded() -> None:
+    script = Script()
+
+    async def test(models: Models) -> None:
+        await use(models, "a")
+        assert script.asked == [Describe()]
+        await use(models, "b")
+        assert script.asked == [Describe(), Describe(settled=True), Describe()]
+        script.opened[0].pid = None  # a dead one has no memory, and is not brought back for this
+        await use(models, "c")
+        assert script.asked[3:] == [Describe(settled=True), Describe()]
+
+    with_models(test, script)
 
 
 def test_the_one_that_was_used_the_longest_ago_goes() -> None:
