@@ -76,8 +76,8 @@ struct Product {
             elements = static_cast<int>(w.k - at < K::kStep ? w.k - at : K::kStep);
             for (int p = 0; p < panels; ++p) {
                 unpack(blocks(first_panel + p, at), elements, slab + p * K::kSlab);
-                next[p] = at + elements < w.k ? bytes_of(first_panel + p, at + elements)
-                                              : bytes_of(first_panel + K::kGroup + p, 0);
+                next[p] = at + elements < w.k ? to_fetch(first_panel + p, at + elements)
+                                              : to_fetch(first_panel + K::kGroup + p, 0);
             }
             for (int t = 0; t < num_tiles; ++t) {
                 const int begin = tokens * t / num_tiles;
@@ -90,8 +90,9 @@ struct Product {
     const uint8_t* blocks(int64_t panel, int64_t from) const {
         return w.panels + panel_start(w.type, w.k, panel) + from / K::kStep * abreast * step_bytes;
     }
-    // As many bytes as a step of one panel has: of panels abreast each takes a share that is all lines.
-    const uint8_t* bytes_of(int64_t panel, int64_t from) const {
+    // What is fetched for a panel before it is needed, as many bytes as its step has: of panels abreast each
+    // takes whole lines, half of those of both.
+    const uint8_t* to_fetch(int64_t panel, int64_t from) const {
         const int64_t beside = panel % abreast;
         return blocks(panel - beside, from) + beside * step_bytes;
     }
