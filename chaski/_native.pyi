@@ -45,6 +45,7 @@ def matmul(
         NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
     ]
     | None = None,
+    in_powers: bool = False,
 ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
     """
     x (n, k) times the matrix, transposed: (n, rows), plus bias (rows), plus residual (n, rows).
@@ -103,7 +104,13 @@ class ThreadPool:
 
 class Plan:
     def __init__(
-        self, pool: ThreadPool, isa: str, arena_bytes: int, dims: Sequence[str], maxima: Sequence[int]
+        self,
+        pool: ThreadPool,
+        isa: str,
+        arena_bytes: int,
+        dims: Sequence[str],
+        maxima: Sequence[int],
+        in_powers: bool = False,
     ) -> None: ...
     def ints(self, arg0: int, arg1: int, /) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
     def floats(

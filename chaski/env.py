@@ -110,9 +110,9 @@ class Environment:
     kv_type: str | None = _variable(
         "OLLAMA_KV_CACHE_TYPE",
         "type",
-        "element type of keys and values: f32, f16, bf16, q8_0 or q4_0, or two of them as keys:values",
+        "element type of keys and values: f32, f16, bf16, i16, q8_0 or q4_0, or two of them as keys:values",
         _word,
-        unset="f16; f32 for a model of f32 weights",
+        unset="i16; f32 for a model of f32 weights",
     )
     multi_user: bool | None = _variable(
         "OLLAMA_MULTIUSER_CACHE",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cache", "KVShape", "KVTypes", "LayerCache", "kv_buffers"]
 
-_STORED = tuple(d.value for d in (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0))
+_STORED = tuple(d.value for d in (DType.F32, DType.F16, DType.BF16, DType.I16, DType.Q8_0, DType.Q4_0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,9 +187,10 @@ class Backend(Protocol):
 def stored_type(role: KVRole, size: int, dtype: DType) -> QuantType:
     """The format that rows of `size` elements are stored in. Raises UnsupportedError for parts of a block."""
     type = QuantType[dtype.name]
-    if size % type.block_size:
+    block = 2 if dtype is DType.I16 else type.block_size
+    if size % block:
         raise UnsupportedError(
-            f"{role.value} of type {dtype.value} come in blocks of {type.block_size}, and the model's heads "
+            f"{role.value} of type {dtype.value} come in blocks of {block}, and the model's heads "
             f"have {size} elements; use f16, bf16 or f32"
         )
     return type

@@ -37,12 +37,14 @@ __all__ = [
 class DType(Enum):
     """Element types of activations and of key/value storage (weights keep their file's type).
 
-    Q8_0 and Q4_0 are for storage only: ggml's blocks of 32 elements, along each head.
+    I16, Q8_0 and Q4_0 are for storage only. I16: integers of 16 bits with a scale for each head of a token;
+    the others: ggml's blocks of 32 elements, along each head.
     """
 
     F32 = "f32"
     F16 = "f16"
     BF16 = "bf16"
+    I16 = "i16"
     Q8_0 = "q8_0"
     Q4_0 = "q4_0"
     I32 = "i32"

@@ -53,8 +53,8 @@ def load(
     context       tokens that a sequence may hold; the model's own, at most 4096, by default
     parallel      sequences that are computed at the same time, each with its own context
     num_batch     tokens that are computed at once; prompts are computed in chunks of this size
-    kv_type       element type of keys and values: f32, f16, bf16, q8_0 or q4_0, or two as keys:values; f16 by
-                  default, f32 for an f32 model
+    kv_type       element type of keys and values: f32, f16, bf16, i16 (integers with a scale for each head of
+                  a token), q8_0 or q4_0, or two as keys:values; i16 by default, f32 for an f32 model
     flash_attention
                   whether attention takes the history chunk by chunk (the default); if not, it computes all
                   scores of a token first, which q8_0 and q4_0 cannot have

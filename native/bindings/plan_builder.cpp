@@ -5,8 +5,9 @@
 namespace chaski {
 
 PlanBuilder::PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::size_t arena_bytes,
-                         std::vector<std::string> dims, std::vector<std::int64_t> maxima)
-    : kernels_(kernels_of(isa)),
+                         std::vector<std::string> dims, std::vector<std::int64_t> maxima, bool in_powers)
+    : in_powers_(in_powers),
+      kernels_(kernels_of(isa)),
       ops_(ops_of(isa)),
       plan_(std::make_shared<Plan>(std::move(pool), arena_bytes, std::move(dims), std::move(maxima))) {}
 
@@ -39,7 +40,7 @@ Activations PlanBuilder::quantized(std::int64_t offset, int dim, std::int64_t wi
     std::size_t scales = values + align_up(count);
     std::size_t sums = scales + align_up(count / 32 * sizeof(float));
     return {plan_->buffer<std::int8_t>(values, count), plan_->buffer<float>(scales, count / 32),
-            plan_->buffer<std::int16_t>(sums, count / 16), nullptr};
+            plan_->buffer<std::int16_t>(sums, count / 16), nullptr, in_powers_};
 }
 
 Quantizer PlanBuilder::quantizer(std::int64_t offset, int dim, std::int64_t width) {

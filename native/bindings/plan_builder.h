@@ -18,7 +18,7 @@ namespace chaski {
 class PlanBuilder {
    public:
     PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::size_t arena_bytes,
-                std::vector<std::string> dims, std::vector<std::int64_t> maxima);
+                std::vector<std::string> dims, std::vector<std::int64_t> maxima, bool in_powers);
 
     Plan& plan() { return *plan_; }
     const Kernels& kernels() const { return kernels_; }
@@ -64,6 +64,7 @@ class PlanBuilder {
     void add(std::unique_ptr<Step> step) { plan_->add(std::move(step)); }
 
    private:
+    const bool in_powers_;  // what scales of quantized activations are
     const Kernels& kernels_;
     const Ops& ops_;
     std::vector<std::shared_ptr<Region>> held_;

@@ -6,10 +6,14 @@
 //
 //   Activations, per token, in blocks of 32 along k (float32 arithmetic, round to nearest even):
 //     amax = max |x|;  scale = amax / 127;  q = round(x * (127 / amax)) as int8
+//     or in powers of two: scale = the least 2^e >= amax / 127;  q = round(x / scale)
 //     amax below 1e-36 counts as zero: scale = 0, q = 0. A NaN or infinity in x makes the scale NaN or
 //     infinite.
-//   Weights of a quantized type, per row, in blocks of 32 (16 for Q2_K, Q3_K, Q6_K): value = scale * (code -
-//   offset) - min y = 0; for each weight block in ascending k:
+//   A product with a power of two only moves an exponent, which some processors do beside their
+//   multiplications. It rounds x half again as much on the whole, which nobody sees beside weights of six
+//   bits and fewer, whose own rounding is several times that. Weights of a quantized type, per row, in blocks
+//   of 32 (16 for Q2_K, Q3_K, Q6_K): value = scale * (code - offset) - min y = 0; for each weight block in
+//   ascending k:
 //     isum = sum (code - offset) * q                       exact, int32
 //     y = fma(float(isum), scale * activation scale, y)
 //     y = fma(min, -(activation scale * float(sum q)), y)  types with mins only
@@ -37,10 +41,11 @@ struct Matrix {
 // Activations of n tokens. Quantized matrices read the first three, float matrices the last; the rest may be
 // null.
 struct Activations {
-    int8_t* values;       // [n][k]
-    float* scales;        // [n][k / 32]
-    int16_t* sums;        // [n][k / 16]: sums of `values`
-    const float* floats;  // [n][k]
+    int8_t* values;          // [n][k]
+    float* scales;           // [n][k / 32]
+    int16_t* sums;           // [n][k / 16]: sums of `values`
+    const float* floats;     // [n][k]
+    bool in_powers = false;  // of two: what scales are, or are to be
 };
 
 // y[token * y_stride + row] for the rows of the panels that were asked for.

@@ -18,6 +18,8 @@ constexpr std::int64_t kStorageSlack = 64;
 //   values  [head][cell]: rows; attention adds up rows, with lanes along the head's size
 //   keys    [head][16 cells]: the rows of 16 cells as a panel (see panel.h), so that lanes are tokens and a
 //           score is one serial sum
+//
+// Behind a head's rows or panels of type I16 are their scales, a float for each cell (integers.h).
 struct KVStorage {
     std::byte* data;
     std::int64_t cells;
@@ -26,8 +28,15 @@ struct KVStorage {
     DType type;
     bool in_panels;
 
-    [[gnu::always_inline]] std::int64_t head_bytes() const {
+    [[gnu::always_inline]] std::int64_t row_area() const {
         return in_panels ? num_panels(cells) * panel_bytes(type, size) : cells * row_bytes(type, size);
+    }
+    [[gnu::always_inline]] std::int64_t head_bytes() const {
+        if (type != DType::I16) return row_area();
+        return (row_area() + 63) / 64 * 64 + num_panels(cells) * 64;
+    }
+    [[gnu::always_inline]] float* scales(std::int64_t head) const {
+        return reinterpret_cast<float*>(data + (head + 1) * head_bytes() - num_panels(cells) * 64);
     }
     [[gnu::always_inline]] std::byte* row(std::int64_t head, std::int64_t cell) const {
         return data + head * head_bytes() + cell * row_bytes(type, size);
@@ -54,7 +63,7 @@ struct Tile {
 // thread count.
 constexpr std::int64_t kAttentionChunk = 256;
 // Query rows (tokens times heads that share keys) of a tile, at most, unless one token has more.
-constexpr std::int64_t kAttentionRows = 64;
+constexpr std::int64_t kAttentionRows = 128;
 constexpr std::int64_t kPlainAttentionRows = 8;
 
 // What attention computes, for each query row:

@@ -47,6 +47,7 @@ enum class DType : int {
     Q6_K = 14,
     IQ4_NL = 20,
     IQ4_XS = 23,
+    I16 = 25,  // of keys and values only
     BF16 = 30,
     MXFP4 = 39,
 };
@@ -129,13 +130,16 @@ inline constexpr BlockFormat kFormats[] = {
     {DType::MXFP4, "MXFP4", 32, 17, {{1, 16, 4}, {0, 1, 1}}},
 };
 
+// Keys and values as integers come in pairs, with a scale for each head of a cell (KVStorage, ops.h).
+inline constexpr BlockFormat kPairs = {DType::I16, "I16", 2, 4, {{0, 4, 4}}};
+
 // The format of `type`, or null if there is none. Static: each file that includes this, whatever instruction
 // set it is compiled for, keeps its own copy.
 [[maybe_unused]] static constexpr const BlockFormat* find_format(DType type) {
     for (const BlockFormat& format : kFormats) {
         if (format.type == type) return &format;
     }
-    return nullptr;
+    return type == kPairs.type ? &kPairs : nullptr;
 }
 
 // Where units lie in a block of 16 rows, in bytes.
@@ -160,7 +164,7 @@ struct Place {
     return format.elements == 1 ? format.bytes : field.unit;
 }
 
-[[maybe_unused]] static constexpr bool is_quantized(DType type) { return find_format(type)->elements > 1; }
+[[maybe_unused]] static constexpr bool is_quantized(DType type) { return find_format(type)->elements > 2; }
 
 [[maybe_unused]] static constexpr int64_t row_bytes(DType type, int64_t k) {
     const BlockFormat* format = find_format(type);

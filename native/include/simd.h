@@ -7,12 +7,14 @@
 // every set.
 //
 //   load_f32 store_f32 (optionally the first `count` lanes)  load_f16 load_bf16 (16 values, widened exactly)
-//   load_i8 (16 bytes)  splat  splat_f16  fma  max_abs  to_f32  round_to_i32  bit_cast_f32
+//   load_i8 load_i16 (widened)  store_i8 store_i16  splat  splat_f16  fma  max_abs  to_f32  round_to_i32
+//   bit_cast_f32
 //   field<From, Width, To>(v): in every byte, bits From..From+Width-1 moved to bit To, the rest zero
 //   as_i32: the same bits      byte<B>, signed_byte<B>: byte B of each lane, widened      lookup: 16-entry
-//   byte table dot4<kMaxCode>(acc, w, x): acc + sum over the 4 bytes of (w - dot4_bias<kMaxCode>) * x, x int8
-//   with |x|
-//   <= 127
+//   byte table
+//   dot4<kMaxCode>(acc, w, x): acc + sum over the 4 bytes of (w - dot4_bias<kMaxCode>) * x, x int8 with |x|
+//   <= 127 as_factor(power): what times_power takes for a power of two that is not negative; so are 0,
+//   infinity, NaN dot2(acc, w, x): acc + sum over the 2 int16 of w * x
 #pragma once
 
 #include <cstdint>
@@ -55,12 +57,15 @@ CHASKI_INLINE void unroll(const F& f) {
 
 }  // namespace chaski::CHASKI_ISA
 
-// Tile registers are asked for at run time; code for them is made for the set that such processors also have.
 namespace chaski::CHASKI_ISA {
 #if defined(__AVX512VNNI__)
+// Tile registers are asked for at run time; code for them is made for the set that such processors also have.
 inline constexpr bool kHasAmx = true;
+// Whether times_power is another instruction than a product.
+inline constexpr bool kMovesExponents = true;
 #else
 inline constexpr bool kHasAmx = false;
+inline constexpr bool kMovesExponents = false;
 #endif
 }  // namespace chaski::CHASKI_ISA
 

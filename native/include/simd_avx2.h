@@ -45,6 +45,9 @@ CHASKI_INLINE F32x16 load_f16(const void* p) {
 CHASKI_INLINE I32x16 load_u16(const void* p) {
     return {_mm256_cvtepu16_epi32(load_128(p, 0)), _mm256_cvtepu16_epi32(load_128(p, 1))};
 }
+CHASKI_INLINE I32x16 load_i16(const void* p) {
+    return {_mm256_cvtepi16_epi32(load_128(p, 0)), _mm256_cvtepi16_epi32(load_128(p, 1))};
+}
 CHASKI_INLINE I32x16 load_bytes(const void* p) {
     const __m128i a = load_128(p);
     return {_mm256_cvtepu8_epi32(a), _mm256_cvtepu8_epi32(_mm_srli_si128(a, 8))};
@@ -62,6 +65,11 @@ CHASKI_INLINE F32x16 load_bf16(const void* p) {
     const I32x16 a = load_u16(p);
     return {_mm256_castsi256_ps(_mm256_slli_epi32(a.lo, 16)),
             _mm256_castsi256_ps(_mm256_slli_epi32(a.hi, 16))};
+}
+CHASKI_INLINE I32x16 load_i32(const int32_t* p) { return {load_256(p, 0), load_256(p, 1)}; }
+CHASKI_INLINE void store_i32(int32_t* p, I32x16 a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.lo);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p) + 1, a.hi);
 }
 CHASKI_INLINE U8x64 load_u8(const void* p) { return {load_256(p, 0), load_256(p, 1)}; }
 CHASKI_INLINE void store_u8(void* p, U8x64 a) {
@@ -85,10 +93,15 @@ CHASKI_INLINE F32x16 operator*(F32x16 a, F32x16 b) {
 CHASKI_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
     return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
+CHASKI_INLINE float as_factor(float power) { return power; }
+CHASKI_INLINE F32x16 times_power(F32x16 a, F32x16 factor) { return a * factor; }
 CHASKI_INLINE F32x16 to_f32(I32x16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
 CHASKI_INLINE I32x16 round_to_i32(F32x16 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
 
+CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) {
+    return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
+}
 CHASKI_INLINE I32x16 operator+(I32x16 a, I32x16 b) {
     return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
 }
@@ -132,6 +145,12 @@ CHASKI_INLINE void store_i8(int8_t* p, I32x16 a) {
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+
+// Lanes as int16; they must be in range.
+CHASKI_INLINE void store_i16(int16_t* p, I32x16 a) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), words);
 }
 
 template <int From, int Width, int To = 0>
@@ -183,6 +202,12 @@ template <int kMaxCode>
 CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
     const __m256i all = _mm256_set1_epi32(x);
     return {dot4<kMaxCode>(acc.lo, w.lo, all), dot4<kMaxCode>(acc.hi, w.hi, all)};
+}
+
+CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) {
+    const __m256i all = _mm256_set1_epi32(x);
+    return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, all)),
+            _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, all))};
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -31,6 +31,9 @@ CHASKI_INLINE F32x16 load_f16(const void* p) {
 CHASKI_INLINE I32x16 load_u16(const void* p) {
     return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
 }
+CHASKI_INLINE I32x16 load_i16(const void* p) {
+    return {_mm512_cvtepi16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
+}
 CHASKI_INLINE I32x16 load_bytes(const void* p) {
     return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
 }
@@ -45,6 +48,7 @@ CHASKI_INLINE F32x16 load_bf16(const void* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(load_u16(p).v, 16))};
 }
 CHASKI_INLINE I32x16 load_i32(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+CHASKI_INLINE void store_i32(int32_t* p, I32x16 a) { _mm512_storeu_si512(p, a.v); }
 CHASKI_INLINE U8x64 load_u8(const void* p) { return {_mm512_loadu_si512(p)}; }
 CHASKI_INLINE void store_u8(void* p, U8x64 a) { _mm512_storeu_si512(p, a.v); }
 
@@ -55,10 +59,19 @@ CHASKI_INLINE F32x16 operator+(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, 
 CHASKI_INLINE F32x16 operator-(F32x16 a) { return {_mm512_xor_ps(a.v, _mm512_set1_ps(-0.0f))}; }
 CHASKI_INLINE F32x16 operator*(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 CHASKI_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// The exponent unit is not one of those that multiply.
+CHASKI_INLINE float as_factor(float power) {
+    const auto exponent = static_cast<int32_t>(__builtin_bit_cast(uint32_t, power) >> 23);
+    const float whole = static_cast<float>(exponent - 127);
+    const float finite = exponent == 0 ? -__builtin_inff() : whole;
+    return exponent == 255 ? power : finite;
+}
+CHASKI_INLINE F32x16 times_power(F32x16 a, F32x16 factor) { return {_mm512_scalef_ps(a.v, factor.v)}; }
 CHASKI_INLINE F32x16 to_f32(I32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) { return {_mm512_castsi512_ps(a.v)}; }
 CHASKI_INLINE I32x16 round_to_i32(F32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }
 
+CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) { return {_mm512_or_si512(a.v, b.v)}; }
 CHASKI_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 CHASKI_INLINE I32x16 min(I32x16 a, I32x16 b) { return {_mm512_min_epi32(a.v, b.v)}; }
 CHASKI_INLINE I32x16 max(I32x16 a, I32x16 b) { return {_mm512_max_epi32(a.v, b.v)}; }
@@ -80,6 +93,11 @@ CHASKI_INLINE int32_t reduce_add(I32x16 a) { return _mm512_reduce_add_epi32(a.v)
 // Lanes as int8; they must be in range.
 CHASKI_INLINE void store_i8(int8_t* p, I32x16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
+
+// Lanes as int16; they must be in range.
+CHASKI_INLINE void store_i16(int16_t* p, I32x16 a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
 }
 
 template <int From, int Width, int To = 0>
@@ -117,6 +135,12 @@ inline constexpr int dot4_bias = 0;
 template <int kMaxCode>
 CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
     return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(x))};
+}
+
+CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) {
+    // By the intrinsic, GCC 12 keeps the sums of a loop twice, as vectors of two element types.
+    asm("vpdpwssd %2, %1, %0" : "+v"(acc.v) : "v"(w.v), "v"(_mm512_set1_epi32(x)));
+    return acc;
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -49,6 +49,10 @@ CHASKI_INLINE I32x16 load_u16(const void* p) {
         return vreinterpretq_s32_u32(vmovl_u16(vreinterpret_u16_u8(vld1_u8(bytes + 8 * i))));
     });
 }
+CHASKI_INLINE I32x16 load_i16(const void* p) {
+    const auto* words = static_cast<const int16_t*>(p);
+    return quarters<I32x16>(CHASKI_QUARTER { return vmovl_s16(vld1_s16(words + 4 * i)); });
+}
 CHASKI_INLINE I32x16 load_bytes(const void* p) {
     const uint8x16_t a = vld1q_u8(static_cast<const uint8_t*>(p));
     const uint16x8_t words[2] = {vmovl_u8(vget_low_u8(a)), vmovl_u8(vget_high_u8(a))};
@@ -74,6 +78,12 @@ CHASKI_INLINE F32x16 load_bf16(const void* p) {
     return quarters<F32x16>(CHASKI_QUARTER {
         return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(bytes + 8 * i)), 16));
     });
+}
+CHASKI_INLINE I32x16 load_i32(const int32_t* p) {
+    return quarters<I32x16>(CHASKI_QUARTER { return vld1q_s32(p + 4 * i); });
+}
+CHASKI_INLINE void store_i32(int32_t* p, I32x16 a) {
+    for (int i = 0; i < 4; ++i) vst1q_s32(p + 4 * i, a.v[i]);
 }
 CHASKI_INLINE U8x64 load_u8(const void* p) {
     const auto* bytes = static_cast<const uint8_t*>(p);
@@ -104,6 +114,8 @@ CHASKI_INLINE F32x16 operator*(F32x16 a, F32x16 b) {
 CHASKI_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
     return quarters<F32x16>(CHASKI_QUARTER { return vfmaq_f32(c.v[i], a.v[i], b.v[i]); });
 }
+CHASKI_INLINE float as_factor(float power) { return power; }
+CHASKI_INLINE F32x16 times_power(F32x16 a, F32x16 factor) { return a * factor; }
 CHASKI_INLINE F32x16 to_f32(I32x16 a) {
     return quarters<F32x16>(CHASKI_QUARTER { return vcvtq_f32_s32(a.v[i]); });
 }
@@ -114,6 +126,9 @@ CHASKI_INLINE I32x16 round_to_i32(F32x16 a) {
     return quarters<I32x16>(CHASKI_QUARTER { return vcvtnq_s32_f32(a.v[i]); });
 }
 
+CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) {
+    return quarters<I32x16>(CHASKI_QUARTER { return vorrq_s32(a.v[i], b.v[i]); });
+}
 CHASKI_INLINE I32x16 operator+(I32x16 a, I32x16 b) {
     return quarters<I32x16>(CHASKI_QUARTER { return vaddq_s32(a.v[i], b.v[i]); });
 }
@@ -151,6 +166,11 @@ CHASKI_INLINE void store_i8(int8_t* p, I32x16 a) {
     const int16x8_t low = vcombine_s16(vmovn_s32(a.v[0]), vmovn_s32(a.v[1]));
     const int16x8_t high = vcombine_s16(vmovn_s32(a.v[2]), vmovn_s32(a.v[3]));
     vst1q_s8(p, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+}
+
+// Lanes as int16; they must be in range.
+CHASKI_INLINE void store_i16(int16_t* p, I32x16 a) {
+    for (int i = 0; i < 4; ++i) vst1_s16(p + 4 * i, vmovn_s32(a.v[i]));
 }
 
 template <int From, int Width, int To = 0>
@@ -197,6 +217,15 @@ CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
         uint8x16_t codes = w.v[i];
         if constexpr (dot4_bias<kMaxCode> != 0) codes = veorq_u8(codes, vdupq_n_u8(128));
         return vdotq_s32(acc.v[i], vreinterpretq_s8_u8(codes), all);
+    });
+}
+
+CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) {
+    const int16x8_t all = vreinterpretq_s16_s32(vdupq_n_s32(x));
+    return quarters<I32x16>(CHASKI_QUARTER {
+        const int16x8_t pairs = vreinterpretq_s16_s32(w.v[i]);
+        const int32x4_t low = vmull_s16(vget_low_s16(pairs), vget_low_s16(all));
+        return vaddq_s32(acc.v[i], vpaddq_s32(low, vmull_high_s16(pairs, all)));
     });
 }
 

@@ -31,6 +31,9 @@ CHASKI_INLINE void store_f32(float* p, F32x16 a, int count) {
 CHASKI_INLINE I32x16 load_u16(const void* p) {
     return {__builtin_convertvector(read<uint16_t __attribute__((vector_size(32)))>(p), Int16)};
 }
+CHASKI_INLINE I32x16 load_i16(const void* p) {
+    return {__builtin_convertvector(read<int16_t __attribute__((vector_size(32)))>(p), Int16)};
+}
 CHASKI_INLINE I32x16 load_bytes(const void* p) {
     return {__builtin_convertvector(read<uint8_t __attribute__((vector_size(16)))>(p), Int16)};
 }
@@ -55,6 +58,8 @@ CHASKI_INLINE F32x16 splat_f16(const void* p) {
     return load_f16(lanes);
 }
 CHASKI_INLINE F32x16 load_bf16(const void* p) { return {__builtin_bit_cast(Float16, load_u16(p).v << 16)}; }
+CHASKI_INLINE I32x16 load_i32(const int32_t* p) { return {read<Int16>(p)}; }
+CHASKI_INLINE void store_i32(int32_t* p, I32x16 a) { write(p, a.v); }
 CHASKI_INLINE U8x64 load_u8(const void* p) { return {read<Uint16>(p)}; }
 CHASKI_INLINE void store_u8(void* p, U8x64 a) { write(p, a.v); }
 
@@ -68,6 +73,8 @@ inline F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
     for (int i = 0; i < 16; ++i) c.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
     return c;
 }
+CHASKI_INLINE float as_factor(float power) { return power; }
+CHASKI_INLINE F32x16 times_power(F32x16 a, F32x16 factor) { return a * factor; }
 CHASKI_INLINE F32x16 to_f32(I32x16 a) { return {__builtin_convertvector(a.v, Float16)}; }
 CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) { return {__builtin_bit_cast(Float16, a.v)}; }
 CHASKI_INLINE I32x16 round_to_i32(F32x16 a) {
@@ -76,6 +83,7 @@ CHASKI_INLINE I32x16 round_to_i32(F32x16 a) {
     return r;
 }
 
+CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) { return {a.v | b.v}; }
 CHASKI_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return {a.v + b.v}; }
 CHASKI_INLINE I32x16 min(I32x16 a, I32x16 b) { return {a.v < b.v ? a.v : b.v}; }
 CHASKI_INLINE I32x16 max(I32x16 a, I32x16 b) { return {a.v > b.v ? a.v : b.v}; }
@@ -103,6 +111,11 @@ CHASKI_INLINE int32_t reduce_add(I32x16 a) {
 // Lanes as int8; they must be in range.
 CHASKI_INLINE void store_i8(int8_t* p, I32x16 a) {
     for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(a.v[i]);
+}
+
+// Lanes as int16; they must be in range.
+CHASKI_INLINE void store_i16(int16_t* p, I32x16 a) {
+    for (int i = 0; i < 16; ++i) p[i] = static_cast<int16_t>(a.v[i]);
 }
 
 template <int From, int Width, int To = 0>
@@ -146,6 +159,10 @@ CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
     const Words odd = __builtin_bit_cast(Words, w.v >> 8 & 0x00ff00ffu) * words(byte_of(1), byte_of(3));
     const Int16 e = __builtin_bit_cast(Int16, even), o = __builtin_bit_cast(Int16, odd);
     return {acc.v + (e << 16 >> 16) + (e >> 16) + (o << 16 >> 16) + (o >> 16)};
+}
+
+CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) {
+    return {acc.v + (w.v << 16 >> 16) * (x << 16 >> 16) + (w.v >> 16) * (x >> 16)};
 }
 
 }  // namespace chaski::CHASKI_ISA

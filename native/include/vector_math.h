@@ -79,18 +79,33 @@ CHASKI_INLINE void store_bf16(uint16_t* p, F32x16 a) {
 
 CHASKI_INLINE F32x16 operator-(F32x16 a, F32x16 b) { return a + -b; }
 
+// Whole numbers, and p · 2^n for whole n of -150 to 127 and p around 1, 0 where n < -126.
+#if defined(__AVX512VNNI__)
+CHASKI_INLINE F32x16 to_whole(F32x16 a) {
+    return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+CHASKI_INLINE F32x16 times_2_to(F32x16 p, F32x16 n) {
+    const __mmask16 stays = _mm512_cmp_ps_mask(n.v, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    return {_mm512_maskz_scalef_ps(stays, p.v, n.v)};
+}
+#else
+CHASKI_INLINE F32x16 to_whole(F32x16 a) { return to_f32(round_to_i32(a)); }
+CHASKI_INLINE F32x16 times_2_to(F32x16 p, F32x16 n) {
+    const I32x16 exponent = max(splat(0), round_to_i32(n) + splat(127));
+    return p * bit_cast_f32(shift_left<23>(exponent));
+}
+#endif
+
 // e^x, to about 2 units in the last place. exp(0) is exactly 1, and exp(-inf) exactly 0: hidden tokens count
 // nothing.
 //
-// x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its power series, 2^n by its exponent bits. Results below the
-// smallest normal number become 0, and above the largest infinity.
+// x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its power series, times 2^n. Results below the smallest normal
+// number become 0; what is above 88.37 counts as that, which gives 2.4e38.
 CHASKI_INLINE F32x16 exp(F32x16 x) {
-    x = min(splat(89.0f), max(splat(-104.0f), x));
-    const I32x16 n = round_to_i32(x * splat(1.44269504f));
-    const F32x16 whole = to_f32(n);
-    F32x16 r =
-        fma(whole, splat(-0.693145752f), x);  // ln 2 in two parts; the first has few bits, so it is exact
-    r = fma(whole, splat(-1.42860677e-6f), r);
+    x = min(splat(88.37f), max(splat(-104.0f), x));
+    const F32x16 n = to_whole(x * splat(1.44269504f));
+    F32x16 r = fma(n, splat(-0.693145752f), x);  // ln 2 in two parts; the first has few bits, so it is exact
+    r = fma(n, splat(-1.42860677e-6f), r);
     F32x16 p = splat(1.0f / 5040);
     p = fma(p, r, splat(1.0f / 720));
     p = fma(p, r, splat(1.0f / 120));
@@ -99,8 +114,7 @@ CHASKI_INLINE F32x16 exp(F32x16 x) {
     p = fma(p, r, splat(0.5f));
     p = fma(p, r, splat(1.0f));
     p = fma(p, r, splat(1.0f));
-    const I32x16 exponent = min(splat(255), max(splat(0), n + splat(127)));
-    return p * bit_cast_f32(shift_left<23>(exponent));
+    return times_2_to(p, n);
 }
 
 // cap · tanh(x / cap), with tanh(t) = 1 - 2 / (e^2t + 1).

@@ -1,11 +1,12 @@
 // Attention over scattered cells; what it computes is said in ops.h. Compiled once per instruction set.
 //
-// A tile is up to 64 query rows (tokens × the heads of a group) of one sequence. A chunk of its history gives
-// scores, weights and weighted values, and chunks are joined in order; the plain form has one chunk.
+// A tile is up to 128 query rows (tokens × the heads of a group) of one sequence. A chunk of its history
+// gives scores, weights and weighted values, and chunks are joined in order; the plain form has one chunk.
 
 #include <cmath>
 #include <limits>
 
+#include "attention_integers.h"
 #include "attention_kernel.h"
 #include "attention_products.h"
 #include "entry_points.h"
@@ -44,6 +45,8 @@ struct Part {
 // The pieces of a thread's scratch memory for a tile of `rows`, each of a multiple of 64 bytes.
 struct Workspace {
     Activations queries;  // scaled; quantized too where keys are
+    Levels query_levels;  // where keys are integers
+    Levels levels;        // of the weights of a block, where values are
     float* widened;       // [64][the larger padded size]
     std::byte* panels;    // of a block, where cells are scattered
     float* weights;       // [row][length]
@@ -66,11 +69,22 @@ struct Workspace {
         queries.scales = floats(rows * (size / 32));
         queries.values = reinterpret_cast<std::int8_t*>(take(rows * size, 1));
         queries.sums = reinterpret_cast<std::int16_t*>(take(rows * (size / 16), sizeof(std::int16_t)));
+        query_levels = levels_of(take, rows, job.keys.type == DType::I16 ? size : 0);
+        levels = levels_of(take, rows, job.values.type == DType::I16 ? kBlock : 0);
         widened = floats(kBlock * wider);
         panels = take(kBlockPanels * (panel_bytes(job.keys.type, size) + kStorageSlack), 1);
         weights = floats(rows * job.length);
         part = floats(part_floats(rows, job.values.size));
         all = floats(part_floats(rows, job.values.size));
+    }
+
+   private:
+    template <class Take>
+    static Levels levels_of(const Take& take, std::int64_t rows, std::int64_t size) {
+        const std::int64_t stride = padded(size);
+        auto* values = reinterpret_cast<std::int16_t*>(take(rows * stride, sizeof(std::int16_t)));
+        auto* scales = reinterpret_cast<float*>(take(rows, sizeof(float)));
+        return {values, scales, reinterpret_cast<float*>(take(rows, sizeof(float))), stride};
     }
 };
 
@@ -119,6 +133,13 @@ void load_queries(const View& view, const Workspace& w) {
         for (std::int64_t d = 0; d < size; ++d) to[d] = q[d] * job.scale;
     }
     if (is_quantized(job.keys.type)) quantize_rows(w.queries.floats, view.rows, size, w.queries);
+    if (job.keys.type == DType::I16) {
+        const Levels& levels = w.query_levels;
+        for (std::int64_t r = 0; r < view.rows; ++r) {
+            levels.scales[r] =
+                to_levels(w.queries.floats + r * size, size, false, levels.values + r * levels.stride);
+        }
+    }
 }
 
 // Turns scores[from, to) into weights relative to their maximum, and the others, up to `length`, into zeros.
@@ -175,7 +196,11 @@ void score(const View& view, const Range& range, const Workspace& w) {
     range.for_blocks([&](std::int64_t at, std::int64_t from, std::int64_t to) {
         KeyBlock keys;
         keys.find<T>(stored, job.cells + range.start + at, from, to, w.panels);
-        score_block<T>(w.queries, view.rows, keys, job.keys.size, w.weights + at, job.length, w.widened);
+        if constexpr (T == DType::I16) {
+            score_integers(w.query_levels, view.rows, keys, job.keys.size, w.weights + at, job.length);
+        } else {
+            score_block<T>(w.queries, view.rows, keys, job.keys.size, w.weights + at, job.length, w.widened);
+        }
     });
 }
 
@@ -191,6 +216,16 @@ void add_up(const View& view, const Range& range, const Workspace& w, const Part
         }
         add_values<T>(w.weights + at + from, job.length, view.rows, rows, to - from, job.values.size,
                       part.sums, w.widened);
+    });
+}
+
+template <>
+void add_up<DType::I16>(const View& view, const Range& range, const Workspace& w, const Part& part) {
+    const Attention& job = view.job;
+    range.for_blocks([&](std::int64_t at, std::int64_t from, std::int64_t to) {
+        const ValueBlock block(job.values, view.kv_head, job.cells + range.start + at, from, to);
+        weigh(w.weights + at, job.length, view.rows, block, w.levels);
+        add_integers(w.levels, view.rows, block, job.values.size, part.sums, w.widened);
     });
 }
 
@@ -219,19 +254,30 @@ float exp_of(float x) {
     return lanes[0];
 }
 
-// Takes the next chunk into what is known.
+// Row r of what is known and of the next chunk, times these factors.
+CHASKI_INLINE void join_row(const Part& next, std::int64_t r, float level, float before, float added,
+                            const Part& all) {
+    all.totals[r] = all.totals[r] * before + next.totals[r] * added;
+    all.maxima[r] = level;
+    float* sums = all.sums + r * all.value_size;
+    const float* more = next.sums + r * all.value_size;
+    for (std::int64_t d = 0; d < all.value_size; d += kLanes) {
+        store_f32(sums + d, fma(load_f32(more + d), splat(added), load_f32(sums + d) * splat(before)));
+    }
+}
+
+// Takes the next chunk into what is known, 16 rows at a time.
 void join(const Part& next, std::int64_t rows, const Part& all) {
-    for (std::int64_t r = 0; r < rows; ++r) {
-        if (next.maxima[r] == kHidden) continue;
-        const float level = all.maxima[r] > next.maxima[r] ? all.maxima[r] : next.maxima[r];
-        const float before = exp_of(all.maxima[r] - level);
-        const float added = exp_of(next.maxima[r] - level);
-        all.totals[r] = all.totals[r] * before + next.totals[r] * added;
-        all.maxima[r] = level;
-        float* sums = all.sums + r * all.value_size;
-        const float* more = next.sums + r * all.value_size;
-        for (std::int64_t d = 0; d < all.value_size; d += kLanes) {
-            store_f32(sums + d, fma(load_f32(more + d), splat(added), load_f32(sums + d) * splat(before)));
+    for (std::int64_t first = 0; first < rows; first += kLanes) {
+        const F32x16 known = load_f32(all.maxima + first), more = load_f32(next.maxima + first);
+        const F32x16 level = max(known, more);
+        float levels[kLanes], before[kLanes], added[kLanes];
+        store_f32(levels, level);
+        store_f32(before, exp(known - level));
+        store_f32(added, exp(more - level));
+        for (std::int64_t r = first; r < rows && r < first + kLanes; ++r) {
+            if (next.maxima[r] == kHidden) continue;
+            join_row(next, r, levels[r - first], before[r - first], added[r - first], all);
         }
     }
 }

@@ -55,11 +55,15 @@ CHASKI_INLINE bool are_consecutive(const std::int32_t* cells, int count, std::in
 template <DType T>
 struct Keys {
     const std::byte* panels;
+    const float* scales;  // of I16
     std::int64_t size;
     std::int64_t panel_size;
 
     Keys(const KVStorage& storage, std::int64_t head)
-        : panels(storage.panel(head, 0)), size(storage.size), panel_size(panel_bytes(T, size)) {}
+        : panels(storage.panel(head, 0)),
+          scales(storage.scales(head)),
+          size(storage.size),
+          panel_size(panel_bytes(T, size)) {}
 
     CHASKI_INLINE const std::byte* panel(std::int64_t cell) const {
         return panels + cell / kLanes * panel_size;
@@ -87,6 +91,8 @@ CHASKI_INLINE const std::byte* find_panel(const Keys<T>& keys, const std::int32_
 // The panels of a block of which the entries from..to-1 are wanted.
 struct KeyBlock {
     const std::byte* panels[kBlockPanels];
+    const float* scales[kBlockPanels];   // of I16
+    alignas(64) float gathered[kBlock];  // of scattered cells
 
     template <DType T>
     CHASKI_INLINE void find(const Keys<T>& keys, const std::int32_t* cells, std::int64_t from,
@@ -98,10 +104,31 @@ struct KeyBlock {
             panels[p] = lane_from < lane_to
                             ? find_panel<T>(keys, cells + p * kLanes, lane_from, lane_to, scratch + p * bytes)
                             : nullptr;
+            if (T == DType::I16 && panels[p] != nullptr) {
+                const bool is_scattered = panels[p] == scratch + p * bytes;
+                find_scales(keys.scales, cells + p * kLanes, p, lane_from, lane_to, is_scattered);
+            }
         }
         // Where nothing is wanted the kernels read any other panel of the block.
-        const std::byte* any = panels[from / kLanes];
-        for (const std::byte*& panel : panels) panel = panel == nullptr ? any : panel;
+        const std::int64_t any = from / kLanes;
+        for (int p = 0; p < kBlockPanels; ++p) {
+            if (panels[p] != nullptr) continue;
+            panels[p] = panels[any];
+            if (T == DType::I16) scales[p] = scales[any];
+        }
+    }
+
+   private:
+    void find_scales(const float* all, const std::int32_t* cells, int p, int from, int to,
+                     bool is_scattered) {
+        if (!is_scattered) {
+            scales[p] = all + cells[from] - from;
+            __builtin_prefetch(scales[p] + kBlock);
+            return;
+        }
+        float* lanes = gathered + p * kLanes;
+        for (int i = 0; i < kLanes; ++i) lanes[i] = i >= from && i < to ? all[cells[i]] : 0.0f;
+        scales[p] = lanes;
     }
 };
 

@@ -45,19 +45,26 @@ CHASKI_INLINE void multiply_block(const float* a, std::int64_t lda, const Right&
     }
 }
 
+// f(first row, how many as a constant) for all rows, in parts that fill the registers.
+template <class F>
+CHASKI_INLINE void for_row_tiles(std::int64_t rows, const F& f) {
+    constexpr int kRows = kRegisters >= 32 ? 6 : 2;
+    std::int64_t r = 0;
+    for (; r + kRows <= rows; r += kRows) f(r, Index<kRows>{});
+    if (kRows > 4 && r + 4 <= rows) {
+        f(r, Index<4>{});
+        r += 4;
+    }
+    for (; r + 2 <= rows; r += 2) f(r, Index<2>{});
+    if (r < rows) f(r, Index<1>{});
+}
+
 template <int VECS, class Right>
 void multiply_columns(const float* a, std::int64_t lda, const Right& right, float* c, std::int64_t ldc,
                       std::int64_t n, std::int64_t rows, std::int64_t depth, bool add) {
-    constexpr int kRows = kRegisters >= 32 ? 6 : 2;
-    std::int64_t r = 0;
-    auto block = [&](auto count) __attribute__((always_inline)) {
+    for_row_tiles(rows, [&](std::int64_t r, auto count) __attribute__((always_inline)) {
         multiply_block<count.value, VECS>(a + r * lda, lda, right, c + r * ldc, ldc, n, depth, add);
-        r += count.value;
-    };
-    while (r + kRows <= rows) block(Index<kRows>{});
-    if (kRows > 4 && r + 4 <= rows) block(Index<4>{});
-    while (r + 2 <= rows) block(Index<2>{});
-    if (r < rows) block(Index<1>{});
+    });
 }
 
 // `columns` is a multiple of 16.

@@ -8,7 +8,8 @@
 namespace chaski::CHASKI_ISA {
 
 // Up to kCount sub-blocks of kSub elements, for N tokens. Members that are not needed are left out.
-template <int kSub, bool kMins, int kCount, int N, bool kStarts = true>
+// kPowers: scales are powers of two, and kept as factors for times_power.
+template <int kSub, bool kMins, int kCount, int N, bool kStarts = true, bool kPowers = false>
 struct Coefficients {
     alignas(
         64) int32_t start[N][kStarts ? kCount : 1];  // -bias * sum of values: where the integer sum starts
@@ -35,12 +36,17 @@ struct Coefficients {
     }
 
    private:
+    // By copies that nothing else can point at, or it would not become vectors.
     CHASKI_INLINE void fill_token(int n, const float* scales, const int16_t* sums, int count, int bias) {
+        float own[kCount], factor[kCount];
+        int32_t total[kCount];
+        for (int i = 0; i < count; ++i) own[i] = scales[i * kSub / 32];
+        for (int i = 0; i < count; ++i) total[i] = kSub == 16 ? sums[i] : sums[2 * i] + sums[2 * i + 1];
+        for (int i = 0; i < count; ++i) factor[i] = kPowers ? as_factor(own[i]) : own[i];
+        __builtin_memcpy(scale[n], factor, count * sizeof(float));
         for (int i = 0; i < count; ++i) {
-            const int total = kSub == 16 ? sums[i] : sums[2 * i] + sums[2 * i + 1];
-            if constexpr (kStarts) start[n][i] = -bias * total;
-            scale[n][i] = scales[i * kSub / 32];
-            if constexpr (kMins) sum[n][i] = -(scale[n][i] * static_cast<float>(total));
+            if constexpr (kStarts) start[n][i] = -bias * total[i];
+            if constexpr (kMins) sum[n][i] = -(own[i] * static_cast<float>(total[i]));
         }
     }
 };

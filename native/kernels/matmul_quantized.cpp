@@ -10,8 +10,9 @@
 
 namespace chaski::CHASKI_ISA {
 
-// A quantized format, as far as the kernels must know it at compile time.
-template <int kSubElements, bool kHasMins, int kLargestCode>
+// A quantized format, as far as the kernels must know it at compile time; kPowers: so are the activations'
+// scales.
+template <int kSubElements, bool kHasMins, int kLargestCode, bool kPowers>
 struct Quantized {
     static constexpr int kStep = 256;
     static constexpr int P = kTilePanels, N = kTileTokens;
@@ -25,7 +26,7 @@ struct Quantized {
     // What the tokens of a tile bring to a step, whatever the panels.
     template <int kTokens>
     struct Tokens {
-        Coefficients<kSub, kHasMins, kStep / kSub, kTokens> c;
+        Coefficients<kSub, kHasMins, kStep / kSub, kTokens, true, kPowers> c;
         const int8_t* values;
         int64_t k;
 
@@ -71,7 +72,9 @@ struct Quantized {
                 const F32x16 scale = load_f32(scales);
 #pragma GCC unroll 16
                 for (int n = 0; n < kTokens; ++n) {
-                    y.v[p][n] = fma(to_f32(isum[p][n]), scale * splat(c.scale[n][s]), y.v[p][n]);
+                    const F32x16 x_scale = splat(c.scale[n][s]);
+                    const F32x16 both = kPowers ? times_power(scale, x_scale) : scale * x_scale;
+                    y.v[p][n] = fma(to_f32(isum[p][n]), both, y.v[p][n]);
                 }
                 if constexpr (kHasMins) {
                     const F32x16 min = load_f32(scales + kLanes);
@@ -85,22 +88,29 @@ struct Quantized {
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
-                      int64_t n, const Output& out, void* scratch) {
-    if (stream_few(w, panel_begin, panel_end, x, n, out, scratch)) return;
-    const Unpacker& u = unpacker_of(w.type);
+template <bool kPowers>
+static void multiply_by_slabs(const Unpacker& u, const Matrix& w, int64_t panel_begin, int64_t panel_end,
+                              const Activations& x, int64_t n, const Output& out, void* scratch) {
     // 127 and 255 stand for all largest codes that dot4 treats alike.
     constexpr int kNarrow = 127, kWide = dot4_bias<255> == 0 ? kNarrow : 255;
-    const auto product = u.sub == 16 && u.mins  ? run_product<Quantized<16, true, kNarrow>>
-                         : u.sub == 16          ? run_product<Quantized<16, false, kNarrow>>
-                         : u.mins               ? run_product<Quantized<32, true, kNarrow>>
-                         : u.max_code > kNarrow ? run_product<Quantized<32, false, kWide>>
-                                                : run_product<Quantized<32, false, kNarrow>>;
+    const auto product = u.sub == 16 && u.mins  ? run_product<Quantized<16, true, kNarrow, kPowers>>
+                         : u.sub == 16          ? run_product<Quantized<16, false, kNarrow, kPowers>>
+                         : u.mins               ? run_product<Quantized<32, true, kNarrow, kPowers>>
+                         : u.max_code > kNarrow ? run_product<Quantized<32, false, kWide, kPowers>>
+                                                : run_product<Quantized<32, false, kNarrow, kPowers>>;
     product(u, w, panel_begin, panel_end, x, n, out, scratch);
 }
 
+void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
+                      int64_t n, const Output& out, void* scratch) {
+    if (stream_few(w, panel_begin, panel_end, x, n, out, scratch)) return;
+    const auto multiply =
+        kMovesExponents && x.in_powers ? multiply_by_slabs<kMovesExponents> : multiply_by_slabs<false>;
+    multiply(unpacker_of(w.type), w, panel_begin, panel_end, x, n, out, scratch);
+}
+
 int64_t scratch_bytes_quantized(int64_t k, int64_t n) {
-    return larger(stream_scratch_bytes(k), product_scratch_bytes<Quantized<16, true, 127>>(n));
+    return larger(stream_scratch_bytes(k), product_scratch_bytes<Quantized<16, true, 127, false>>(n));
 }
 
 #if defined(__AVX512VNNI__)

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "attention_kernel.h"
+#include "integers.h"
 
 namespace chaski::CHASKI_ISA {
 namespace {
@@ -74,9 +75,18 @@ void encode_row(DType type, const float* x, std::int64_t size, std::byte* row) {
 // A row to floats, up to a multiple of 16 elements.
 void decode_row(DType type, const std::byte* row, std::int64_t size, float* y) {
     with_type(type, [&](auto t) {
-        for (std::int64_t i = 0; i < size; i += kLanes)
-            store_f32(y + i, load_elements<t.value>(row, i, size));
+        if constexpr (t.value != DType::I16) {
+            for (std::int64_t i = 0; i < size; i += kLanes)
+                store_f32(y + i, load_elements<t.value>(row, i, size));
+        }
     });
+}
+
+// Levels times their scale.
+void decode_levels(const std::byte* row, float scale, std::int64_t size, float* y) {
+    for (std::int64_t i = 0; i < size; ++i) {
+        y[i] = static_cast<float>(read<std::int16_t>(row + i * sizeof(std::int16_t))) * scale;
+    }
 }
 
 // f(offset in a row, offset in a panel for lane 0, unit, whether signs are flipped) for every unit of a row.
@@ -127,15 +137,23 @@ std::int64_t padded(std::int64_t size) { return (size + kLanes - 1) / kLanes * k
 // One head, from floats that are readable up to a multiple of 16.
 void write_head(const KVStorage& storage, std::int64_t head, std::int64_t cell, const float* x,
                 std::byte* row) {
-    if (!storage.in_panels) return encode_row(storage.type, x, storage.size, storage.row(head, cell));
-    encode_row(storage.type, x, storage.size, row);
-    put_row(storage, head, cell, row);
+    if (storage.type == DType::I16) {
+        auto* levels = reinterpret_cast<std::int16_t*>(row);
+        storage.scales(head)[cell] = to_levels(x, storage.size, !storage.in_panels, levels);
+        if (!storage.in_panels) {
+            std::memcpy(storage.row(head, cell), levels, row_bytes(storage.type, storage.size));
+        }
+    } else {
+        encode_row(storage.type, x, storage.size, storage.in_panels ? row : storage.row(head, cell));
+    }
+    if (storage.in_panels) put_row(storage, head, cell, row);
 }
 
 void read_head(const KVStorage& storage, std::int64_t head, std::int64_t cell, float* y, std::byte* row) {
-    if (!storage.in_panels) return decode_row(storage.type, storage.row(head, cell), storage.size, y);
-    get_row(storage, head, cell, row);
-    decode_row(storage.type, row, storage.size, y);
+    const std::byte* from = storage.in_panels ? row : storage.row(head, cell);
+    if (storage.in_panels) get_row(storage, head, cell, row);
+    if (storage.type == DType::I16) return decode_levels(from, storage.scales(head)[cell], storage.size, y);
+    decode_row(storage.type, from, storage.size, y);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ CHASKI_INLINE F32x16 widen(const void* p) {
 template <DType T, bool WHOLE = false>
 CHASKI_INLINE F32x16 load_elements(const std::byte* row, std::int64_t first, std::int64_t size) {
     constexpr std::int64_t kBytes = find_format(T)->bytes;
+    static_assert(T != DType::I16, "levels are nothing without their scale");
     if constexpr (is_quantized(T)) {
         const std::byte* block = row + first / 32 * kBytes;
         const bool is_high = first % 32 != 0;
@@ -48,6 +49,8 @@ CHASKI_INLINE void with_type(DType type, const F& f) {
             return f(std::integral_constant<DType, DType::F16>{});
         case DType::BF16:
             return f(std::integral_constant<DType, DType::BF16>{});
+        case DType::I16:
+            return f(std::integral_constant<DType, DType::I16>{});
         case DType::Q8_0:
             return f(std::integral_constant<DType, DType::Q8_0>{});
         case DType::Q4_0:

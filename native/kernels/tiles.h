@@ -47,7 +47,7 @@ CHASKI_INLINE void for_parts(int64_t n, const F& f) {
 // by instructions only costs time.
 inline constexpr int kAloneTokens = 5;
 
-inline constexpr int kGroupPanels = 8;   // panels that are unpacked together
+inline constexpr int kGroupPanels = 24;  // panels that are unpacked together
 inline constexpr int kTokenBlock = 256;  // tokens that pass before the next panels are unpacked
 
 }  // namespace chaski::CHASKI_ISA

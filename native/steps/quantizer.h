@@ -9,7 +9,7 @@ namespace chaski {
 // they follow each other in all parts as they do in a float buffer.
 inline Activations behind(const Activations& x, std::int64_t offset) {
     if (x.values == nullptr) return {nullptr, nullptr, nullptr, x.floats + offset};
-    return {x.values + offset, x.scales + offset / 32, x.sums + offset / 16, nullptr};
+    return {x.values + offset, x.scales + offset / 32, x.sums + offset / 16, nullptr, x.in_powers};
 }
 
 // Rounds a step's result to int8 blocks, for the matrix products that read it. Does nothing without `out`.

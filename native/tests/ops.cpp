@@ -82,6 +82,8 @@ void compare_rope(Comparison& compare) {
     }
 }
 
+bool holds_any_bits(DType type) { return !is_quantized(type) && type != DType::I16; }
+
 // Any bits where a type holds them, NaNs included; else numbers of many sizes, zeros, and ties.
 std::vector<float> cell_of(DType type, std::int64_t count) {
     Random random(static_cast<int>(type));
@@ -89,7 +91,8 @@ std::vector<float> cell_of(DType type, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
         const std::uint32_t bits = random.word();
         std::memcpy(&x[i], &bits, sizeof bits);
-        if (is_quantized(type)) x[i] = i / 32 % 5 == 0 ? 0.0f : static_cast<float>(random.below(511) - 255);
+        if (!holds_any_bits(type))
+            x[i] = i / 32 % 5 == 0 ? 0.0f : static_cast<float>(random.below(511) - 255);
     }
     return x;
 }
@@ -116,12 +119,12 @@ Bytes use_storage(const Table& table, DType type, bool in_panels, bool is_rotate
 }
 
 void compare_storage(Comparison& compare) {
-    for (DType type : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0}) {
+    for (DType type : {DType::F32, DType::F16, DType::BF16, DType::I16, DType::Q8_0, DType::Q4_0}) {
         for (bool in_panels : {false, true}) {
             compare(std::string("cells of ") + find_format(type)->name,
                     [&](const Table& table) { return use_storage(table, type, in_panels, false); });
             // Rotating adds NaNs, and which one comes out is the processor's choice.
-            if (!is_quantized(type)) continue;
+            if (holds_any_bits(type)) continue;
             compare(std::string("rotated cells of ") + find_format(type)->name,
                     [&](const Table& table) { return use_storage(table, type, in_panels, true); });
         }

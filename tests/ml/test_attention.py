@@ -19,6 +19,8 @@ TYPES = [
     (DType.F32, DType.F32),
     (DType.F16, DType.F16),
     (DType.BF16, DType.F16),
+    (DType.I16, DType.I16),
+    (DType.F32, DType.I16),
     (DType.Q8_0, DType.Q8_0),
     (DType.Q4_0, DType.Q4_0),
     (DType.Q8_0, DType.F16),
@@ -138,9 +140,27 @@ def test_every_type_is_near_the_reference(
         ).attend(np.arange(tokens), causal(history, tokens))
         for backend, name in (("reference", "auto"), ("cpu", isa))
     )
-    # Against quantized keys the query is rounded to eight bits too.
-    close = 4e-3 if types[0] in (DType.Q8_0, DType.Q4_0) else 2e-6
+    # Against quantized keys the query is rounded to eight bits too, against integers to integers; and before
+    # values that are integers, weights are.
+    close = 4e-3 if types[0] in (DType.Q8_0, DType.Q4_0) else 2e-4 if DType.I16 in types else 2e-6
     np.testing.assert_allclose(found, expected, atol=close)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize(("sharpness", "outlier"), [(1, 0), (4, 0), (1, 50)])
+def test_integers_are_nearer_than_half_precision(
+    tmp_path: Path, size: int, sharpness: float, outlier: float
+) -> None:
+    """With weights all over the history or at few tokens, and with an element of keys that towers."""
+    q, k, v = sharpness * normal(16, 8, size), normal(1000, 2, size), normal(1000, 2, size)
+    k[:, :, 3] += outlier
+    cells, spans = np.arange(1000, dtype=np.int32), causal(1000, 16)
+    exact = defined(q, k, v, spans, None, 0.0)
+    off = {}
+    for dtype in (DType.F16, DType.I16):
+        found = Attender(tmp_path, "cpu", q, k, v, cells, types=(dtype, dtype)).attend(np.arange(16), spans)
+        off[dtype] = np.sqrt(((found - exact) ** 2).mean())
+    assert off[DType.I16] < 0.75 * off[DType.F16]
 
 
 @pytest.mark.parametrize("isa", _native.isa_names())

@@ -6,6 +6,7 @@ scales applied by fused multiply-add along k, in one order for every instruction
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -62,19 +63,23 @@ def activations(n: int, k: int, seed: int = 1) -> Floats:
     return rng.standard_normal((n, k)).astype(np.float32) * rng.uniform(0.01, 4, (n, 1)).astype(np.float32)
 
 
-def quantize(x: Floats) -> tuple[NDArray[np.int64], Floats]:
+def quantize(x: Floats, in_powers: bool = False) -> tuple[NDArray[np.int64], Floats]:
     """The rule for activations: int8 values (n, blocks, 32) and scales (n, blocks)."""
     blocks = x.reshape(len(x), -1, 32)
     amax = np.abs(blocks).max(axis=-1)
     zero = amax < np.float32(1e-36)
     inverse = np.where(zero, np.float32(0), np.float32(127) / np.where(zero, np.float32(1), amax))
     scale = np.where(zero, np.float32(0), amax / np.float32(127))
+    if in_powers:
+        mantissa, exponent = np.frexp(scale)
+        scale = np.where(zero, np.float32(0), np.ldexp(np.float32(1), exponent - (mantissa == 0.5)))
+        inverse = np.where(zero, np.float32(0), 1 / np.where(zero, np.float32(1), scale))
     return np.rint(blocks * inverse[..., None]).astype(np.int64), scale
 
 
-def rounded(x: Floats) -> NDArray[np.float64]:
+def rounded(x: Floats, in_powers: bool = False) -> NDArray[np.float64]:
     """What the quantized kernels see of x."""
-    values, scale = quantize(x)
+    values, scale = quantize(x, in_powers)
     return (values * scale.astype(np.float64)[..., None]).reshape(x.shape)
 
 
@@ -84,11 +89,11 @@ def rounded_to_bf16(x: Floats) -> Floats:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def seen(type: QuantType, x: Floats) -> NDArray[np.float64]:
+def seen(type: QuantType, x: Floats, in_powers: bool = False) -> NDArray[np.float64]:
     """What products with weights of that type see of x."""
     if type is QuantType.BF16:
         return rounded_to_bf16(x).astype(np.float64)
-    return x.astype(np.float64) if type in FLOAT_TYPES else rounded(x)
+    return x.astype(np.float64) if type in FLOAT_TYPES else rounded(x, in_powers)
 
 
 def assert_close(y: Floats, x: NDArray[np.float64], w: Floats) -> None:
@@ -99,10 +104,10 @@ def assert_close(y: Floats, x: NDArray[np.float64], w: Floats) -> None:
 
 
 def to_float32(value: Fraction) -> np.float32:
-    """The nearest float32, by exact comparison (ties cannot be told apart here; none occur)."""
+    """The nearest float32, by exact comparison; of two the one whose last bit is zero."""
     near = np.float32(float(value))
     candidates = [np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf))]
-    return min(candidates, key=lambda c: abs(Fraction(float(c)) - value))
+    return min(candidates, key=lambda c: (abs(Fraction(float(c)) - value), int(c.view(np.uint32)) & 1))
 
 
 def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
@@ -118,7 +123,9 @@ def test_equals_the_definition(type: QuantType, rows: int) -> None:
         matrix = pack(data, type, rows, k)
         for n in TOKENS if rows == 17 else [1, 7]:
             x = activations(n, k)
-            assert_close(_native.matmul(matrix, x), seen(type, x), weights)
+            for in_powers in (False, True):
+                found = _native.matmul(matrix, x, in_powers=in_powers)
+                assert_close(found, seen(type, x, in_powers), weights)
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
@@ -130,11 +137,13 @@ def test_instruction_sets_agree_bit_for_bit(type: QuantType) -> None:
         for isa in _native.isa_names():
             matrix = pack(data, type, rows, k, isa)
             panels.append(matrix.panels())
-            for n in (1, 2, 3, 4, 33):
-                results.append((isa, n, _native.matmul(matrix, x[:n], isa)))
+            for in_powers, n in itertools.product((False, True), (1, 2, 3, 4, 33)):
+                y = _native.matmul(matrix, x[:n], isa, in_powers=in_powers)
+                results.append((isa, n, in_powers, y))
         assert all(p == panels[0] for p in panels)
-        for isa, n, y in results:
-            assert np.array_equal(y, results[-1][2][:n]), (isa, n)
+        whole = {in_powers: y for _, n, in_powers, y in results if n == 33}
+        for isa, n, in_powers, y in results:
+            assert np.array_equal(y, whole[in_powers][:n]), (isa, n, in_powers)
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
@@ -142,10 +151,12 @@ def test_every_batch_size_gives_the_same_bits(type: QuantType) -> None:
     rows, k = 40, widths(type)[1]
     matrix = pack(random_weights(type, rows, k), type, rows, k)
     x = activations(70, k)
-    whole = _native.matmul(matrix, x)
-    for n in TOKENS:
-        assert np.array_equal(_native.matmul(matrix, x[:n]), whole[:n]), n
-        assert np.array_equal(_native.matmul(matrix, x[-n:]), whole[-n:]), n
+    for in_powers in (False, True):
+        whole = _native.matmul(matrix, x, in_powers=in_powers)
+        for n in TOKENS:
+            first, last = (_native.matmul(matrix, part, in_powers=in_powers) for part in (x[:n], x[-n:]))
+            assert np.array_equal(first, whole[:n]), n
+            assert np.array_equal(last, whole[-n:]), n
 
 
 @pytest.mark.parametrize("isa", _native.isa_names())
@@ -158,16 +169,17 @@ def test_rows_unpack_exactly(type: QuantType, isa: str) -> None:
     assert np.array_equal(out, dequantize(data, type, (rows, k))[order])
 
 
+@pytest.mark.parametrize("in_powers", [False, True])
 @pytest.mark.parametrize("isa", _native.isa_names())
-def test_the_order_of_roundings_is_the_rule(isa: str) -> None:
+def test_the_order_of_roundings_is_the_rule(isa: str, in_powers: bool) -> None:
     """Q4_1 has a scale and a min in plain sight, so that the rule can be followed step by step, exactly."""
     rows, k = 5, 160
     data = random_weights(QuantType.Q4_1, rows, k)
     blocks = data.view(QuantType.Q4_1.layout).reshape(rows, -1)
     codes = np.concatenate([blocks["qs"] & 15, blocks["qs"] >> 4], axis=-1).astype(np.int64)
     x = activations(6, k)
-    values, scales = quantize(x)
-    y = _native.matmul(pack(data, QuantType.Q4_1, rows, k), x, isa)
+    values, scales = quantize(x, in_powers)
+    y = _native.matmul(pack(data, QuantType.Q4_1, rows, k), x, isa, in_powers=in_powers)
     for token, row in np.ndindex(*y.shape):
         total = np.float32(0)
         for b in range(k // 32):

@@ -22,7 +22,7 @@ from tests.tiny_llama import CONTEXT, write_tiny_llama
         (
             {"kv_type": "q3"},
             UnsupportedError,
-            "type 'q3' are not supported; supported: f32, f16, bf16, q8_0, q4_0",
+            "type 'q3' are not supported; supported: f32, f16, bf16, i16, q8_0, q4_0",
         ),
         ({"kv_type": "f16:q3"}, UnsupportedError, "type 'f16:q3' are not supported"),
         ({"kv_type": "f16:"}, UnsupportedError, "type 'f16:' are not supported"),
@@ -89,7 +89,7 @@ def test_progress_goes_from_0_to_1(tiny_llama: Path) -> None:
 def test_keys_and_values_in_other_types(tmp_path: Path) -> None:
     heads_of_32 = {"llama__attention__head_count": 2, "llama__attention__head_count_kv": 1}
     path = write_tiny_llama(tmp_path / "wide.gguf", **heads_of_32)
-    bits = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
+    bits = {"f32": 32, "f16": 16, "bf16": 16, "i16": 17, "q8_0": 8.5, "q4_0": 4.5}
     for kv_type in (*bits, "f32:f16", "q8_0:q4_0"):
         with chaski.load(path, kv_type=kv_type) as model:
             keys, _, values = kv_type.partition(":")

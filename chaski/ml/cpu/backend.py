@@ -24,7 +24,7 @@ class CPUBackend:
     """Computes with the native kernels of one instruction set, chosen when it is opened."""
 
     name = "cpu"
-    default_kv_dtype = DType.F16
+    default_kv_dtype = DType.I16
     cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
 
     def __init__(self, options: BackendOptions, pool: _native.ThreadPool | None = None) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski import _native
+from chaski.formats.quant import QuantType
 from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
 
 __all__ = ["Buffer", "Call", "Lowering", "Place", "Vector", "is_quantized_product", "offset", "width"]
@@ -49,7 +50,8 @@ class Call:
 class Lowering:
     """One walk over a graph; after it `calls` holds the steps, and `dims` run-time sizes and their maxima.
 
-    `is_plain`: whether attention takes its plain form. `quantized_inputs`: what products read as int8 blocks.
+    `is_plain`: whether attention takes its plain form. `quantized_inputs`: what products read as int8 blocks,
+    whose scales are powers of two if `in_powers`.
     `sums`: the products that a sum takes in, each with that sum. `tiles`: the steps that group tokens for
     attention, by mask and by query heads a key head, and their numbers.
     """
@@ -66,6 +68,7 @@ class Lowering:
         self._uses = Counter(x for node in graph.nodes for x in node.operands if isinstance(x, Tensor))
         self._uses.update(graph.outputs.values())
         self.quantized_inputs = _quantized_inputs(graph)
+        self.in_powers = all(_is_coarse(node) for node in graph.nodes if is_quantized_product(node))
         self.sums = _sums_of_products(graph, self._uses)
         self.tiles: dict[tuple[Tensor, int], int] = {}
         self._buffers: dict[Tensor, Buffer] = {}
@@ -168,12 +171,20 @@ class Lowering:
 
 def is_quantized_product(node: Tensor) -> bool:
     """Whether it multiplies by quantized matrices, and so reads int8 activations."""
-    if node.op not in ("linear", "expert_linear"):
-        return False
-    weight = next(operand for operand in node.operands if isinstance(operand, Weight))
+    return node.op in ("linear", "expert_linear") and _native.is_quantized(_matrix_type(node))
+
+
+def _matrix_type(product: Tensor) -> int:
+    weight = next(operand for operand in product.operands if isinstance(operand, Weight))
     matrix = weight.handle[0] if isinstance(weight.handle, list) else weight.handle
     assert isinstance(matrix, _native.WeightMatrix)
-    return bool(_native.is_quantized(matrix.type))
+    return matrix.type
+
+
+def _is_coarse(product: Tensor) -> bool:
+    """Whether its weights have fewer than eight bits: scales that are powers of two add little to that."""
+    type = QuantType(_matrix_type(product))
+    return type.block_bytes < type.block_size
 
 
 def width(node: Tensor) -> int:

@@ -48,7 +48,7 @@ class ReferenceBackend:
     def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
         is_permuted = self.cache_config.permuted_values and role is KVRole.VALUES
         shape = (heads, size, cells) if is_permuted else (cells, heads, size)
-        storage = Storage(np.zeros(shape, np.float32), stored_type(role, size, dtype), is_permuted)
+        storage = Storage(np.zeros(shape, np.float32), stored_type(role, size, dtype), role, is_permuted)
         self._cache += storage.rows.nbytes
         return KVBuffer(role, cells, heads, size, dtype, storage)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from chaski.formats.quant import QuantType, dequantize
 from chaski.formats.quantize import quantize
+from chaski.ml.graph import KVRole
 
 __all__ = [
     "Storage",
@@ -52,6 +53,7 @@ class Storage:
 
     rows: F32
     type: QuantType
+    role: KVRole
     is_permuted: bool = False
 
     @property
@@ -63,7 +65,10 @@ class Storage:
     def write(self, cells: I32, x: F32) -> None:
         """Round x (n, heads, size) to the type and put it into `cells`."""
         x = np.ascontiguousarray(x)
-        rounded = dequantize(quantize(x, self.type), self.type, x.shape)
+        if self.type is QuantType.I16:
+            rounded = _to_integers(x, self.role)
+        else:
+            rounded = dequantize(quantize(x, self.type), self.type, x.shape)
         if self.is_permuted:
             self.rows[:, :, cells] = rounded.transpose(1, 2, 0)
         else:
@@ -75,6 +80,17 @@ class Storage:
             self.rows[head][:, cells] @ weights if self.is_permuted else weights @ self.rows[cells, head]
         )
         return sums
+
+
+def _to_integers(x: F32, role: KVRole) -> F32:
+    """Each head as integers of 16 bits with a scale, by the rule in native/kernels/integers.h."""
+    largest = np.abs(x).max(axis=-1, keepdims=True)
+    is_zero = largest < 1e-15
+    factor = np.float32(8191) / np.where(is_zero, 1, largest)
+    if role is KVRole.KEYS:
+        length = np.linalg.norm(x, axis=-1, keepdims=True)
+        factor = np.minimum(46000 / np.where(is_zero, 1, length), 32767 / np.where(is_zero, 1, largest))
+    return np.where(is_zero, np.float32(0), np.rint(x * factor) / factor)
 
 
 def store(x: F32, cells: I32, buffer: Storage) -> Storage:

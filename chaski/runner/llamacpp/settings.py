@@ -62,6 +62,11 @@ class LlamaSettings:
         flash = environment.flash_attention if flash is None else flash
         types = KVTypes.parse(options.get("kv_type") or environment.kv_type or "f16")
         check_form(types, flash)
+        for dtype in {types.keys, types.values} - _BYTES.keys():
+            raise OptionError(
+                f"the engine llama.cpp cannot keep keys and values as {dtype.value}; it can as "
+                f"{', '.join(known.value for known in _BYTES)}"
+            )
         parallel = options.get("parallel")
         threads = options.get("threads") or defaults.loading.get("num_thread") or environment.threads
         return cls(
