@@ -18,7 +18,15 @@ from pathlib import Path
 
 import chaski as package
 from benchmarks import make_models
-from benchmarks.engines import CHASKI, Engine, EngineError, Workload, chaski, llama_cpp_settings
+from benchmarks.engines import (
+    CHASKI,
+    DEFAULT_KV,
+    Engine,
+    EngineError,
+    Workload,
+    chaski,
+    llama_cpp_settings,
+)
 from benchmarks.machine import this_machine
 from benchmarks.record import Record
 from benchmarks.turns import Deadline, run_in_turns
@@ -113,7 +121,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["chaski", "llama.cpp"])
     parser.add_argument("--setting", default="", help="only settings of llama.cpp with this in their name")
-    parser.add_argument("--kv-type", default="f16", choices=["f32", "f16", "q8_0", "q4_0"])
+    parser.add_argument("--kv-type", default=DEFAULT_KV, choices=[DEFAULT_KV, "f32", "f16", "q8_0", "q4_0"])
     parser.add_argument("--llama-python", default=sys.executable, help="an interpreter with llama-cpp-python")
     parser.add_argument("--llama-lib", type=Path, nargs="*", default=[], help="folders of llama.cpp builds")
     parser.add_argument("--json", type=Path, help="a folder for every single result")

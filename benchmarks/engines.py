@@ -17,6 +17,7 @@ from typing import Any
 
 __all__ = [
     "CHASKI",
+    "DEFAULT_KV",
     "Engine",
     "EngineError",
     "Process",
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 CHASKI = "chaski"
+DEFAULT_KV = "default"
+"""Keys and values as each engine takes them by itself: 16 bits in both."""
 _WORKER = Path(__file__).parent / "llama_cpp_worker.py"
 _TIME_LIMIT_SECONDS = 1800
 _SINGLE = {"load": "load_seconds", "first_logits": "first_logits_seconds", "peak_memory": "peak_rss_bytes"}
@@ -150,7 +153,8 @@ def _values(result: dict[str, Any]) -> Values:
 def chaski(kv_type: str) -> Engine:
     """Our own engine."""
     command = (sys.executable, "-m", "benchmarks.chaski_worker")
-    return Engine(CHASKI, command, (), {"OLLAMA_KV_CACHE_TYPE": kv_type}, stands=True)
+    environment = {} if kv_type == DEFAULT_KV else {"OLLAMA_KV_CACHE_TYPE": kv_type}
+    return Engine(CHASKI, command, (), environment, stands=True)
 
 
 def fresh_chaski() -> Engine:
@@ -200,7 +204,7 @@ def llama_cpp_settings(python: str, libraries: Sequence[Path], batch: int, kv_ty
             names = ", ".join(on if is_on else off for is_on, (on, off, _) in chosen)
             options = [f"--{'' if is_on else 'no-'}{option}" for is_on, (_, _, option) in chosen]
             command = (python, str(_WORKER))
-            options += ["--kv-type", kv_type]
+            options += ["--kv-type", "f16" if kv_type == DEFAULT_KV else kv_type]
             name = f"llama.cpp{build}: {names}"
             engines.append(Engine(name, command, tuple(options), environment, stands=True))
     return engines

@@ -32,7 +32,9 @@ class Costs:
     product_type: str
     """What the matrices are multiplied as: int8, bf16 or fp32."""
     attention_products: int
-    """Multiply-adds of all layers for a token and one that it sees, computed as fp32."""
+    """Multiply-adds of all layers for a token and one that it sees."""
+    attention_type: str = "fp32"
+    """What these are multiplied as."""
 
 
 def measure(threads: int) -> list[Limits]:
@@ -55,7 +57,9 @@ def median_limits(limits: Sequence[Limits]) -> Limits:
 
 
 def product_rate(limits: Limits, product_type: str) -> float:
-    """Multiply-adds per second; bf16 without instructions for it is computed as fp32."""
+    """Multiply-adds per second; without instructions bf16 is computed as fp32. int16 is half of int8."""
+    if product_type == "int16":
+        return limits.int8 / 2
     rate: float | None = getattr(limits, product_type)
     return limits.fp32 if rate is None else rate
 
@@ -70,7 +74,8 @@ def decode_limit(limits: Limits, costs: Costs, batch: int, history: float) -> fl
 def prefill_limit(limits: Limits, costs: Costs, history: float) -> float:
     """Tokens per second of a prompt whose tokens see so many others on average, by what it multiplies."""
     matrices = costs.layer_products / product_rate(limits, costs.product_type)
-    return 1 / (matrices + history * costs.attention_products / limits.fp32)
+    attention = history * costs.attention_products / product_rate(limits, costs.attention_type)
+    return 1 / (matrices + attention)
 
 
 def scaling(limits: Iterable[Limits]) -> float | None:

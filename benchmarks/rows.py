@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks import make_models
-from benchmarks.engines import Workload
+from benchmarks.engines import DEFAULT_KV, Workload
 from benchmarks.roofline import Costs
 
 __all__ = ["BATCHES", "HISTORIES", "ROWS", "TYPES", "Goal", "Row", "costs"]
@@ -31,7 +31,8 @@ class Row:
     goals: tuple[Goal, ...] = ()
     shown: tuple[str, ...] = ("prefill", "decode")
     shape: str = "llama-3.2-1b"
-    kv_type: str = "f16"
+    kv_type: str = DEFAULT_KV
+    """Of keys and values in both engines; by default what each takes by itself."""
     rounds: int = 3
     keep: bool = True
     """Whether processes are kept between the rounds: a cold start is measured in fresh ones."""
@@ -73,9 +74,16 @@ def _of_history(history: int) -> Row:
     work = Workload(prompt=max(history, 1), generate=32, repeat=1)
     longest = history == HISTORIES[-1]
     goals = (Goal("prefill", 2.5), Goal("decode", 2.0)) if longest else ()
-    title = f"Q4_K_M, {history:,} tokens of history, f16"
+    title = f"Q4_K_M, {history:,} tokens of history"
     shown = ("prefill", "decode") if history else ("decode",)
     return Row(f"history-{history}", title, "Q4_K_M", work, goals, shown, rounds=2 if longest else 1)
+
+
+def _of_kv_type(kv_type: str) -> Row:
+    work = Workload(prompt=8192, generate=32, repeat=1)
+    title = f"Q4_K_M, 8,192 tokens of history, {kv_type}"
+    goals = (Goal("decode", 2.0),)
+    return Row(f"history-8192-{kv_type}", title, "Q4_K_M", work, goals, kv_type=kv_type, rounds=2)
 
 
 def _one_thread(kind: str) -> Row:
@@ -104,15 +112,7 @@ ROWS: dict[str, Row] = {
         *map(_one_thread, ("Q4_K_M", "Q8_0")),
         *map(_of_batch, BATCHES),
         *map(_of_history, HISTORIES),
-        Row(
-            "history-8192-q8_0",
-            "Q4_K_M, 8,192 tokens of history, q8_0",
-            "Q4_K_M",
-            Workload(prompt=8192, generate=32, repeat=1),
-            (Goal("decode", 2.0),),
-            kv_type="q8_0",
-            rounds=2,
-        ),
+        *map(_of_kv_type, ("f16", "q8_0")),
         _guesses(0.6, 1.5),
         _guesses(0.0, 0.98),
         Row(
@@ -128,7 +128,9 @@ ROWS: dict[str, Row] = {
     )
 }
 
-_HISTORY_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}  # of an element
+# Bytes of an element, and what attention multiplies: ours by default has a scale for each head besides.
+_HISTORY_BYTES = {DEFAULT_KV: 2.0625, "f16": 2.0, "q8_0": 34 / 32}
+_ATTENTION_TYPES = {DEFAULT_KV: "int16"}
 
 
 def costs(row: Row) -> Costs:
@@ -140,4 +142,5 @@ def costs(row: Row) -> Costs:
     size = make_models.weight_bytes(row.shape, row.type)
     attention = 2 * shape.num_layers * shape.num_heads * shape.head_dim
     history = elements * _HISTORY_BYTES[row.kv_type]
-    return Costs(size, layers, head, history, product_type, attention)
+    attention_type = _ATTENTION_TYPES.get(row.kv_type, "fp32")
+    return Costs(size, layers, head, history, product_type, attention, attention_type)

@@ -174,4 +174,4 @@ def test_costs_are_those_of_the_real_shape() -> None:
     assert found.layer_products == 973_078_528
     assert found.head_products == 128256 * 2048
     assert 0.79e9 < found.weight_bytes < 0.81e9
-    assert found.history_bytes == 2 * 16 * 8 * 64 * 2
+    assert found.history_bytes == 2 * 16 * 8 * (64 * 2 + 4)
