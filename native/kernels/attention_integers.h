@@ -99,6 +99,14 @@ struct ValueBlock {
     // Of vectors of 16 entries, those in use.
     std::int64_t first() const { return from / kLanes * kLanes; }
     std::int64_t last() const { return (to + kLanes - 1) / kLanes * kLanes; }
+    // f(first entry) for each of these.
+    template <class F>
+    CHASKI_INLINE void for_vectors(const F& f) const {
+        if (to - from == kBlock) {
+            return unroll<kBlock / kLanes>([&](auto v) __attribute__((always_inline)) { f(v * kLanes); });
+        }
+        for (std::int64_t i = first(); i < last(); i += kLanes) f(i);
+    }
 
     // Elements n..n+15 of entries 2k and 2k+1, in pairs.
     CHASKI_INLINE I32x16 pairs(std::int64_t k, std::int64_t n) const {
@@ -117,10 +125,10 @@ inline void weigh(const float* weights, std::int64_t length, std::int64_t rows, 
     for (std::int64_t r = 0; r < rows; ++r) {
         I32x16 bits = splat(0);
         F32x16 sum = splat(0.0f);
-        for (std::int64_t i = block.first(); i < block.last(); i += kLanes) {
+        block.for_vectors([&](std::int64_t i) __attribute__((always_inline)) {
             bits = max(bits, magnitude_bits(product(r, i)));
             sum = sum + product(r, i);
-        }
+        });
         levels.scales[r] = __builtin_bit_cast(float, reduce_max(bits));
         levels.factors[r] = sum_lanes(sum);
     }
@@ -134,9 +142,9 @@ inline void weigh(const float* weights, std::int64_t length, std::int64_t rows, 
     for (std::int64_t r = 0; r < rows; ++r) {
         const F32x16 factor = splat(levels.factors[r]);
         std::int16_t* to = levels.values + r * levels.stride;
-        for (std::int64_t i = block.first(); i < block.last(); i += kLanes) {
+        block.for_vectors([&](std::int64_t i) __attribute__((always_inline)) {
             store_i16(to + i, round_to_i32(product(r, i) * factor));
-        }
+        });
     }
 }
 
