@@ -225,7 +225,8 @@ def test_time_grows_with_the_length_only(name: str) -> None:
         return time.process_time() - start
 
     seconds(1)
-    assert seconds(96) < 30 * seconds(12) + 0.1
+    # Once in a while the collector of garbage passes through all that other tests left.
+    assert min(seconds(96) for _ in range(3)) < 30 * seconds(12) + 0.1
 
 
 @pytest.mark.parametrize("name", RENDERERS)
