@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chaski import _native
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.quant import QuantType
 from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.backend import Plan
 from chaski.ml.cpu.lowering import Buffer, Call
 from chaski.ml.cpu.plan import _phases, _place
-from chaski.ml.graph import Dim, DType, Graph
+from chaski.ml.graph import Dim, DType, Graph, Weight
 
 from .test_operations import bound, uniform
 
@@ -54,6 +58,34 @@ def test_buffers_that_live_together_never_overlap() -> None:
                     offsets[one] + one.size <= offsets[other] or offsets[other] + other.size <= offsets[one]
                 )
                 assert one is other or apart or not together
+
+
+@pytest.mark.parametrize(("other", "in_powers"), [(QuantType.Q4_0, True), (QuantType.Q8_0, False)])
+def test_scales_are_powers_of_two_unless_a_matrix_has_eight_bits(
+    tmp_path: Path, other: QuantType, in_powers: bool
+) -> None:
+    arrays = {name: uniform(32, 64) for name in ("table", "matrix", "other")}
+    kinds = {"table": QuantType.F32, "matrix": QuantType.Q4_0, "other": other}
+    backend = open_backend("cpu", BackendOptions(threads=1))
+    path = tmp_path / "weights.gguf"
+    write_gguf(path, {"general.architecture": "test"}, {name: (x, kinds[name]) for name, x in arrays.items()})
+    weights = {name: Weight(x.shape, plain=False, name=name) for name, x in arrays.items()}
+    with open_gguf(path) as file:
+        backend.place([(weights[name], file.tensors[name]) for name in arrays])
+        backend.load(lambda _: None)
+        packed = bytes(file.tensors["matrix"].data)
+    graph = Graph()
+    ids = graph.input("ids", (Dim("tokens", 32),), DType.I32)
+    x = ops.embedding(ids, weights["table"])
+    graph.output("y", ops.linear(x, weights["matrix"]))
+    graph.output("z", ops.linear(x, weights["other"]))
+    plan = backend.compile(graph)
+    plan.inputs["ids"][:] = np.arange(32)
+    plan.run({"tokens": 32})
+    matrix = _native.pack_matrix(int(QuantType.Q4_0), np.frombuffer(packed, np.uint8), 32, 64)
+    expected = [_native.matmul(matrix, arrays["table"], in_powers=form) for form in (False, True)]
+    assert (plan.output("y") == expected[in_powers]).all()
+    assert (expected[0] != expected[1]).any()
 
 
 def small_plan(directory: Path) -> Plan:

@@ -161,3 +161,8 @@ def test_what_it_cannot_load_is_an_error(tmp_path: Path) -> None:
 def test_other_backends_are_refused(foreign: Path) -> None:
     with pytest.raises(OptionError, match="backend = 'reference'"):
         LlamaService(foreign, {"backend": "reference"}, lambda: None)
+
+
+def test_integers_are_no_type_of_llama_cpp(foreign: Path) -> None:
+    with pytest.raises(OptionError, match="cannot keep keys and values as i16; it can as f32, f16"):
+        LlamaService(foreign, {"kv_type": "f16:i16"}, lambda: None)
