@@ -45,10 +45,10 @@ def matmul(
         NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
     ]
     | None = None,
-    in_powers: bool = False,
+    in_super_blocks: bool = False,
 ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
     """
-    x (n, k) times the matrix, transposed: (n, rows), plus bias (rows), plus residual (n, rows).
+    x (n, k) times the matrix, transposed: (n, rows), plus bias (rows), plus residual (n, rows). In super-blocks: x is rounded as for Q2_K to Q6_K, whatever the matrix's type.
     """
 
 def unpack_rows(
@@ -94,6 +94,9 @@ class Weights:
 
 def matrix_bytes(type: int, rows: int, columns: int) -> int: ...
 def is_quantized(type: int) -> bool: ...
+def wants_super_blocks(type: int) -> bool:
+    """Whether products with that type want activations in super-blocks of 256."""
+
 def matrix_types() -> list[int]: ...
 def lay_out(pool: ThreadPool, isa: str, matrices: Sequence[WeightMatrix]) -> None: ...
 
@@ -110,7 +113,7 @@ class Plan:
         arena_bytes: int,
         dims: Sequence[str],
         maxima: Sequence[int],
-        in_powers: bool = False,
+        in_super_blocks: bool = False,
     ) -> None: ...
     def ints(self, arg0: int, arg1: int, /) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
     def floats(

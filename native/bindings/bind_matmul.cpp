@@ -64,7 +64,7 @@ class PackedMatrix {
 // Activations with the memory they need.
 class OwnedActivations {
    public:
-    OwnedActivations(const Kernels& kernels, const FloatsIn& x, bool quantize, bool in_powers)
+    OwnedActivations(const Kernels& kernels, const FloatsIn& x, bool quantize, bool in_super_blocks)
         : n_(static_cast<std::int64_t>(x.shape(0))) {
         const auto k = static_cast<std::int64_t>(x.shape(1));
         activations_ = {nullptr, nullptr, nullptr, x.data()};
@@ -72,7 +72,9 @@ class OwnedActivations {
         values_.resize(x.size());
         scales_.resize(x.size() / 32);
         sums_.resize(x.size() / 16);
-        activations_ = {values_.data(), scales_.data(), sums_.data(), nullptr, in_powers};
+        if (in_super_blocks) supers_.resize(x.size() / kSuperElements);
+        activations_ = {values_.data(), scales_.data(), sums_.data(), nullptr,
+                        in_super_blocks ? supers_.data() : nullptr};
         kernels.quantize_rows(x.data(), n_, k, activations_);
     }
     const Activations& get() const { return activations_; }
@@ -82,11 +84,12 @@ class OwnedActivations {
     std::vector<std::int8_t> values_;
     std::vector<float> scales_;
     std::vector<std::int16_t> sums_;
+    std::vector<SuperScale> supers_;
     Activations activations_;
 };
 
 FloatsOut matmul(const PackedMatrix& packed, const FloatsIn& x, const std::string& isa,
-                 std::optional<VectorIn> bias, std::optional<FloatsIn> residual, bool in_powers) {
+                 std::optional<VectorIn> bias, std::optional<FloatsIn> residual, bool in_super_blocks) {
     const Matrix& w = packed.matrix();
     const auto n = static_cast<std::int64_t>(x.shape(0));
     require(static_cast<std::int64_t>(x.shape(1)) == w.k,
@@ -96,8 +99,11 @@ FloatsOut matmul(const PackedMatrix& packed, const FloatsIn& x, const std::strin
     require(!residual ||
                 (residual->shape(0) == x.shape(0) && static_cast<std::int64_t>(residual->shape(1)) == w.rows),
             "matmul: residual must have the shape of the result");
+    require(!in_super_blocks || w.k % kSuperElements == 0,
+            "matmul: " + std::to_string(w.k) + " columns are no multiple of a super-block of 256");
     const Kernels& kernels = kernels_of(isa);
-    const OwnedActivations activations(kernels, x, is_quantized(w.type), in_powers);
+    const OwnedActivations activations(kernels, x, is_quantized(w.type),
+                                       in_super_blocks || wants_super_blocks(w.type));
     FloatsOut y = new_floats(x.shape(0), static_cast<std::size_t>(w.rows));
     const Output out{y.data(), w.rows, bias ? bias->data() : nullptr, residual ? residual->data() : nullptr};
     const Region scratch(static_cast<std::size_t>(kernels.matmul_scratch_bytes(w, n)) + kAlignment);
@@ -142,8 +148,9 @@ void bind_matmul(nb::module_& m) {
         "type"_a, "data"_a, "rows"_a, "k"_a, "isa"_a = "auto",
         "Packs rows of a GGUF tensor: type by its number in the format, data as in the file.");
     m.def("matmul", &matmul, "matrix"_a, "x"_a, "isa"_a = "auto", "bias"_a = nb::none(),
-          "residual"_a = nb::none(), "in_powers"_a = false,
-          "x (n, k) times the matrix, transposed: (n, rows), plus bias (rows), plus residual (n, rows).");
+          "residual"_a = nb::none(), "in_super_blocks"_a = false,
+          "x (n, k) times the matrix, transposed: (n, rows), plus bias (rows), plus residual (n, rows). "
+          "In super-blocks: x is rounded as for Q2_K to Q6_K, whatever the matrix's type.");
     m.def("unpack_rows", &unpack_rows, "matrix"_a, "rows"_a, "isa"_a = "auto",
           "Dequantized rows: (len(rows), k).");
     m.def("isa_names", &names_of_isas,

@@ -53,7 +53,7 @@ void bind_plan(nb::module_& m) {
     nb::class_<PlanBuilder> plan(m, "Plan");
     plan.def(nb::init<std::shared_ptr<ThreadPool>, const std::string&, std::size_t, std::vector<std::string>,
                       std::vector<std::int64_t>, bool>(),
-             "pool"_a, "isa"_a, "arena_bytes"_a, "dims"_a, "maxima"_a, "in_powers"_a = false)
+             "pool"_a, "isa"_a, "arena_bytes"_a, "dims"_a, "maxima"_a, "in_super_blocks"_a = false)
         .def("ints", &ints)
         .def("floats", &floats)
         .def("check_indices", &check_indices, "name"_a, "dim"_a, "indices"_a, "limit"_a, "limit_dim"_a);

@@ -70,6 +70,9 @@ void bind_weights(nb::module_& m) {
         },
         "type"_a, "rows"_a, "columns"_a);
     m.def("is_quantized", [](int type) { return is_quantized(static_cast<DType>(type)); }, "type"_a);
+    m.def(
+        "wants_super_blocks", [](int type) { return wants_super_blocks(static_cast<DType>(type)); }, "type"_a,
+        "Whether products with that type want activations in super-blocks of 256.");
     m.def("matrix_types", &matrix_types);
     m.def("lay_out", &lay_out_all, "pool"_a, "isa"_a, "matrices"_a);
 }

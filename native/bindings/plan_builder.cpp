@@ -5,8 +5,9 @@
 namespace chaski {
 
 PlanBuilder::PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::size_t arena_bytes,
-                         std::vector<std::string> dims, std::vector<std::int64_t> maxima, bool in_powers)
-    : in_powers_(in_powers),
+                         std::vector<std::string> dims, std::vector<std::int64_t> maxima,
+                         bool in_super_blocks)
+    : in_super_blocks_(in_super_blocks),
       kernels_(kernels_of(isa)),
       ops_(ops_of(isa)),
       plan_(std::make_shared<Plan>(std::move(pool), arena_bytes, std::move(dims), std::move(maxima))) {}
@@ -39,8 +40,11 @@ Activations PlanBuilder::quantized(std::int64_t offset, int dim, std::int64_t wi
     auto count = static_cast<std::size_t>(maximum(dim) * width);
     std::size_t scales = values + align_up(count);
     std::size_t sums = scales + align_up(count / 32 * sizeof(float));
+    std::size_t supers = sums + align_up(count / 16 * sizeof(std::int16_t));
+    const bool is_super = in_super_blocks_ && width % kSuperElements == 0;
     return {plan_->buffer<std::int8_t>(values, count), plan_->buffer<float>(scales, count / 32),
-            plan_->buffer<std::int16_t>(sums, count / 16), nullptr, in_powers_};
+            plan_->buffer<std::int16_t>(sums, count / 16), nullptr,
+            is_super ? plan_->buffer<SuperScale>(supers, count / kSuperElements) : nullptr};
 }
 
 Quantizer PlanBuilder::quantizer(std::int64_t offset, int dim, std::int64_t width) {
@@ -49,7 +53,12 @@ Quantizer PlanBuilder::quantizer(std::int64_t offset, int dim, std::int64_t widt
 
 Activations PlanBuilder::activations(const Matrix& matrix, std::int64_t x, std::int64_t quantized_x, int dim,
                                      std::int64_t width) {
-    if (is_quantized(matrix.type)) return quantized(quantized_x, dim, width);
+    if (is_quantized(matrix.type)) {
+        const Activations rows = quantized(quantized_x, dim, width);
+        require(rows.supers != nullptr || !wants_super_blocks(matrix.type),
+                "plan: a matrix of that type wants activations in super-blocks");
+        return rows;
+    }
     require(x >= 0, "plan: activations are missing");
     return {nullptr, nullptr, nullptr, floats(static_cast<std::size_t>(x), dim, width)};
 }

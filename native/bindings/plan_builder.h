@@ -18,7 +18,7 @@ namespace chaski {
 class PlanBuilder {
    public:
     PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::size_t arena_bytes,
-                std::vector<std::string> dims, std::vector<std::int64_t> maxima, bool in_powers);
+                std::vector<std::string> dims, std::vector<std::int64_t> maxima, bool in_super_blocks);
 
     Plan& plan() { return *plan_; }
     const Kernels& kernels() const { return kernels_; }
@@ -45,7 +45,8 @@ class PlanBuilder {
     const float* optional_vector(const Weights* weights, std::int64_t place, std::int64_t size);
     const float* vector(const Weights* weights, std::int64_t place, std::int64_t size);
 
-    // Quantized rows lie as [int8 values][float scales][int16 sums], each part 64-byte aligned.
+    // Quantized rows lie as [int8 values][float scales][int16 sums][SuperScale], each part 64-byte aligned;
+    // they are in super-blocks where the plan is, if their width allows.
     Activations quantized(std::int64_t offset, int dim, std::int64_t width);
     // What rounds a step's result, for -1 nothing.
     Quantizer quantizer(std::int64_t offset, int dim, std::int64_t width);
@@ -64,7 +65,7 @@ class PlanBuilder {
     void add(std::unique_ptr<Step> step) { plan_->add(std::move(step)); }
 
    private:
-    const bool in_powers_;  // what scales of quantized activations are
+    const bool in_super_blocks_;  // whether quantized activations are, where rows are multiples of them
     const Kernels& kernels_;
     const Ops& ops_;
     std::vector<std::shared_ptr<Region>> held_;

@@ -2,13 +2,22 @@
 //
 // A format is a struct that is constructed from a block of 16 rows, and says
 //   kType       its type
-//   kSub        elements that share a scale: 32 or 16; a block has kElements / kSub sub-blocks
+//   kSub        elements whose products are summed before a scale: 32 or 16; a block has kElements / kSub
+//               sub-blocks
 //   kOffset     a weight is scale * (code - kOffset) - min
 //   kMaxCode    codes are in 0..kMaxCode
 //   kMins       whether there are mins
+//   kIsSuper    whether scales and mins are integers times a number of the block
 //   kShared     a line of codes serves as many runs of 32 elements, one behind the other: 1, 2, or 4
 //   codes<S, I>()   codes of elements 4 I .. 4 I + 3 of sub-block S; I < kSub / 4
 //   scale<S>(), min<S>()
+//
+// where it is super, instead of the last line,
+//   kMinSub             elements that share a min: 32 or 16
+//   scales<P>(), mins<P>()   as 2 int16 a lane, of pair P of sub-blocks (of kMinSub elements for mins): those
+//                       of 32 are the pairs 0 1, 2 3, ..., those of 16 the pairs 0 2, 1 3, 4 6, 5 7, ..., so
+//                       that the halves of a pair always belong to two neighbours of 32 elements
+//   d(), dmin()         what they are multiplied by; dmin is below zero, so that mins are added
 //
 // To add a format: a row in kFormats (panel.h), a struct here, and its name in QuantizedFormats.
 // docs/adding-a-kernel.md walks through one.
@@ -28,6 +37,7 @@ struct Block {
     static constexpr int kOffset = kCodeOffset;
     static constexpr int kMaxCode = kLargestCode;
     static constexpr bool kMins = kHasMins;
+    static constexpr bool kIsSuper = false;
     static constexpr int kShared = kSharedBy;
     static constexpr int kElements = find_format(T)->elements;
     static constexpr int kBytes = kLanes * find_format(T)->bytes;
@@ -44,6 +54,19 @@ struct Block {
         return load_u8(line<F>(unit));
     }
 };
+
+// kMinOf: elements that share a min, 0 for none.
+template <DType T, int kSubElements, int kCodeOffset, int kLargestCode, int kMinOf, int kSharedBy>
+struct SuperBlock : Block<T, kSubElements, kCodeOffset, kLargestCode, kMinOf != 0, kSharedBy> {
+    static constexpr bool kIsSuper = true;
+    static constexpr int kMinSub = kMinOf;
+};
+
+// The first sub-block of pair P; the second is kPairStep behind it.
+template <int kSub>
+inline constexpr int kPairStep = 32 / kSub;
+template <int kSub, int P>
+inline constexpr int first_of_pair = 2 * P - P % kPairStep<kSub>;
 
 // Nibbles of a block of 32: byte j holds element j (low) and element j + 16 (high).
 template <int I>
@@ -116,6 +139,16 @@ struct Q8_0 : Block<DType::Q8_0, 32, 128, 255> {
     }
 };
 
+// Bytes of each lane as 2 int16: P and P + 2; 2 P and 2 P + 1.
+template <int P>
+CHASKI_INLINE I32x16 pair_of_bytes(U8x64 a) {
+    return pairs(byte<P>(a), byte<P + 2>(a));
+}
+template <int P>
+CHASKI_INLINE I32x16 neighbours(U8x64 a) {
+    return pairs(byte<2 * P>(a), byte<2 * P + 1>(a));
+}
+
 // Two bits, S in sub-blocks of 16: byte l of a half of 128 holds its elements 32 j + l, j = 0..3.
 template <int S>
 CHASKI_INLINE U8x64 pair_of_128(U8x64 codes) {
@@ -123,104 +156,114 @@ CHASKI_INLINE U8x64 pair_of_128(U8x64 codes) {
 }
 
 // Byte S of the scales: low nibble scale, high nibble min.
-struct Q2_K : Block<DType::Q2_K, 16, 0, 3, true, 4> {
+struct Q2_K : SuperBlock<DType::Q2_K, 16, 0, 3, 16, 4> {
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
         return pair_of_128<S>(load<3>(8 * (S / 8) + 4 * (S % 2) + I));
     }
-    template <int S>
-    CHASKI_INLINE F32x16 scale() const {
-        return load_f16(line<0>()) * to_f32(byte<S % 4>(field<0, 4>(load<2>(S / 4))));
+    template <int P>
+    CHASKI_INLINE I32x16 scales() const {
+        return pair_of_bytes<P % 2>(field<0, 4>(load<2>(P / 2)));
     }
-    template <int S>
-    CHASKI_INLINE F32x16 min() const {
-        return load_f16(line<1>()) * to_f32(byte<S % 4>(field<4, 4>(load<2>(S / 4))));
+    template <int P>
+    CHASKI_INLINE I32x16 mins() const {
+        return pair_of_bytes<P % 2>(field<4, 4>(load<2>(P / 2)));
     }
+    CHASKI_INLINE F32x16 d() const { return load_f16(line<0>()); }
+    CHASKI_INLINE F32x16 dmin() const { return -load_f16(line<1>()); }
 };
 
 // Third bit of sub-block S = bit S / 2 of 32 bytes. Scales of 6 bits, less 32: four low bits in bytes 0-7
 // (low nibbles are scales 0-7, high nibbles 8-15), two high bits in bytes 8-11 (bits 0-1 are scales 0-3, bits
 // 2-3 scales 4-7, ...).
-struct Q3_K : Block<DType::Q3_K, 16, 4, 7, false, 4> {
+struct Q3_K : SuperBlock<DType::Q3_K, 16, 4, 7, 0, 4> {
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
         return pair_of_128<S>(load < S<8 ? 3 : 4>(4 * (S % 2) + I)) |
                field<S / 2, 1, 2>(load<2>(4 * (S % 2) + I));
     }
-    template <int S>
-    CHASKI_INLINE F32x16 scale() const {
-        constexpr int kGroup = S / 4;
+    template <int P>
+    CHASKI_INLINE I32x16 scales() const {
+        constexpr int kGroup = P / 2;
         const U8x64 sixes =
             field<4 * (kGroup / 2), 4>(load<0>(kGroup % 2)) | field<2 * kGroup, 2, 4>(load<0>(2));
-        return load_f16(line<1>()) * to_f32(byte<S % 4>(sixes) + splat(-32));
+        return pairs(byte<P % 2>(sixes) + splat(-32), byte<P % 2 + 2>(sixes) + splat(-32));
     }
+    CHASKI_INLINE F32x16 d() const { return load_f16(line<1>()); }
 };
 
 // Scales and mins of 6 bits of Q4_K and Q5_K in 12 bytes: bytes 0-3 are scales 0-3 and, in their two high
 // bits, the high bits of scales 4-7; bytes 4-7 likewise for mins; bytes 8-11 are the low nibbles of scales
-// 4-7 and, high, mins 4-7.
-template <int S>
-CHASKI_INLINE I32x16 k_scale(const uint8_t* lines) {
-    if constexpr (S < 4) return byte<S>(field<0, 6>(load_u8(lines)));
-    return byte<S % 4>(field<0, 4>(load_u8(lines + 128)) | field<6, 2, 4>(load_u8(lines)));
+// 4-7 and, high, mins 4-7. Pair P of either, of 32 elements.
+template <int P>
+CHASKI_INLINE I32x16 k_scales(const uint8_t* lines) {
+    if constexpr (P < 2) return neighbours<P>(field<0, 6>(load_u8(lines)));
+    return neighbours<P % 2>(field<0, 4>(load_u8(lines + 128)) | field<6, 2, 4>(load_u8(lines)));
 }
-template <int S>
-CHASKI_INLINE I32x16 k_min(const uint8_t* lines) {
-    if constexpr (S < 4) return byte<S>(field<0, 6>(load_u8(lines + 64)));
-    return byte<S % 4>(field<4, 4>(load_u8(lines + 128)) | field<6, 2, 4>(load_u8(lines + 64)));
+template <int P>
+CHASKI_INLINE I32x16 k_mins(const uint8_t* lines) {
+    if constexpr (P < 2) return neighbours<P>(field<0, 6>(load_u8(lines + 64)));
+    return neighbours<P % 2>(field<4, 4>(load_u8(lines + 128)) | field<6, 2, 4>(load_u8(lines + 64)));
 }
 
-// Nibbles of 64: byte l holds element l (low) and 32 + l (high).
+// Nibbles of 64, S in runs of 32: byte l holds element l (low) and 32 + l (high).
 template <int S>
 CHASKI_INLINE U8x64 nibble_of_64(U8x64 codes) {
     return field<4 * (S % 2), 4>(codes);
 }
 
-struct Q4_K : Block<DType::Q4_K, 32, 0, 15, true, 2> {
+struct Q4_K : SuperBlock<DType::Q4_K, 32, 0, 15, 32, 2> {
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
         return nibble_of_64<S>(load<3>(8 * (S / 2) + I));
     }
-    template <int S>
-    CHASKI_INLINE F32x16 scale() const {
-        return load_f16(line<0>()) * to_f32(k_scale<S>(line<2>()));
+    template <int P>
+    CHASKI_INLINE I32x16 scales() const {
+        return k_scales<P>(line<2>());
     }
-    template <int S>
-    CHASKI_INLINE F32x16 min() const {
-        return load_f16(line<1>()) * to_f32(k_min<S>(line<2>()));
+    template <int P>
+    CHASKI_INLINE I32x16 mins() const {
+        return k_mins<P>(line<2>());
     }
+    CHASKI_INLINE F32x16 d() const { return load_f16(line<0>()); }
+    CHASKI_INLINE F32x16 dmin() const { return -load_f16(line<1>()); }
 };
 
-// Fifth bit of sub-block S: bit S of 32 bytes.
-struct Q5_K : Block<DType::Q5_K, 32, 0, 31, true, 2> {
+// Fifth bit of run S of 32: bit S of 32 bytes. Sums of 32 products do not fit 16 bits, so both halves of a
+// run have its scale.
+struct Q5_K : SuperBlock<DType::Q5_K, 16, 0, 31, 32, 2> {
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        const U8x64 pair = S < 2 ? load<4>(I) : load<5>(8 * (S / 2 - 1) + I);
-        return nibble_of_64<S>(pair) | field<S, 1, 4>(load<3>(I));
+        constexpr int kRun = S / 2, kUnit = 4 * (S % 2) + I;
+        const U8x64 pair = kRun < 2 ? load<4>(kUnit) : load<5>(8 * (kRun / 2 - 1) + kUnit);
+        return nibble_of_64<kRun>(pair) | field<kRun, 1, 4>(load<3>(kUnit));
     }
-    template <int S>
-    CHASKI_INLINE F32x16 scale() const {
-        return load_f16(line<0>()) * to_f32(k_scale<S>(line<2>()));
+    template <int P>
+    CHASKI_INLINE I32x16 scales() const {
+        return k_scales<P / 2>(line<2>());
     }
-    template <int S>
-    CHASKI_INLINE F32x16 min() const {
-        return load_f16(line<1>()) * to_f32(k_min<S>(line<2>()));
+    template <int P>
+    CHASKI_INLINE I32x16 mins() const {
+        return k_mins<P>(line<2>());
     }
+    CHASKI_INLINE F32x16 d() const { return load_f16(line<0>()); }
+    CHASKI_INLINE F32x16 dmin() const { return -load_f16(line<1>()); }
 };
 
 // Halves of 128 elements, quarters of 32: byte l of the half's 64 low-bit bytes holds quarters 0 (low nibble)
 // and 2 (high), byte 32 + l quarters 1 and 3; two bits a quarter in byte l of the half's 32 high-bit bytes.
-struct Q6_K : Block<DType::Q6_K, 16, 32, 63, false, 4> {
+struct Q6_K : SuperBlock<DType::Q6_K, 16, 32, 63, 0, 4> {
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
         constexpr int kHalf = S / 8, kQuarter = S / 2 % 4, kUnit = 4 * (S % 2) + I;
         return field<4 * (kQuarter / 2), 4>(load<3 + 3 * kHalf + kQuarter % 2>(kUnit)) |
                field<2 * kQuarter, 2, 4>(load<2 + 3 * kHalf>(kUnit));
     }
-    template <int S>
-    CHASKI_INLINE F32x16 scale() const {
-        return load_f16(line<1>()) * to_f32(signed_byte<S % 4>(load<0>(S / 4)));
+    template <int P>
+    CHASKI_INLINE I32x16 scales() const {
+        return pairs(signed_byte<P % 2>(load<0>(P / 2)), signed_byte<P % 2 + 2>(load<0>(P / 2)));
     }
+    CHASKI_INLINE F32x16 d() const { return load_f16(line<1>()); }
 };
 
 // Values of the tables of 16, made unsigned by adding 128 and 12.

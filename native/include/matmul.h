@@ -6,17 +6,28 @@
 //
 //   Activations, per token, in blocks of 32 along k (float32 arithmetic, round to nearest even):
 //     amax = max |x|;  scale = amax / 127;  q = round(x * (127 / amax)) as int8
-//     or in powers of two: scale = the least 2^e >= amax / 127;  q = round(x / scale)
 //     amax below 1e-36 counts as zero: scale = 0, q = 0. A NaN or infinity in x makes the scale NaN or
 //     infinite.
-//   A product with a power of two only moves an exponent, which some processors do beside their
-//   multiplications. It rounds x half again as much on the whole, which nobody sees beside weights of six
-//   bits and fewer, whose own rounding is several times that. Weights of a quantized type, per row, in blocks
-//   of 32 (16 for Q2_K, Q3_K, Q6_K): value = scale * (code - offset) - min y = 0; for each weight block in
-//   ascending k:
+//   or in super-blocks of 256, whose blocks of 32 have scales that differ by powers of two:
+//     whole = amax / 127 of all 256;  scale = whole / 16 * 2^shift, shift 0 to 4;  q = round(x * (1 / scale))
+//     with the least shift for which max |x| * (16 / (127 * whole)) <= 2^shift (or 4) and sum |q| <= 1023
+//     over each 16 elements. Where even 4 is not enough, whole *= sum / 1007, and again from the first block.
+//     amax below 1e-34 counts as zero.
+//
+//   Weights of a quantized type, per row, in blocks of 32: value = scale * (code - offset) - min
+//   y = 0; for each weight block in ascending k:
 //     isum = sum (code - offset) * q                       exact, int32
 //     y = fma(float(isum), scale * activation scale, y)
 //     y = fma(min, -(activation scale * float(sum q)), y)  types with mins only
+//
+//   Weights of a type with super-blocks (Q2_K to Q6_K), whose scales and mins are integers times d and dmin:
+//   y = 0; for each 256 elements in ascending k, of blocks j of 32 or 16:
+//     products = sum over j of scale_j * 2^shift_j * sum (code - offset) * q     exact, int32
+//     mins     = sum over j of min_j * 2^shift_j * sum q                         exact, int32
+//     y = fma(fma(float(mins), -dmin, d * float(products)), whole / 16, y)       without the inner fma for
+//   types without mins. The limit of sums |q| lets the innermost sums fit 16 bits (32 * 1023 < 2^15), where
+//   two of them are multiplied by one instruction; the rest cannot pass 2^30 (128 * 2^4 * 32 * 1023 * 16).
+//
 //   Weights of type F32 and F16, widened to float32: y = 0; for each k, ascending: y = fma(weight, x, y)
 //   Weights of type BF16: x is rounded to bf16, to nearest even. y = 0; for each two k, ascending, the second
 //   before the first: y = fma(weight, x, y). Subnormal numbers, read or computed, are zeros. This is what the
@@ -30,6 +41,13 @@
 
 namespace chaski {
 
+inline constexpr int kSuperElements = 256;
+
+// Whether products with weights of that type want activations in super-blocks; others take both forms.
+[[maybe_unused]] static constexpr bool wants_super_blocks(DType type) {
+    return type >= DType::Q2_K && type <= DType::Q6_K;
+}
+
 // A matrix of `rows` rows and `k` columns in panels (see panel.h), 64-byte aligned.
 struct Matrix {
     DType type;
@@ -38,14 +56,21 @@ struct Matrix {
     const uint8_t* panels;
 };
 
-// Activations of n tokens. Quantized matrices read the first three, float matrices the last; the rest may be
-// null.
+// What a super-block of activations has besides the scales and sums of its blocks of 32.
+struct SuperScale {
+    float unit;  // whole / 16, the scale of blocks whose shift is 0
+    int16_t shifts[kSuperElements / 32];
+    int16_t sums[kSuperElements / 32];  // of values, times 2^shift
+};
+
+// Activations of n tokens. Quantized matrices read all but `floats`, float matrices only that; the rest may
+// be null.
 struct Activations {
-    int8_t* values;          // [n][k]
-    float* scales;           // [n][k / 32]
-    int16_t* sums;           // [n][k / 16]: sums of `values`
-    const float* floats;     // [n][k]
-    bool in_powers = false;  // of two: what scales are, or are to be
+    int8_t* values;                // [n][k]
+    float* scales;                 // [n][k / 32]
+    int16_t* sums;                 // [n][k / 16]: sums of `values`
+    const float* floats;           // [n][k]
+    SuperScale* supers = nullptr;  // [n][k / 256] if they are, or are to be, in super-blocks
 };
 
 // y[token * y_stride + row] for the rows of the panels that were asked for.

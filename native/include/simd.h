@@ -13,8 +13,9 @@
 //   as_i32: the same bits      byte<B>, signed_byte<B>: byte B of each lane, widened      lookup: 16-entry
 //   byte table
 //   dot4<kMaxCode>(acc, w, x): acc + sum over the 4 bytes of (w - dot4_bias<kMaxCode>) * x, x int8 with |x|
-//   <= 127 as_factor(power): what times_power takes for a power of two that is not negative; so are 0,
-//   infinity, NaN dot2(acc, w, x): acc + sum over the 2 int16 of w * x
+//   <= 127
+//   pairs(a, b): the low halves of both as the 2 int16 of each lane      dot2(acc, w, x): acc + sum over the
+//   2 int16 of w * x      shift_pairs(w, by): each int16 of w times 2^n, n one of the 2 int16 of `by`, 0 to 6
 #pragma once
 
 #include <cstdint>
@@ -61,11 +62,8 @@ namespace chaski::CHASKI_ISA {
 #if defined(__AVX512VNNI__)
 // Tile registers are asked for at run time; code for them is made for the set that such processors also have.
 inline constexpr bool kHasAmx = true;
-// Whether times_power is another instruction than a product.
-inline constexpr bool kMovesExponents = true;
 #else
 inline constexpr bool kHasAmx = false;
-inline constexpr bool kMovesExponents = false;
 #endif
 }  // namespace chaski::CHASKI_ISA
 
@@ -78,3 +76,7 @@ inline constexpr bool kMovesExponents = false;
 #else
 #include "simd_portable.h"
 #endif
+
+namespace chaski::CHASKI_ISA {
+CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) { return dot2(acc, w, splat(x)); }
+}  // namespace chaski::CHASKI_ISA

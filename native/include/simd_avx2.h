@@ -93,8 +93,6 @@ CHASKI_INLINE F32x16 operator*(F32x16 a, F32x16 b) {
 CHASKI_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
     return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
-CHASKI_INLINE float as_factor(float power) { return power; }
-CHASKI_INLINE F32x16 times_power(F32x16 a, F32x16 factor) { return a * factor; }
 CHASKI_INLINE F32x16 to_f32(I32x16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
 CHASKI_INLINE I32x16 round_to_i32(F32x16 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
@@ -204,10 +202,21 @@ CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
     return {dot4<kMaxCode>(acc.lo, w.lo, all), dot4<kMaxCode>(acc.hi, w.hi, all)};
 }
 
-CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) {
-    const __m256i all = _mm256_set1_epi32(x);
-    return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, all)),
-            _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, all))};
+CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, I32x16 x) {
+    return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, x.lo)),
+            _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, x.hi))};
+}
+
+CHASKI_INLINE I32x16 pairs(I32x16 a, I32x16 b) {
+    return {_mm256_blend_epi16(a.lo, _mm256_slli_epi32(b.lo, 16), 0xaa),
+            _mm256_blend_epi16(a.hi, _mm256_slli_epi32(b.hi, 16), 0xaa)};
+}
+// By products with powers of two, looked up by the low bytes.
+CHASKI_INLINE I32x16 shift_pairs(I32x16 w, int32_t by) {
+    const __m256i powers =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(1, 2, 4, 8, 16, 32, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i factor = _mm256_shuffle_epi8(powers, _mm256_set1_epi32(by | 0x7f007f00));
+    return {_mm256_mullo_epi16(w.lo, factor), _mm256_mullo_epi16(w.hi, factor)};
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -59,14 +59,6 @@ CHASKI_INLINE F32x16 operator+(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, 
 CHASKI_INLINE F32x16 operator-(F32x16 a) { return {_mm512_xor_ps(a.v, _mm512_set1_ps(-0.0f))}; }
 CHASKI_INLINE F32x16 operator*(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 CHASKI_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-// The exponent unit is not one of those that multiply.
-CHASKI_INLINE float as_factor(float power) {
-    const auto exponent = static_cast<int32_t>(__builtin_bit_cast(uint32_t, power) >> 23);
-    const float whole = static_cast<float>(exponent - 127);
-    const float finite = exponent == 0 ? -__builtin_inff() : whole;
-    return exponent == 255 ? power : finite;
-}
-CHASKI_INLINE F32x16 times_power(F32x16 a, F32x16 factor) { return {_mm512_scalef_ps(a.v, factor.v)}; }
 CHASKI_INLINE F32x16 to_f32(I32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) { return {_mm512_castsi512_ps(a.v)}; }
 CHASKI_INLINE I32x16 round_to_i32(F32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }
@@ -137,10 +129,18 @@ CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
     return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(x))};
 }
 
-CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) {
+CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, I32x16 x) {
     // By the intrinsic, GCC 12 keeps the sums of a loop twice, as vectors of two element types.
-    asm("vpdpwssd %2, %1, %0" : "+v"(acc.v) : "v"(w.v), "v"(_mm512_set1_epi32(x)));
+    asm("vpdpwssd %2, %1, %0" : "+v"(acc.v) : "v"(w.v), "v"(x.v));
     return acc;
+}
+
+CHASKI_INLINE I32x16 pairs(I32x16 a, I32x16 b) {
+    return {_mm512_mask_blend_epi16(0xaaaaaaaa, a.v, _mm512_slli_epi32(b.v, 16))};
+}
+// Shifts go to other ports than products.
+CHASKI_INLINE I32x16 shift_pairs(I32x16 w, int32_t by) {
+    return {_mm512_sllv_epi16(w.v, _mm512_set1_epi32(by))};
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -114,8 +114,6 @@ CHASKI_INLINE F32x16 operator*(F32x16 a, F32x16 b) {
 CHASKI_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
     return quarters<F32x16>(CHASKI_QUARTER { return vfmaq_f32(c.v[i], a.v[i], b.v[i]); });
 }
-CHASKI_INLINE float as_factor(float power) { return power; }
-CHASKI_INLINE F32x16 times_power(F32x16 a, F32x16 factor) { return a * factor; }
 CHASKI_INLINE F32x16 to_f32(I32x16 a) {
     return quarters<F32x16>(CHASKI_QUARTER { return vcvtq_f32_s32(a.v[i]); });
 }
@@ -220,13 +218,21 @@ CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
     });
 }
 
-CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) {
-    const int16x8_t all = vreinterpretq_s16_s32(vdupq_n_s32(x));
+CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, I32x16 x) {
     return quarters<I32x16>(CHASKI_QUARTER {
-        const int16x8_t pairs = vreinterpretq_s16_s32(w.v[i]);
-        const int32x4_t low = vmull_s16(vget_low_s16(pairs), vget_low_s16(all));
-        return vaddq_s32(acc.v[i], vpaddq_s32(low, vmull_high_s16(pairs, all)));
+        const int16x8_t a = vreinterpretq_s16_s32(w.v[i]), b = vreinterpretq_s16_s32(x.v[i]);
+        const int32x4_t low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+        return vaddq_s32(acc.v[i], vpaddq_s32(low, vmull_high_s16(a, b)));
     });
+}
+
+CHASKI_INLINE I32x16 pairs(I32x16 a, I32x16 b) {
+    return quarters<I32x16>(CHASKI_QUARTER { return vsliq_n_s32(a.v[i], b.v[i], 16); });
+}
+CHASKI_INLINE I32x16 shift_pairs(I32x16 w, int32_t by) {
+    const int16x8_t all = vreinterpretq_s16_s32(vdupq_n_s32(by));
+    return quarters<I32x16>(
+        CHASKI_QUARTER { return vreinterpretq_s32_s16(vshlq_s16(vreinterpretq_s16_s32(w.v[i]), all)); });
 }
 
 #undef CHASKI_QUARTER

@@ -73,8 +73,6 @@ inline F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
     for (int i = 0; i < 16; ++i) c.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
     return c;
 }
-CHASKI_INLINE float as_factor(float power) { return power; }
-CHASKI_INLINE F32x16 times_power(F32x16 a, F32x16 factor) { return a * factor; }
 CHASKI_INLINE F32x16 to_f32(I32x16 a) { return {__builtin_convertvector(a.v, Float16)}; }
 CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) { return {__builtin_bit_cast(Float16, a.v)}; }
 CHASKI_INLINE I32x16 round_to_i32(F32x16 a) {
@@ -161,8 +159,13 @@ CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
     return {acc.v + (e << 16 >> 16) + (e >> 16) + (o << 16 >> 16) + (o >> 16)};
 }
 
-CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) {
-    return {acc.v + (w.v << 16 >> 16) * (x << 16 >> 16) + (w.v >> 16) * (x >> 16)};
+CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, I32x16 x) {
+    return {acc.v + (w.v << 16 >> 16) * (x.v << 16 >> 16) + (w.v >> 16) * (x.v >> 16)};
+}
+
+CHASKI_INLINE I32x16 pairs(I32x16 a, I32x16 b) { return {(a.v & 0xffff) | b.v << 16}; }
+CHASKI_INLINE I32x16 shift_pairs(I32x16 w, int32_t by) {
+    return pairs({w.v << (by & 0xffff)}, {w.v >> 16 << (by >> 16)});
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -1,5 +1,5 @@
-// What a run of weight sub-blocks needs from the activations besides their int8 values: one number per token
-// and sub-block each, laid out so that kernels broadcast them from memory.
+// What a run of weight blocks needs from the activations besides their int8 values: one number per token
+// and block each, laid out so that kernels broadcast them from memory.
 #pragma once
 
 #include "matmul.h"
@@ -7,21 +7,15 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Up to kCount sub-blocks of kSub elements, for N tokens. Members that are not needed are left out.
-// kPowers: scales are powers of two, and kept as factors for times_power.
-template <int kSub, bool kMins, int kCount, int N, bool kStarts = true, bool kPowers = false>
+// Up to kCount blocks of 32 elements, for N tokens. Members that are not needed are left out.
+template <bool kMins, int kCount, int N, bool kStarts = true>
 struct Coefficients {
     alignas(
         64) int32_t start[N][kStarts ? kCount : 1];  // -bias * sum of values: where the integer sum starts
     alignas(64) float scale[N][kCount];
     alignas(64) float sum[N][kMins ? kCount : 1];  // -(scale * sum of values), which multiplies the min
 
-    // For `count` sub-blocks from `element` of k on, tokens from `token` on.
-    CHASKI_INLINE void fill(const Activations& x, int64_t k, int64_t token, int64_t element, int count,
-                            int bias) {
-        fill(x, k, token, N, element, count, bias);
-    }
-    // Of the first `tokens` tokens.
+    // For `count` blocks from `element` of k on, the first `tokens` tokens from `token` on.
     CHASKI_INLINE void fill(const Activations& x, int64_t k, int64_t token, int tokens, int64_t element,
                             int count, int bias) {
         for (int n = 0; n < tokens; ++n) {
@@ -38,12 +32,11 @@ struct Coefficients {
    private:
     // By copies that nothing else can point at, or it would not become vectors.
     CHASKI_INLINE void fill_token(int n, const float* scales, const int16_t* sums, int count, int bias) {
-        float own[kCount], factor[kCount];
+        float own[kCount];
         int32_t total[kCount];
-        for (int i = 0; i < count; ++i) own[i] = scales[i * kSub / 32];
-        for (int i = 0; i < count; ++i) total[i] = kSub == 16 ? sums[i] : sums[2 * i] + sums[2 * i + 1];
-        for (int i = 0; i < count; ++i) factor[i] = kPowers ? as_factor(own[i]) : own[i];
-        __builtin_memcpy(scale[n], factor, count * sizeof(float));
+        for (int i = 0; i < count; ++i) own[i] = scales[i];
+        for (int i = 0; i < count; ++i) total[i] = sums[2 * i] + sums[2 * i + 1];
+        __builtin_memcpy(scale[n], own, count * sizeof(float));
         for (int i = 0; i < count; ++i) {
             if constexpr (kStarts) start[n][i] = -bias * total[i];
             if constexpr (kMins) sum[n][i] = -(own[i] * static_cast<float>(total[i]));

@@ -23,9 +23,10 @@ struct Floats {
         Tokens(const Unpacker&, const Activations& x, int64_t width, int64_t token, int, int64_t at, int)
             : values(x.floats + token * width + at), k(width) {}
 
-        template <int kPanels>
-        CHASKI_INLINE void add(const uint8_t* slab, int elements, Sums<kPanels, kTokens>& y,
-                               Ahead<kPanels>& ahead) const {
+        template <int kPanels, class Before>
+        CHASKI_INLINE void add(const uint8_t* slab, int elements, const Before& before,
+                               Sums<kPanels, kTokens>& y, Ahead<kPanels>& ahead) const {
+            y.take(before);
             const auto* lines = reinterpret_cast<const float*>(slab);
             for (int i = 0; i < elements; ++i) {
                 if (i % kSub == 0) ahead.fetch();

@@ -3,6 +3,7 @@
 #include "entry_points.h"
 #include "product.h"
 #include "stream_quantized.h"
+#include "super_blocks.h"
 
 #if defined(__AVX512VNNI__)
 #include "amx.h"
@@ -10,9 +11,30 @@
 
 namespace chaski::CHASKI_ISA {
 
-// A quantized format, as far as the kernels must know it at compile time; kPowers: so are the activations'
-// scales.
-template <int kSubElements, bool kHasMins, int kLargestCode, bool kPowers>
+// 127 and 255 stand for all largest codes that dot4 treats alike.
+constexpr int kNarrow = 127, kWide = dot4_bias<255> == 0 ? kNarrow : 255;
+
+// sums += codes * values, over kElements of k. `lines` is the first panel's, others are kSlab behind;
+// `values` the first token's, others k behind.
+template <int kElements, int kSlab, int kLargestCode, int kPanels, int kTokens>
+CHASKI_INLINE void add_products(const uint8_t* lines, const int8_t* values, int64_t k,
+                                I32x16 (&sums)[kPanels][kTokens]) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kElements / 4; ++i) {
+        U8x64 codes[kPanels];
+#pragma GCC unroll 16
+        for (int p = 0; p < kPanels; ++p) codes[p] = load_u8(lines + p * kSlab + 64 * i);
+#pragma GCC unroll 16
+        for (int n = 0; n < kTokens; ++n) {
+            const auto x = read<int32_t>(values + n * k + 4 * i);
+#pragma GCC unroll 16
+            for (int p = 0; p < kPanels; ++p) sums[p][n] = dot4<kLargestCode>(sums[p][n], codes[p], x);
+        }
+    }
+}
+
+// A format without super-blocks, as far as the kernels must know it at compile time.
+template <bool kHasMins, int kLargestCode>
 struct Quantized {
     static constexpr int kStep = 256;
     static constexpr int P = kTilePanels, N = kTileTokens;
@@ -20,97 +42,141 @@ struct Quantized {
     static constexpr int kSmaller = kTokens - 1;
     static constexpr int kGroup = kGroupPanels;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
-    static constexpr int kSub = kSubElements;
-    static constexpr int kSlab = kStep / kSub * kSubBytes<kSub, kHasMins>;  // of one panel
+    static constexpr int kSub = 32;
+    static constexpr int kBytes = kBlockBytes<kHasMins>;
+    static constexpr int kSlab = kStep / kSub * kBytes;  // of one panel
 
     // What the tokens of a tile bring to a step, whatever the panels.
     template <int kTokens>
     struct Tokens {
-        Coefficients<kSub, kHasMins, kStep / kSub, kTokens, true, kPowers> c;
+        Coefficients<kHasMins, kStep / kSub, kTokens> c;
         const int8_t* values;
         int64_t k;
 
         Tokens(const Unpacker& u, const Activations& x, int64_t width, int64_t token, int, int64_t at,
                int elements)
             : values(x.values + token * width + at), k(width) {
-            c.fill(x, width, token, at, elements / kSub, u.offset - dot4_bias<kLargestCode>);
+            c.fill(x, width, token, kTokens, at, elements / kSub, u.offset - dot4_bias<kLargestCode>);
         }
 
-        template <int kPanels>
-        CHASKI_INLINE void add(const uint8_t* slab, int elements, Sums<kPanels, kTokens>& y,
-                               Ahead<kPanels>& ahead) const {
-            for (int s = 0; s < elements / kSub; ++s) {
+        template <int kPanels, class Before>
+        CHASKI_INLINE void add(const uint8_t* slab, int elements, const Before& before,
+                               Sums<kPanels, kTokens>& y, Ahead<kPanels>& ahead) const {
+            y.take(before);
+            for (int b = 0; b < elements / kSub; ++b) {
                 ahead.fetch();
-                add_sub_block(slab + s * kSubBytes<kSub, kHasMins>, s, y);
+                add_block(slab + b * kBytes, b, y);
             }
         }
 
         template <int kPanels>
-        CHASKI_INLINE void add_sub_block(const uint8_t* slab, int s, Sums<kPanels, kTokens>& y) const {
+        CHASKI_INLINE void add_block(const uint8_t* slab, int b, Sums<kPanels, kTokens>& y) const {
             I32x16 isum[kPanels][kTokens];
 #pragma GCC unroll 16
             for (int n = 0; n < kTokens; ++n) {
 #pragma GCC unroll 16
-                for (int p = 0; p < kPanels; ++p) isum[p][n] = splat(c.start[n][s]);
+                for (int p = 0; p < kPanels; ++p) isum[p][n] = splat(c.start[n][b]);
             }
-#pragma GCC unroll 16
-            for (int i = 0; i < kSub / 4; ++i) {
-                U8x64 codes[kPanels];
-#pragma GCC unroll 16
-                for (int p = 0; p < kPanels; ++p) codes[p] = load_u8(slab + p * kSlab + 64 * i);
-#pragma GCC unroll 16
-                for (int n = 0; n < kTokens; ++n) {
-                    const auto x = read<int32_t>(values + n * k + kSub * s + 4 * i);
-#pragma GCC unroll 16
-                    for (int p = 0; p < kPanels; ++p)
-                        isum[p][n] = dot4<kLargestCode>(isum[p][n], codes[p], x);
-                }
-            }
+            add_products<kSub, kSlab, kLargestCode>(slab, values + kSub * b, k, isum);
 #pragma GCC unroll 16
             for (int p = 0; p < kPanels; ++p) {
                 const auto* scales = reinterpret_cast<const float*>(slab + p * kSlab + kLanes * kSub);
                 const F32x16 scale = load_f32(scales);
 #pragma GCC unroll 16
                 for (int n = 0; n < kTokens; ++n) {
-                    const F32x16 x_scale = splat(c.scale[n][s]);
-                    const F32x16 both = kPowers ? times_power(scale, x_scale) : scale * x_scale;
-                    y.v[p][n] = fma(to_f32(isum[p][n]), both, y.v[p][n]);
+                    y.v[p][n] = fma(to_f32(isum[p][n]), scale * splat(c.scale[n][b]), y.v[p][n]);
                 }
                 if constexpr (kHasMins) {
                     const F32x16 min = load_f32(scales + kLanes);
 #pragma GCC unroll 16
-                    for (int n = 0; n < kTokens; ++n) y.v[p][n] = fma(min, splat(c.sum[n][s]), y.v[p][n]);
+                    for (int n = 0; n < kTokens; ++n) y.v[p][n] = fma(min, splat(c.sum[n][b]), y.v[p][n]);
                 }
             }
         }
     };
 };
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+// A format with super-blocks. Those with mins have no offset.
+template <int kSubElements, int kMinSub>
+struct SuperQuantized {
+    using Slab = SuperSlab<kSubElements, kMinSub>;
+    static constexpr int kStep = kSuperElements;
+    static constexpr int P = 1, N = kSuperTileTokens;
+    template <int kTokens>
+    static constexpr int kSmaller = kTokens - 1;
+    static constexpr int kGroup = kGroupPanels;
+    static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
+    static constexpr int kSub = 2 * kSubElements;  // a pair
+    static constexpr int kSlab = Slab::kBytes;
 
-template <bool kPowers>
-static void multiply_by_slabs(const Unpacker& u, const Matrix& w, int64_t panel_begin, int64_t panel_end,
-                              const Activations& x, int64_t n, const Output& out, void* scratch) {
-    // 127 and 255 stand for all largest codes that dot4 treats alike.
-    constexpr int kNarrow = 127, kWide = dot4_bias<255> == 0 ? kNarrow : 255;
-    const auto product = u.sub == 16 && u.mins  ? run_product<Quantized<16, true, kNarrow, kPowers>>
-                         : u.sub == 16          ? run_product<Quantized<16, false, kNarrow, kPowers>>
-                         : u.mins               ? run_product<Quantized<32, true, kNarrow, kPowers>>
-                         : u.max_code > kNarrow ? run_product<Quantized<32, false, kWide, kPowers>>
-                                                : run_product<Quantized<32, false, kNarrow, kPowers>>;
-    product(u, w, panel_begin, panel_end, x, n, out, scratch);
-}
+    template <int kTokens>
+    struct Tokens {
+        SuperTerms terms[kTokens];
+        alignas(64) int8_t values[kTokens * kStep];
+
+        Tokens(const Unpacker& u, const Activations& x, int64_t width, int64_t token, int, int64_t at, int) {
+            for (int n = 0; n < kTokens; ++n) {
+                __builtin_memcpy(values + n * kStep, x.values + (token + n) * width + at, kStep);
+                terms[n].template fill<kSubElements, kMinSub>(x, (token + n) * width + at, u.offset);
+            }
+        }
+
+        template <class Before>
+        CHASKI_INLINE void add(const uint8_t* slab, int, const Before& before, Sums<1, kTokens>& y,
+                               Ahead<1>& ahead) const {
+            I32x16 products[kTokens];
+            for (I32x16& sum : products) sum = splat(0);
+            for (int pair = 0; pair < Slab::kPairs; ++pair) {
+                ahead.fetch();
+                add_pair(slab, pair, products);
+            }
+            finish_super_block<Slab>(slab, terms, products, before, y.v[0]);
+        }
+
+        CHASKI_INLINE void add_pair(const uint8_t* slab, int pair, I32x16 (&products)[kTokens]) const {
+            constexpr int kApart = kPairStep<kSubElements>;
+            const int first = 2 * pair - pair % kApart;
+            const uint8_t* lines = slab + kLanes * kSub * pair;
+            I32x16 low[1][kTokens], high[1][kTokens];
+            sum_sub_block(lines, first, low);
+            sum_sub_block(lines + kLanes * kSubElements, first + kApart, high);
+            const I32x16 scales = load_pairs(slab + Slab::kScales, pair);
+#pragma GCC unroll 16
+            for (int n = 0; n < kTokens; ++n) {
+                const I32x16 shifted = shift_pairs(scales, terms[n].shifts[pair / kApart]);
+                products[n] = dot2(products[n], pairs(low[0][n], high[0][n]), shifted);
+            }
+        }
+
+        CHASKI_INLINE void sum_sub_block(const uint8_t* lines, int sub, I32x16 (&sums)[1][kTokens]) const {
+#pragma GCC unroll 16
+            for (int n = 0; n < kTokens; ++n) sums[0][n] = splat(kMinSub == 0 ? terms[n].starts[sub] : 0);
+            add_products<kSubElements, kSlab, kNarrow>(lines, values + kSubElements * sub, kStep, sums);
+        }
+    };
+};
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                       int64_t n, const Output& out, void* scratch) {
     if (stream_few(w, panel_begin, panel_end, x, n, out, scratch)) return;
-    const auto multiply =
-        kMovesExponents && x.in_powers ? multiply_by_slabs<kMovesExponents> : multiply_by_slabs<false>;
-    multiply(unpacker_of(w.type), w, panel_begin, panel_end, x, n, out, scratch);
+    const Unpacker& u = unpacker_of(w.type);
+    const bool is_super = wants_super_blocks(w.type);
+    const auto product = is_super && u.min_sub == 16 ? run_product<SuperQuantized<16, 16>>
+                         : is_super && !u.mins       ? run_product<SuperQuantized<16, 0>>
+                         : is_super && u.sub == 16   ? run_product<SuperQuantized<16, 32>>
+                         : is_super                  ? run_product<SuperQuantized<32, 32>>
+                         : u.mins                    ? run_product<Quantized<true, kNarrow>>
+                         : u.max_code > kNarrow      ? run_product<Quantized<false, kWide>>
+                                                     : run_product<Quantized<false, kNarrow>>;
+    product(u, w, panel_begin, panel_end, x, n, out, scratch);
 }
 
 int64_t scratch_bytes_quantized(int64_t k, int64_t n) {
-    return larger(stream_scratch_bytes(k), product_scratch_bytes<Quantized<16, true, 127, false>>(n));
+    const int64_t product = larger(product_scratch_bytes<Quantized<true, kNarrow>>(n),
+                                   product_scratch_bytes<SuperQuantized<16, 16>>(n));
+    return larger(stream_scratch_bytes(k), product);
 }
 
 #if defined(__AVX512VNNI__)
@@ -118,7 +184,9 @@ void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_en
                           int64_t n, const Output& out, void* scratch) {
     const Unpacker& u = unpacker_of(w.type);
     if (n < kAmxTokens || u.sub != 32) return matmul_quantized(w, panel_begin, panel_end, x, n, out, scratch);
-    const auto product = u.mins ? run_product<AmxQuantized<true>> : run_product<AmxQuantized<false>>;
+    const auto product = wants_super_blocks(w.type) ? run_product<AmxSuperQuantized>
+                         : u.mins                   ? run_product<AmxQuantized<true>>
+                                                    : run_product<AmxQuantized<false>>;
     const TileShapes shapes(u.sub);
     asm volatile("ldtilecfg %0" ::"m"(shapes));
     product(u, w, panel_begin, panel_end, x, n, out, scratch);
@@ -126,7 +194,9 @@ void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_en
 }
 
 int64_t scratch_bytes_quantized_amx(int64_t k, int64_t n) {
-    return larger(scratch_bytes_quantized(k, n), product_scratch_bytes<AmxQuantized<true>>(n));
+    const int64_t product =
+        larger(product_scratch_bytes<AmxQuantized<true>>(n), product_scratch_bytes<AmxSuperQuantized>(n));
+    return larger(scratch_bytes_quantized(k, n), product);
 }
 #endif
 

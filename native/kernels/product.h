@@ -20,6 +20,12 @@ namespace chaski::CHASKI_ISA {
 template <int P, int N>
 struct Sums {
     F32x16 v[P][N];
+
+    template <class Before>
+    CHASKI_INLINE void take(const Before& before) {
+#pragma GCC unroll 32
+        for (int i = 0; i < P * N; ++i) v[i / N][i % N] = before(i);
+    }
 };
 
 // Panel bytes that will be unpacked next, fetched little by little while the kernels compute.
@@ -126,10 +132,11 @@ struct Product {
                        .share = (next_share * K::kSub / K::kStep + 63) / 64 * 64};
         for (int p = 0; p < P; ++p) ahead.next[p] = next[panel + p] + t * next_share;
         F32x16* kept = sums + (t * K::kGroup + panel) * K::N;
+        // The sums so far, number by number: a kernel takes them when it has registers for them.
+        const auto before = [&](int i)
+                                __attribute__((always_inline)) { return at == 0 ? splat(0.0f) : kept[i]; };
         Sums<P, N> y;
-#pragma GCC unroll 32
-        for (int i = 0; i < P * N; ++i) y.v[i / N][i % N] = at == 0 ? splat(0.0f) : kept[i];
-        tile.add(slab + panel * K::kSlab, elements, y, ahead);
+        tile.add(slab + panel * K::kSlab, elements, before, y, ahead);
         if (at + elements < w.k) {
 #pragma GCC unroll 32
             for (int i = 0; i < P * N; ++i) kept[i] = y.v[i / N][i % N];

@@ -8,54 +8,88 @@
 //
 //   for each run of 32 * kShared elements, line of codes, part of its bits:   integer sum of its sub-block
 //   then, for each sub-block of the run in ascending k:                       y += scale * sum
+//   or, with super-blocks, for each pair of them:                             products += scales * sums
 #pragma once
+
+#include <type_traits>
 
 #include "blocks.h"
 #include "finish.h"
+#include "super_blocks.h"
 #include "tiles.h"
 
 namespace chaski::CHASKI_ISA {
 
-// What all panels need of the tokens, made once, in scratch memory: numbers for each token and sub-block.
+// What all panels need of the tokens, made once, in scratch memory: numbers for each token and block.
 template <class Format>
-struct FewTokens {
+struct FewBlocks {
     static constexpr int kBias = Format::kOffset - dot4_bias<Format::kMaxCode>;
-    const int8_t* values;
-    int64_t k;
-    int64_t subs;
-    int32_t* starts;  // [token][subs]: -bias * sum of values, where the integer sum starts
-    float* scales;    // [token][subs]
-    float* sums;      // [token][subs]: -(scale * sum of values), which multiplies the min
+    const int64_t blocks;
+    int32_t* starts;  // [token][blocks]: -bias * sum of values, where the integer sum starts
+    float* scales;    // [token][blocks]
+    float* sums;      // [token][blocks]: -(scale * sum of values), which multiplies the min
 
-    FewTokens(const Activations& x, int64_t width, int64_t n, void* scratch)
-        : values(x.values),
-          k(width),
-          subs(width / Format::kSub),
+    FewBlocks(const Activations& x, int64_t k, int64_t n, void* scratch)
+        : blocks(k / 32),
           starts(static_cast<int32_t*>(scratch)),
-          scales(reinterpret_cast<float*>(starts + n * subs)),
-          sums(scales + n * subs) {
-        for (int64_t i = 0; i < n * subs; ++i) {
-            const int total = Format::kSub == 16 ? x.sums[i] : x.sums[2 * i] + x.sums[2 * i + 1];
+          scales(reinterpret_cast<float*>(starts + n * blocks)),
+          sums(scales + n * blocks) {
+        for (int64_t i = 0; i < n * blocks; ++i) {
+            const int total = x.sums[2 * i] + x.sums[2 * i + 1];
             starts[i] = -kBias * total;
-            scales[i] = x.scales[i * Format::kSub / 32];
+            scales[i] = x.scales[i];
             sums[i] = -(scales[i] * static_cast<float>(total));
         }
     }
+
+    void skip(int64_t tokens) {
+        starts += tokens * blocks;
+        scales += tokens * blocks;
+        sums += tokens * blocks;
+    }
+    CHASKI_INLINE I32x16 start(int n, int64_t block) const {
+        return kBias == 0 ? splat(0) : splat(starts[n * blocks + block]);
+    }
+    CHASKI_INLINE F32x16 scale(int n, int64_t block) const { return splat(scales[n * blocks + block]); }
+    CHASKI_INLINE F32x16 sum(int n, int64_t block) const { return splat(sums[n * blocks + block]); }
+};
+
+// The same for super-blocks.
+template <class Format>
+struct FewSuperBlocks {
+    static constexpr int kSubs = kSuperElements / Format::kSub;
+    const int64_t blocks;
+    SuperTerms* terms;  // [token][blocks]
+
+    FewSuperBlocks(const Activations& x, int64_t k, int64_t n, void* scratch)
+        : blocks(k / kSuperElements), terms(static_cast<SuperTerms*>(scratch)) {
+        for (int64_t i = 0; i < n * blocks; ++i) {
+            terms[i].template fill<Format::kSub, Format::kMinSub>(x, i * kSuperElements, Format::kOffset);
+        }
+    }
+
+    void skip(int64_t tokens) { terms += tokens * blocks; }
+    CHASKI_INLINE const SuperTerms& of(int n, int64_t block) const { return terms[n * blocks + block]; }
+    CHASKI_INLINE I32x16 start(int n, int64_t sub) const {
+        return Format::kOffset == 0 ? splat(0) : splat(of(n, sub / kSubs).starts[sub % kSubs]);
+    }
+};
+
+template <class Format>
+struct FewTokens : std::conditional_t<Format::kIsSuper, FewSuperBlocks<Format>, FewBlocks<Format>> {
+    using Terms = std::conditional_t<Format::kIsSuper, FewSuperBlocks<Format>, FewBlocks<Format>>;
+    const int8_t* values;
+    const int64_t k;
+
+    FewTokens(const Activations& x, int64_t width, int64_t n, void* scratch)
+        : Terms(x, width, n, scratch), values(x.values), k(width) {}
 
     // From this token on.
     FewTokens from(int64_t token) const {
         FewTokens later = *this;
         later.values += token * k;
-        later.starts += token * subs;
-        later.scales += token * subs;
-        later.sums += token * subs;
+        later.skip(token);
         return later;
-    }
-
-    CHASKI_INLINE F32x16 scale(int n, int64_t sub) const { return splat(scales[n * subs + sub]); }
-    CHASKI_INLINE F32x16 sum(int n, int64_t sub) const { return splat(sums[n * subs + sub]); }
-    CHASKI_INLINE I32x16 start(int n, int64_t sub) const {
-        return kBias == 0 ? splat(0) : splat(starts[n * subs + sub]);
     }
     // Four values from `element` of k on.
     CHASKI_INLINE int32_t four(int n, int64_t element) const {
@@ -63,25 +97,34 @@ struct FewTokens {
     }
 };
 
-// Run number R of a block of 16 rows, whose first sub-block is number `sub` along k, into the sums of N
-// tokens.
+// The sub-blocks of a run.
+template <class Format>
+inline constexpr int kSubsOfRun = 32 * Format::kShared / Format::kSub;
+
+// Their integer sums. Run number R of a block whose first sub-block is number `sub` along k.
 template <int R, class Format, int N>
-CHASKI_INLINE void add_run(Format block, const FewTokens<Format>& x, int64_t sub, F32x16 (&y)[N]) {
-    constexpr int kSub = Format::kSub, kShared = Format::kShared, kSubs = 32 * kShared / kSub;
-    I32x16 isum[kSubs][N];
-    unroll<kSubs * N>([&](auto i) __attribute__((always_inline)) {
-        isum[i / N][i % N] = x.start(i % N, sub + R * kSubs + i / N);
+CHASKI_INLINE void sum_run(Format block, const FewTokens<Format>& x, int64_t sub,
+                           I32x16 (&isum)[kSubsOfRun<Format>][N]) {
+    constexpr int kSub = Format::kSub, kShared = Format::kShared, kFirst = R * kSubsOfRun<Format>;
+    unroll<kSubsOfRun<Format> * N>([&](auto i) __attribute__((always_inline)) {
+        isum[i / N][i % N] = x.start(i % N, sub + kFirst + i / N);
     });
     unroll<8 * kShared>([&](auto i) __attribute__((always_inline)) {
         constexpr int kElement = 32 * (i % kShared) + 4 * (i / kShared), kS = kElement / kSub;
-        const U8x64 codes = block.template codes<R * kSubs + kS, kElement % kSub / 4>();
+        const U8x64 codes = block.template codes<kFirst + kS, kElement % kSub / 4>();
         unroll<N>([&](auto n) __attribute__((always_inline)) {
-            const int32_t values = x.four(n, (sub + R * kSubs) * kSub + kElement);
+            const int32_t values = x.four(n, (sub + kFirst) * kSub + kElement);
             isum[kS][n] = dot4<Format::kMaxCode>(isum[kS][n], codes, values);
         });
     });
-    unroll<kSubs>([&](auto s) __attribute__((always_inline)) {
-        constexpr int kS = R * kSubs + s;
+}
+
+template <int R, class Format, int N>
+CHASKI_INLINE void add_run(Format block, const FewTokens<Format>& x, int64_t sub, F32x16 (&y)[N]) {
+    I32x16 isum[kSubsOfRun<Format>][N];
+    sum_run<R>(block, x, sub, isum);
+    unroll<kSubsOfRun<Format>>([&](auto s) __attribute__((always_inline)) {
+        constexpr int kS = R * kSubsOfRun<Format> + s;
         const F32x16 scale = block.template scale<kS>();
         for (int n = 0; n < N; ++n) y[n] = fma(to_f32(isum[s][n]), scale * x.scale(n, sub + kS), y[n]);
         if constexpr (Format::kMins) {
@@ -89,6 +132,53 @@ CHASKI_INLINE void add_run(Format block, const FewTokens<Format>& x, int64_t sub
             for (int n = 0; n < N; ++n) y[n] = fma(min, x.sum(n, sub + kS), y[n]);
         }
     });
+}
+
+template <int R, class Format, int N>
+CHASKI_INLINE void add_super_run(Format block, const FewTokens<Format>& x, int64_t at,
+                                 I32x16 (&products)[N]) {
+    constexpr int kSub = Format::kSub, kStep = kPairStep<kSub>, kPairs = kSubsOfRun<Format> / 2;
+    I32x16 isum[kSubsOfRun<Format>][N];
+    sum_run<R>(block, x, at / kSub, isum);
+    unroll<kPairs>([&](auto p) __attribute__((always_inline)) {
+        constexpr int kPair = R * kPairs + p, kFirst = first_of_pair<kSub, p.value>;
+        const I32x16 scales = block.template scales<kPair>();
+        for (int n = 0; n < N; ++n) {
+            const I32x16 shifted = shift_pairs(scales, x.of(n, at / kSuperElements).shifts[kPair / kStep]);
+            products[n] = dot2(products[n], pairs(isum[kFirst][n], isum[kFirst + kStep][n]), shifted);
+        }
+    });
+}
+
+// The block that begins with element `at` of k.
+template <class Format, int N>
+CHASKI_INLINE void add_block(Format block, const FewTokens<Format>& x, int64_t at, F32x16 (&y)[N]) {
+    constexpr int kRuns = Format::kElements / (32 * Format::kShared);
+    if constexpr (!Format::kIsSuper) {
+        unroll<kRuns>(
+            [&](auto r) __attribute__((always_inline)) { add_run<r.value>(block, x, at / Format::kSub, y); });
+    } else {
+        I32x16 products[N];
+        for (I32x16& sum : products) sum = splat(0);
+        unroll<kRuns>([&](auto r)
+                          __attribute__((always_inline)) { add_super_run<r.value>(block, x, at, products); });
+        const int64_t number = at / kSuperElements;
+        const F32x16 d = block.d();
+        if constexpr (Format::kMins) {
+            I32x16 mins[N];
+            for (I32x16& sum : mins) sum = splat(0);
+            unroll<kSuperElements / Format::kMinSub / 2>([&](auto p) __attribute__((always_inline)) {
+                const I32x16 pair = block.template mins<p.value>();
+                for (int n = 0; n < N; ++n) mins[n] = dot2(mins[n], pair, x.of(n, number).sums[p]);
+            });
+            const F32x16 dmin = block.dmin();
+            for (int n = 0; n < N; ++n) {
+                y[n] = add_scaled(y[n], products[n], d, mins[n], dmin, x.of(n, number).unit);
+            }
+        } else {
+            for (int n = 0; n < N; ++n) y[n] = add_scaled(y[n], products[n], d, x.of(n, number).unit);
+        }
+    }
 }
 
 // One panel and N tokens, from number `first` of the batch on. What lies `ahead` bytes behind is fetched
@@ -103,9 +193,7 @@ static void stream_panel(const Matrix& w, int64_t panel, const FewTokens<Format>
         for (int line = 0; ahead != 0 && line < Format::kBytes; line += 64) {
             __builtin_prefetch(block.p + ahead + line, 0, 2);
         }
-        unroll<Format::kElements / (32 * Format::kShared)>([&](auto r) __attribute__((always_inline)) {
-            add_run<r.value>(block, tokens, at / Format::kSub, y);
-        });
+        add_block(block, tokens, at, y);
     }
     for (int n = 0; n < N; ++n) finish(y[n], out, first + n, kLanes * panel, rows_in_panel(w, panel));
 }
@@ -123,7 +211,13 @@ static void stream(const Matrix& w, int64_t begin, int64_t end, const Activation
     }
 }
 
-constexpr int64_t stream_scratch_bytes(int64_t k) { return 3 * sizeof(float) * kStreamTokens * (k / 16); }
+// Of numbers for each block, or super-block, whichever is more.
+constexpr int64_t stream_scratch_bytes(int64_t k) {
+    constexpr int64_t kNumbers = 3 * sizeof(float) * (kSuperElements / 32);
+    constexpr int64_t kTerms = sizeof(SuperTerms);
+    return kStreamTokens * (k + kSuperElements - 1) / kSuperElements *
+           (kTerms > kNumbers ? kTerms : kNumbers);
+}
 
 template <class... Formats>
 static void stream_as(FormatList<Formats...>, const Matrix& w, int64_t begin, int64_t end,

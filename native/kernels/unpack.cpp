@@ -7,27 +7,62 @@
 namespace chaski::CHASKI_ISA {
 
 // kCentred: codes less the offset, as signed bytes.
+template <class Format, bool kCentred, int kSubBlock>
+CHASKI_INLINE void unpack_codes(const Format& block, uint8_t* lines) {
+    unroll<Format::kSub / 4>([&](auto i) __attribute__((always_inline)) {
+        const U8x64 codes = block.template codes<kSubBlock, i.value>();
+        if constexpr (kCentred && Format::kOffset != 0) {
+            store_u8(lines + 64 * i, subtract_bytes(codes, Format::kOffset));
+        } else {
+            store_u8(lines + 64 * i, codes);
+        }
+    });
+}
+
 template <class Format, bool kCentred>
-static void unpack(const uint8_t* panel, int64_t elements, uint8_t* slab) {
-    constexpr int kSubs = Format::kElements / Format::kSub;
-    constexpr int kBytes = kSubBytes<Format::kSub, Format::kMins>;
-    for (int64_t at = 0; at < elements;
-         at += Format::kElements, panel += Format::kBytes, slab += kSubs * kBytes) {
+static void unpack_blocks(const uint8_t* panel, int64_t elements, uint8_t* slab) {
+    constexpr int kBytes = kBlockBytes<Format::kMins>;
+    for (int64_t at = 0; at < elements; at += Format::kElements, panel += Format::kBytes) {
         const Format block{{panel}};
-        unroll<kSubs>([&](auto s) __attribute__((always_inline)) {
-            uint8_t* sub = slab + s * kBytes;
-            unroll<Format::kSub / 4>([&](auto i) __attribute__((always_inline)) {
-                const U8x64 codes = block.template codes<s.value, i.value>();
-                if constexpr (kCentred && Format::kOffset != 0) {
-                    store_u8(sub + 64 * i, subtract_bytes(codes, Format::kOffset));
-                } else {
-                    store_u8(sub + 64 * i, codes);
-                }
-            });
-            auto* scales = reinterpret_cast<float*>(sub + kLanes * Format::kSub);
+        unroll<Format::kElements / 32>([&](auto s) __attribute__((always_inline)) {
+            unpack_codes<Format, kCentred, s.value>(block, slab);
+            auto* scales = reinterpret_cast<float*>(slab + kLanes * 32);
             store_f32(scales, block.template scale<s.value>());
             if constexpr (Format::kMins) store_f32(scales + kLanes, block.template min<s.value>());
+            slab += kBytes;
         });
+    }
+}
+
+template <class Format, bool kCentred>
+static void unpack_super_blocks(const uint8_t* panel, int64_t elements, uint8_t* slab) {
+    using Slab = SuperSlab<Format::kSub, Format::kMinSub>;
+    constexpr int kSub = Format::kSub;
+    for (int64_t at = 0; at < elements; at += kSuperElements, panel += Format::kBytes, slab += Slab::kBytes) {
+        const Format block{{panel}};
+        unroll<Slab::kPairs>([&](auto p) __attribute__((always_inline)) {
+            constexpr int kFirst = first_of_pair<kSub, p.value>;
+            uint8_t* lines = slab + kLanes * kSub * 2 * p;
+            unpack_codes<Format, kCentred, kFirst>(block, lines);
+            unpack_codes<Format, kCentred, kFirst + kPairStep<kSub>>(block, lines + kLanes * kSub);
+            store_i32(reinterpret_cast<int32_t*>(slab + Slab::kScales + 64 * p),
+                      block.template scales<p.value>());
+        });
+        unroll<Slab::kMinPairs>([&](auto p) __attribute__((always_inline)) {
+            store_i32(reinterpret_cast<int32_t*>(slab + Slab::kMins + 64 * p),
+                      block.template mins<p.value>());
+        });
+        store_f32(reinterpret_cast<float*>(slab + Slab::kD), block.d());
+        if constexpr (Format::kMins) store_f32(reinterpret_cast<float*>(slab + Slab::kDMin), block.dmin());
+    }
+}
+
+template <class Format, bool kCentred>
+constexpr Unpack unpack_of() {
+    if constexpr (Format::kIsSuper) {
+        return unpack_super_blocks<Format, kCentred>;
+    } else {
+        return unpack_blocks<Format, kCentred>;
     }
 }
 
@@ -39,16 +74,76 @@ static void widen(const uint8_t* panel, int64_t elements, uint8_t* slab) {
     for (int64_t i = 0; i < count; ++i) store_f32(lines + kLanes * i, Weights::load(panel, i));
 }
 
+static int read_code(const uint8_t* lines, int lane, int i) { return lines[64 * (i / 4) + 4 * lane + i % 4]; }
+
+// One lane of the slab of a block of the file.
+template <class Format>
+static void read_block_lane(const uint8_t* slab, int lane, float* out) {
+    for (int at = 0; at < Format::kElements; at += 32, slab += kBlockBytes<Format::kMins>) {
+        const uint8_t* tail = slab + kLanes * 32 + 4 * lane;
+        const auto scale = read<float>(tail);
+        const float min = Format::kMins ? read<float>(tail + 64) : 0.0f;
+        for (int i = 0; i < 32; ++i) {
+            *out++ = scale * static_cast<float>(read_code(slab, lane, i) - Format::kOffset) - min;
+        }
+    }
+}
+
+template <class Format>
+static void read_super_lane(const uint8_t* slab, int lane, float* out) {
+    constexpr int kSub = Format::kSub, kMinSub = Format::kMinSub;
+    using Slab = SuperSlab<kSub, kMinSub>;
+    // Where sub-block `sub` of `size` elements comes in the order of pairs.
+    const auto place_of = [](int sub, int size) {
+        const int step = 32 / size;
+        return sub / (2 * step) * 2 * step + 2 * (sub % step) + sub / step % 2;
+    };
+    const auto number = [&](int from, int place) {
+        return static_cast<float>(read<int16_t>(slab + from + 64 * (place / 2) + 4 * lane + 2 * (place % 2)));
+    };
+    const auto d = read<float>(slab + Slab::kD + 4 * lane);
+    for (int i = 0; i < kSuperElements; ++i) {
+        const int place = place_of(i / kSub, kSub);
+        const int code = read_code(slab + kLanes * kSub * place, lane, i % kSub) - Format::kOffset;
+        out[i] = d * number(Slab::kScales, place) * static_cast<float>(code);
+        if constexpr (Format::kMins) {
+            const auto dmin = read<float>(slab + Slab::kDMin + 4 * lane);
+            out[i] += dmin * number(Slab::kMins, place_of(i / kMinSub, kMinSub));
+        }
+    }
+}
+
 template <class Format>
 constexpr Unpacker quantized() {
-    Unpacker u = {Format::kType,    Format::kSub,      Format::kMins,         Format::kOffset,
-                  Format::kMaxCode, Format::kElements, unpack<Format, false>, nullptr};
-    if constexpr (kHasAmx) u.unpack_centred = unpack<Format, true>;
+    static_assert(Format::kIsSuper == wants_super_blocks(Format::kType));
+    Unpacker u = {.type = Format::kType,
+                  .sub = Format::kSub,
+                  .mins = Format::kMins,
+                  .min_sub = 0,
+                  .offset = Format::kOffset,
+                  .max_code = Format::kMaxCode,
+                  .block_elements = Format::kElements,
+                  .unpack = unpack_of<Format, false>(),
+                  .unpack_centred = nullptr,
+                  .read_lane = read_block_lane<Format>};
+    if constexpr (Format::kIsSuper) {
+        u.min_sub = Format::kMinSub;
+        u.read_lane = read_super_lane<Format>;
+    }
+    if constexpr (kHasAmx) u.unpack_centred = unpack_of<Format, true>();
     return u;
 }
 template <class Weights>
-constexpr Unpacker kFloat = {Weights::kType, 1,      false, 0, 0, Weights::kType == DType::BF16 ? 2 : 1,
-                             widen<Weights>, nullptr};
+constexpr Unpacker kFloat = {.type = Weights::kType,
+                             .sub = 1,
+                             .mins = false,
+                             .min_sub = 0,
+                             .offset = 0,
+                             .max_code = 0,
+                             .block_elements = Weights::kType == DType::BF16 ? 2 : 1,
+                             .unpack = widen<Weights>,
+                             .unpack_centred = nullptr,
+                             .read_lane = nullptr};
 
 template <class List>
 struct Unpackers;
@@ -68,30 +163,16 @@ const Unpacker& unpacker_of(DType type) {
     return *u;
 }
 
-// One lane of the slab of a block.
-static void read_lane(const Unpacker& u, const uint8_t* slab, int lane, float* out) {
-    for (int at = 0; at < u.block_elements; at += u.sub) {
-        const uint8_t* tail = slab + kLanes * u.sub + 4 * lane;
-        const auto scale = read<float>(tail);
-        const float min = u.mins ? read<float>(tail + 64) : 0.0f;
-        for (int i = 0; i < u.sub; ++i) {
-            const int code = slab[64 * (i / 4) + 4 * lane + i % 4] - u.offset;
-            *out++ = scale * static_cast<float>(code) - min;
-        }
-        slab += kLanes * u.sub + (u.mins ? 128 : 64);
-    }
-}
-
 void unpack_row(const Matrix& w, int64_t row, float* out) {
     const Unpacker& u = unpacker_of(w.type);
     const uint8_t* panel = w.panels + panel_start(w.type, w.k, row / kLanes);
     const int64_t block_bytes = panels_abreast(w.type) * kLanes * row_bytes(w.type, u.block_elements);
     const int lane = static_cast<int>(row % kLanes);
-    alignas(64) uint8_t slab[256 / 16 * kSubBytes<16, true>];  // of the largest block
+    alignas(64) uint8_t slab[SuperSlab<16, 16>::kBytes];  // of the largest block
     for (int64_t at = 0; at < w.k; at += u.block_elements, panel += block_bytes) {
         u.unpack(panel, u.block_elements, slab);
         if (is_quantized(w.type)) {
-            read_lane(u, slab, lane, out + at);
+            u.read_lane(slab, lane, out + at);
         } else {
             for (int64_t i = 0; i < u.block_elements && at + i < w.k; ++i)
                 out[at + i] = read<float>(slab + 64 * i + 4 * lane);

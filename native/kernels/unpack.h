@@ -1,15 +1,18 @@
 // Panels unpacked to a form that is the same for all formats: the *slab*, which the matmul kernels for many
 // tokens read.
 //
-//   slab        |sub-block 0|sub-block 1|...                        sub-blocks of 32 or 16 elements along k
-//   sub-block   |codes: a 64-byte line for every 4 elements|scales of 16 rows: 64 bytes|mins, if any: 64
-//   bytes| line        |4 codes of row 0|4 codes of row 1|...|4 codes of row 15|        weight = scale *
-//   (code - offset) - min
+//   line          |4 codes of row 0|4 codes of row 1|...|4 codes of row 15|      64 bytes, for 4 elements of
+//   k block of 32   |codes: 8 lines|scales of 16 rows: 64 bytes|mins, if any: 64 bytes|
+//                                                            weight = scale * (code - offset) - min
+//   super-block   |codes: 64 lines|scales of pairs|mins of pairs, if any|d|dmin, if any|      64 bytes each
+//                                                            weight = d * scale * (code - offset) + dmin *
+//                                                            min
 //
+// The codes of a super-block stand in the order of its pairs of sub-blocks (blocks.h).
 // Of float types: a line of 16 floats, one of each row, for every element.
 #pragma once
 
-#include "panel.h"
+#include "matmul.h"
 #include "simd.h"
 
 namespace chaski::CHASKI_ISA {
@@ -21,17 +24,32 @@ struct Unpacker {
     DType type;
     int sub;  // elements of a sub-block
     bool mins;
+    int min_sub;  // of super-blocks only: elements that share a min, or 0
     int offset;
     int max_code;
     int block_elements;  // what unpacking takes at least
     Unpack unpack;
     // The same with codes less the offset, as signed bytes; null where no kernel wants it.
     Unpack unpack_centred;
+    // Row `lane` of a block's slab as floats. Of quantized types only.
+    void (*read_lane)(const uint8_t* slab, int lane, float* out);
 };
 
 const Unpacker& unpacker_of(DType type);
 
-template <int kSub, bool kMins>
-inline constexpr int kSubBytes = kLanes * kSub + 64 + (kMins ? 64 : 0);
+template <bool kMins>
+inline constexpr int kBlockBytes = kLanes * 32 + 64 + (kMins ? 64 : 0);
+
+template <int kSub, int kMinSub>
+struct SuperSlab {
+    static constexpr int kPairs = kSuperElements / kSub / 2;
+    static constexpr int kMinPairs = kMinSub == 0 ? 0 : kSuperElements / kMinSub / 2;
+    // Where parts begin, and its size.
+    static constexpr int kScales = kLanes * kSuperElements;
+    static constexpr int kMins = kScales + 64 * kPairs;
+    static constexpr int kD = kMins + 64 * kMinPairs;
+    static constexpr int kDMin = kD + 64;
+    static constexpr int kBytes = kMinSub == 0 ? kDMin : kDMin + 64;
+};
 
 }  // namespace chaski::CHASKI_ISA

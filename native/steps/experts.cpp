@@ -128,6 +128,9 @@ std::unique_ptr<Step> dispatch_quantized(int dim, std::int64_t count, std::int64
         std::memcpy(to.values, from.values, width);
         std::memcpy(to.scales, from.scales, width / 32 * sizeof(float));
         std::memcpy(to.sums, from.sums, width / 16 * sizeof(std::int16_t));
+        if (to.supers != nullptr) {
+            std::memcpy(to.supers, from.supers, width / kSuperElements * sizeof(SuperScale));
+        }
     });
 }
 

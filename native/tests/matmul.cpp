@@ -55,26 +55,29 @@ struct Rows {
     std::vector<std::int8_t> values;
     std::vector<float> scales;
     std::vector<std::int16_t> sums;
-    bool in_powers;
+    std::vector<SuperScale> supers;
 
-    Rows(const Kernels& kernels, std::vector<float> x, std::int64_t n, bool in_powers = false)
+    Rows(const Kernels& kernels, std::vector<float> x, std::int64_t n, bool in_super_blocks = false)
         : floats(std::move(x)),
           values(floats.size()),
           scales(floats.size() / 32),
           sums(floats.size() / 16),
-          in_powers(in_powers) {
+          supers(in_super_blocks ? floats.size() / kSuperElements : 0) {
         const auto k = static_cast<std::int64_t>(floats.size()) / n;
         if (k % 32 == 0) kernels.quantize_rows(floats.data(), n, k, get());
     }
 
-    Activations get() { return {values.data(), scales.data(), sums.data(), floats.data(), in_powers}; }
+    Activations get() {
+        return {values.data(), scales.data(), sums.data(), floats.data(),
+                supers.empty() ? nullptr : supers.data()};
+    }
 };
 
 Bytes multiply(const Table& table, const BlockFormat& format, std::int64_t rows, std::int64_t k,
-               std::int64_t n, bool in_powers) {
+               std::int64_t n, bool in_super_blocks) {
     const Packed packed(table.kernels, format, rows, k);
     Random random(7);
-    Rows x(table.kernels, random.numbers(n * k, 3.0f), n, in_powers);
+    Rows x(table.kernels, random.numbers(n * k, 3.0f), n, in_super_blocks);
     const std::vector<float> bias = random.numbers(rows, 1.0f);
     std::vector<float> y = random.numbers(n * rows, 1.0f);  // the residual, too
     const Region scratch(table.kernels.matmul_scratch_bytes(packed.matrix(), n));
@@ -98,11 +101,9 @@ void compare_type(Comparison& compare, const BlockFormat& format) {
     compare("pack " + name, [&](const Table& t) { return Packed(t.kernels, format, rows, k).bytes(); });
     compare("unpack " + name, [&](const Table& t) { return unpack(t, format, rows, k); });
     for (std::int64_t n : kTokens) {
-        for (bool in_powers : {false, true}) {
-            if (in_powers && format.elements == 1) continue;
-            compare("matmul " + name + ", " + std::to_string(n) + " tokens" + (in_powers ? ", powers" : ""),
-                    [&](const Table& t) { return multiply(t, format, rows, k, n, in_powers); });
-        }
+        compare("matmul " + name + ", " + std::to_string(n) + " tokens", [&](const Table& t) {
+            return multiply(t, format, rows, k, n, wants_super_blocks(format.type));
+        });
     }
 }
 
@@ -123,7 +124,7 @@ Bytes widen_halves(const Table& table) {
 }
 
 // Blocks of ordinary numbers, of extremes, and each of one strange number among ordinary ones.
-Bytes quantize(const Table& table, bool in_powers) {
+Bytes quantize(const Table& table, bool in_super_blocks) {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     constexpr float kStrange[] = {0.0f,      -0.0f,      1e-45f,
                                   1e-37f,    3e38f,      -3e38f,
@@ -137,9 +138,16 @@ Bytes quantize(const Table& table, bool in_powers) {
         }
     }
     for (int i = -64; i < 64; ++i) x.push_back(static_cast<float>(i) + 0.5f);  // halves round to even
-    Rows rows(table.kernels, x, 1, in_powers);
+    if (in_super_blocks) {  // blocks much larger than others, and with large sums, among them
+        for (float size : {1.0f, 1.0f, 40.0f, 0.001f, 1.0f, 3.0f, 1.0f, 1.0f}) {
+            for (float value : random.numbers(32, size)) x.push_back(value);
+        }
+        for (int i = 0; i < 512; ++i) x.push_back(i % 96 < 80 ? 1.0f : 0.001f);
+        x.resize((x.size() + 255) / 256 * 256);
+    }
+    Rows rows(table.kernels, x, 1, in_super_blocks);
     Bytes all = bytes_of(rows.values);
-    for (const Bytes& more : {bytes_of(rows.scales), bytes_of(rows.sums)}) {
+    for (const Bytes& more : {bytes_of(rows.scales), bytes_of(rows.sums), bytes_of(rows.supers)}) {
         all.insert(all.end(), more.begin(), more.end());
     }
     return all;
@@ -171,7 +179,7 @@ void compare_matmul(Comparison& compare) {
     for (const BlockFormat& format : kFormats) compare_type(compare, format);
     compare("widen every half", widen_halves);
     compare("quantize", [](const Table& t) { return quantize(t, false); });
-    compare("quantize in powers", [](const Table& t) { return quantize(t, true); });
+    compare("quantize in super-blocks", [](const Table& t) { return quantize(t, true); });
     for (std::uint8_t fill : {0x00, 0x7f, 0x80, 0xff}) {
         for (float sign : {1.0f, -1.0f}) {
             compare("extremes " + std::to_string(fill),

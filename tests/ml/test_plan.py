@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from chaski import _native
 from chaski.formats.gguf import open_gguf
@@ -60,12 +61,12 @@ def test_buffers_that_live_together_never_overlap() -> None:
                 assert one is other or apart or not together
 
 
-@pytest.mark.parametrize(("other", "in_powers"), [(QuantType.Q4_0, True), (QuantType.Q8_0, False)])
-def test_scales_are_powers_of_two_unless_a_matrix_has_eight_bits(
-    tmp_path: Path, other: QuantType, in_powers: bool
+@pytest.mark.parametrize(("other", "in_super_blocks"), [(QuantType.Q4_K, True), (QuantType.Q4_0, False)])
+def test_activations_are_in_super_blocks_if_a_matrix_wants_them(
+    tmp_path: Path, other: QuantType, in_super_blocks: bool
 ) -> None:
-    arrays = {name: uniform(32, 64) for name in ("table", "matrix", "other")}
-    kinds = {"table": QuantType.F32, "matrix": QuantType.Q4_0, "other": other}
+    arrays = {name: uniform(32, 256) for name in ("table", "matrix", "other")}
+    kinds = {"table": QuantType.F32, "matrix": QuantType.Q8_0, "other": other}
     backend = open_backend("cpu", BackendOptions(threads=1))
     path = tmp_path / "weights.gguf"
     write_gguf(path, {"general.architecture": "test"}, {name: (x, kinds[name]) for name, x in arrays.items()})
@@ -73,19 +74,24 @@ def test_scales_are_powers_of_two_unless_a_matrix_has_eight_bits(
     with open_gguf(path) as file:
         backend.place([(weights[name], file.tensors[name]) for name in arrays])
         backend.load(lambda _: None)
-        packed = bytes(file.tensors["matrix"].data)
+        packed = {name: bytes(file.tensors[name].data) for name in ("matrix", "other")}
     graph = Graph()
     ids = graph.input("ids", (Dim("tokens", 32),), DType.I32)
     x = ops.embedding(ids, weights["table"])
-    graph.output("y", ops.linear(x, weights["matrix"]))
-    graph.output("z", ops.linear(x, weights["other"]))
+    graph.output("matrix", ops.linear(x, weights["matrix"]))
+    graph.output("other", ops.linear(x, weights["other"]))
     plan = backend.compile(graph)
     plan.inputs["ids"][:] = np.arange(32)
     plan.run({"tokens": 32})
-    matrix = _native.pack_matrix(int(QuantType.Q4_0), np.frombuffer(packed, np.uint8), 32, 64)
-    expected = [_native.matmul(matrix, arrays["table"], in_powers=form) for form in (False, True)]
-    assert (plan.output("y") == expected[in_powers]).all()
-    assert (expected[0] != expected[1]).any()
+
+    def product(name: str, in_super_blocks: bool) -> NDArray[np.float32]:
+        data = np.frombuffer(packed[name], np.uint8)
+        matrix = _native.pack_matrix(int(kinds[name]), data, 32, 256)
+        return _native.matmul(matrix, arrays["table"], in_super_blocks=in_super_blocks)
+
+    for name in packed:
+        assert (plan.output(name) == product(name, in_super_blocks)).all()
+    assert (product("matrix", True) != product("matrix", False)).any()
 
 
 def small_plan(directory: Path) -> Plan:

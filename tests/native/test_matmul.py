@@ -1,12 +1,12 @@
 """The matmul kernels against the numeric rule, and against each other, bit for bit.
 
-The rule (native/include/matmul.h): activations in blocks of 32 as int8, exact integer sums per weight block,
-scales applied by fused multiply-add along k, in one order for every instruction set and number of tokens.
+The rule (native/include/matmul.h): activations as int8 in blocks of 32 or super-blocks of 256, exact
+integer sums per weight block, scales applied by fused multiply-add along k, in one order for every
+instruction set and number of tokens.
 """
 
 from __future__ import annotations
 
-import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -20,6 +20,7 @@ Floats = NDArray[np.float32]
 
 FLOAT_TYPES = [QuantType.F32, QuantType.F16, QuantType.BF16]
 QUANTIZED_TYPES = [t for t in QuantType if t.block_size > 1]
+SUPER_TYPES = [QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K]
 TYPES = FLOAT_TYPES + QUANTIZED_TYPES
 ROWS = [1, 15, 16, 17, 100]
 TOKENS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 70]
@@ -63,23 +64,57 @@ def activations(n: int, k: int, seed: int = 1) -> Floats:
     return rng.standard_normal((n, k)).astype(np.float32) * rng.uniform(0.01, 4, (n, 1)).astype(np.float32)
 
 
-def quantize(x: Floats, in_powers: bool = False) -> tuple[NDArray[np.int64], Floats]:
-    """The rule for activations: int8 values (n, blocks, 32) and scales (n, blocks)."""
+def quantize(x: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """The rule for activations in blocks: int8 values (n, blocks, 32) and scales (n, blocks)."""
     blocks = x.reshape(len(x), -1, 32)
     amax = np.abs(blocks).max(axis=-1)
     zero = amax < np.float32(1e-36)
     inverse = np.where(zero, np.float32(0), np.float32(127) / np.where(zero, np.float32(1), amax))
     scale = np.where(zero, np.float32(0), amax / np.float32(127))
-    if in_powers:
-        mantissa, exponent = np.frexp(scale)
-        scale = np.where(zero, np.float32(0), np.ldexp(np.float32(1), exponent - (mantissa == 0.5)))
-        inverse = np.where(zero, np.float32(0), 1 / np.where(zero, np.float32(1), scale))
     return np.rint(blocks * inverse[..., None]).astype(np.int64), scale
 
 
-def rounded(x: Floats, in_powers: bool = False) -> NDArray[np.float64]:
+def quantize_super(x: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+    """The rule for super-blocks of x (n, k): int8 values (n, k / 256, 8, 32), shifts (n, k / 256, 8), units."""
+    supers = x.reshape(len(x), -1, 8, 32)
+    values, shifts = np.zeros(supers.shape, np.int64), np.zeros(supers.shape[:3], np.int64)
+    scales = np.zeros(supers.shape[:2], np.float32)
+    for at in np.ndindex(*scales.shape):
+        if np.abs(supers[at]).max() >= np.float32(1e-34):
+            values[at], shifts[at], scales[at] = quantize_one_super(supers[at])
+    return values, shifts, scales
+
+
+def quantize_one_super(x: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64], np.float32]:
+    """Of (8, 32), not all zero."""
+    whole = np.abs(x).max() / np.float32(127)
+    while True:
+        values, shifts = np.zeros(x.shape, np.int64), np.zeros(8, np.int64)
+        over = 0
+        for b, block in enumerate(x):
+            part = np.abs(block).max() * (np.float32(16) / (np.float32(127) * whole))
+            shift = next((n for n in range(4) if part <= 2**n), 4)
+            while True:
+                values[b] = np.rint(block * (np.float32(1) / whole * np.float32(2 ** (4 - shift))))
+                shifts[b] = shift
+                over = int(np.abs(values[b]).reshape(2, 16).sum(axis=-1).max())
+                if over <= 1023 or shift == 4:
+                    break
+                shift += 1
+            if over > 1023:
+                break
+        if over <= 1023:
+            return values, shifts, whole / np.float32(16)
+        whole *= np.float32(over) / np.float32(1007)
+
+
+def rounded(x: Floats, in_super_blocks: bool = False) -> NDArray[np.float64]:
     """What the quantized kernels see of x."""
-    values, scale = quantize(x, in_powers)
+    if in_super_blocks:
+        values, shifts, scales = quantize_super(x)
+        wide = (values << shifts[..., None]) * scales.astype(np.float64)[..., None, None]
+        return wide.reshape(x.shape)
+    values, scale = quantize(x)
     return (values * scale.astype(np.float64)[..., None]).reshape(x.shape)
 
 
@@ -89,11 +124,13 @@ def rounded_to_bf16(x: Floats) -> Floats:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def seen(type: QuantType, x: Floats, in_powers: bool = False) -> NDArray[np.float64]:
+def seen(type: QuantType, x: Floats, in_super_blocks: bool = False) -> NDArray[np.float64]:
     """What products with weights of that type see of x."""
     if type is QuantType.BF16:
         return rounded_to_bf16(x).astype(np.float64)
-    return x.astype(np.float64) if type in FLOAT_TYPES else rounded(x, in_powers)
+    if type in FLOAT_TYPES:
+        return x.astype(np.float64)
+    return rounded(x, in_super_blocks or type in SUPER_TYPES)
 
 
 def assert_close(y: Floats, x: NDArray[np.float64], w: Floats) -> None:
@@ -123,9 +160,9 @@ def test_equals_the_definition(type: QuantType, rows: int) -> None:
         matrix = pack(data, type, rows, k)
         for n in TOKENS if rows == 17 else [1, 7]:
             x = activations(n, k)
-            for in_powers in (False, True):
-                found = _native.matmul(matrix, x, in_powers=in_powers)
-                assert_close(found, seen(type, x, in_powers), weights)
+            for in_super_blocks in {False, k % 256 == 0}:
+                found = _native.matmul(matrix, x, in_super_blocks=in_super_blocks)
+                assert_close(found, seen(type, x, in_super_blocks), weights)
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
@@ -137,13 +174,12 @@ def test_instruction_sets_agree_bit_for_bit(type: QuantType) -> None:
         for isa in _native.isa_names():
             matrix = pack(data, type, rows, k, isa)
             panels.append(matrix.panels())
-            for in_powers, n in itertools.product((False, True), (1, 2, 3, 4, 33)):
-                y = _native.matmul(matrix, x[:n], isa, in_powers=in_powers)
-                results.append((isa, n, in_powers, y))
+            for n in (1, 2, 3, 4, 33):
+                results.append((isa, n, _native.matmul(matrix, x[:n], isa)))
         assert all(p == panels[0] for p in panels)
-        whole = {in_powers: y for _, n, in_powers, y in results if n == 33}
-        for isa, n, in_powers, y in results:
-            assert np.array_equal(y, whole[in_powers][:n]), (isa, n, in_powers)
+        whole = results[-1][2]
+        for isa, n, y in results:
+            assert np.array_equal(y, whole[:n]), (isa, n)
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
@@ -151,12 +187,11 @@ def test_every_batch_size_gives_the_same_bits(type: QuantType) -> None:
     rows, k = 40, widths(type)[1]
     matrix = pack(random_weights(type, rows, k), type, rows, k)
     x = activations(70, k)
-    for in_powers in (False, True):
-        whole = _native.matmul(matrix, x, in_powers=in_powers)
-        for n in TOKENS:
-            first, last = (_native.matmul(matrix, part, in_powers=in_powers) for part in (x[:n], x[-n:]))
-            assert np.array_equal(first, whole[:n]), n
-            assert np.array_equal(last, whole[-n:]), n
+    whole = _native.matmul(matrix, x)
+    for n in TOKENS:
+        first, last = _native.matmul(matrix, x[:n]), _native.matmul(matrix, x[-n:])
+        assert np.array_equal(first, whole[:n]), n
+        assert np.array_equal(last, whole[-n:]), n
 
 
 @pytest.mark.parametrize("isa", _native.isa_names())
@@ -169,17 +204,16 @@ def test_rows_unpack_exactly(type: QuantType, isa: str) -> None:
     assert np.array_equal(out, dequantize(data, type, (rows, k))[order])
 
 
-@pytest.mark.parametrize("in_powers", [False, True])
 @pytest.mark.parametrize("isa", _native.isa_names())
-def test_the_order_of_roundings_is_the_rule(isa: str, in_powers: bool) -> None:
+def test_the_order_of_roundings_is_the_rule(isa: str) -> None:
     """Q4_1 has a scale and a min in plain sight, so that the rule can be followed step by step, exactly."""
     rows, k = 5, 160
     data = random_weights(QuantType.Q4_1, rows, k)
     blocks = data.view(QuantType.Q4_1.layout).reshape(rows, -1)
     codes = np.concatenate([blocks["qs"] & 15, blocks["qs"] >> 4], axis=-1).astype(np.int64)
     x = activations(6, k)
-    values, scales = quantize(x, in_powers)
-    y = _native.matmul(pack(data, QuantType.Q4_1, rows, k), x, isa, in_powers=in_powers)
+    values, scales = quantize(x)
+    y = _native.matmul(pack(data, QuantType.Q4_1, rows, k), x, isa)
     for token, row in np.ndindex(*y.shape):
         total = np.float32(0)
         for b in range(k // 32):
@@ -188,6 +222,47 @@ def test_the_order_of_roundings_is_the_rule(isa: str, in_powers: bool) -> None:
             total = fma(products, scale * scales[token, b], total)
             total = fma(minimum, -(scales[token, b] * np.float32(values[token, b].sum())), total)
         assert y[token, row] == total
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+def test_the_order_of_roundings_of_super_blocks_is_the_rule(isa: str) -> None:
+    """As above for Q2_K, the simplest type with super-blocks and mins."""
+    rows, k = 3, 512
+    data = random_weights(QuantType.Q2_K, rows, k)
+    blocks = data.view(QuantType.Q2_K.layout).reshape(rows, -1)
+    pairs = blocks["qs"].reshape(rows, k // 256, 2, 1, 32) >> np.arange(0, 8, 2, np.uint8)[:, None] & 3
+    codes = pairs.reshape(rows, k // 256, 16, 16).astype(np.int64)
+    parts = blocks["scales"].astype(np.int64)
+    x = activations(4, k) * np.repeat(np.float32(2.0) ** np.arange(-8, 8), 32).astype(np.float32)
+    values, shifts, scales = quantize_super(x)
+    assert set(shifts.ravel()) == set(range(5))
+    wide = (values << shifts[..., None]).reshape(len(x), -1, 16, 16)
+    y = _native.matmul(pack(data, QuantType.Q2_K, rows, k), x, isa)
+    for token, row in np.ndindex(*y.shape):
+        total = np.float32(0)
+        for b in range(k // 256):
+            products = np.float32(
+                ((codes[row, b] * wide[token, b]).sum(axis=-1) * (parts[row, b] & 15)).sum()
+            )
+            mins = np.float32((wide[token, b].sum(axis=-1) * (parts[row, b] >> 4)).sum())
+            d, dmin = np.float32(blocks["d"][row, b]), np.float32(blocks["dmin"][row, b])
+            total = fma(fma(mins, -dmin, products * d), scales[token, b], total)
+        assert y[token, row] == total
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+@pytest.mark.parametrize("type", SUPER_TYPES, ids=lambda t: t.name)
+def test_blocks_of_very_different_sizes(type: QuantType, isa: str) -> None:
+    """Every shift, sums of magnitudes above the limit in the largest block and in others, and zeros."""
+    rng = np.random.default_rng(3)
+    rows, k = 16, 1024
+    sizes = np.float32(2.0) ** rng.integers(-12, 12, (9, k // 32, 1)).astype(np.float32)
+    flat = rng.choice(np.float32([1, -1]), (9, k // 32, 32)) * (rng.random((9, k // 32, 1)) < 0.5)
+    x = ((rng.standard_normal((9, k // 32, 32)) + 3 * flat) * sizes).astype(np.float32).reshape(9, k)
+    x[0, :256], x[1, 256:512], x[2] = 0, 1, -1
+    data = random_weights(type, rows, k)
+    y = _native.matmul(pack(data, type, rows, k), x, isa)
+    assert_close(y, rounded(x, in_super_blocks=True), dequantize(data, type, (rows, k)))
 
 
 @pytest.mark.parametrize("isa", _native.isa_names())
@@ -217,7 +292,7 @@ def test_largest_codes_do_not_saturate(isa: str) -> None:
             weights = dequantize(data, type, (16, k))
             for x in (np.ones((6, k), np.float32), -np.ones((6, k), np.float32)):
                 y = _native.matmul(pack(data, type, 16, k), x, isa)
-                assert_close(y, rounded(x), weights)
+                assert_close(y, seen(type, x), weights)
 
 
 @pytest.mark.parametrize("isa", _native.isa_names())
@@ -288,5 +363,7 @@ def test_unusable_arguments_are_refused() -> None:
         _native.matmul(matrix, activations(2, 64), "auto", None, activations(1, 4))
     with pytest.raises(ValueError, match="row 4 of 4"):
         _native.unpack_rows(matrix, np.array([4], np.int64))
+    with pytest.raises(ValueError, match="64 columns are no multiple of a super-block"):
+        _native.matmul(matrix, activations(1, 64), in_super_blocks=True)
     with pytest.raises(ValueError, match="sse9"):
         _native.matmul(matrix, activations(1, 64), "sse9")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski import _native
-from chaski.formats.quant import QuantType
 from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
 
 __all__ = ["Buffer", "Call", "Lowering", "Place", "Vector", "is_quantized_product", "offset", "width"]
@@ -51,7 +50,7 @@ class Lowering:
     """One walk over a graph; after it `calls` holds the steps, and `dims` run-time sizes and their maxima.
 
     `is_plain`: whether attention takes its plain form. `quantized_inputs`: what products read as int8 blocks,
-    whose scales are powers of two if `in_powers`.
+    or super-blocks if `in_super_blocks`.
     `sums`: the products that a sum takes in, each with that sum. `tiles`: the steps that group tokens for
     attention, by mask and by query heads a key head, and their numbers.
     """
@@ -68,7 +67,7 @@ class Lowering:
         self._uses = Counter(x for node in graph.nodes for x in node.operands if isinstance(x, Tensor))
         self._uses.update(graph.outputs.values())
         self.quantized_inputs = _quantized_inputs(graph)
-        self.in_powers = all(_is_coarse(node) for node in graph.nodes if is_quantized_product(node))
+        self.in_super_blocks = any(_wants_super_blocks(node) for node in graph.nodes)
         self.sums = _sums_of_products(graph, self._uses)
         self.tiles: dict[tuple[Tensor, int], int] = {}
         self._buffers: dict[Tensor, Buffer] = {}
@@ -136,11 +135,11 @@ class Lowering:
             )
 
     def new_quantized(self, node: Tensor) -> Buffer:
-        """Storage for the int8 form of a node: values, a scale for each 32 of them, a sum for each 16."""
+        """Storage for the int8 form of a node: values, scales of 32, sums of 16, and numbers of 256."""
         leading = node.shape[0]
         assert isinstance(leading, Dim)
         count = leading.maximum * width(node)
-        size = _align(count) + _align(count // 32 * 4) + _align(count // 16 * 2)
+        size = sum(_align(n) for n in (count, count // 32 * 4, count // 16 * 2, count // 256 * 36))
         self._quantized[node] = Buffer(size, width(node))
         return self._quantized[node]
 
@@ -181,10 +180,9 @@ def _matrix_type(product: Tensor) -> int:
     return matrix.type
 
 
-def _is_coarse(product: Tensor) -> bool:
-    """Whether its weights have fewer than eight bits: scales that are powers of two add little to that."""
-    type = QuantType(_matrix_type(product))
-    return type.block_bytes < type.block_size
+def _wants_super_blocks(node: Tensor) -> bool:
+    """Whether it multiplies by matrices whose scales are integers: all inputs then share that form."""
+    return is_quantized_product(node) and _native.wants_super_blocks(_matrix_type(node))
 
 
 def width(node: Tensor) -> int:

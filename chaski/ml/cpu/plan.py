@@ -44,7 +44,7 @@ class CPUPlan:
         self._loading = loading
         self._dims = lowering.dims
         maxima = list(self._dims.values())
-        self._plan = _native.Plan(pool, isa, size, list(self._dims), maxima, lowering.in_powers)
+        self._plan = _native.Plan(pool, isa, size, list(self._dims), maxima, lowering.in_super_blocks)
         for index, call in enumerate(lowering.calls):
             if index > 0 and phases[index] != phases[index - 1]:
                 self._plan.barrier()
