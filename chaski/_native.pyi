@@ -97,6 +97,9 @@ def is_quantized(type: int) -> bool: ...
 def wants_super_blocks(type: int) -> bool:
     """Whether products with that type want activations in super-blocks of 256."""
 
+def quantized_bytes(count: int) -> int:
+    """What so many activations take as int8 with their scales and sums."""
+
 def matrix_types() -> list[int]: ...
 def lay_out(pool: ThreadPool, isa: str, matrices: Sequence[WeightMatrix]) -> None: ...
 

@@ -50,6 +50,9 @@ void bind_plan(nb::module_& m) {
         .def(nb::init<int>(), "threads"_a)
         .def_prop_ro("threads", &ThreadPool::threads);
 
+    m.def(
+        "quantized_bytes", [](std::size_t count) { return QuantizedLayout(count).bytes; }, "count"_a,
+        "What so many activations take as int8 with their scales and sums.");
     nb::class_<PlanBuilder> plan(m, "Plan");
     plan.def(nb::init<std::shared_ptr<ThreadPool>, const std::string&, std::size_t, std::vector<std::string>,
                       std::vector<std::int64_t>, bool>(),

@@ -36,15 +36,12 @@ Activations PlanBuilder::quantized(std::int64_t offset, int dim, std::int64_t wi
     require(offset >= 0, "plan: quantized activations are missing");
     require(width > 0 && width % 32 == 0,
             "quantized activations come in blocks of 32, not in rows of " + std::to_string(width));
-    auto values = static_cast<std::size_t>(offset);
-    auto count = static_cast<std::size_t>(maximum(dim) * width);
-    std::size_t scales = values + align_up(count);
-    std::size_t sums = scales + align_up(count / 32 * sizeof(float));
-    std::size_t supers = sums + align_up(count / 16 * sizeof(std::int16_t));
+    const auto at = static_cast<std::size_t>(offset), count = static_cast<std::size_t>(maximum(dim) * width);
+    const QuantizedLayout layout(count);
     const bool is_super = in_super_blocks_ && width % kSuperElements == 0;
-    return {plan_->buffer<std::int8_t>(values, count), plan_->buffer<float>(scales, count / 32),
-            plan_->buffer<std::int16_t>(sums, count / 16), nullptr,
-            is_super ? plan_->buffer<SuperScale>(supers, count / kSuperElements) : nullptr};
+    return {plan_->buffer<std::int8_t>(at, count), plan_->buffer<float>(at + layout.scales, count / 32),
+            plan_->buffer<std::int16_t>(at + layout.sums, count / 16), nullptr,
+            is_super ? plan_->buffer<SuperScale>(at + layout.supers, count / kSuperElements) : nullptr};
 }
 
 Quantizer PlanBuilder::quantizer(std::int64_t offset, int dim, std::int64_t width) {

@@ -13,6 +13,18 @@
 
 namespace chaski {
 
+// Where the parts of `count` quantized activations are, in bytes from their values on; each is 64-byte
+// aligned.
+struct QuantizedLayout {
+    std::size_t scales, sums, supers, bytes;
+
+    explicit QuantizedLayout(std::size_t count)
+        : scales(align_up(count)),
+          sums(scales + align_up(count / 32 * sizeof(float))),
+          supers(sums + align_up(count / 16 * sizeof(std::int16_t))),
+          bytes(supers + align_up(count / kSuperElements * sizeof(SuperScale))) {}
+};
+
 // Activations are float32 rows [row][width], of as many rows as a run-time dimension has at most. A place of
 // -1 is none, where that is said.
 class PlanBuilder {
@@ -45,8 +57,7 @@ class PlanBuilder {
     const float* optional_vector(const Weights* weights, std::int64_t place, std::int64_t size);
     const float* vector(const Weights* weights, std::int64_t place, std::int64_t size);
 
-    // Quantized rows lie as [int8 values][float scales][int16 sums][SuperScale], each part 64-byte aligned;
-    // they are in super-blocks where the plan is, if their width allows.
+    // They are in super-blocks where the plan is, if their width allows.
     Activations quantized(std::int64_t offset, int dim, std::int64_t width);
     // What rounds a step's result, for -1 nothing.
     Quantizer quantizer(std::int64_t offset, int dim, std::int64_t width);

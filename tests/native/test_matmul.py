@@ -75,7 +75,7 @@ def quantize(x: Floats) -> tuple[NDArray[np.int64], Floats]:
 
 
 def quantize_super(x: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
-    """The rule for super-blocks of x (n, k): int8 values (n, k / 256, 8, 32), shifts (n, k / 256, 8), units."""
+    """The rule for super-blocks: values (n, k / 256, 8, 32), shifts (n, k / 256, 8), units (n, k / 256)."""
     supers = x.reshape(len(x), -1, 8, 32)
     values, shifts = np.zeros(supers.shape, np.int64), np.zeros(supers.shape[:3], np.int64)
     scales = np.zeros(supers.shape[:2], np.float32)
@@ -296,9 +296,10 @@ def test_largest_codes_do_not_saturate(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", _native.isa_names())
-def test_zero_tiny_and_unbounded_activations(isa: str) -> None:
-    matrix = pack(random_weights(QuantType.Q8_0, 16, 64), QuantType.Q8_0, 16, 64)
-    x = activations(5, 64)
+@pytest.mark.parametrize("type", [QuantType.Q8_0, QuantType.Q4_K, QuantType.Q6_K], ids=lambda t: t.name)
+def test_zero_tiny_and_unbounded_activations(type: QuantType, isa: str) -> None:
+    matrix = pack(random_weights(type, 16, 512), type, 16, 512)
+    x = activations(5, 512)
     clean = _native.matmul(matrix, x, isa)
     x[0] = 0
     x[1] = 1e-38

@@ -135,11 +135,10 @@ class Lowering:
             )
 
     def new_quantized(self, node: Tensor) -> Buffer:
-        """Storage for the int8 form of a node: values, scales of 32, sums of 16, and numbers of 256."""
+        """Storage for the int8 form of a node."""
         leading = node.shape[0]
         assert isinstance(leading, Dim)
-        count = leading.maximum * width(node)
-        size = sum(_align(n) for n in (count, count // 32 * 4, count // 16 * 2, count // 256 * 36))
+        size = _native.quantized_bytes(leading.maximum * width(node))
         self._quantized[node] = Buffer(size, width(node))
         return self._quantized[node]
 
@@ -228,7 +227,3 @@ def _quantized_inputs(graph: Graph) -> set[Tensor]:
         if is_sorted or is_quantized_product(node):
             found.add(_source(node.operands[0]))
     return found
-
-
-def _align(size: int) -> int:
-    return -(-size // 64) * 64
