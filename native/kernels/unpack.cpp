@@ -21,6 +21,7 @@ CHASKI_INLINE void unpack_codes(const Format& block, uint8_t* lines) {
 
 template <class Format, bool kCentred>
 static void unpack_blocks(const uint8_t* panel, int64_t elements, uint8_t* slab) {
+    static_assert(Format::kSub == 32);
     constexpr int kBytes = kBlockBytes<Format::kMins>;
     for (int64_t at = 0; at < elements; at += Format::kElements, panel += Format::kBytes) {
         const Format block{{panel}};
