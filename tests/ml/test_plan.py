@@ -13,7 +13,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import BackendOptions, open_backend, ops
-from chaski.ml.backend import Plan
+from chaski.ml.backend import Backend, Plan
 from chaski.ml.cpu.lowering import Buffer, Call
 from chaski.ml.cpu.plan import _phases, _place
 from chaski.ml.graph import Dim, DType, Graph, Weight
@@ -61,37 +61,57 @@ def test_buffers_that_live_together_never_overlap() -> None:
                 assert one is other or apart or not together
 
 
+def two_products(
+    directory: Path, kinds: dict[str, QuantType]
+) -> tuple[Backend, Graph, dict[str, NDArray[np.float32]], dict[str, _native.PackedMatrix]]:
+    """Rows of a table times "matrix" and "other", both (32, 256), and these by themselves."""
+    arrays = {name: uniform(32, 256) for name in kinds}
+    backend = open_backend("cpu", BackendOptions(threads=1))
+    path = directory / "weights.gguf"
+    write_gguf(path, {"general.architecture": "test"}, {name: (x, kinds[name]) for name, x in arrays.items()})
+    weights = {name: Weight(x.shape, plain=False, name=name) for name, x in arrays.items()}
+    products = [name for name in kinds if name != "table"]
+    with open_gguf(path) as file:
+        backend.place([(weights[name], file.tensors[name]) for name in arrays])
+        backend.load(lambda _: None)
+        packed = {
+            name: _native.pack_matrix(
+                int(kinds[name]), np.frombuffer(bytes(file.tensors[name].data), np.uint8), 32, 256
+            )
+            for name in products
+        }
+    graph = Graph()
+    x = ops.embedding(graph.input("ids", (Dim("tokens", 32),), DType.I32), weights["table"])
+    for name in products:
+        graph.output(name, ops.linear(x, weights[name]))
+    return backend, graph, arrays, packed
+
+
 @pytest.mark.parametrize(("other", "in_super_blocks"), [(QuantType.Q4_K, True), (QuantType.Q4_0, False)])
 def test_activations_are_in_super_blocks_if_a_matrix_wants_them(
     tmp_path: Path, other: QuantType, in_super_blocks: bool
 ) -> None:
-    arrays = {name: uniform(32, 256) for name in ("table", "matrix", "other")}
     kinds = {"table": QuantType.F32, "matrix": QuantType.Q8_0, "other": other}
-    backend = open_backend("cpu", BackendOptions(threads=1))
-    path = tmp_path / "weights.gguf"
-    write_gguf(path, {"general.architecture": "test"}, {name: (x, kinds[name]) for name, x in arrays.items()})
-    weights = {name: Weight(x.shape, plain=False, name=name) for name, x in arrays.items()}
-    with open_gguf(path) as file:
-        backend.place([(weights[name], file.tensors[name]) for name in arrays])
-        backend.load(lambda _: None)
-        packed = {name: bytes(file.tensors[name].data) for name in ("matrix", "other")}
-    graph = Graph()
-    ids = graph.input("ids", (Dim("tokens", 32),), DType.I32)
-    x = ops.embedding(ids, weights["table"])
-    graph.output("matrix", ops.linear(x, weights["matrix"]))
-    graph.output("other", ops.linear(x, weights["other"]))
+    backend, graph, arrays, packed = two_products(tmp_path, kinds)
     plan = backend.compile(graph)
     plan.inputs["ids"][:] = np.arange(32)
     plan.run({"tokens": 32})
+    for name, matrix in packed.items():
+        expected = _native.matmul(matrix, arrays["table"], in_super_blocks=in_super_blocks)
+        assert (plan.output(name) == expected).all()
+    forms = [
+        _native.matmul(packed["matrix"], arrays["table"], in_super_blocks=form) for form in (True, False)
+    ]
+    assert (forms[0] != forms[1]).any()
 
-    def product(name: str, in_super_blocks: bool) -> NDArray[np.float32]:
-        data = np.frombuffer(packed[name], np.uint8)
-        matrix = _native.pack_matrix(int(kinds[name]), data, 32, 256)
-        return _native.matmul(matrix, arrays["table"], in_super_blocks=in_super_blocks)
 
-    for name in packed:
-        assert (plan.output(name) == product(name, in_super_blocks)).all()
-    assert (product("matrix", True) != product("matrix", False)).any()
+def test_a_matrix_that_wants_super_blocks_is_refused_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, graph, _, _ = two_products(tmp_path, {"table": QuantType.F32, "matrix": QuantType.Q4_K})
+    monkeypatch.setattr("chaski.ml.cpu.lowering._wants_super_blocks", lambda node: False)
+    with pytest.raises(ValueError, match="wants activations in super-blocks"):
+        backend.compile(graph)
 
 
 def small_plan(directory: Path) -> Plan:
