@@ -55,6 +55,11 @@ def _switch(text: str) -> bool:
     return words[text.lower()]
 
 
+def _debug(text: str) -> bool:
+    """A switch. The reference has a second level too, which says more of the same."""
+    return text == "2" or _switch(text)
+
+
 def _count(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise ValueError("a whole number of at least 0")
@@ -237,6 +242,14 @@ class Environment:
         "switch",
         "on: lines that are typed in chats are not kept in ~/.ollama/history",
         _switch,
+        default=False,
+        unset="off",
+    )
+    debug: bool = _variable(
+        "OLLAMA_DEBUG",
+        "switch",
+        "on, or 2: the server logs requests, and what is loaded and unloaded, as with --verbose",
+        _debug,
         default=False,
         unset="off",
     )

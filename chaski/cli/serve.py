@@ -11,7 +11,7 @@ __all__ = ["command"]
 
 @click.command("serve", short_help="Serve models over HTTP.")
 @click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: OLLAMA_HOST, 127.0.0.1:11434]")
-@click.option("--verbose", is_flag=True, help="Log what is loaded and unloaded.")
+@click.option("--verbose", is_flag=True, help="Log each request, and what is loaded and unloaded.")
 @click.help_option("-h", "--help")
 def command(host: str | None, verbose: bool) -> None:
     """Answer over the APIs of Ollama, OpenAI and Anthropic, until Ctrl-C.
@@ -25,9 +25,17 @@ def command(host: str | None, verbose: bool) -> None:
     from chaski.server.settings import Settings
     from chaski.store.store import Store
 
-    logging.getLogger("chaski").setLevel(logging.INFO if verbose else logging.WARNING)
     environment = Environment.read()
+    _log_all(verbose or environment.debug)
     if host is not None:
         environment = replace(environment, host=host)
     settings = Settings.of(environment)
     serve(settings, Store.default(), lambda url: click.echo(f"chaski listens on {url}", err=True))
+
+
+def _log_all(is_verbose: bool) -> None:
+    """Log all, or only what is wrong. Lines on requests stand alone, for programs to read."""
+    logging.getLogger("chaski").setLevel(logging.INFO if is_verbose else logging.WARNING)
+    requests = logging.getLogger("chaski.server.access_log")
+    requests.addHandler(logging.StreamHandler())
+    requests.propagate = False

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from chaski.server.access_log import AccessLog
 from chaski.server.endpoint import Endpoint, Handler
 from chaski.server.guard import Guard
 from chaski.server.handlers import anthropic, general, native, openai, rerank, responses, store
@@ -37,7 +38,7 @@ def create_app(settings: Settings, model_store: Store, open_worker: OpenWorker) 
 
     return Starlette(
         routes=_routes(),
-        middleware=[Middleware(Guard, settings=settings)],
+        middleware=[Middleware(AccessLog), Middleware(Guard, settings=settings)],
         exception_handlers={HTTPException: _refuse},
         lifespan=life,
     )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -21,14 +26,34 @@ _GRACE_SECONDS = 5
 
 
 def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambda url: None) -> None:
-    """Serve until SIGINT or SIGTERM. `ready` is told the address when requests are taken.
+    """Serve until SIGINT or SIGTERM, and return then. `ready` is told the address when requests are taken.
 
-    Raises OptionError when the address cannot be listened on.
+    Answers that are being made have a few seconds to end; a second SIGINT does not wait for them. Raises
+    OptionError when the address cannot be listened on.
     """
     listener = listen(settings)
     host, port = listener.getsockname()[:2]
     ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    uvicorn.Server(server_config(create_app(settings, store, Worker))).run([listener])
+    server = _Server(server_config(create_app(settings, store, Worker)))
+    with suppress(KeyboardInterrupt):  # before the server listens to signals
+        server.run([listener])
+
+
+class _Server(uvicorn.Server):
+    """Ends in order and without alarm, where uvicorn's own raises the signal again at the end."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        logging.getLogger("uvicorn.error").addFilter(self._is_news)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+    def _is_news(self, record: logging.LogRecord) -> bool:
+        """Not that what was running when the time for it was over has been cancelled."""
+        cause = record.exc_info[1] if record.exc_info else None
+        return not (self.force_exit or (self.should_exit and isinstance(cause, asyncio.CancelledError)))
 
 
 def server_config(app: Starlette) -> uvicorn.Config:

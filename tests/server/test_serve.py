@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import chaski
 from tests.runner.worker.test_worker import is_running
 from tests.server.running import Running, wait_until
 from tests.store.stores import snapshot
@@ -54,12 +56,32 @@ def test_it_serves_and_ends_with_its_workers(process: subprocess.Popen[str]) -> 
     children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
     assert len(children) == 1
     process.send_signal(signal.SIGTERM)
-    process.wait(10)
+    assert process.wait(10) == 0
     wait_until(lambda: not is_running(children[0]))
     rest = process.stderr.read()
     assert "Traceback" not in rest
     assert "loaded helper" in rest  # it does log
     assert secret not in rest
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_ends_it_without_alarm(process: subprocess.Popen[str], times: int) -> None:
+    """Idle after one; after the second one also in the middle of an answer."""
+    assert process.stderr is not None
+    url = process.stderr.readline().split()[-1]
+    with chaski.load("guide") as model:
+        (end,) = model.tokenizer.eos_ids
+    endless = {"num_predict": 1_000_000 if times == 2 else 1, "logit_bias": {str(end): -100}}
+    body = json.dumps({"model": "guide", "prompt": "a", "raw": True, "options": endless}).encode()
+    with urllib.request.urlopen(f"{url}/api/generate", body, timeout=20) as response:
+        response.readline()
+        for _ in range(times):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+    assert process.wait(10) == 0
+    kinds = [line.split()[0] for line in process.stderr.read().splitlines()]
+    assert kinds[0] == "Note:"  # what was loaded
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", kind) for kind in kinds[1:])
 
 
 def test_a_store_stays_as_it_was(server: Running, models: Path) -> None:
