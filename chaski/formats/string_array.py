@@ -7,7 +7,7 @@ only after every length was read. A vocabulary with its merges has 400,000: too 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import overload
 
@@ -64,6 +64,18 @@ class StringArray(Sequence[str]):
         blob = self._data[begin : self._offsets[-1]].tobytes()
         places = (self._offsets - begin).tolist()
         return [blob[a + _PREFIX_BYTES : b].decode("utf-8", "surrogateescape") for a, b in pairwise(places)]
+
+    def beginning_as(self, texts: Iterable[str]) -> NDArray[np.int64]:
+        """Indices, ascending, of all strings with the length in bytes and the first byte of one of `texts`.
+
+        They hold every string that equals one of them, and few others. None of `texts` is empty.
+        """
+        wanted = {(len(raw), raw[0]) for raw in (text.encode() for text in texts)}
+        lengths = np.diff(self._offsets) - _PREFIX_BYTES
+        filled = np.flatnonzero(lengths)
+        firsts = self._data[self._offsets[filled] + _PREFIX_BYTES]
+        signs = lengths[filled] * 256 + firsts
+        return filled[np.isin(signs, [length * 256 + first for length, first in wanted])]
 
 
 def find_strings(data: NDArray[np.uint8], start: int, count: int) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from token_fixtures import byte_level_metadata, fixture, sentencepiece_metadata, special_metadata, tokenizer
 
 from chaski.errors import TokenizerError, UnsupportedError
+from chaski.formats.string_array import StringArray
 from chaski.text.tokenizer import load_tokenizer
+from chaski.text.tokenizer.ends import END_TEXTS, find_marked
 from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS
 
 KEY = "tokenizer.ggml."
@@ -165,19 +168,61 @@ class TestEnd:
         )
         assert tok.eos_ids == {3, 4, 5, 6, 7}
 
-    def test_known_names_count_when_they_are_control_tokens(self):
+    @pytest.mark.parametrize("kind", [1, 3, 4])
+    def test_known_spellings_count_whatever_their_type(self, kind):
         metadata = byte_level_metadata(eos_token_id=3)
         size = len(metadata[KEY + "tokens"])
-        metadata[KEY + "tokens"] += ["<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|start|>"]
-        metadata[KEY + "token_type"] = [1] * size + [3, 3, 1, 3]
-        assert load_tokenizer(metadata).eos_ids == {3, size, size + 1}
+        metadata[KEY + "tokens"] += [*END_TEXTS - {"<|end|>", "</s>"}, "<|start|>"]
+        metadata[KEY + "token_type"] = [1] * size + [kind] * (len(END_TEXTS) - 2) + [3]
+        tok = load_tokenizer(metadata)
+        assert tok.eos_ids == {3, *range(size, tok.size - 1)}
+        for token_id in range(size, tok.size - 1):
+            text = f"a{tok.token(token_id)}b"
+            assert token_id in tok.encode(text, add_special=False)
+            assert token_id not in tok.encode(text, parse_special=False)
+            assert tok.token_bytes(token_id) == b""
+        assert tok.decode(tok.encode("a<|im_end|>b")) == "ab"
 
-    def test_a_message_of_harmony_is_not_a_turn(self):
+    def test_spellings_are_found_in_the_strings_of_a_file(self):
+        tokens = ["", "a", "<|im_end|>", "</s>", "<s>", "<|im_end|", "<|im_end|>", ""]
+        raws = [text.encode() for text in tokens]
+        content = np.frombuffer(b"".join(struct.pack("<Q", len(raw)) + raw for raw in raws), np.uint8)
+        array = StringArray(content, np.cumsum([0, *(8 + len(raw) for raw in raws)]))
+        assert find_marked(array, {}, []).ends == {2, 3, 6}
+
+    def test_what_follows_a_filled_in_text_ends_it(self):
+        metadata = byte_level_metadata(fim_pre_token_id=7)
+        size = len(metadata[KEY + "tokens"])
+        metadata[KEY + "tokens"] += [
+            "<|fim_pad|>",
+            "<|repo_name|>",
+            "<|file_sep|>",
+            "<|fim_suffix|>",
+            "<PRE>",
+        ]
+        tok = load_tokenizer(metadata)
+        assert tok.eos_ids == {size, size + 1, size + 2}
+        controls = {token_id for token_id in range(size, tok.size) if tok.token_bytes(token_id) == b""}
+        assert controls == {size, size + 1, size + 2, size + 3}  # the file names the token before a text
+
+    @pytest.mark.parametrize(
+        ("texts", "no_end"),
+        [
+            (["<|end|>", "<|return|>", "<|call|>"], "<|end|>"),
+            (["<|end|>", "<|flush|>", "<|calls|>"], "<|end|>"),
+            (["<|end|>", "<|call|>"], None),
+            (["</s>", "<|tool_response>", "<turn|>"], "</s>"),
+            (["</s>", "<turn|>"], None),
+        ],
+    )
+    def test_what_is_no_end_beside_others(self, texts, no_end):
         metadata = byte_level_metadata()
         size = len(metadata[KEY + "tokens"])
-        metadata[KEY + "tokens"] += ["<|end|>", "<|return|>", "<|call|>"]
-        metadata[KEY + "token_type"] = [1] * size + [3, 3, 3]
-        assert load_tokenizer(metadata).eos_ids == {size + 1, size + 2}
+        metadata[KEY + "tokens"] += texts
+        metadata[KEY + "token_type"] = [1] * size + [4] * len(texts)
+        tok = load_tokenizer(metadata)
+        assert {tok.token(token_id) for token_id in tok.eos_ids} == set(texts) - {no_end}
+        assert tok.token_bytes(size) == (b"" if no_end is None else no_end.encode())
 
     def test_none(self):
         tok = load_tokenizer(byte_level_metadata())

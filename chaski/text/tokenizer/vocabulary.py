@@ -14,31 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.errors import TokenizerError
+from chaski.text.tokenizer.ends import FILL_IN_TEXTS, MarkedTokens, find_marked
 
 PREFIX = "tokenizer.ggml."
 
-# Control tokens that end a turn, by the name that their model families gave them. Files often name
-# only one of several in their metadata.
-_END_OF_TURN = frozenset(
-    {
-        "</s>",
-        "<EOT>",
-        "<end_of_turn>",
-        "<end_of_utterance>",
-        "<eos>",
-        "<|end_of_text|>",
-        "<|endoftext|>",
-        "<|return|>",
-        "<|call|>",
-        "<|end|>",
-        "<|eom_id|>",
-        "<|eot_id|>",
-        "<|im_end|>",
-        "<｜end▁of▁sentence｜>",
-        "[EOS]",
-        "[EOT]",
-    }
-)
+# Names that files had for the tokens around texts that are filled in.
+_OLD_ROLES = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 
 Scalar = TypeVar("Scalar", bool, int, str)
 
@@ -54,9 +35,15 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
+_TYPES_OF_TEXT = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
+
+
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Tokens as the file spells them, with one `TokenType` each; ids are positions."""
+    """Tokens as the file spells them, with one `TokenType` each; ids are positions.
+
+    Tokens that end an answer by their spelling are control tokens, whatever type the file gives them.
+    """
 
     tokens: Sequence[str]
     types: NDArray[np.int32]  # (size,)
@@ -81,7 +68,8 @@ def read_vocabulary(
     """Read tokens, types and role ids. Defaults are what files mean that do not say whether ends are added.
     Raises `TokenizerError` naming the key that is absent, of a wrong type or out of range."""
     tokens = read_strings(metadata, "tokens")
-    types = _token_types(metadata, len(tokens))
+    marked = _marked(metadata, tokens)
+    types = _as_controls(_token_types(metadata, len(tokens)), marked.controls)
     bos_id = _token_id(metadata, "bos_token_id", len(tokens))
     eos_id = _token_id(metadata, "eos_token_id", len(tokens))
     return Vocabulary(
@@ -90,7 +78,7 @@ def read_vocabulary(
         bos_id=bos_id,
         eos_id=eos_id,
         unknown_id=_token_id(metadata, "unknown_token_id", len(tokens)),
-        eos_ids=_end_ids(metadata, tokens, types),
+        eos_ids=marked.ends,
         add_bos=_adds(metadata, "bos", bos_id, default_add_bos),
         add_eos=_adds(metadata, "eos", eos_id, default_add_eos),
     )
@@ -173,21 +161,27 @@ def _token_id(metadata: Mapping[str, object], name: str, size: int) -> int | Non
     return token_id
 
 
-def _end_ids(
-    metadata: Mapping[str, object], tokens: Sequence[str], types: NDArray[np.int32]
-) -> frozenset[int]:
-    """Every id that ends an answer: those the metadata names, and control tokens known to end a turn."""
+def _marked(metadata: Mapping[str, object], tokens: Sequence[str]) -> MarkedTokens:
+    """The tokens that end an answer, and those that are control tokens by their spelling."""
     size = len(tokens)
-    named = [_token_id(metadata, name, size) for name in ("eos_token_id", "eot_token_id", "eom_token_id")]
+    roles = ("eos", "eot", "eom", *FILL_IN_TEXTS)
+    named = {role: _token_id(metadata, f"{role}_token_id", size) for role in roles}
+    for role, old in _OLD_ROLES.items():
+        if named[role] is None:
+            named[role] = _token_id(metadata, f"{old}_token_id", size)
     listed: list[int] = np.ravel(np.asarray(metadata.get(PREFIX + "eos_token_ids", []))).tolist()
-    if not all(isinstance(token_id, int) and 0 <= token_id < size for token_id in listed):
-        raise TokenizerError(f"{PREFIX}eos_token_ids is {listed}: not all are ids of the {size} tokens")
-    control = np.flatnonzero(types == TokenType.CONTROL).tolist()
-    names = {tokens[token_id] for token_id in control} & _END_OF_TURN
-    # In gpt-oss's format this ends a message, and a turn has several.
-    names -= {"<|end|>"} if "<|call|>" in names else set()
-    known = [token_id for token_id in control if tokens[token_id] in names]
-    return frozenset([*(token_id for token_id in named if token_id is not None), *listed, *known])
+    return find_marked(tokens, named, listed)
+
+
+def _as_controls(types: NDArray[np.int32], ids: frozenset[int]) -> NDArray[np.int32]:
+    """The types, with those of `ids` being control tokens that are typed as if text were made of them."""
+    chosen = np.array(sorted(ids), np.int64)
+    texts = chosen[np.isin(types[chosen], _TYPES_OF_TEXT)]
+    if not texts.size:
+        return types
+    found = types.copy()
+    found[texts] = TokenType.CONTROL
+    return found
 
 
 def _adds(metadata: Mapping[str, object], role: str, token_id: int | None, default: bool) -> bool:

@@ -1,0 +1,125 @@
+"""Which tokens end an answer: those that the metadata names, and those whose spelling is known for it.
+
+Converters type such tokens as they like, so their type decides nothing. The spellings, and what two of them
+mean beside others, are those that llama.cpp goes by (its `llama-vocab.cpp`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from chaski.errors import TokenizerError
+from chaski.formats.string_array import StringArray
+
+__all__ = ["END_TEXTS", "FILL_IN_TEXTS", "MarkedTokens", "find_marked"]
+
+END_TEXTS = frozenset(
+    {
+        "</s>",
+        "<EOT>",
+        "_<EOT>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<turn|>",
+        "<|call|>",
+        "<|calls|>",
+        "<|end_of_text|>",
+        "<|endoftext|>",
+        "<|end|>",
+        "<|eom_id|>",
+        "<|eot_id|>",
+        "<|flush|>",
+        "<|im_end|>",
+        "<|return|>",
+        "<|tool_response>",
+        "<｜end▁of▁sentence｜>",
+        "[EOS]",
+        "[EOT]",
+        "[e~[",
+    }
+)
+"""Spellings of tokens that end a turn."""
+
+FILL_IN_TEXTS: Mapping[str, tuple[str, ...]] = {
+    "fim_pre": (
+        *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>"),
+        *("<|code_prefix|>", "<|prefix|>"),
+    ),
+    "fim_suf": (
+        *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>"),
+        *("<|code_suffix|>", "<|suffix|>"),
+    ),
+    "fim_mid": (
+        *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>"),
+        *("<|code_middle|>", "<|middle|>"),
+    ),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+}
+"""Spellings of the tokens around texts that are filled in, by role; a file may name the token of a role."""
+
+_NAMED_ENDS = ("eos", "eot", "eom")
+# Where a model begins another file, or goes on with nothing, it has answered.
+_ENDS_OF_FILL_IN = ("fim_pad", "fim_rep", "fim_sep")
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedTokens:
+    """ends: ids that end an answer. controls: ids that are control tokens, whatever the file types them."""
+
+    ends: frozenset[int]
+    controls: frozenset[int]
+
+
+def find_marked(
+    tokens: Sequence[str], named: Mapping[str, int | None], listed: Sequence[int]
+) -> MarkedTokens:
+    """named: the ids that the metadata has for `eos`, `eot`, `eom` and the roles of FILL_IN_TEXTS.
+
+    listed: the ids of `eos_token_ids`. Raises `TokenizerError` for a listed one that is no token.
+    """
+    if not all(isinstance(token_id, int) and 0 <= token_id < len(tokens) for token_id in listed):
+        raise TokenizerError(
+            f"tokenizer.ggml.eos_token_ids is {str(listed)[:80]}: not all are ids of the {len(tokens)} tokens"
+        )
+    unnamed = {role: texts for role, texts in FILL_IN_TEXTS.items() if named.get(role) is None}
+    found = _ids_of(tokens, END_TEXTS.union(*unnamed.values()))
+    by_role = {role: _first(found, texts) for role, texts in unnamed.items()}
+    no_ends = _no_ends(found.keys() & END_TEXTS)
+    ends = {token_id for text in END_TEXTS - no_ends for token_id in found.get(text, ())}
+    controls = ends.union(token_id for token_id in by_role.values() if token_id is not None)
+    roles = {**named, **by_role}
+    ends.update(
+        token_id for role in (*_NAMED_ENDS, *_ENDS_OF_FILL_IN) if (token_id := roles.get(role)) is not None
+    )
+    ends.update(listed)
+    ends.difference_update(token_id for text in no_ends for token_id in found[text])
+    return MarkedTokens(frozenset(ends), frozenset(controls))
+
+
+def _no_ends(present: Collection[str]) -> frozenset[str]:
+    """The spellings among those of a vocabulary that end no turn beside the others."""
+    calls = "<|call|>" in present or "<|calls|>" in present
+    # In the formats of gpt-oss and Solar this ends a message, and a turn has several.
+    ends_message = calls and ("<|return|>" in present or "<|flush|>" in present)
+    dropped = {"<|end|>"} if ends_message else set()
+    # Where Gemma 4's tokens are, this is a tag of HTML.
+    dropped |= {"</s>"} if "<|tool_response>" in present else set()
+    return frozenset(dropped.intersection(present))
+
+
+def _first(found: Mapping[str, Sequence[int]], texts: Sequence[str]) -> int | None:
+    return next((found[text][0] for text in texts if text in found), None)
+
+
+def _ids_of(tokens: Sequence[str], texts: Collection[str]) -> dict[str, list[int]]:
+    """The ids of the tokens that are spelled as one of `texts`, by text."""
+    all_ids: Sequence[int] = range(len(tokens))
+    found: dict[str, list[int]] = {}
+    for token_id in tokens.beginning_as(texts).tolist() if isinstance(tokens, StringArray) else all_ids:
+        if (token := tokens[token_id]) in texts:
+            found.setdefault(token, []).append(token_id)
+    return found
