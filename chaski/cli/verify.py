@@ -15,7 +15,11 @@ __all__ = ["command"]
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=model_names)
 @click.help_option("-h", "--help")
 def command(models: tuple[str, ...]) -> None:
-    """Hash all files of each MODEL again, or of the whole store, and report what is missing or damaged."""
+    """Hash all files of each MODEL again, or of the whole store, and report what is missing or damaged.
+
+    What is damaged gets another name, with "-damaged" at its end, so that it is pulled or created anew.
+    `chaski prune` deletes it.
+    """
     from chaski.cli.layout import file_size, table
     from chaski.names import ModelName
     from chaski.store.store import Store
@@ -26,7 +30,8 @@ def command(models: tuple[str, ...]) -> None:
         count, size = count + 1, size + finding.size
         if finding.problem is not None:
             label = finding.digest.short if finding.digest else "manifest"
-            faults.append((label, finding.problem, ", ".join(finding.models) or "no model"))
+            problem = f"{finding.problem}; set aside" if finding.is_aside else finding.problem
+            faults.append((label, problem, ", ".join(finding.models) or "no model"))
         if sys.stderr.isatty():
             click.echo(f"\r\x1b[K{count} files, {file_size(size)}", nl=False, err=True)
     if sys.stderr.isatty():

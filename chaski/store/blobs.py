@@ -13,9 +13,10 @@ from chaski.names import Digest
 from chaski.store.clone import clone_file
 from chaski.store.durable import make_folder, publish, scratch, store_errors
 
-__all__ = ["Blobs", "hash_file"]
+__all__ = ["SMALL", "Blobs", "hash_file"]
 
-_SMALL = 32 << 20  # bytes of the largest blob that is read whole: texts and settings, never weights
+SMALL = 32 << 20  # bytes of the largest blob that is read whole: texts and settings, never weights
+_DAMAGED = "-damaged"
 
 
 class Blobs:
@@ -45,10 +46,12 @@ class Blobs:
     def read(self, digest: Digest) -> bytes:
         """A small blob, checked. Raises StoreError when it is missing, damaged or not small."""
         why = f"blob {digest.short} cannot be read"
+        if self.size(digest) is None:
+            raise StoreError(f"blob {digest.short} is missing; pull or create its model again")
         with store_errors(why), self.path(digest).open("rb") as file:
-            data = file.read(_SMALL + 1)
-        if len(data) > _SMALL:
-            raise StoreError(f"blob {digest.short} has more than {_SMALL} bytes; no text has")
+            data = file.read(SMALL + 1)
+        if len(data) > SMALL:
+            raise StoreError(f"blob {digest.short} has more than {SMALL} bytes; no text has")
         if hashlib.sha256(data).hexdigest() != digest.hex:
             raise StoreError(f"blob {digest.short} is damaged; pull or create its model again")
         return data
@@ -102,6 +105,21 @@ class Blobs:
         with store_errors(f"blob {digest.short} cannot be read"):
             return hash_file(self.path(digest)) == digest
 
+    def set_aside(self, digest: Digest, seen: os.stat_result | None = None) -> bool:
+        """Rename a damaged blob, so that it is missing and whoever needs it brings it anew.
+
+        seen: the file as it was before it was found damaged. Where it has been replaced since, it stays.
+        """
+        path = self.path(digest)
+        with store_errors(f"blob {digest.short} cannot be moved aside"):
+            try:
+                if seen is not None and not _is_unchanged(seen, path.stat()):
+                    return False
+                os.replace(path, path.with_name(f"{path.name}{_DAMAGED}"))
+            except FileNotFoundError:
+                return False
+        return True
+
     def _publish(self, path: Path, found: Digest, expected: Digest | None) -> Digest:
         if expected not in (None, found):
             raise DigestError(f'digest mismatch, expected "{expected}", got "{found}"')
@@ -113,6 +131,10 @@ def hash_file(path: Path) -> Digest:
     """The digest of a file's content."""
     with path.open("rb") as file:
         return Digest(hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _is_unchanged(before: os.stat_result, now: os.stat_result) -> bool:
+    return os.path.samestat(before, now) and before.st_mtime_ns == now.st_mtime_ns
 
 
 def _link_or_copy(source: Path, path: Path) -> None:

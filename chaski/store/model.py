@@ -119,7 +119,10 @@ def read_model(store: Store, entry: Entry) -> StoredModel:
     config = ModelConfig.parse(blobs.read(manifest.config.digest))
 
     def files(kind: str) -> tuple[Path, ...]:
-        return tuple(blobs.path(layer.digest) for layer in manifest.of_kind(kind))
+        layers = manifest.of_kind(kind)
+        if gone := [layer.digest.short for layer in layers if blobs.size(layer.digest) is None]:
+            raise StoreError(f"blob {gone[0]} of {entry.name.short} is missing; pull or create it again")
+        return tuple(blobs.path(layer.digest) for layer in layers)
 
     def texts(kind: str) -> tuple[str, ...]:
         return tuple(blobs.read(layer.digest).decode(errors="replace") for layer in manifest.of_kind(kind))

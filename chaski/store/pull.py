@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
-from chaski.errors import ChaskiError, FormatError, RegistryError
+from chaski.errors import ChaskiError, FormatError, RegistryError, UnsupportedError
 from chaski.names import ModelName
+from chaski.store.blobs import SMALL
 from chaski.store.download import Pace, download
 from chaski.store.http import Access
 from chaski.store.manifest import Layer, Manifest
@@ -13,8 +15,11 @@ from chaski.store.parts import forget_parts
 from chaski.store.progress import Progress
 from chaski.store.registry import Registry
 from chaski.store.store import Store
+from chaski.store.weights import inspect
 
 __all__ = ["pull"]
+
+_WEIGHTS = ("model", "projector", "adapter", "draft")
 
 
 def pull(
@@ -45,7 +50,7 @@ def pull(
 
 def _pull_layer(registry: Registry, store: Store, layer: Layer, pace: Pace) -> Iterator[Progress]:
     status = f"pulling {layer.digest.short}"
-    if store.blobs.size(layer.digest) != layer.size:
+    if not _is_here(store, layer):
         yield Progress(status, layer.digest, layer.size)
         for completed in download(registry, store.blobs, layer, pace):
             yield Progress(status, layer.digest, layer.size, completed)
@@ -53,6 +58,32 @@ def _pull_layer(registry: Registry, store: Store, layer: Layer, pace: Pace) -> I
         # Of a process that was killed when the blob had its name already.
         forget_parts(store.blobs.path(layer.digest))
     yield Progress(status, layer.digest, layer.size, layer.size)
+
+
+def _is_here(store: Store, layer: Layer) -> bool:
+    """Whether a blob need not be fetched. One that is damaged is set aside, as far as that is cheap to see.
+
+    Texts are hashed; weights are when they cannot be opened. All else `verify` finds and sets aside.
+    """
+    blobs = store.blobs
+    if blobs.size(layer.digest) != layer.size:
+        return False
+    is_text = layer.size <= SMALL and layer.kind not in _WEIGHTS
+    is_doubtful = is_text or (layer.kind in _WEIGHTS and not _opens(blobs.path(layer.digest)))
+    if not is_doubtful or blobs.is_intact(layer.digest):
+        return True
+    blobs.set_aside(layer.digest)
+    return False
+
+
+def _opens(path: Path) -> bool:
+    try:
+        inspect(path)
+    except UnsupportedError:
+        return True
+    except ChaskiError:
+        return False
+    return True
 
 
 def _parsed(data: bytes) -> Manifest:

@@ -1,12 +1,17 @@
-"""`verify`: every blob of the store hashed again, and compared with what manifests and names say."""
+"""`verify`: every blob of the store hashed again, and compared with what manifests and names say.
+
+What is damaged is renamed, so that it counts as missing: pull, create and uploads believe what is there.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from chaski.errors import ChaskiError
+from chaski.errors import ChaskiError, StoreError
 from chaski.names import Digest, ModelName
+from chaski.store.lock import hold_deleting
 from chaski.store.store import Store
 
 __all__ = ["Finding", "verify"]
@@ -16,19 +21,21 @@ __all__ = ["Finding", "verify"]
 class Finding:
     """What was found of a blob, or of a manifest, which has no digest. problem: None where all is well.
 
-    models: the names of the models that it belongs to.
+    models: the names of the models that it belongs to. is_aside: the damaged blob has another name now.
     """
 
     digest: Digest | None
     size: int
     problem: str | None
     models: tuple[str, ...]
+    is_aside: bool = False
 
 
 def verify(store: Store, names: Sequence[ModelName] = ()) -> Iterator[Finding]:
     """Check the models of these names, or all of the store with the blobs that belong to none.
 
-    Reads every byte and changes nothing. Raises ModelNotFoundError for a name that is not there.
+    Reads every byte; sets aside what is damaged, if the store can be written and nobody adds to it.
+    Raises ModelNotFoundError for a name that is not there.
     """
     users: dict[Digest, list[str]] = {} if names else {digest: [] for digest in store.blobs}
     sizes: dict[Digest, int] = {}
@@ -44,14 +51,27 @@ def verify(store: Store, names: Sequence[ModelName] = ()) -> Iterator[Finding]:
             users.setdefault(layer.digest, []).append(entry.name.short)
             sizes[layer.digest] = layer.size
     for digest, models in users.items():
-        size = store.blobs.size(digest)
-        problem = _problem(store, digest, size, sizes.get(digest))
-        yield Finding(digest, size or 0, problem, tuple(models))
+        yield _checked(store, digest, sizes.get(digest), tuple(models))
 
 
-def _problem(store: Store, digest: Digest, size: int | None, wanted: int | None) -> str | None:
-    if size is None:
-        return "missing"
-    if wanted is not None and size != wanted:
-        return f"{size} bytes instead of {wanted}"
-    return None if store.blobs.is_intact(digest) else "damaged: its content has another digest"
+def _checked(store: Store, digest: Digest, wanted: int | None, models: tuple[str, ...]) -> Finding:
+    """Look at a blob that should have `wanted` bytes; None where no manifest says how many."""
+    path = store.blobs.path(digest)
+    if not path.is_file():
+        return Finding(digest, 0, "missing", models)
+    seen = path.stat()
+    if wanted is not None and seen.st_size != wanted:
+        problem = f"{seen.st_size} bytes instead of {wanted}"
+    elif store.blobs.is_intact(digest):
+        return Finding(digest, seen.st_size, None, models)
+    else:
+        problem = "damaged: its content has another digest"
+    return Finding(digest, seen.st_size, problem, models, _set_aside(store, digest, seen))
+
+
+def _set_aside(store: Store, digest: Digest, seen: os.stat_result) -> bool:
+    try:
+        with hold_deleting(store.root) as is_alone:
+            return is_alone and store.blobs.set_aside(digest, seen)
+    except StoreError:  # of somebody else, or on a disk that is read only
+        return False

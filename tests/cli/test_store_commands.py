@@ -105,10 +105,12 @@ def test_verification(root: Path) -> None:
     result = chaski("verify", "one")
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
-        "FILE            PROBLEM                                    MODELS",
-        f"{weights.short}    damaged: its content has another digest    one:latest",
+        "FILE            PROBLEM                                               MODELS",
+        f"{weights.short}    damaged: its content has another digest; set aside    one:latest",
     ]
     assert result.stderr.startswith("Error: 1 of 2 files are not what they should be")
+    gone = chaski("run", "one", "hello").stderr
+    assert gone == f"Error: blob {weights.short} of one:latest is missing; pull or create it again\n"
 
 
 def test_pruning(root: Path) -> None:

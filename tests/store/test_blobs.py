@@ -94,7 +94,7 @@ def test_faults_are_found_and_name_no_path(blobs: Blobs) -> None:
     with pytest.raises(StoreError) as missing:
         blobs.read(digest_of(b"none"))
     assert str(blobs.folder) not in str(missing.value)
-    assert "No such file" in str(missing.value)
+    assert "is missing; pull or create its model again" in str(missing.value)
 
 
 def test_other_files_are_no_blobs(blobs: Blobs) -> None:

@@ -20,6 +20,7 @@ from chaski.store.http import Access
 from chaski.store.progress import Progress
 from chaski.store.pull import pull
 from chaski.store.store import Store
+from chaski.store.verify import verify
 from tests.store import fake_registry
 from tests.store.fake_registry import FakeRegistry, answer, cut_after, stall_after
 from tests.store.stores import assert_valid
@@ -57,6 +58,48 @@ def assert_pulled(store: Store, registry: FakeRegistry, data: bytes) -> None:
     assert_valid(store)
     blobs = {layer.digest.file_name for layer in entry.manifest.blobs}
     assert set(os.listdir(store.blobs.folder)) == blobs
+
+
+def flip(store: Store, registry: FakeRegistry, kind: str, position: int) -> Path:
+    """Damage a blob of the model by one bit -> where it is."""
+    (layer,) = store.entry(registry.name()).manifest.of_kind(kind)
+    path = store.blobs.path(layer.digest)
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+def blob_requests(registry: FakeRegistry) -> int:
+    return sum("/blobs/" in path for _, path, _ in registry.requests)
+
+
+def test_what_verify_found_damaged_comes_anew(store: Store, registry: FakeRegistry, tiny_llama: Path) -> None:
+    weights = tiny_llama.read_bytes()
+    data = registry.put({"model": weights, "template": b"{{ .Prompt }}"})
+    pulled(store, registry)
+    path = flip(store, registry, "model", -1)
+    registry.requests.clear()
+    pulled(store, registry)
+    assert path.read_bytes() != weights  # a pull does not read all weights again
+    assert not blob_requests(registry)
+    assert [finding.problem for finding in verify(store) if finding.problem]
+    pulled(store, registry)
+    path.with_name(f"{path.name}-damaged").unlink()
+    assert_pulled(store, registry, data)
+    assert not [finding.problem for finding in verify(store) if finding.problem]
+
+
+@pytest.mark.parametrize(("kind", "position"), [("template", 0), ("model", 0), ("model", 9)])
+def test_what_is_plainly_damaged_comes_anew_at_once(
+    store: Store, registry: FakeRegistry, tiny_llama: Path, kind: str, position: int
+) -> None:
+    data = registry.put({"model": tiny_llama.read_bytes(), "template": b"{{ .Prompt }}"})
+    pulled(store, registry)
+    path = flip(store, registry, kind, position)
+    pulled(store, registry)
+    path.with_name(f"{path.name}-damaged").unlink()
+    assert_pulled(store, registry, data)
 
 
 def test_a_model_comes_in_parts(store: Store, registry: FakeRegistry) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,10 @@ def problems(store: Store, *names: ModelName) -> dict[bytes, str]:
     for finding in verify(store, names):
         if finding.problem and finding.digest:
             path = store.blobs.path(finding.digest)
-            found[path.read_bytes() if path.exists() else b""] = finding.problem
+            aside = path.with_name(f"{path.name}-damaged")
+            assert finding.is_aside == (finding.problem != "missing")
+            assert not path.exists()
+            found[aside.read_bytes() if finding.is_aside else b""] = finding.problem
     return found
 
 
@@ -48,13 +52,38 @@ def test_all_kinds_of_faults_are_found(store: Store) -> None:
     store.blobs.path(store.entry(TWO).manifest.layers[1].digest).write_bytes(b"too long")
     store.blobs.remove(system.digest)
     damaged = "damaged: its content has another digest"
-    assert problems(store) == {
-        b"Weights": damaged,
-        b"0rphan": damaged,
-        b"too long": "8 bytes instead of 3",
-        b"": "missing",
-    }
+    with store.adding():
+        assert not any(finding.is_aside for finding in verify(store))  # somebody is just putting it right
     assert problems(store, ONE) == {b"Weights": damaged, b"": "missing"}
+    rest = {b"0rphan": damaged, b"too long": "8 bytes instead of 3", b"": "missing"}
+    assert problems(store) == rest
+    assert {finding.problem for finding in verify(store)} == {None, "missing"}
+
+
+def test_a_blob_that_was_replaced_meanwhile_stays(store: Store) -> None:
+    digest = store.entry(ONE).manifest.layers[0].digest
+    path = store.blobs.path(digest)
+    seen = path.stat()
+    path.unlink()
+    store.blobs.add(b"weights")
+    assert not store.blobs.set_aside(digest, seen)
+    assert store.blobs.is_intact(digest)
+    assert store.blobs.set_aside(digest, path.stat())
+    assert not store.blobs.set_aside(digest)
+
+
+def test_a_store_of_somebody_else_is_only_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = store.entry(ONE).manifest.layers[0].digest
+    store.blobs.path(digest).write_bytes(b"Weights")
+    before = snapshot(store.root)
+
+    def refuse(*arguments: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    (fault,) = [finding for finding in verify(store) if finding.problem]
+    assert (fault.digest, fault.is_aside) == (digest, False)
+    assert snapshot(store.root) == before
 
 
 def test_a_damaged_manifest_is_a_finding(store: Store) -> None:
