@@ -23,6 +23,7 @@ ChaskiError
 ├── BusyError                 too many requests are waiting already
 ├── SamplingError             options or logits that cannot be sampled from
 └── OptionError               a bad argument, option or environment variable
+    └── ContextLengthError    a prompt is longer than the context
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ __all__ = [
     "CacheError",
     "CacheFullError",
     "ChaskiError",
+    "ContextLengthError",
     "DigestError",
     "FormatError",
     "GGUFError",
@@ -146,3 +148,15 @@ class SamplingError(ChaskiError):
 
 class OptionError(ChaskiError):
     """An argument, an option or an environment variable has a bad value."""
+
+
+class ContextLengthError(OptionError):
+    """A prompt has more tokens than the context holds, and may not be shortened.
+
+    `length` is how many tokens it has and `limit` how many there may be; both are 0 where that is not known.
+    """
+
+    def __init__(self, message: str, length: int = 0, limit: int = 0) -> None:
+        super().__init__(message)
+        self.length = length
+        self.limit = limit

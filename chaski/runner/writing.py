@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from chaski.errors import OptionError, UnsupportedError
+from chaski.errors import ContextLengthError, OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image
 from chaski.model.pooling import Pooling
@@ -246,8 +246,10 @@ class Writing(ABC):
 
     def _require_fit(self, length: int, advice: str) -> None:
         if length > self.context:
-            raise OptionError(
-                f"the prompt has {length} tokens, but the context holds {self.context}; shorten it{advice}"
+            raise ContextLengthError(
+                f"the prompt has {length} tokens, but the context holds {self.context}; shorten it{advice}",
+                length,
+                self.context,
             )
 
     def _with_bos(self, text: str) -> list[int]:

@@ -24,9 +24,9 @@ from chaski.server.metrics import Metrics
 from chaski.server.models import Loaded, Models, Needs
 from chaski.server.options import Options, read_options
 from chaski.server.prompts import (
-    TOO_LONG,
     Prompt,
     Turns,
+    check_length,
     conversation_prompt,
     encode,
     pair_ids,
@@ -167,9 +167,9 @@ class Answering:
         async with self._models.use(job.needs, client) as loaded:
             loading = perf_counter() - job.started
             prompts = [await _ids(loaded, text) for text in wish.inputs]
-            limit = loaded.info.context
-            _require(wish.truncate or all(len(ids) <= limit for ids in prompts), TOO_LONG)
-            prompts = [ids[:limit] for ids in prompts]
+            for ids in prompts:
+                check_length(ids, loaded, wish)
+            prompts = [ids[: loaded.info.context] for ids in prompts]
             if prompts:
                 rows = await loaded.model.embed(prompts, normalize=wish.normalize)
             else:
@@ -250,12 +250,12 @@ class Answering:
             return Prompt(wish.prompt, ids, images=wish.images)
         if wish.suffix:
             text = await asyncio.to_thread(writer.fill_in, wish.prompt, wish.suffix)
-            return await text_prompt(loaded, text, wish, wish.images)
+            return await text_prompt(loaded, text, wish.images)
         asked: dict[str, Any] = {"role": "user", "content": wish.prompt, "images": wish.images}
         messages = [{"role": "system", "content": wish.system}, asked] if wish.system else [asked]
         turns = Turns(writer, job.facts.defaults.conversation(messages), (), think)
         text = await asyncio.to_thread(turns.render)
-        prompt = await text_prompt(loaded, text, wish, turns.images)
+        prompt = await text_prompt(loaded, text, turns.images)
         if not wish.context:
             return prompt
         begun = [token for token in wish.context if 0 <= token < loaded.info.vocab_size]
@@ -274,6 +274,7 @@ class Answering:
     ) -> AsyncGenerator[Event, None]:
         """The events of a prompt."""
         wish, name = job.wish, job.found.name.short
+        check_length(prompt.token_ids, loaded, wish)
         keeps_ids = isinstance(wish, GenerateWish) and wish.returns_context
         is_single = isinstance(wish, ChatWish) and not wish.parallel_calls
         written: list[int] = []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from chaski import errors
-from chaski.errors import BusyError, ChaskiError
+from chaski.errors import BusyError, ChaskiError, ContextLengthError
 
 __all__ = ["Problem", "problem_of"]
 
@@ -36,11 +38,18 @@ _FOLDERS = re.compile(r"(?<![\w:/.])/(?:[^\s/:'\"]+/)+")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An answer that is none. `retry_after`: seconds after which it may help to ask again."""
+    """An answer that is none.
+
+    retry_after  seconds after which it may help to ask again
+    excess       of a prompt that is too long: how many tokens it has, and how many there may be
+    details      what programs read of it, in Anthropic's form
+    """
 
     status: int
     message: str
     retry_after: int | None = None
+    excess: tuple[int, int] | None = None
+    details: Mapping[str, Any] | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -57,4 +66,9 @@ def problem_of(error: Exception) -> Problem:
     text = _FOLDERS.sub("", str(error))
     if isinstance(error, errors.WorkerError):
         text = _CRASHED + text
-    return Problem(status, text, error.retry_after if isinstance(error, BusyError) else None)
+    return Problem(
+        status,
+        text,
+        retry_after=error.retry_after if isinstance(error, BusyError) else None,
+        excess=(error.length, error.limit) if isinstance(error, ContextLengthError) else None,
+    )

@@ -7,15 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chaski.errors import OptionError
+from chaski.errors import ContextLengthError
 from chaski.runner.conversation import shortened
 from chaski.server.models import Loaded
 from chaski.server.templates import Writer
 from chaski.server.wishes import Wish
 
-__all__ = ["Prompt", "Turns", "conversation_prompt", "encode", "pair_ids", "text_prompt"]
+__all__ = [
+    "Prompt",
+    "Turns",
+    "check_length",
+    "conversation_prompt",
+    "encode",
+    "pair_ids",
+    "text_prompt",
+]
 
-TOO_LONG = "the input length exceeds the context length"
+_TOO_LONG = "the input length exceeds the context length"
 _NO_SHIFT = (
     "the prompt is longer than the context length currently available to the model; shorten the prompt, "
     "adjust the context length in settings, or use a model with a longer context length"
@@ -65,15 +73,12 @@ async def conversation_prompt(loaded: Loaded, turns: Turns, wish: Wish) -> Promp
     length = len(prompt.token_ids)
     if length > loaded.info.context and wish.truncate:
         prompt = await _shortened(loaded, turns)
-    check_length(prompt.token_ids, loaded, wish)
     return replace(prompt, dropped=length - len(prompt.token_ids))
 
 
-async def text_prompt(loaded: Loaded, text: str, wish: Wish, images: Sequence[bytes] = ()) -> Prompt:
+async def text_prompt(loaded: Loaded, text: str, images: Sequence[bytes] = ()) -> Prompt:
     """The prompt of a text that a template wrote."""
-    prompt = Prompt(text, await encode(loaded, text, images), images=images)
-    check_length(prompt.token_ids, loaded, wish)
-    return prompt
+    return Prompt(text, await encode(loaded, text, images), images=images)
 
 
 async def pair_ids(loaded: Loaded, template: str, query: str, document: str, wish: Wish) -> list[int]:
@@ -89,7 +94,7 @@ async def pair_ids(loaded: Loaded, template: str, query: str, document: str, wis
     begin, end = await encode(loaded, head), await loaded.model.tokenize(tail, add_special=False)
     room = context - len(begin) - len(end)
     if not wish.truncate or room < 1:
-        raise OptionError(TOO_LONG)
+        raise ContextLengthError(_TOO_LONG, len(ids), context)
     return begin + (await loaded.model.tokenize(document, add_special=False))[:room] + end
 
 
@@ -102,12 +107,10 @@ async def encode(loaded: Loaded, text: str, images: Sequence[bytes] = ()) -> lis
 
 
 def check_length(token_ids: Sequence[int], loaded: Loaded, wish: Wish) -> None:
-    """Refuse what is too long, unless the engine may cut it."""
-    if len(token_ids) > loaded.info.context:
-        if not wish.truncate:
-            raise OptionError(TOO_LONG)
-        if not wish.shift:
-            raise OptionError(_NO_SHIFT)
+    """Refuse a prompt that is too long with a ContextLengthError, unless the engine may cut it."""
+    length, limit = len(token_ids), loaded.info.context
+    if length > limit and not (wish.truncate and wish.shift):
+        raise ContextLengthError(_NO_SHIFT if wish.truncate else _TOO_LONG, length, limit)
 
 
 async def _written(loaded: Loaded, turns: Turns) -> Prompt:

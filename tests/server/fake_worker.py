@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,10 +23,12 @@ MEMORY = Memory(weights=100, cache=20, plans=3)
 class Script:
     """What workers do.
 
-    pieces: an answer. hold: no answer goes on before it is set. fail: what loading raises.
+    pieces: an answer. reason: why it ends. hold: no answer goes on before it is set.
+    fail: what loading raises.
     """
 
     pieces: Sequence[str | Exception] = ("hello",)
+    reason: Literal["stop", "length"] = "stop"
     hold: threading.Event | None = None
     fail: Callable[[dict[str, Any]], ChaskiError | None] = lambda options: None
     context: int = 4000
@@ -106,7 +108,7 @@ class FakeWorker:
         ticket.is_over = True
         put(
             Done(
-                reason="stop",
+                reason=self.script.reason,
                 prompt_tokens=len(call.prompt),
                 cached_tokens=2,
                 generated_tokens=len(self.script.pieces),

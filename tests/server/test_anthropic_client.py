@@ -87,6 +87,28 @@ def test_bad_requests(client: anthropic.Anthropic, fields: dict[str, Any], text:
         client.messages.create(model="nobody", messages=QUESTION, max_tokens=5)
 
 
+def test_a_prompt_that_does_not_fit_is_refused(client: anthropic.Anthropic) -> None:
+    asked: Any = {"model": "guide", "messages": [{"role": "user", "content": "cores " * 2000}]}
+    length = client.messages.count_tokens(**asked).input_tokens
+    for stream in (False, True):
+        with pytest.raises(anthropic.BadRequestError) as refused:
+            client.messages.create(**asked, max_tokens=5, stream=stream)
+        error: Any = refused.value.body
+        assert error["error"] == {
+            "type": "invalid_request_error",
+            "message": f"prompt is too long: {length} tokens > 1024 maximum",
+        }
+
+
+def test_an_answer_ends_where_the_context_does(faked: anthropic.Anthropic, script: Script) -> None:
+    asked: Any = {"model": "thinker", "messages": QUESTION, "max_tokens": 5}
+    script.reason = "length"
+    assert faked.messages.create(**asked).stop_reason == "max_tokens"
+    script.pieces = ("a",) * script.context
+    assert faked.messages.create(**asked).stop_reason == "model_context_window_exceeded"
+    assert [call for call in script.asked if isinstance(call, Generate)][-1].options["shift"] is False
+
+
 def test_thinking_and_calls_are_blocks(faked: anthropic.Anthropic, script: Script) -> None:
     script.pieces = (
         "<think>hm",

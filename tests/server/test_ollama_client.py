@@ -163,8 +163,16 @@ def test_truncation_is_told(server: Running) -> None:
     assert told["truncated"] is True
     assert told["prompt_dropped_count"] > 300
     assert told["context_length"] == 1024 > told["prompt_eval_count"]
-    refused = server.post("/api/chat", asked | {"truncate": False})
-    assert (refused.status, refused.error) == (400, "the input length exceeds the context length")
+    prompt = long[0]["content"] * 4
+    uncut = {"model": "guide", "truncate": False, "stream": False}
+    for path, body in (
+        ("/api/chat", asked),
+        ("/api/generate", {"prompt": prompt}),
+        ("/api/generate", {"prompt": prompt, "raw": True}),
+        ("/api/generate", {"prompt": "more", "context": [5] * 1200}),
+    ):
+        refused = server.post(path, body | uncut)
+        assert (refused.status, refused.error) == (400, "the input length exceeds the context length")
 
 
 def test_what_was_cached_is_told(server: Running) -> None:

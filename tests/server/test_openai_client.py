@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
@@ -55,7 +55,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory, script: Script) -> Iterator[R
 
 @pytest.fixture(autouse=True)
 def fresh(script: Script) -> None:
-    script.pieces, script.asked = ("hello",), []
+    script.pieces, script.reason, script.asked = ("hello",), "stop", []
 
 
 def client_of(server: Running) -> openai.OpenAI:
@@ -110,6 +110,27 @@ def test_several_answers(client: openai.OpenAI) -> None:
         streamed[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
     assert [choice.message.content for choice in whole.choices] == streamed
     assert whole.usage.completion_tokens == 24
+
+
+def test_a_prompt_that_may_not_be_cut_is_refused(client: openai.OpenAI) -> None:
+    long = "cores and threads " * 900
+    uncut: Any = {"model": "guide", "extra_body": {"truncate": False}}
+    asks: list[Callable[[], object]] = [
+        lambda: client.chat.completions.create(**uncut, messages=[{"role": "user", "content": long}]),
+        lambda: client.completions.create(**uncut, prompt=long),
+        lambda: client.responses.create(model="guide", input=long),
+    ]
+    for ask in asks:
+        with pytest.raises(openai.BadRequestError, match="maximum context length is 1024 tokens") as refused:
+            ask()
+        assert (refused.value.code, refused.value.type) == (
+            "context_length_exceeded",
+            "invalid_request_error",
+        )
+    cut = client.chat.completions.create(
+        model="guide", messages=[{"role": "user", "content": long}], max_tokens=1
+    )
+    assert cut.usage.prompt_tokens_dropped > 0
 
 
 def test_logprobs(client: openai.OpenAI) -> None:

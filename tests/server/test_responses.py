@@ -94,8 +94,10 @@ def test_what_does_not_fit_is_cut_only_where_that_is_asked_for(client: openai.Op
         {"role": "user", "content": "cores and threads " * 200},
         {"role": "user", "content": QUESTION},
     ]
-    with pytest.raises(openai.BadRequestError, match="exceeds the context length"):
+    with pytest.raises(openai.BadRequestError, match="maximum context length"):
         client.responses.create(**ASKED | {"input": long * 2})
+    *_, failed = client.responses.create(**ASKED | {"input": long * 2}, stream=True)
+    assert (failed.type, failed.response.error.code) == ("response.failed", "context_length_exceeded")
     cut = client.responses.create(**ASKED | {"input": long * 2}, truncation="auto")
     assert cut.usage.input_tokens <= 1024
 

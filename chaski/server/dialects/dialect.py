@@ -12,7 +12,7 @@ from starlette.responses import Response
 from chaski.server.jsons import dump
 from chaski.server.problems import Problem
 
-__all__ = ["ANTHROPIC", "OLLAMA", "OPENAI", "Dialect", "ndjson", "sse"]
+__all__ = ["ANTHROPIC", "OLLAMA", "OPENAI", "Dialect", "ndjson", "openai_fault", "sse"]
 
 Fields: TypeAlias = Mapping[str, Any]
 
@@ -57,14 +57,32 @@ def _ollama_error(problem: Problem) -> Fields:
     return {"error": problem.message}
 
 
+def openai_fault(problem: Problem) -> tuple[str | None, str]:
+    """The code by which OpenAI's clients know a problem, if it has one, and the message."""
+    if problem.excess is None:
+        return None, problem.message
+    length, limit = problem.excess
+    message = (
+        f"This model's maximum context length is {limit} tokens, but the prompt has {length}. "
+        "Shorten it, or ask for a larger num_ctx."
+    )
+    return "context_length_exceeded", message if limit else problem.message
+
+
 def _openai_error(problem: Problem) -> Fields:
     kind = _OPENAI_KINDS.get(problem.status, "api_error")
-    return {"error": {"message": problem.message, "type": kind, "param": None, "code": None}}
+    code, message = openai_fault(problem)
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 def _anthropic_error(problem: Problem) -> Fields:
     kind = _ANTHROPIC_KINDS.get(problem.status, "api_error")
-    said = {"type": kind, "message": problem.message}
+    said: dict[str, Any] = {"type": kind, "message": problem.message}
+    if problem.excess is not None and problem.excess[1]:
+        length, limit = problem.excess
+        said["message"] = f"prompt is too long: {length} tokens > {limit} maximum"
+    if problem.details is not None:
+        said["details"] = dict(problem.details)
     return {"type": "error", "error": said, "request_id": f"req_{secrets.token_hex(12)}"}
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from chaski.errors import ContextLengthError
 from chaski.server.dialects import responses
 from chaski.server.dialects.dialect import sse
 from chaski.server.endpoint import Ask, Reply, Stream
@@ -58,8 +59,13 @@ def _earlier(ask: Ask) -> Sequence[Mapping[str, Any]]:
 
 async def _stream(ask: Ask, items: responses.Items, events: AsyncGenerator[Event, None]) -> Stream:
     async with aclosing(events):
-        # What goes wrong before the first word has a status of its own.
-        event = await anext(events)
+        try:
+            # What goes wrong before the first word has a status of its own.
+            event = await anext(events)
+        except ContextLengthError as error:
+            # Codex shortens the conversation itself, but only where a stream tells it to.
+            yield _lines([*items.begin(), *items.fail(problem_of(error))])
+            return
         yield _lines([*items.begin(), *_take(ask, items, event)])
         try:
             async for event in events:

@@ -57,6 +57,11 @@ _NATIVE: Fields = {
     "logprobs": Field(_FLAG, "whether to tell the log-probability of each token"),
     "top_logprobs": Field(_WHOLE, "and of that many others in its place, 0 to 20"),
 }
+_TRUNCATE = {
+    "truncate": Field(
+        _FLAG, "leave out what does not fit into the context; false refuses it. True by default"
+    )
+}
 _EMBED: Fields = {
     **_MODEL,
     **_NAME,
@@ -79,6 +84,7 @@ _PLAIN_OPTIONS: Fields = {
 }
 _OPENAI: Fields = {
     **_MODEL,
+    **_TRUNCATE,
     **_PLAIN_OPTIONS,
     **_KEEP_ALIVE,
     "max_tokens": Field(_WHOLE, "tokens of the answer at most"),
@@ -247,6 +253,7 @@ FIELDS: Mapping[tuple[str, str], Fields] = {
     },
     ("POST", "/v1/embeddings"): {
         **_MODEL,
+        **_TRUNCATE,
         "input": Field(_INPUTS, "texts, or lists of tokens", True),
         "dimensions": Field(_WHOLE, "keep that many, with a length of 1 again"),
         "encoding_format": Field(_TEXT, "`float`, or `base64` of little-endian float32"),

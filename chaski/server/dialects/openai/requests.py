@@ -98,7 +98,8 @@ def read_embeddings(body: Mapping[str, Any]) -> tuple[EmbedWish, bool]:
     dimensions = fields.integer("dimensions", None)
     if dimensions is not None and dimensions < 1:
         raise OptionError("dimensions must be at least 1")
-    wish = EmbedWish(model=fields.text("model"), inputs=inputs, dimensions=dimensions)
+    truncate = fields.flag("truncate", True)
+    wish = EmbedWish(model=fields.text("model"), inputs=inputs, dimensions=dimensions, truncate=truncate)
     return wish, encoding == "base64"
 
 
@@ -114,6 +115,7 @@ def _common(fields: Fields) -> dict[str, Any]:
         "stream": fields.flag("stream", False),
         "format": _format(Fields(fields.mapping("response_format"), "response_format")),
         "keep_alive": parse_duration(fields.data["keep_alive"]) if fields.has("keep_alive") else None,
+        "truncate": fields.flag("truncate", True),
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from chaski.server.dialects.dialect import openai_fault
 from chaski.server.dialects.openai.replies import shown_scores
 from chaski.server.dialects.responses.requests import ResponseWish
 from chaski.server.events import Delta, Finish
@@ -72,7 +73,8 @@ class Items:
     def fail(self, problem: Problem) -> Iterator[Event]:
         """The end of a response that something went wrong with."""
         yield from self._close("incomplete")
-        self._end = {"status": "failed", "error": {"code": "server_error", "message": problem.message}}
+        code, message = openai_fault(problem)
+        self._end = {"status": "failed", "error": {"code": code or "server_error", "message": message}}
         yield self._event("response.failed", response=self.response)
 
     @property

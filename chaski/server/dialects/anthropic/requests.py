@@ -1,26 +1,18 @@
-"""Anthropic's API: its requests to wishes, events to its blocks."""
+"""Requests of Anthropic's API, read into wishes."""
 
 from __future__ import annotations
 
-import json
-import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
 from chaski.server.dialects.images import Spoken, check_images, read_base64
-from chaski.server.events import Delta, Finish, Whole
 from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish
-from chaski.text.parsers import Piece, Thinking, ToolCall
 
-__all__ = ["Blocks", "message_whole", "read_count", "read_messages"]
+__all__ = ["read_count", "read_messages"]
 
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
-
-Event = tuple[str, dict[str, Any]]
-"""The name and the data of a server-sent event."""
 
 
 def read_messages(body: Mapping[str, Any]) -> ChatWish:
@@ -35,79 +27,6 @@ def read_messages(body: Mapping[str, Any]) -> ChatWish:
 def read_count(body: Mapping[str, Any]) -> ChatWish:
     """A request of /v1/messages/count_tokens."""
     return _wish(Fields(body), {})
-
-
-@dataclass(slots=True)
-class Blocks:
-    """The events of one stream: blocks of thinking, text and calls, one open at a time."""
-
-    model: str
-    id: str = field(default_factory=lambda: f"msg_{secrets.token_hex(12)}")
-    _index: int = -1
-    _open: str | None = None
-
-    def begin(self, input_tokens: int) -> Event:
-        """The head of the message. How much of the prompt was cached, is told at the end."""
-        usage = {"input_tokens": input_tokens, "output_tokens": 0}
-        message = _message(self.id, self.model, [], None, None, usage)
-        return "message_start", {"type": "message_start", "message": message}
-
-    def delta(self, delta: Delta) -> Iterator[Event]:
-        """What is new."""
-        for piece in delta.pieces:
-            if isinstance(piece, ToolCall):
-                yield from self._call(piece)
-            elif piece.text:
-                yield from self._text(piece)
-
-    def finish(self, finish: Finish) -> Iterator[Event]:
-        """The end of the message, with its counts."""
-        yield from self._close()
-        reason, stop = _stop(finish)
-        end = {"stop_reason": reason, "stop_sequence": stop}
-        yield "message_delta", {"type": "message_delta", "delta": end, "usage": _usage(finish)}
-        yield "message_stop", {"type": "message_stop"}
-
-    def _text(self, piece: Piece) -> Iterator[Event]:
-        assert not isinstance(piece, ToolCall)
-        kind = "thinking" if isinstance(piece, Thinking) else "text"
-        if self._open != kind:
-            empty = {"thinking": "", "signature": ""} if kind == "thinking" else {"text": ""}
-            yield from self._start(kind, {"type": kind, **empty})
-        yield self._piece({"type": f"{kind}_delta", kind: piece.text})
-
-    def _call(self, call: ToolCall) -> Iterator[Event]:
-        yield from self._start("tool_use", _tool_use(call) | {"input": {}})
-        arguments = json.dumps(call.arguments, ensure_ascii=False)
-        yield self._piece({"type": "input_json_delta", "partial_json": arguments})
-        yield from self._close()
-
-    def _start(self, kind: str, block: dict[str, Any]) -> Iterator[Event]:
-        yield from self._close()
-        self._index += 1
-        self._open = kind
-        data = {"type": "content_block_start", "index": self._index, "content_block": block}
-        yield "content_block_start", data
-
-    def _piece(self, delta: dict[str, Any]) -> Event:
-        return "content_block_delta", {"type": "content_block_delta", "index": self._index, "delta": delta}
-
-    def _close(self) -> Iterator[Event]:
-        if self._open is not None:
-            self._open = None
-            yield "content_block_stop", {"type": "content_block_stop", "index": self._index}
-
-
-def message_whole(model: str, whole: Whole) -> dict[str, Any]:
-    """A message without stream."""
-    content: list[dict[str, Any]] = []
-    if whole.thinking:
-        content.append({"type": "thinking", "thinking": whole.thinking, "signature": ""})
-    if whole.content or not whole.calls:
-        content.append({"type": "text", "text": whole.content})
-    content += [_tool_use(call) for call in whole.calls]
-    reason, stop = _stop(whole.finish)
-    return _message(f"msg_{secrets.token_hex(12)}", model, content, reason, stop, _usage(whole.finish))
 
 
 def _wish(fields: Fields, options: dict[str, Any]) -> ChatWish:
@@ -135,6 +54,8 @@ def _wish(fields: Fields, options: dict[str, Any]) -> ChatWish:
         format=_format(Fields(fields.mapping("output_config"), "output_config")),
         think=_thinking(fields),
         drops_think=True,
+        truncate=False,
+        shift=False,
     )
 
 
@@ -257,40 +178,3 @@ def _read_image(source: Fields) -> bytes:
     if (kind := source.text("type")) != "base64":
         raise OptionError(f"image source {kind!r:.40} is not supported, please use base64 data instead")
     return read_base64(source.data.get("data"), "source.data")
-
-
-def _tool_use(call: ToolCall) -> dict[str, Any]:
-    id = f"toolu_{secrets.token_hex(12)}"
-    return {"type": "tool_use", "id": id, "name": call.name, "input": dict(call.arguments)}
-
-
-def _message(
-    id: str,
-    model: str,
-    content: list[dict[str, Any]],
-    reason: str | None,
-    stop: str | None,
-    usage: dict[str, Any],
-) -> dict[str, Any]:
-    head = {"id": id, "type": "message", "role": "assistant", "model": model}
-    return head | {"content": content, "stop_reason": reason, "stop_sequence": stop, "usage": usage}
-
-
-def _stop(finish: Finish) -> tuple[str, str | None]:
-    if finish.is_cut:
-        return "max_tokens", None
-    if finish.called:
-        return "tool_use", None
-    stop = finish.done.stop_string
-    return ("end_turn", None) if stop is None else ("stop_sequence", stop)
-
-
-def _usage(finish: Finish) -> dict[str, Any]:
-    """Anthropic counts cached tokens apart from the others."""
-    done = finish.done
-    return {
-        "input_tokens": done.evaluated_tokens,
-        "cache_read_input_tokens": done.cached_tokens,
-        "cache_creation_input_tokens": 0,
-        "output_tokens": done.generated_tokens,
-    }
