@@ -6,13 +6,19 @@ All raise `TemplateError` through the meter when the result would be too large.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from chaski.errors import TemplateError
 from chaski.text.template.meter import current_meter
 
 _LONG_NUMBER = re.compile(r"\d{5,}")
+# One directive of `%`: its key, its width and precision, and its letter.
+_DIRECTIVE = re.compile(r"%(?:\(([^()]*)\))?[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?[hlL]?(.)", re.DOTALL)
+# What a number takes without a width: the largest float has 309 digits in front of the point.
+_NUMBER_CHARACTERS = 320
+# A character that `%r` and `%a` cannot show becomes `\U0001f600`.
+_ESCAPED_CHARACTERS = 10
 
 
 def check_operator(operator: str, left: Any, right: Any) -> None:
@@ -22,14 +28,25 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
 
 def joined(separator: str, values: Iterable[Any]) -> str:
     """`separator.join(values)`, each value as text."""
-    texts = [str(value) for value in values]
-    current_meter().expect(sum(map(len, texts)) + len(separator) * len(texts))
+    meter, texts, length = current_meter(), [], 0
+    for value in values:
+        texts.append(str(value))
+        length += len(texts[-1]) + len(separator)
+        meter.expect(length)
+        meter.expect_elements(len(texts))
     return separator.join(texts)
+
+
+def split_lines(text: str, keepends: bool = False) -> list[str]:
+    """`text.splitlines(keepends)`."""
+    current_meter().expect_elements(sum(map(text.count, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")))
+    return text.splitlines(keepends)
 
 
 def replaced(text: str, old: str, new: str, count: int = -1) -> str:
     """`text.replace(old, new, count)`."""
-    current_meter().expect(len(text) + text.count(old) * len(new))
+    times = text.count(old) if count < 0 else min(count, text.count(old))
+    current_meter().expect(len(text) + times * len(new))
     return text.replace(old, new, count)
 
 
@@ -42,12 +59,24 @@ def _padded(name: str) -> Callable[..., str]:
     return pad
 
 
-STRING_METHODS: dict[str, Callable[..., str]] = {
+def _splitting(name: str) -> Callable[..., list[str]]:
+    def split(text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
+        most = current_meter().limits.elements
+        parts: list[str] = getattr(text, name)(sep, maxsplit if 0 <= maxsplit < most else most)
+        current_meter().expect_elements(len(parts))
+        return parts
+
+    return split
+
+
+STRING_METHODS: dict[str, Callable[..., Any]] = {
     "join": joined,
     "replace": replaced,
+    "splitlines": split_lines,
+    **{name: _splitting(name) for name in ("split", "rsplit")},
     **{name: _padded(name) for name in ("center", "ljust", "rjust", "zfill")},
 }
-"""What templates get instead of methods of `str` that can make a large text from small ones."""
+"""What templates get instead of methods of `str` that can make a large value from small ones."""
 
 
 def check_format(specification: str) -> None:
@@ -80,8 +109,28 @@ def _check_add(left: Any, right: Any) -> None:
 def _check_percent(left: Any, right: Any) -> None:
     if isinstance(left, str):
         check_format(left)
-        if "*" in left:
+        current_meter().expect(len(left) + sum(_formatted_sizes(left, right)))
+
+
+def _formatted_sizes(format: str, values: Any) -> Iterable[int]:
+    """How many characters each directive of `format % values` makes at most, without making them."""
+    in_order = iter(values if isinstance(values, tuple) else (values,))
+    for key, width, precision, letter in _DIRECTIVE.findall(format):
+        if "*" in (width, precision):
             raise TemplateError("the chat template formats with a width given as an argument")
+        if letter == "(":
+            raise TemplateError("the chat template formats by a key that has parentheses")
+        if letter == "%":
+            continue
+        # What is missing is for Python to complain about.
+        by_name = values.get(key) if isinstance(values, Mapping) else None
+        value = by_name if key else next(in_order, None)
+        text = len(str(value))
+        if letter in "ra":
+            text *= _ESCAPED_CHARACTERS
+        elif letter not in "sc":
+            text += _NUMBER_CHARACTERS
+        yield max(int(width or 0), text) + int(precision or 0)
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], None]] = {

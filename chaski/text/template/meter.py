@@ -7,6 +7,7 @@ and whatever can be repeated asks here each time.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from chaski.errors import TemplateError
 
 # Text is often made in several steps (trimmed, joined, stored, then shown), and each of them counts.
 _STEPS = 32
+# Bytes of a small object that a list, tuple or map refers to, which may have been made for it.
+_SMALL_OBJECT = 56
 _LONGEST_SOURCE = 128 * 1024
 
 Value = TypeVar("Value")
@@ -25,7 +28,10 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one rendering may use. `characters`: its output, and any single value on the way there."""
+    """What one rendering may use. `characters`: its output, and any single value on the way there.
+
+    All values that it makes may take `_STEPS` times as many bytes, whether it keeps them or not.
+    """
 
     seconds: float = 2.0
     characters: int = 4 * 1024 * 1024
@@ -41,10 +47,10 @@ class Meter:
         self._deadline = time.monotonic() + limits.seconds
         self._made = 0
 
-    def tick(self, characters: int = 0) -> None:
-        """Count characters that come into being, and look at the clock."""
-        self._made += characters
-        _require(self._made, _STEPS * self.limits.characters, "characters in all")
+    def tick(self, size: int = 0) -> None:
+        """Count bytes that come into being, and look at the clock."""
+        self._made += size
+        _require(self._made, _STEPS * self.limits.characters, "bytes in all")
         if time.monotonic() > self._deadline:
             raise TemplateError(f"the chat template takes more than {self.limits.seconds:g} s")
 
@@ -64,11 +70,11 @@ class Meter:
         """The value itself, after counting it with everything inside, as often as it would be printed."""
         if isinstance(value, str):
             self.expect(len(value))
-            self.tick(len(value))
+            self.tick(sys.getsizeof(value))
         elif isinstance(value, int):
             self.expect_number(value.bit_length())
         elif isinstance(value, list | tuple | dict):
-            self.tick(len(value))
+            self.tick(sys.getsizeof(value) + _SMALL_OBJECT * len(value))
             self._walk(value)
         return value
 

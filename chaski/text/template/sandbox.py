@@ -7,7 +7,7 @@ repeat itself reports to the `Meter`: operators, calls, filters, tests, loops an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import BuiltinMethodType
 from typing import Any
@@ -22,7 +22,7 @@ from jinja2.utils import pass_environment
 from jinja2.visitor import NodeTransformer
 
 from chaski.text.template.functions import FILTERS, GLOBALS, TESTS
-from chaski.text.template.growth import STRING_METHODS, check_format, check_operator
+from chaski.text.template.growth import STRING_METHODS, check_format, check_operator, joined
 from chaski.text.template.meter import current_meter
 
 # Methods that no template needs and that make large values from small ones.
@@ -88,11 +88,13 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         """Called by compiled templates around literals and slices, because `call` measures its result."""
         return value
 
+    def concat(self, pieces: Iterable[str]) -> str:
+        """Called by compiled templates for what a macro, a block or a `set` block has written."""
+        return joined("", pieces)
+
     def concatenate(self, *values: Any) -> str:
         """Called by compiled templates for the operator `~`."""
-        texts = [str(value) for value in values]
-        current_meter().expect(sum(map(len, texts)))
-        return "".join(texts)
+        return joined("", values)
 
 
 class GenerationBlock(Extension):
@@ -109,9 +111,19 @@ class GenerationBlock(Extension):
 
 
 class _Formatter(SandboxedFormatter):
+    """Formats one text, and counts what it becomes while that is made."""
+
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env)
+        self._length = 0
+
     def format_field(self, value: Any, format_spec: str) -> str:
         check_format(format_spec)
-        return current_meter().measured(str(super().format_field(value, format_spec)))
+        meter = current_meter()
+        text = meter.measured(str(super().format_field(value, format_spec)))
+        self._length += len(text)
+        meter.expect(self._length)
+        return text
 
 
 @pass_environment

@@ -6,8 +6,10 @@ are float64.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from chaski.errors import TemplateError
@@ -49,12 +51,13 @@ def collate(messages: Iterable[Message]) -> list[Message]:
     What else a message has, such as calls, is that of the first, as in the reference.
     """
     collated: list[Message] = []
-    for message in messages:
-        if collated and collated[-1].role == message.role != "tool":
-            content = f"{collated[-1].content}\n\n{message.content}"
-            collated[-1] = replace(collated[-1], content=content)
+    for role, neighbours in groupby(messages, lambda message: message.role):
+        together = list(neighbours)
+        if role == "tool":
+            collated += together
         else:
-            collated.append(message)
+            content = "\n\n".join(message.content for message in together)
+            collated.append(replace(together[0], content=content))
     return collated
 
 
@@ -83,9 +86,8 @@ def _message(message: Mapping[str, Any], numbers: Iterable[int]) -> Message:
     tags: list[str] = []
     for _, number in zip(message.get("images") or (), numbers, strict=False):
         tags.append(f"[img-{number}]")
-    unplaced = list(tags)
-    while unplaced and "[img]" in content:
-        content = content.replace("[img]", unplaced.pop(0), 1)
+    unplaced = iter(tags)
+    content = re.sub(r"\[img\]", lambda match: next(unplaced, match[0]), content)
     fields: dict[str, Value] = {
         "Thinking": _text(message, "thinking"),
         "Images": Slice(tags, is_nil=not tags),

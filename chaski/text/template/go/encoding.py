@@ -58,12 +58,12 @@ def html(text: str) -> str:
 
 def javascript(text: str) -> str:
     """Text inside of a JavaScript string."""
-    return "".join(map(_javascript, text))
+    return text.translate(_JAVASCRIPT)
 
 
 def url_query(text: str) -> str:
     """Text as part of a query."""
-    return quote_plus(to_bytes(text), safe="")
+    return to_bytes(text).decode("latin-1").translate(_QUERY)
 
 
 def _json_list(value: Slice) -> str:
@@ -90,9 +90,16 @@ def _json_number(number: float) -> str:
     return _SHORT_EXPONENT.sub(r"e-\1", show_float(number, format))
 
 
-def _javascript(character: str) -> str:
-    if character in _JS:
-        return _JS[character]
-    code = ord(character)
-    plain = 0x20 <= code < 0x80 or character.isprintable() or 0xDC80 <= code <= 0xDCFF
-    return character if plain else f"\\u{code:04X}"
+class _JavaScript:
+    """What stands for a character, by its code: `str.translate` makes no object of each."""
+
+    def __getitem__(self, code: int) -> str:
+        character = chr(code)
+        if character in _JS:
+            return _JS[character]
+        plain = 0x20 <= code < 0x80 or character.isprintable() or 0xDC80 <= code <= 0xDCFF
+        return character if plain else f"\\u{code:04X}"
+
+
+_JAVASCRIPT = _JavaScript()
+_QUERY = {code: quote_plus(bytes((code,)), safe="") for code in range(256)}

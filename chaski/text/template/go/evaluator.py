@@ -31,7 +31,16 @@ from chaski.text.template.go.nodes import (
     With,
 )
 from chaski.text.template.go.show import NO_VALUE, show
-from chaski.text.template.go.values import Map, Slice, Struct, Value, is_true, to_bytes, type_name
+from chaski.text.template.go.values import (
+    Map,
+    Slice,
+    Struct,
+    Value,
+    expect_text,
+    is_true,
+    to_bytes,
+    type_name,
+)
 from chaski.text.template.meter import current_meter
 
 _DEEPEST = 50  # templates that call each other
@@ -109,6 +118,7 @@ class _Evaluator:
     def _action(self, pipe: Pipe, dot: Value) -> None:
         value = self._pipe(pipe, dot)
         if not pipe.variables:
+            expect_text((value,), self._length)
             self._write(NO_VALUE if value is None else show(value))
 
     def _branch(self, node: If | With, dot: Value) -> _Flow:

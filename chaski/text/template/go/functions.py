@@ -21,6 +21,7 @@ from chaski.text.template.go.values import (
     Slice,
     Struct,
     Value,
+    expect_text,
     from_bytes,
     is_nil,
     is_true,
@@ -29,14 +30,17 @@ from chaski.text.template.go.values import (
 )
 from chaski.text.template.meter import current_meter
 
+_REFERENCE = 8  # bytes that a list takes for an item, whatever that is
+
 
 @dataclass(frozen=True, slots=True)
 class Builtin:
-    """A function and how many arguments it takes."""
+    """A function, how many arguments it takes, and whether it makes a text of all that is in them."""
 
     call: Callable[..., Value]
     least: int = 0
     most: int | None = None
+    makes_text: bool = False
 
 
 def typescript_type(property: Value) -> str:
@@ -100,6 +104,7 @@ def _slice(value: Value, *bounds: Value) -> Value:
     if isinstance(value, str) and len(bounds) == 3:
         raise TemplateError("slice takes at most two bounds of text")
     items = to_bytes(value) if isinstance(value, str) else value.items
+    current_meter().tick(len(items) if isinstance(items, bytes) else _REFERENCE * len(items))
     positions = [_position(bound, len(items)) for bound in bounds]
     start, end, capacity = (*positions, *(0, len(items), len(items))[len(positions) :])
     if not start <= end <= capacity:
@@ -194,13 +199,14 @@ def _json(value: Value) -> Value:
 
 
 def call(name: str, arguments: list[Value]) -> Value:
-    """The function's result, its arguments counted before and its size after."""
+    """The function's result; what it makes of its arguments is counted before, and its size after."""
     builtin = FUNCTIONS[name]
     if len(arguments) < builtin.least or (builtin.most is not None and len(arguments) > builtin.most):
         raise TemplateError(f"{name} takes {_range(builtin)} arguments, not {len(arguments)}")
-    meter = current_meter()
+    if builtin.makes_text:
+        expect_text(arguments)
     result = builtin.call(*arguments)
-    return meter.measured(result) if isinstance(result, str) else result
+    return current_meter().measured(result) if isinstance(result, str) else result
 
 
 def _range(builtin: Builtin) -> str:
@@ -220,21 +226,21 @@ FUNCTIONS: Mapping[str, Builtin] = {
     "eq": Builtin(_equal, 2),
     "ge": Builtin(lambda left, right: not _less(left, right), 2, 2),
     "gt": Builtin(lambda left, right: not _less_or_equal(left, right), 2, 2),
-    "html": Builtin(_escaper(encoding.html)),
+    "html": Builtin(_escaper(encoding.html), makes_text=True),
     "index": Builtin(_index, 1),
-    "js": Builtin(_escaper(encoding.javascript)),
-    "json": Builtin(_json, 1, 1),
+    "js": Builtin(_escaper(encoding.javascript), makes_text=True),
+    "json": Builtin(_json, 1, 1, makes_text=True),
     "le": Builtin(_less_or_equal, 2, 2),
     "len": Builtin(_length, 1, 1),
     "lt": Builtin(_less, 2, 2),
     "ne": Builtin(_not_equal, 2, 2),
     "not": Builtin(lambda value: not is_true(value), 1, 1),
     "or": Builtin(_lazy, 1),
-    "print": Builtin(lambda *values: show_all(values)),
+    "print": Builtin(lambda *values: show_all(values), makes_text=True),
     "printf": Builtin(_printf, 1),
-    "println": Builtin(lambda *values: show_all(values, newline=True)),
+    "println": Builtin(lambda *values: show_all(values, newline=True), makes_text=True),
     "slice": Builtin(_slice, 1, 4),
-    "toTypeScriptType": Builtin(typescript_type, 1, 1),
-    "urlquery": Builtin(_escaper(encoding.url_query)),
+    "toTypeScriptType": Builtin(typescript_type, 1, 1, makes_text=True),
+    "urlquery": Builtin(_escaper(encoding.url_query), makes_text=True),
     "yesterdayDate": Builtin(_date(1)),
 }

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from chaski.text.template.go.values import Value
+from chaski.text.template.go.values import Value, expect_text
 from chaski.text.template.go.verbs import NAMED, Verb, formatted, with_type
-from chaski.text.template.meter import current_meter
 
 _INDEX = r"(?:\[(\d{1,9})\])?"
 _AMOUNT = r"(\*|\d{1,9})?"
@@ -27,6 +26,7 @@ class _Printf:
         self._format = format
         self._arguments = arguments
         self._next = 0
+        self._length = len(format)
         self._reordered = False
         self._bad_index = False
 
@@ -39,6 +39,7 @@ class _Printf:
         yield self._format[position:]
         extra = self._arguments[self._next :]
         if extra and not self._reordered:
+            expect_text(extra, self._length)
             yield "%!(EXTRA " + ", ".join(with_type(value) for value in extra) + ")"
 
     def _directive(self, match: re.Match[str]) -> Iterator[str]:
@@ -75,8 +76,11 @@ class _Printf:
             return f"%!{verb.letter}({'BADINDEX' if self._reordered else 'MISSING'})"
         value = self._arguments[self._next]
         self._next += 1
-        current_meter().expect((verb.width or 0) + (verb.precision or 0))
-        return formatted(value, verb)
+        # Arguments may be shown again and again, so what is there already counts too.
+        expect_text((value,), self._length + (verb.width or 0) + (verb.precision or 0))
+        text = formatted(value, verb)
+        self._length += len(text)
+        return text
 
     def _go_to(self, index: str | None) -> None:
         if index is None:

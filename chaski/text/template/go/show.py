@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from chaski.text.template.go.values import Byte, Map, Slice, Struct, Value, to_bytes
 
@@ -67,7 +68,7 @@ def show_complex(number: complex, format: str = "g", precision: int | None = Non
 
 def quote(text: str, mark: str = '"', ascii_only: bool = False) -> str:
     """A literal of Go that stands for this text."""
-    return mark + "".join(_quoted(character, mark, ascii_only) for character in text) + mark
+    return mark + text.translate(_Quoted(mark, ascii_only)) + mark
 
 
 def _show_composite(value: Slice | Map | Struct, named: bool) -> str:
@@ -113,6 +114,17 @@ def _plain(digits: str, point: int) -> str:
         return "0." + "0" * -point + digits if digits != "0" else "0"
     whole = digits[:point].ljust(point, "0")
     return whole + ("." + digits[point:] if digits[point:] else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Quoted:
+    """What stands for a character in quotes, by its code: `str.translate` makes no object of each."""
+
+    mark: str
+    ascii_only: bool
+
+    def __getitem__(self, code: int) -> str:
+        return _quoted(chr(code), self.mark, self.ascii_only)
 
 
 def _quoted(character: str, mark: str, ascii_only: bool) -> str:

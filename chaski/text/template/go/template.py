@@ -20,7 +20,7 @@ from chaski.text.template.go.nodes import Action, Command, Field, Nodes, Pipe
 from chaski.text.template.go.parser import MAIN, parse
 from chaski.text.template.go.tree import cut_after, names, text_around, text_within
 from chaski.text.template.go.values import Map, Value, from_text
-from chaski.text.template.meter import Limits, check_source, guarded
+from chaski.text.template.meter import Limits, check_source, current_meter, guarded
 
 _RESPONSE = Action(Pipe(1, (), False, (Command((Field(("Response",)),)),)))
 
@@ -116,6 +116,7 @@ class GoTemplate:
         """The older kind of template writes one turn: run for each, for the last without its end."""
         main = self._templates[MAIN]
         pieces: list[str] = []
+        length = 0
         turn = _EMPTY_TURN
         for message in messages:
             name = _PART_OF_TURN.get(message.role)
@@ -123,6 +124,8 @@ class GoTemplate:
                 continue
             if any(turn[later] for later in _LATER[name]):
                 pieces.append(self._evaluate(main, **turn, **flags))
+                length += len(pieces[-1])
+                current_meter().expect(length)
                 turn = _EMPTY_TURN
             turn = {**turn, name: message.content}
         pieces.append(self._evaluate(cut_after(main, "Response"), **turn, **flags))

@@ -6,11 +6,12 @@ bytes, so a `str` here may hold single bytes that are no text, as Python's `surr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from chaski.errors import TemplateError
+from chaski.text.template.meter import current_meter
 
 Value: TypeAlias = "None | bool | int | float | complex | str | Byte | Slice | Map | Struct"
 
@@ -125,6 +126,30 @@ def is_true(value: Value) -> bool:
             return True
         case _:
             return bool(value)
+
+
+def expect_text(values: Iterable[Value], length: int = 0) -> int:
+    """Ask the meter before text of `length` characters and all text in the values is made -> its length.
+
+    What is not text counts as little. Escapes and quotes may still make a few characters of each.
+    """
+    meter = current_meter()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        length += 1
+        match value:
+            case str():
+                length += len(value)
+            case Slice():
+                pending += value.items
+            case Map():
+                length += sum(map(len, value.items))
+                pending += value.items.values()
+            case Struct():
+                pending += value.fields.values()
+        meter.expect(length)
+    return length
 
 
 def is_nil(value: Value) -> bool:
