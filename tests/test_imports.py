@@ -29,7 +29,7 @@ SIDE_ROOMS = {
     "sample": {"errors", "formats"},
     "image": {"errors"},
     "convert": {"errors", "formats", "text"},
-    "store": {"errors", "durations", "env", "names", "formats", "convert"},
+    "store": {"errors", "durations", "env", "names", "formats", "text", "convert"},
 }
 ABOVE_SIDE_ROOMS = {"runner", "server", "cli"}
 # The package's own face, and what only `ml.cpu` touches.

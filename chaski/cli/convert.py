@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 
@@ -35,12 +36,36 @@ def command(folder: Path, out: Path, type_: str, projector: Path | None) -> None
     """Convert the checkpoint in FOLDER (config.json, safetensors, tokenizer) to the GGUF file OUT."""
     from chaski.cli.progress import LoadingBar
     from chaski.convert.convert import convert
+    from chaski.errors import OptionError
 
+    if projector is not None and projector.resolve() == out.resolve():
+        raise OptionError(f"{out} cannot be the projector's file too; --projector needs another name")
+    for path in filter(None, (out, projector)):
+        _check_target(path)
     started = time.monotonic()
     with closing(LoadingBar(f"converting {folder.name}")) as bar:
-        summary = convert(folder, out, type_, bar, projector)
+        try:
+            summary = convert(folder, out, type_, lambda done, total: bar(done / total), projector)
+        except OSError as error:
+            raise OptionError(f"{error.filename or out}: {error.strerror or error}") from None
     seconds = time.monotonic() - started
     click.echo(
         f"{out}: {summary.architecture}, {size(summary.num_parameters)} parameters in {summary.num_tensors} "
         f"tensors, {size_in_bytes(summary.nbytes)}, {duration(seconds)}"
     )
+
+
+def _check_target(path: Path) -> None:
+    """Refuse a file that cannot be written, before the work and not after it. Raises OptionError."""
+    from chaski.errors import OptionError
+
+    if path.is_dir():
+        raise OptionError(f"{path} is a folder; name the file to write, such as {path / 'model.gguf'}")
+    if not path.parent.is_dir():
+        raise OptionError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
+    try:
+        # What the folder's permissions say is not all: it may be read only, or no real one, as /proc.
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise OptionError(f"{path} cannot be written: {error.strerror or error}") from None

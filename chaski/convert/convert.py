@@ -22,7 +22,8 @@ from chaski.formats.quant import QuantType
 
 __all__ = ["Progress", "Summary", "convert"]
 
-Progress: TypeAlias = Callable[[float], None]
+Progress: TypeAlias = Callable[[int, int], None]
+"""Is told bytes that are written, and bytes of all tensors."""
 
 _QUANTIZATION_VERSION = 2
 _MXFP4_FILE = 38
@@ -43,12 +44,12 @@ def convert(
     folder: Path,
     out: Path,
     type: str = "F16",
-    progress: Progress = lambda share: None,
+    progress: Progress = lambda done, total: None,
     projector: Path | None = None,
 ) -> Summary:
     """Convert the checkpoint in `folder` to the GGUF file `out`, which appears when it is complete.
 
-    type: a name of `mixture.MIXTURES`. progress: is called with the share that is done, 0 to 1.
+    type: a name of `mixture.MIXTURES`. progress: is called with the bytes that are written, and those of all.
     projector: a file of its own for the encoder of images, as llama.cpp reads it; else `out` has both, as
     Ollama does. No more than a part of one tensor is in memory at a time. Raises ModelError, TokenizerError,
     FormatError or UnsupportedError for a checkpoint that cannot be converted: before anything is written, but
@@ -144,6 +145,6 @@ def _watch(total: int, progress: Progress) -> Callable[[LazyTensor], LazyTensor]
         for chunk in tensor.chunks():
             yield chunk
             done += chunk.nbytes
-            progress(done / total)
+            progress(done, total)
 
     return lambda tensor: LazyTensor(tensor.shape, tensor.type, lambda: watched(tensor))

@@ -125,20 +125,16 @@ def _layer(name: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _elements(tensor: TensorInfo) -> int:
-    return tensor.nbytes // tensor.type.block_bytes * tensor.type.block_size
-
-
 class _Count:
-    """Elements that are done."""
+    """Bytes of the source that are done."""
 
     def __init__(self, file: GGUFFile, progress: Progress) -> None:
-        self._total = sum(_elements(tensor) for tensor in file.tensors.values())
+        self._total = sum(tensor.nbytes for tensor in file.tensors.values())
         self._progress = progress
         self._done = 0
 
-    def add(self, elements: int) -> None:
-        self._done += elements
+    def add(self, num_bytes: int) -> None:
+        self._done += num_bytes
         self._progress(self._done, self._total)
 
 
@@ -157,4 +153,4 @@ def _chunks(tensor: TensorInfo, type: QuantType, count: _Count) -> Iterator[NDAr
             yield part
         else:
             yield quantize(dequantize(part.reshape(-1), tensor.type, (len(part), columns)), type)
-        count.add(len(part) * columns)
+        count.add(part.nbytes)

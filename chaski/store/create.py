@@ -33,8 +33,9 @@ def create(
     """Make a model; what has the name is replaced when all of it is there.
 
     fetch: gets a source that is not in the store. Without it such a source is a ModelNotFoundError.
-    Raises OptionError, UnsupportedError, GGUFError, StoreError, and what `fetch` raises.
+    Raises OptionError, TemplateError, UnsupportedError, GGUFError, StoreError, and what `fetch` raises.
     """
+    _check_template(recipe.template)
     for source in (*recipe.sources, recipe.draft):
         if isinstance(source, ModelName) and store.locate(source) is None:
             if fetch is None:
@@ -56,6 +57,14 @@ def create(
         store.put(name, manifest.encode())
     store.remove_unused(layer.digest for layer in replaced)
     yield Progress("success")
+
+
+def _check_template(source: str | None) -> None:
+    """Refuse a template that no conversation could be written with. Raises TemplateError with the line."""
+    if source:
+        from chaski.text.template import GoTemplate
+
+        GoTemplate(source)
 
 
 class _Draft:

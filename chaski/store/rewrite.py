@@ -17,7 +17,6 @@ __all__ = ["convert_checkpoint", "rewrite"]
 
 _REPORT_SECONDS = 0.06
 _NO_DIGEST = Digest("0" * 64)
-_WHOLE = 10**6  # what a share of the work is told in
 
 Note: TypeAlias = Callable[[int, int], None]
 Write: TypeAlias = Callable[[Path, Note], None]
@@ -51,7 +50,7 @@ def convert_checkpoint(blobs: Blobs, folder: Path, mixture: str | None) -> Gener
     def write(target: Path, note: Note) -> None:
         from chaski.convert.convert import convert
 
-        convert(folder, target, mixture or "F16", lambda share: note(round(share * _WHOLE), _WHOLE))
+        convert(folder, target, mixture or "F16", note)
 
     return (yield from _written(blobs, "converting model", write))
 
@@ -80,7 +79,7 @@ class _Work:
         self._failure: Exception | None = None
 
     def run(self) -> Generator[tuple[int, int], None, None]:
-        """How much is done, and all; raises what the writing raises."""
+        """Bytes that are done, and all; raises what the writing raises."""
         thread = Thread(target=self._guarded, daemon=True)
         thread.start()
         try:

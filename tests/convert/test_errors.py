@@ -180,3 +180,43 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     result = CliRunner().invoke(chaski_command, ["convert", str(tmp_path), str(tmp_path / "out.gguf")])
     assert result.exit_code == 1
     assert "config.json: no such file" in result.output
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("missing/out.gguf", "there is no folder"),
+        (".", "is a folder; name the file to write"),
+        ("/proc/out.gguf", "/proc/out.gguf cannot be written: "),
+        ("llama3/config.json/out.gguf", "there is no folder"),
+    ],
+)
+@pytest.mark.parametrize("is_projector", [False, True])
+def test_where_nothing_can_be_written_no_work_begins(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, out: str, message: str, is_projector: bool
+) -> None:
+    def work(*arguments: object) -> None:
+        raise AssertionError("it began")
+
+    monkeypatch.setattr("chaski.convert.convert.convert", work)
+    target = str(folder.parent / out)
+    options = [str(folder.parent / "text.gguf"), "--projector", target] if is_projector else [target]
+    result = CliRunner().invoke(chaski_command, ["convert", str(folder), *options])
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert [path.name for path in folder.parent.iterdir()] == ["llama3"]
+
+
+def test_text_and_projector_need_two_files(folder: Path) -> None:
+    out = str(folder.parent / "out.gguf")
+    result = CliRunner().invoke(chaski_command, ["convert", str(folder), out, "--projector", out])
+    assert "--projector needs another name" in result.stderr
+
+
+def test_a_full_disk_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("chaski.convert.convert.write_gguf", full)
+    result = CliRunner().invoke(chaski_command, ["convert", str(folder), str(folder.parent / "out.gguf")])
+    assert result.stderr == f"Error: {folder.parent / 'out.gguf'}: No space left on device\n"

@@ -189,6 +189,14 @@ def test_templates_of_files_are_in_a_sandbox(server: Running, tmp_path: Path) ->
     assert endless.status == 400
 
 
+def test_a_template_that_cannot_be_read_makes_no_model(server: Running) -> None:
+    asked = {"model": "unreadable", "from": "helper", "template": "{{ .System }}\n{{ if }}", "stream": False}
+    reply = server.post("/api/create", asked)
+    assert reply.status == 400
+    assert "the chat template, line 2: " in reply.error
+    assert server.post("/api/show", {"model": "unreadable"}).status == 404
+
+
 def upload(server: Running, folder: Path, *names: str) -> dict[str, str]:
     """Files of a folder as blobs: their names and digests."""
     files = {}

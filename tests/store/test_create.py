@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chaski.errors import ModelNotFoundError, OptionError, StoreError, UnsupportedError
+from chaski.errors import ModelNotFoundError, OptionError, StoreError, TemplateError, UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
@@ -119,6 +119,16 @@ def test_a_bundled_model_can_be_the_source(store: Store, tmp_path: Path) -> None
     assert made(store, "FROM guide\nSYSTEM be brief", tmp_path).config.model_format == "gguf"
 
 
+@pytest.mark.parametrize("template", ["{{ if }}", "{{ .Prompt", "{{ nope 1 }}", "{{ end }}"])
+def test_a_template_that_cannot_be_read_is_refused(
+    store: Store, weights: Path, tmp_path: Path, template: str
+) -> None:
+    with pytest.raises(TemplateError, match="the chat template, line 2: "):
+        made(store, f'FROM ./tiny.gguf\nTEMPLATE """{{{{ .System }}}}\n{template}"""', tmp_path)
+    assert not list(store.names())
+    assert not list(store.blobs)
+
+
 def test_making_it_again_replaces_it(store: Store, weights: Path, tmp_path: Path) -> None:
     made(store, "FROM ./tiny.gguf\nSYSTEM first", tmp_path)
     made(store, "FROM mine\nSYSTEM second", tmp_path)
@@ -131,7 +141,9 @@ def test_weights_can_be_quantized(store: Store, weights: Path, tmp_path: Path) -
     recipe = recipe_of(Modelfile.parse("FROM ./tiny.gguf"), tmp_path, quantize="Q8_0")
     events = list(create(store, MINE, recipe))
     work = [event for event in events if event.status == "quantizing F32 model to Q8_0"]
-    assert work[-1].completed == work[-1].total
+    with open_gguf(weights) as file:
+        num_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
+    assert (work[-1].completed, work[-1].total) == (num_bytes, num_bytes)
     found = find_model("mine", store)
     assert found.config.file_type == "Q8_0"
     with open_gguf(found.path) as file:
@@ -289,10 +301,11 @@ def test_from_a_checkpoint(store: Store, tmp_path: Path) -> None:
 
 def test_a_checkpoint_in_other_types(store: Store, tmp_path: Path) -> None:
     recipe = recipe_of(Modelfile.parse(f"FROM {CHECKPOINT}"), tmp_path, "Q8_0")
-    told = [progress.status for progress in create(store, MINE, recipe)]
-    assert "converting model" in told
+    told = [progress for progress in create(store, MINE, recipe) if progress.status == "converting model"]
     assert_valid(store)
     with open_gguf(find_model(MINE.short, store).path) as file:
+        num_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
+        assert (told[-1].completed, told[-1].total) == (num_bytes, num_bytes)
         assert file.tensors["blk.0.attn_q.weight"].type is QuantType.Q8_0
 
 
