@@ -43,10 +43,13 @@ class RopeConfig:
 
 
 def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
-    """Raises UnsupportedError for scalings that are not here: ignoring one would give wrong text."""
+    """What llama.cpp reads, as it does: a factor without a type is linear scaling, a factor of 0 is none.
+
+    Raises UnsupportedError for scalings that are not here: ignoring one would give wrong text.
+    """
     arch = file.architecture
     plain = RopeConfig(
-        dims=file.get(f"{arch}.rope.dimension_count", int, head_size),
+        dims=file.get(f"{arch}.rope.dimension_count", int, 0) or head_size,
         base=file.get(f"{arch}.rope.freq_base", float, 10000.0),
     )
     if plain.dims % 2 or not 2 <= plain.dims <= head_size or not plain.base > 0:
@@ -54,30 +57,49 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
             f"{file.path}: {arch}.rope.dimension_count = {plain.dims} with the base {plain.base}: a head of "
             f"{head_size} elements is turned in pairs, with a positive base"
         )
-    kind = file.get(f"{arch}.rope.scaling.type", str, "none")
-    if kind == "none":
-        return plain
-    if kind not in ("linear", "yarn"):
+    kind = file.get(f"{arch}.rope.scaling.type", str, "") or "linear"
+    if kind not in ("none", "default", "linear", "yarn"):
         raise UnsupportedError(
-            f"{file.path}: {arch}.rope.scaling.type = {kind!r} is not supported for this architecture; "
+            f"{file.path}: {arch}.rope.scaling.type = {kind!r:.40} is not supported for this architecture; "
             "supported: none, linear, yarn"
         )
-    factor = file.get(f"{arch}.rope.scaling.factor", float, 1.0)
-    if not factor > 0:
-        raise ModelError(f"{file.path}: {arch}.rope.scaling.factor = {factor} must be positive")
-    return replace(plain, scale=1.0 / factor) if kind == "linear" else _with_yarn(file, plain, factor)
+    factor = _factor(file)
+    own = float(kind == "yarn")
+    extrapolation = file.get(f"{arch}.rope.scaling.yarn_ext_factor", float, own)
+    if extrapolation >= 0 and extrapolation != own:
+        raise UnsupportedError(
+            f"{file.path}: {arch}.rope.scaling.yarn_ext_factor = {extrapolation} is not supported for the "
+            f"scaling {kind!r}; {own} is"
+        )
+    if kind == "yarn":
+        return _with_yarn(file, plain, factor)
+    scale = 1.0 if kind in ("none", "default") else 1.0 / factor
+    return replace(plain, scale=scale, magnitude=file.get(f"{arch}.rope.scaling.attn_factor", float, 1.0))
+
+
+def _factor(file: GGUFFile) -> float:
+    """How many times as long as the trained context the file's is: under the key of today, or the old one."""
+    for key in ("rope.scaling.factor", "rope.scale_linear"):
+        factor = file.get(f"{file.architecture}.{key}", float, 0.0)
+        if factor < 0:
+            raise ModelError(f"{file.path}: {file.architecture}.{key} = {factor} must not be negative")
+        if factor:
+            return factor
+    return 1.0
 
 
 def _with_yarn(file: GGUFFile, plain: RopeConfig, factor: float) -> RopeConfig:
-    """With a log multiplier m the magnitude is divided by that for m, as DeepSeek and Mistral do."""
-    prefix = f"{file.architecture}.rope.scaling"
-    if file.get(f"{prefix}.yarn_ext_factor", float, 1.0) != 1.0:
-        raise UnsupportedError(f"{file.path}: {prefix}.yarn_ext_factor is not 1, which is not supported")
-    if file.get(f"{prefix}.yarn_attn_factor", float, 1.0) != 1.0:
-        raise UnsupportedError(f"{file.path}: {prefix}.yarn_attn_factor is not 1, which is not supported")
+    """With a log multiplier m the magnitude is divided by that for m, as DeepSeek and Mistral do.
+
+    Without an original context length it is that of the model. `yarn_attn_factor` means nothing: llama.cpp
+    computes it from the factor.
+    """
+    arch = file.architecture
+    prefix = f"{arch}.rope.scaling"
+    trained = file.get(f"{prefix}.original_context_length", int, 0)
     yarn = Yarn(
         factor,
-        trained=file.get(f"{prefix}.original_context_length", int),
+        trained=trained or file.get(f"{arch}.context_length", int),
         beta_fast=file.get(f"{prefix}.yarn_beta_fast", float, 32.0),
         beta_slow=file.get(f"{prefix}.yarn_beta_slow", float, 1.0),
     )

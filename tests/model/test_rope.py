@@ -1,42 +1,121 @@
+"""Scalings of rope: all that llama.cpp reads is read as it reads it, or refused by name."""
+
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import chaski
 from chaski.errors import ModelError, UnsupportedError
+from chaski.runner.worker import Worker
 from tests.tiny_llama import write_tiny_llama
 
-YARN = {"type": "yarn", "factor": 4.0, "original_context_length": 64}
+YARN = {"scaling__type": "yarn", "scaling__factor": 4.0, "scaling__original_context_length": 64}
+LINEAR = {"scaling__type": "linear", "scaling__factor": 4.0}
+IDS = list(range(1, 60))
 
 
-def load_with(folder: Path, **scaling: object) -> chaski.LLM:
-    entries = {f"llama__rope__scaling__{name}": value for name, value in scaling.items()}
-    return chaski.load(write_tiny_llama(folder / "tiny.gguf", **entries))  # type: ignore[arg-type]
+def write(folder: Path, entries: dict[str, object]) -> Path:
+    named = {f"llama__rope__{name}": value for name, value in entries.items()}
+    return write_tiny_llama(folder / "tiny.gguf", **named)  # type: ignore[arg-type]
+
+
+def logits(folder: Path, entries: dict[str, object]) -> np.ndarray:
+    with chaski.load(write(folder, entries), kv_type="f32") as model:
+        return np.asarray(model.logits(IDS))
 
 
 @pytest.mark.parametrize(
-    ("scaling", "message"),
+    ("entries", "message"),
     [
-        ({"type": "dynamic", "factor": 2.0}, "scaling.type = 'dynamic' is not supported"),
-        ({**YARN, "yarn_ext_factor": 0.5}, "yarn_ext_factor is not 1"),
-        ({**YARN, "yarn_attn_factor": 1.2}, "yarn_attn_factor is not 1"),
+        ({"scaling__type": "dynamic", "scaling__factor": 2.0}, "scaling.type = 'dynamic' is not supported"),
+        ({"scaling__type": "longrope"}, "scaling.type = 'longrope' is not supported"),
+        ({**YARN, "scaling__yarn_ext_factor": 0.5}, r"yarn_ext_factor = 0\.5 is not supported"),
+        ({**LINEAR, "scaling__yarn_ext_factor": 1.0}, r"yarn_ext_factor = 1\.0 is not supported"),
     ],
 )
 def test_what_would_change_the_text_is_refused(
-    tmp_path: Path, scaling: dict[str, object], message: str
+    tmp_path: Path, entries: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UnsupportedError, match=message):
-        load_with(tmp_path, **scaling)
+        chaski.load(write(tmp_path, entries))
 
 
-def test_a_factor_must_be_positive(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"factor = 0\.0 must be positive"):
-        load_with(tmp_path, type="linear", factor=0.0)
+@pytest.mark.parametrize("key", ["scaling__factor", "scale_linear"])
+def test_a_factor_must_not_be_negative(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ModelError, match=r" = -2\.0 must not be negative"):
+        chaski.load(write(tmp_path, {key: -2.0}))
 
 
-def test_what_is_known_runs(tmp_path: Path) -> None:
-    for scaling in ({"type": "none"}, {"type": "linear", "factor": 2.0}, {**YARN, "yarn_attn_factor": 1.0}):
-        with load_with(tmp_path, **scaling) as model:
-            assert model.logits([1, 2, 3]).shape == (3, 265)
+@pytest.mark.parametrize(
+    ("entries", "same"),
+    [
+        ({"scaling__factor": 4.0}, LINEAR),
+        ({"scale_linear": 4.0}, LINEAR),
+        ({**LINEAR, "scale_linear": 2.0}, LINEAR),
+        ({"scaling__type": "", "scaling__factor": 4.0}, LINEAR),
+        ({"scaling__type": "none", "scaling__factor": 4.0}, {}),
+        ({"scaling__type": "default", "scaling__factor": 0.0}, {}),
+        ({"scaling__type": "linear", "scaling__factor": 0.0}, {}),
+        ({**YARN, "scaling__yarn_attn_factor": 1.5}, YARN),
+        ({**YARN, "scaling__yarn_ext_factor": 1.0}, YARN),
+        ({**YARN, "scaling__yarn_ext_factor": -1.0}, YARN),
+        ({**YARN, "scaling__original_context_length": 0}, {**YARN, "scaling__original_context_length": 256}),
+        ({**LINEAR, "scaling__yarn_attn_factor": 1.5}, LINEAR),
+    ],
+)
+def test_other_ways_to_say_the_same(
+    tmp_path: Path, entries: dict[str, object], same: dict[str, object]
+) -> None:
+    np.testing.assert_array_equal(logits(tmp_path, entries), logits(tmp_path, same))
+
+
+SCALINGS: list[dict[str, object]] = [
+    {"scaling__factor": 4.0},
+    {"scale_linear": 4.0},
+    LINEAR,
+    {**LINEAR, "scaling__yarn_attn_factor": 1.5, "scaling__yarn_ext_factor": 0.0},
+    {**LINEAR, "scaling__attn_factor": 1.5},
+    YARN,
+    {**YARN, "scaling__yarn_attn_factor": 1.5},
+    {**YARN, "scaling__attn_factor": 1.5},
+    {"scaling__type": "yarn", "scaling__factor": 4.0},
+]
+
+
+def test_each_of_them_changes_the_numbers(tmp_path: Path) -> None:
+    plain = logits(tmp_path, {})
+    for entries in SCALINGS:
+        assert np.abs(logits(tmp_path, entries) - plain).max() > 0.05, entries
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("entries", SCALINGS, ids=str)
+def test_llama_cpp_reads_the_same(tmp_path: Path, entries: dict[str, object]) -> None:
+    """The likeliest tokens behind a prompt, and how likely they are."""
+    pytest.importorskip("xllamacpp")
+    path = write(tmp_path, entries)
+    options = {"num_predict": 1, "temperature": 0, "logprobs": True, "top_logprobs": 20}
+    prompts = [IDS, [*IDS, 7], [*IDS, 9, 11], [*IDS, 100]]
+    compared = 0
+    with (
+        Worker(str(path), engine="llama.cpp", threads=1, kv_type="f32") as worker,
+        chaski.load(path, threads=1, kv_type="f32") as model,
+    ):
+        for ids in prompts:
+            theirs, ours = (each.generate(ids, **options).logprobs for each in (worker, model))
+            if theirs and ours:  # else the answer is an end token
+                compared += 1
+                _check_near(ours[0], theirs[0])
+    assert compared
+
+
+def _check_near(ours: Any, theirs: Any) -> None:
+    expected = {one.token_id: one.logprob for one in theirs.top_logprobs}
+    shared = {one.token_id: one.logprob for one in ours.top_logprobs if one.token_id in expected}
+    assert len(shared) >= 18
+    for token_id, logprob in shared.items():
+        assert logprob == pytest.approx(expected[token_id], abs=0.03)
