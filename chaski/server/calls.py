@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaski.errors import OptionError
 from chaski.text.parsers import Content, Parser, Piece, ToolCall
+from chaski.text.parsers.json_text import load_enforced_json
 
 __all__ = ["DemandedCall", "chosen_tools", "schema_of_call"]
 
@@ -25,8 +25,11 @@ def chosen_tools(tools: Tools, choice: str) -> Tools:
 
 
 def schema_of_call(tools: Tools) -> Mapping[str, Any]:
-    """The JSON schema of a call of one of the tools."""
-    return {"anyOf": [_schema(_function(tool)) for tool in tools]}
+    """The JSON schema of a call of one of the tools.
+
+    Raises OptionError for a tool whose parameters are no object.
+    """
+    return {"anyOf": [_schema(_function(tool), f"urn:tool:{index}") for index, tool in enumerate(tools)]}
 
 
 class DemandedCall:
@@ -44,21 +47,29 @@ class DemandedCall:
         """The call; where it was cut off, the text that there is."""
         pieces = self._sorted(self._before.flush())
         try:
-            call = json.loads(self._text)
+            call = load_enforced_json(self._text)
             return [*pieces, ToolCall(call["name"], call["arguments"])]
-        except (ValueError, KeyError, TypeError):
-            return [*pieces, Content(self._text)]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return [*pieces, Content(self._text)] if self._text else pieces
 
     def _sorted(self, pieces: Sequence[Piece]) -> list[Piece]:
         self._text += "".join(piece.text for piece in pieces if isinstance(piece, Content))
         return [piece for piece in pieces if not isinstance(piece, Content)]
 
 
-def _schema(function: Mapping[str, Any]) -> Mapping[str, Any]:
-    arguments = function.get("parameters") or {"type": "object"}
+def _schema(function: Mapping[str, Any], label: str) -> Mapping[str, Any]:
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise OptionError("tool_choice demands a call, but a tool of the request has no name")
+    parameters = function.get("parameters") or {}
+    types = parameters.get("type", "object") if isinstance(parameters, Mapping) else None
+    if "object" not in (types if isinstance(types, list) else [types]):
+        raise OptionError(f"the parameters of the tool {name!r:.80} must be the schema of an object")
+    # With a name of its own, so that its references are to itself.
+    arguments = {"$id": label, **parameters, "type": "object"}
     return {
         "type": "object",
-        "properties": {"name": {"const": function.get("name")}, "arguments": arguments},
+        "properties": {"name": {"const": name}, "arguments": arguments},
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }

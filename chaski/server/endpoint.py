@@ -87,11 +87,11 @@ class Endpoint:
             if isinstance(reply, AsyncGenerator):
                 await _stream(reply, dialect, send)
                 return
+            if not isinstance(reply, Response):
+                reply = Response(dump(reply), media_type="application/json; charset=utf-8")
         except Exception as error:
             await _refuse(dialect, error, scope, receive, send)
             return
-        if not isinstance(reply, Response):
-            reply = Response(dump(reply), media_type="application/json; charset=utf-8")
         await reply(scope, receive, send)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from chaski.errors import OptionError
 
-__all__ = ["dump", "load_object"]
+__all__ = ["dump", "dump_text", "load_object"]
 
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, allow_nan=False)
 
@@ -16,6 +16,11 @@ _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_cir
 def dump(value: object) -> bytes:
     """As compact as it gets. A lone surrogate, which is no text, becomes a question mark."""
     return _encoder.encode(value).encode(errors="replace")
+
+
+def dump_text(value: object) -> str:
+    """JSON that goes into a text, with blanks. Raises ValueError for numbers that JSON has not."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def load_object(data: bytes) -> Mapping[str, Any]:

@@ -119,6 +119,12 @@ CASES = [
     ("hermes", '<tool_call>{"name": "now", "arguments": [1]}</tool_call>', None),
     ("hermes", "<tool_call>" + "[" * 5000 + "</tool_call>", None),
     (
+        "hermes",
+        '<tool_call>{"name": "now", "arguments": {"a": %s}}</tool_call>' % ("[" * 300 + "]" * 300),
+        None,
+    ),
+    ("lfm2", "<|tool_call_start|>[now(a=0x%s)]<|tool_call_end|>" % ("f" * 5000), None),
+    (
         "qwen3-coder",
         "Ok\n<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n3\n"
         '</parameter>\n<parameter=deep>{"a": "<b>"}</parameter><parameter=on>null</parameter>'

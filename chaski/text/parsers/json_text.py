@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -11,6 +12,11 @@ from typing import Any, NoReturn
 _IN_STRING = re.compile(r'["\\]')
 _OUTSIDE = re.compile(r'["{}\[\]]')
 _SEPARATOR = re.compile(r"[\s;,]*")
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+# Readers of JSON take at least this many brackets in each other; Python's writer fails at some hundreds.
+_MAX_DEPTH = 128
+# Python reads no longer whole numbers unless it is told to.
+_MAX_DIGITS = 4300
 
 
 @dataclass(slots=True)
@@ -55,6 +61,7 @@ class JsonScanner:
 
 def json_values(text: str) -> Iterator[Any]:
     """Values one after the other, with blanks, commas and semicolons between; else `ValueError`."""
+    _check_depth(text)
     position = _after_blank(text, 0)
     while position < len(text):
         value, position = _DECODER.raw_decode(text, position)
@@ -64,8 +71,16 @@ def json_values(text: str) -> Iterator[Any]:
 
 def load_json(text: str) -> Any:
     """One value; `ValueError` for anything else, and for what only Python takes for JSON."""
-    value = _DECODER.decode(text)
-    return _readable(value) if "\\u" in text else value
+    return _decoded(_DECODER, text)
+
+
+def load_enforced_json(text: str) -> Any:
+    """`load_json` for a text that a grammar made: a number that no double holds is the nearest that one does.
+
+    Grammars cannot bound exponents, so such a number is valid JSON of its schema, and cutting the answer off
+    for it would be worse.
+    """
+    return _decoded(_ENFORCED, text)
 
 
 def unfenced(text: str) -> str:
@@ -93,6 +108,23 @@ def _readable(value: Any) -> Any:
             return value
 
 
+def _decoded(decoder: json.JSONDecoder, text: str) -> Any:
+    _check_depth(text)
+    value = decoder.decode(text)
+    return _readable(value) if "\\u" in text else value
+
+
+def _check_depth(text: str) -> None:
+    """Raise ValueError for more brackets in each other than other readers of JSON take."""
+    if text.count("[") + text.count("{") <= _MAX_DEPTH:
+        return
+    depth = 0
+    for match in _BRACKETS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match.group(), 0)
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"more than {_MAX_DEPTH} brackets stand in each other")
+
+
 def _after_blank(text: str, position: int) -> int:
     match = _SEPARATOR.match(text, position)
     return position if match is None else match.end()
@@ -107,4 +139,14 @@ def _finite(text: str) -> float:
     return number if abs(number) != float("inf") else _no_number(text)
 
 
+def _nearest(text: str) -> float:
+    largest = sys.float_info.max
+    return min(max(float(text), -largest), largest)
+
+
+def _nearest_whole(text: str) -> int | float:
+    return int(text) if len(text) <= _MAX_DIGITS else _nearest(text)
+
+
 _DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
+_ENFORCED = json.JSONDecoder(parse_constant=_no_number, parse_float=_nearest, parse_int=_nearest_whole)

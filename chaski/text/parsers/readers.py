@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -188,7 +189,7 @@ def _literal(node: ast.expr) -> Any:
             return readable(text)
         case ast.Constant(value=None | bool() as value):
             return value
-        case ast.Constant(value=int() | float() as number) if abs(number) != float("inf"):
+        case ast.Constant(value=int() | float() as number) if abs(number) <= sys.float_info.max:
             return number
         case ast.Name(id=name) if name in _LITERALS:
             return _LITERALS[name]

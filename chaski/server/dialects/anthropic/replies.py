@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.server.events import Delta, Finish, Whole
+from chaski.server.jsons import dump_text
 from chaski.text.parsers import Piece, Thinking, ToolCall
 
 __all__ = ["Blocks", "message_whole"]
@@ -58,7 +58,7 @@ class Blocks:
 
     def _call(self, call: ToolCall) -> Iterator[Event]:
         yield from self._start("tool_use", _tool_use(call) | {"input": {}})
-        arguments = json.dumps(call.arguments, ensure_ascii=False)
+        arguments = dump_text(call.arguments)
         yield self._piece({"type": "input_json_delta", "partial_json": arguments})
         yield from self._close()
 

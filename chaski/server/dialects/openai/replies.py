@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import secrets
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.server.events import Delta, Finish, Score, TopScore, Whole
+from chaski.server.jsons import dump_text
 from chaski.text.parsers import Content, Thinking, ToolCall
 
 __all__ = ["Chunks", "chat_whole", "completion_whole", "embeddings", "shown_scores"]
@@ -159,7 +159,7 @@ def _message_of(answer: Whole) -> dict[str, Any]:
 
 
 def _call(index: int, call: ToolCall) -> dict[str, Any]:
-    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    arguments = dump_text(call.arguments)
     function = {"name": call.name, "arguments": arguments}
     return {"id": f"call_{secrets.token_hex(12)}", "index": index, "type": "function", "function": function}
 

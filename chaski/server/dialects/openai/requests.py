@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from chaski.errors import OptionError, UnsupportedError
 from chaski.server.dialects.images import Spoken, check_images, read_data_url
 from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish
+from chaski.text.parsers.json_text import load_json
 
 __all__ = [
     "call_of",
@@ -248,7 +248,7 @@ def _read_call(fields: Fields) -> dict[str, Any]:
 def call_of(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     """A call in Ollama's form, from arguments as the JSON of an object."""
     try:
-        found = json.loads(arguments or "{}")
+        found = load_json(arguments or "{}")
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):

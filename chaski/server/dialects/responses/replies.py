@@ -13,6 +13,7 @@ from chaski.server.dialects.dialect import openai_fault
 from chaski.server.dialects.openai.replies import shown_scores
 from chaski.server.dialects.responses.requests import ResponseWish
 from chaski.server.events import Delta, Finish
+from chaski.server.jsons import dump_text
 from chaski.server.problems import Problem
 from chaski.text.parsers import Piece, Thinking, ToolCall
 
@@ -116,7 +117,7 @@ class Items:
             yield self._of_part("response.output_text.delta", delta=piece.text, logprobs=list(scores))
 
     def _call(self, call: ToolCall) -> Iterator[Event]:
-        arguments = json.dumps(call.arguments, ensure_ascii=False)
+        arguments = dump_text(call.arguments)
         named = _names(call.name, self.wish.echo["tools"])
         yield from self._start("function_call", call_id=f"call_{secrets.token_hex(12)}", **named)
         assert self._open is not None
