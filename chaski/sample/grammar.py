@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import OptionError
+from chaski.sample.schema import closed
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -96,7 +97,7 @@ class GrammarCompiler:
         """
         text = _text_of(_schema(format))
         with self._lock:
-            matcher = self._kept.pop(text, None) or self._compiled(text)
+            matcher = self._kept.pop(text, None) or self._compiled(_closed_text(_schema(format)))
             self._kept[text] = matcher
             if len(self._kept) > _NUM_KEPT:
                 self._kept.popitem(last=False)
@@ -126,9 +127,21 @@ def _text_of(schema: Mapping[str, Any]) -> str:
         text = json.dumps(schema)
     except RecursionError:
         raise OptionError(f"{_REFUSED}: it is too deep") from None
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{_REFUSED}: {error}") from None
     if len(text) > _MAX_SCHEMA:
         raise OptionError(f"{_REFUSED}: it has {len(text)} characters; at most {_MAX_SCHEMA} are taken")
     return text
+
+
+def _closed_text(schema: Mapping[str, Any]) -> str:
+    """A schema that is not too long as JSON, with its objects closed. Raises OptionError."""
+    try:
+        return json.dumps(closed(schema))
+    except RecursionError:
+        raise OptionError(f"{_REFUSED}: it is too deep") from None
+    except OptionError as error:
+        raise OptionError(f"{_REFUSED}: {error}") from None
 
 
 class _Adapter:
@@ -152,11 +165,13 @@ def checked_schema(format: Format) -> dict[str, Any]:
     """
     from llguidance import LLMatcher
 
-    schema = {**_schema(format), "x-guidance": {"whitespace_pattern": _BLANKS}}
-    problem = LLMatcher.validate_grammar(_grammar_of(_text_of(schema)))
+    _text_of(_schema(format))
+    text = _closed_text({**_schema(format), "x-guidance": {"whitespace_pattern": _BLANKS}})
+    problem = LLMatcher.validate_grammar(_grammar_of(text))
     if problem:
         raise OptionError(f"{_REFUSED}: {problem}")
-    return schema
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 def _grammar_of(schema: str) -> str:
