@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaski.errors import TemplateError
 from chaski.text.template.meter import Limits, Meter, check_source, guarded
+from chaski.text.template.turns import RefusalError, stricter_forms
 
 if TYPE_CHECKING:
     from chaski.text.template.sandbox import TemplateEnvironment
@@ -38,18 +39,34 @@ class ChatTemplate:
         """The text of the conversation, with the beginning of an answer if `add_generation_prompt`.
 
         `extra` are further variables that this model's template knows (`enable_thinking`, `documents`).
-        All are plain data, as from JSON; anything else in them is a `TemplateError`.
+        All are plain data, as from JSON; anything else in them is a `TemplateError`. Where the template
+        refuses the order of the roles, neighbours of one role become one turn, then system messages go to
+        the front, and so on; see `stricter_forms`.
         """
-        variables = {
-            "messages": messages,
-            "tools": tools,
-            "documents": None,
-            "add_generation_prompt": add_generation_prompt,
-            **self._tokens,
-            **extra,
-        }
+        variables: dict[str, Any] = _plain_data(
+            {
+                "messages": list(messages),
+                "tools": tools,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+                **self._tokens,
+                **extra,
+            }
+        )
+        try:
+            return self._text(variables)
+        except RefusalError as error:
+            refusal = TemplateError(str(error))
+        for form in stricter_forms(variables["messages"]):
+            try:
+                return self._text(variables | {"messages": form})
+            except TemplateError:
+                continue
+        raise refusal
+
+    def _text(self, variables: Mapping[str, Any]) -> str:
         with guarded(self._limits) as meter:
-            pieces = self._template.generate(_plain_data(variables))
+            pieces = self._template.generate(variables)
             return "".join(_limited(pieces, meter))
 
 

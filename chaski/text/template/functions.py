@@ -24,6 +24,7 @@ from jinja2.utils import Cycler, Joiner, Namespace, pass_environment
 from chaski.errors import TemplateError
 from chaski.text.template.growth import check_format, check_operator, joined, replaced
 from chaski.text.template.meter import current_meter
+from chaski.text.template.turns import RefusalError
 
 _LONGEST_DATE_FORMAT = 200
 _LARGEST_WIDTH = 100
@@ -46,7 +47,7 @@ def _dict(*pairs: Any, **items: Any) -> dict[Any, Any]:
 
 
 def _raise_exception(message: object) -> NoReturn:
-    raise TemplateError(f"the chat template does not accept this conversation: {message}")
+    raise RefusalError(f"the chat template does not accept this conversation: {message}")
 
 
 def _strftime_now(format: str) -> str:
