@@ -64,7 +64,7 @@ def _results_with_comments(messages: Sequence[Message]) -> Sequence[Message]:
 def _system_in_user_turn(messages: Sequence[Message]) -> Sequence[Message]:
     """What the system says as the beginning of what the user does."""
     return [
-        message | {"role": "user"} if message.get("role") == "system" else message for message in messages
+        {**message, "role": "user"} if message.get("role") == "system" else message for message in messages
     ]
 
 
