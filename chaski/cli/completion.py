@@ -31,11 +31,10 @@ def command(ctx: click.Context, shell: str) -> None:
 def model_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The models that begin like what was typed."""
     from chaski.errors import ChaskiError
-    from chaski.store.model import bundled_models
     from chaski.store.store import Store
 
     try:
-        names = [*bundled_models(), *(name.short for name in Store.default().names())]
+        names = [name.short for name in Store.default().all_names()]
     except ChaskiError:
         return []
     return [name for name in names if name.startswith(incomplete)]

@@ -15,7 +15,7 @@ from chaski.errors import ChaskiError, ModelNotFoundError, OptionError, Unsuppor
 from chaski.names import ModelName
 from chaski.runner.engines import usual_engine
 from chaski.runner.stored import Defaults
-from chaski.store.model import StoredModel, bundled_model, read_model
+from chaski.store.model import StoredModel, read_model
 from chaski.store.store import Entry, Store
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ _REMEMBERED = 64
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A model that a request names. label: the name as the request has it. entry: None for a bundled one."""
+    """A model that a request names. label: the name as the request has it."""
 
     label: str
     name: ModelName
     model: StoredModel
-    entry: Entry | None
+    entry: Entry
 
 
 class Facts:
@@ -134,17 +134,14 @@ class Catalog:
         if not label:
             raise OptionError("model is required")
         name = _parse(label)
-        entry = self.store.entry(name) if self.store.locate(name) else None
-        if entry is not None:
-            return Found(label, entry.name, read_model(self.store, entry), entry)
-        bundled = bundled_model(name.short.removesuffix(":latest"))
-        if bundled is None:
+        if self.store.locate(name) is None:
             raise ModelNotFoundError(f"model '{label:.200}' not found")
-        return Found(label, name, StoredModel(None, bundled), None)
+        entry = self.store.entry(name)
+        return Found(label, entry.name, read_model(self.store, entry), entry)
 
     def facts(self, found: Found) -> Facts:
         """What its file says. Raises GGUFError, UnsupportedError."""
-        key = (found.model.path, str(found.entry.digest) if found.entry else "")
+        key = (found.model.path, str(found.entry.digest))
         if key not in self._facts:
             self._facts[key] = Facts(found.model)
             while len(self._facts) > _REMEMBERED:

@@ -16,8 +16,7 @@ from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
 from chaski.server.catalog import Catalog, Found
 from chaski.server.models import Loaded
 from chaski.store.describe import modelfile_of, parameter_lines
-from chaski.store.model import ModelConfig, StoredModel
-from chaski.store.weights import inspect
+from chaski.store.model import ModelConfig, StoredModel, read_config
 
 __all__ = ["describe", "listed", "running"]
 
@@ -33,7 +32,7 @@ def listed(catalog: Catalog) -> list[dict[str, Any]]:
     found = []
     for entry in catalog.store.entries():
         try:
-            config = ModelConfig.parse(catalog.store.blobs.read(entry.manifest.config.digest))
+            config = read_config(catalog.store, entry)
         except ChaskiError as error:
             _log.warning("%s is left out: %s", entry.name.short, error)
             continue
@@ -73,7 +72,7 @@ def describe(catalog: Catalog, label: str, is_verbose: bool) -> dict[str, Any]:
             "messages": [dict(message) for message in model.messages],
         }
         return {key: value for key, value in shown.items() if value} | {
-            "details": _details(_known_config(model, file)),
+            "details": _details(model.config),
             "model_info": dict(_model_info(file, is_verbose)),
             **_projector(model, is_verbose),
             "tensors": [
@@ -82,7 +81,7 @@ def describe(catalog: Catalog, label: str, is_verbose: bool) -> dict[str, Any]:
             ],
             "capabilities": facts.capabilities,
             "engine": facts.engine,
-            "modified_at": local_time(found.entry.modified if found.entry else model.path.stat().st_mtime),
+            "modified_at": local_time(found.entry.modified),
         }
 
 
@@ -109,9 +108,8 @@ def _running(catalog: Catalog, loaded: Loaded) -> dict[str, Any]:
     }
     try:
         found = catalog.find(loaded.name)
-        with open_gguf(found.model.path) as file:
-            shown["details"] = _details(_known_config(found.model, file))
-        shown["digest"] = found.entry.digest.hex if found.entry else ""
+        shown["details"] = _details(found.model.config)
+        shown["digest"] = found.entry.digest.hex
     except ChaskiError:
         pass  # its name was deleted while it is in memory
     return shown
@@ -134,15 +132,6 @@ def _details(config: ModelConfig) -> dict[str, Any]:
         "parameter_size": config.model_type,
         "quantization_level": config.file_type,
     }
-
-
-def _known_config(model: StoredModel, file: GGUFFile) -> ModelConfig:
-    """What the store says of a model; of a bundled one, what its file does."""
-    if model.config.model_format:
-        return model.config
-    weights = inspect(model.path)
-    family = file.architecture
-    return ModelConfig("gguf", family, (family,), weights.size, weights.file_type)
 
 
 def _shareable(found: Found) -> StoredModel:

@@ -78,6 +78,7 @@ class _Draft:
     def add_model(self, name: ModelName) -> None:
         """Begin with all that another model has."""
         entry = self.store.entry(name)
+        self.store.bring(entry)
         self.config |= _read(self.store, entry.manifest.config)
         self.layers += [replace(layer, source=str(entry.name)) for layer in entry.manifest.layers]
 

@@ -13,7 +13,15 @@ from typing import Any
 from chaski.errors import FormatError, OptionError
 from chaski.names import Digest
 
-__all__ = ["CONFIG", "MANIFEST", "MAX_MANIFEST_BYTES", "Layer", "Manifest", "go_json", "media_type"]
+__all__ = [
+    "CONFIG",
+    "MANIFEST",
+    "MAX_MANIFEST_BYTES",
+    "Layer",
+    "Manifest",
+    "go_json",
+    "media_type",
+]
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"

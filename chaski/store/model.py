@@ -14,9 +14,8 @@ from chaski.names import ModelName
 from chaski.store.parameters import Parameter
 from chaski.store.store import Entry, Store
 
-__all__ = ["ModelConfig", "StoredModel", "bundled_model", "bundled_models", "find_model", "read_model"]
+__all__ = ["ModelConfig", "StoredModel", "find_model", "read_config", "read_model"]
 
-_BUNDLED = Path(__file__).parents[1] / "models"
 _SHOWN_NAMES = 8
 
 T = TypeVar("T")
@@ -54,7 +53,7 @@ class ModelConfig:
 class StoredModel:
     """A model ready to be opened: its file, and what its layers set. A plain file sets nothing.
 
-    name        its name in the store; None for a plain file or a bundled model
+    name        its name in the store; None for a plain file
     path        the GGUF file of its weights
     projectors  GGUF files of its image or audio encoders
     adapters    GGUF files of low-rank changes to its weights
@@ -80,43 +79,37 @@ class StoredModel:
 
 
 def find_model(model: str | os.PathLike[str], store: Store | None = None) -> StoredModel:
-    """The model that `model` means: a bundled one, one of the store, or a file, in this order.
+    """The model that `model` means: one of the store, which has the bundled ones too, or else a file.
 
     A `Path` is always a file; a file that is called like a model is reached by `./name`.
     Raises ModelNotFoundError that says what there is, UnsupportedError or StoreError.
     """
     store = store or Store.default()
-    if isinstance(model, str):
-        if (bundled := bundled_model(model)) is not None:
-            return StoredModel(None, bundled)
-        if (entry := _stored(model, store)) is not None:
-            return read_model(store, entry)
+    if isinstance(model, str) and (entry := _stored(model, store)) is not None:
+        return read_model(store, entry)
     path = Path(model)
     if path.is_file():
         return StoredModel(None, path)
     if path.is_dir():
         raise ModelNotFoundError(f"{model} is a folder, not a model file{_files_in(path)}")
-    names = [*bundled_models(), *(name.short for name in store.names())]
+    names = [name.short for name in store.all_names()]
     shown = ", ".join(names[:_SHOWN_NAMES] + ["..."] * (len(names) > _SHOWN_NAMES)) or "none"
     raise ModelNotFoundError(f"no file {str(model)!r} and no model of that name; models here: {shown}")
 
 
-def bundled_models() -> list[str]:
-    """The names of the models inside the package."""
-    return sorted(path.stem for path in _BUNDLED.glob("*.gguf"))
-
-
-def bundled_model(name: str) -> Path | None:
-    """The file of a model inside the package."""
-    path = _BUNDLED / f"{name}.gguf"
-    is_plain = path.name == f"{name}.gguf"
-    return path if is_plain and path.is_file() else None
+def read_config(store: Store, entry: Entry) -> ModelConfig:
+    """What the manifest of a model describes it as. Raises StoreError."""
+    if entry.bundled is not None:
+        return ModelConfig.parse(entry.bundled.config)
+    return ModelConfig.parse(store.blobs.read(entry.manifest.config.digest))
 
 
 def read_model(store: Store, entry: Entry) -> StoredModel:
     """What the layers of a stored model say. Raises StoreError for damaged ones, UnsupportedError."""
     manifest, blobs = entry.manifest, store.blobs
-    config = ModelConfig.parse(blobs.read(manifest.config.digest))
+    config = read_config(store, entry)
+    if entry.bundled is not None:
+        return StoredModel(entry.name, entry.bundled.path, config=config)
 
     def files(kind: str) -> tuple[Path, ...]:
         layers = manifest.of_kind(kind)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from chaski.errors import RegistryError
+from chaski.errors import OptionError, RegistryError
 from chaski.names import ModelName
 from chaski.store.download import Pace
 from chaski.store.durable import store_errors
@@ -27,10 +27,13 @@ def push(
     """Send the blobs that the registry has not, then the manifest, byte for byte.
 
     A blob that came from another model of that registry is taken over there. What is cut goes on where the
-    registry says. Raises ModelNotFoundError, RegistryError, AccessDeniedError or StoreError.
+    registry says. Raises ModelNotFoundError, RegistryError, AccessDeniedError, StoreError, or
+    OptionError for a bundled model.
     """
     yield Progress("retrieving manifest")
     entry, manifest = store.entry(name), store.manifest_bytes(name)
+    if entry.bundled is not None:
+        raise OptionError(f"'{entry.name.short}' is a part of chaski; copy it to a name of your own")
     with Registry(name, access or Access()) as registry, store.adding():
         for layer in dict.fromkeys(entry.manifest.blobs):
             status = f"pushing {layer.digest.short}"

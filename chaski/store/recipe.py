@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 from chaski.errors import ModelNotFoundError, OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
-from chaski.store.model import bundled_model
 from chaski.store.modelfile import Modelfile
 from chaski.store.parameters import Parameter
 
@@ -93,9 +92,7 @@ def recipe_of(
 
 
 def _source(text: str, folder: Path, command: str = "FROM") -> ModelName | Path:
-    """What FROM or DRAFT means: a bundled model, a file, or the name of a model."""
-    if (bundled := bundled_model(text)) is not None:
-        return bundled
+    """What FROM or DRAFT means: a file where there is one, else the name of a model."""
     path = folder / Path(text).expanduser()
     if path.is_dir():
         if _is_checkpoint(path):

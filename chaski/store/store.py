@@ -1,4 +1,7 @@
-"""`Store`: the models of a folder by name. It lists, copies and deletes them; it knows nothing of weights."""
+"""`Store`: models by name, those of a folder and those inside the package. It lists, copies and deletes them.
+
+It knows nothing of weights. A model of the folder goes before a bundled one of the same name.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from chaski.env import Environment
 from chaski.errors import ChaskiError, FormatError, ModelNotFoundError, OptionError, StoreError
 from chaski.names import Digest, ModelName
 from chaski.store.blobs import Blobs
+from chaski.store.bundled import BundledModel, bundled_model, bundled_models, read_bundled
 from chaski.store.durable import make_folder, publish, scratch, store_errors
 from chaski.store.lock import hold_adding, hold_deleting
 from chaski.store.manifest import MAX_MANIFEST_BYTES, Manifest
@@ -30,12 +34,16 @@ _YOUNG_SECONDS = 3600
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model of the store. digest: of the manifest's bytes. modified: seconds since 1970."""
+    """A model of the store. digest: of the manifest's bytes. modified: seconds since 1970.
+
+    bundled: where it is inside the package; its blobs need not be in the folder then.
+    """
 
     name: ModelName
     manifest: Manifest
     digest: Digest
     modified: float
+    bundled: BundledModel | None = None
 
     @property
     def size(self) -> int:
@@ -56,14 +64,17 @@ class Store:
         return cls(Path(Environment.read().models or _DEFAULT_FOLDER).expanduser())
 
     def entries(self) -> list[Entry]:
-        """All models, the newest first. One whose manifest cannot be read is left out with a warning."""
+        """All models, the newest first, bundled ones last.
+
+        One whose manifest cannot be read is left out with a warning.
+        """
         found = []
-        for name in self.names():
+        for name in self.all_names():
             try:
                 found.append(self.entry(name))
             except ChaskiError as error:
                 _log.warning("%s is left out: %s", name.short, error)
-        return sorted(found, key=lambda entry: entry.modified, reverse=True)
+        return sorted(found, key=lambda entry: (entry.bundled is None, entry.modified), reverse=True)
 
     def names(self) -> Iterator[ModelName]:
         """The names of all manifests, sorted; files that are not called like one are passed over."""
@@ -75,16 +86,22 @@ class Store:
             if path.is_file():
                 yield name
 
+    def all_names(self) -> list[ModelName]:
+        """The names of all models, bundled ones included."""
+        names = list(self.names())
+        return names + [name for name in bundled_models() if self._in_folder(name) is None]
+
     def locate(self, name: ModelName) -> ModelName | None:
         """The model of that name in its own letters: upper and lower case are the same."""
-        found = self._own_letters(name)
-        return found if self._path(found).is_file() else None
+        found = self._in_folder(name)
+        path = bundled_model(name) if found is None else None
+        return found if path is None else ModelName.parse(path.stem)
 
     def entry(self, name: ModelName) -> Entry:
         """A model. Raises ModelNotFoundError, or StoreError when its manifest is damaged."""
-        found = self.locate(name)
+        found = self._in_folder(name)
         if found is None:
-            raise ModelNotFoundError(f"model '{name.short}' not found")
+            return _bundled_entry(name)
         data, modified = self._read(found)
         try:
             manifest = Manifest.parse(data)
@@ -94,7 +111,8 @@ class Store:
 
     def manifest_bytes(self, name: ModelName) -> bytes:
         """The manifest of a model as it was written. Raises as `entry` does."""
-        return self._read(self.entry(name).name)[0]
+        entry = self.entry(name)
+        return entry.manifest.encode() if entry.bundled else self._read(entry.name)[0]
 
     def adding(self) -> AbstractContextManager[None]:
         """Hold this from the first blob of a model until its manifest is in: no blob is deleted meanwhile."""
@@ -115,16 +133,24 @@ class Store:
                 aside.write_bytes(manifest)
                 publish(aside, path)
 
+    def bring(self, entry: Entry) -> None:
+        """Have all blobs of a model in the folder, where it is a bundled one. Call it within `adding`."""
+        if entry.bundled is not None:
+            self.blobs.add(entry.bundled.config)
+            self.blobs.add_file(entry.bundled.path)
+
     def copy(self, source: ModelName, target: ModelName) -> None:
         """Give a model a second name; what has that name is replaced."""
         with self.adding():
+            self.bring(self.entry(source))
             self.put(target, self.manifest_bytes(source))
 
     def remove(self, name: ModelName) -> None:
-        """Delete a model, and the blobs that only it used."""
-        found = self.locate(name)
+        """Delete a model, and the blobs that only it used. Raises OptionError for a bundled one."""
+        found = self._in_folder(name)
         if found is None:
-            raise ModelNotFoundError(f"model '{name.short}' not found")
+            bundled = _bundled_entry(name)
+            raise OptionError(f"'{bundled.name.short}' is a part of chaski and cannot be deleted")
         try:
             blobs = self.entry(found).manifest.blobs
         except StoreError:
@@ -202,6 +228,11 @@ class Store:
                 if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
                     folder.rmdir()
 
+    def _in_folder(self, name: ModelName) -> ModelName | None:
+        """The model of the folder that has the name, in its own letters."""
+        found = self._own_letters(name)
+        return found if self._path(found).is_file() else None
+
     def _own_letters(self, name: ModelName) -> ModelName:
         """The name with each part in the letters that it has on the disk, if it is there."""
         folder, parts = self._manifests, []
@@ -213,6 +244,16 @@ class Store:
 
     def _path(self, name: ModelName) -> Path:
         return self._manifests.joinpath(*name.parts)
+
+
+def _bundled_entry(name: ModelName) -> Entry:
+    """A model inside the package. Raises ModelNotFoundError."""
+    path = bundled_model(name)
+    if path is None:
+        raise ModelNotFoundError(f"model '{name.short}' not found")
+    found = read_bundled(path)
+    digest = Digest(hashlib.sha256(found.manifest.encode()).hexdigest())
+    return Entry(found.name, found.manifest, digest, path.stat().st_mtime, found)
 
 
 def _in_own_letters(folder: Path, part: str) -> str:

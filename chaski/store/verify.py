@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from chaski.errors import ChaskiError, StoreError
 from chaski.names import Digest, ModelName
+from chaski.store.blobs import hash_file
 from chaski.store.lock import hold_deleting
-from chaski.store.store import Store
+from chaski.store.store import Entry, Store
 
 __all__ = ["Finding", "verify"]
 
@@ -47,6 +48,9 @@ def verify(store: Store, names: Sequence[ModelName] = ()) -> Iterator[Finding]:
                 raise
             yield Finding(None, 0, str(error), (name.short,))
             continue
+        if entry.bundled is not None:
+            yield _bundled(entry)
+            continue
         for layer in dict.fromkeys(entry.manifest.blobs):
             users.setdefault(layer.digest, []).append(entry.name.short)
             sizes[layer.digest] = layer.size
@@ -75,3 +79,11 @@ def _set_aside(store: Store, digest: Digest, seen: os.stat_result) -> bool:
             return is_alone and store.blobs.set_aside(digest, seen)
     except StoreError:  # of somebody else, or on a disk that is read only
         return False
+
+
+def _bundled(entry: Entry) -> Finding:
+    assert entry.bundled is not None
+    (weights,) = entry.manifest.layers
+    is_intact = hash_file(entry.bundled.path) == weights.digest
+    problem = None if is_intact else "damaged: install chaski again"
+    return Finding(weights.digest, weights.size, problem, (entry.name.short,))

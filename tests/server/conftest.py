@@ -10,8 +10,8 @@ import pytest
 from chaski.names import ModelName
 from chaski.server.address import Address
 from chaski.server.settings import Settings
+from chaski.store.bundled import bundled_model
 from chaski.store.create import create
-from chaski.store.model import bundled_model
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
 from tests.server.running import Running, running
@@ -23,7 +23,7 @@ SOMEWHERE = Address("127.0.0.1", 0)
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store in Ollama's layout with the model `helper`: the bundled one, with settings of its own."""
     folder = tmp_path_factory.mktemp("server-models")
-    guide = bundled_model("guide")
+    guide = bundled_model(ModelName.parse("guide"))
     assert guide is not None
     recipe = Recipe(sources=[guide], parameters={"temperature": 0.0, "num_predict": 24}, licenses=["free"])
     for _ in create(Store(folder), ModelName.parse("helper"), recipe):

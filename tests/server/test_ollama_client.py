@@ -133,7 +133,8 @@ def test_a_stored_model_brings_its_settings(client: ollama.Client) -> None:
 
 
 def test_what_is_there_and_what_runs(client: ollama.Client) -> None:
-    (listed,) = client.list().models
+    listed, guide = client.list().models
+    assert guide.model == "guide:latest"
     assert (listed.model, listed.details.family, listed.details.quantization_level) == (
         "helper:latest",
         "llama",

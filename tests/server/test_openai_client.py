@@ -188,7 +188,7 @@ def test_json_schema(client: openai.OpenAI) -> None:
 
 
 def test_models(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["helper:latest"]
+    assert [model.id for model in client.models.list()] == ["helper:latest", "guide:latest"]
     assert client.models.retrieve("helper").owned_by == "library"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("nobody")

@@ -133,7 +133,7 @@ def test_models(server: Running) -> None:
     check("GET /v1/models/{model}", server.get("/v1/models/talker").json)
     for verbose in (False, True):
         check("POST /api/show", server.post("/api/show", {"model": "talker", "verbose": verbose}).json)
-    assert len(server.get("/api/tags").json["models"]) == 2
+    assert len(server.get("/api/tags").json["models"]) == 3
     assert len(server.get("/api/ps").json["models"]) == 1
     assert server.get("/").body == b"Ollama is running"
     for path, body in (("/api/copy", {"source": "talker", "destination": "other"}),):

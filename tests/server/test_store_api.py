@@ -12,8 +12,9 @@ import pytest
 from chaski.convert.convert import convert
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
+from chaski.names import ModelName
 from chaski.server.settings import Settings
-from chaski.store.model import bundled_model
+from chaski.store.bundled import bundled_model
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
@@ -37,6 +38,10 @@ def blob(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def names(server: Running) -> set[str]:
+    return {model["name"] for model in server.get("/api/tags").json["models"]}
 
 
 def test_the_file_of_an_encoder_is_shown(server: Running, blob: bytes, tmp_path: Path) -> None:
@@ -82,14 +87,37 @@ def test_the_life_of_a_model(server: Running, blob: bytes) -> None:
     assert (shown["system"], shown["parameters"].split()) == ("Be brief.", ["top_k", "3"])
 
     assert server.post("/api/copy", {"source": "mine", "destination": "you/yours:v1"}).status == 200
-    listed = {model["name"] for model in server.get("/api/tags").json["models"]}
-    assert listed == {"mine:latest", "child:latest", "you/yours:v1"}
+    assert names(server) == {"mine:latest", "child:latest", "you/yours:v1", "guide:latest"}
     for name in ("mine", "child", "you/yours:v1"):
         assert server.ask("DELETE", "/api/delete", {"model": name}).status == 200
     assert server.ask("DELETE", "/api/delete", {"model": "mine"}).status == 404
-    assert server.get("/api/tags").json == {"models": []}
+    assert names(server) == {"guide:latest"}
     assert_valid(server.services.catalog.store)
     assert not list(server.services.catalog.store.blobs)
+
+
+def test_the_bundled_model_is_one_of_the_store(server: Running) -> None:
+    """As interfaces see it on a fresh machine: in every list, by any letters, and as the source of others."""
+    (listed,) = server.get("/api/tags").json["models"]
+    assert (listed["name"], listed["details"]["format"]) == ("guide:latest", "gguf")
+    assert listed["details"]["families"] == ["llama"]
+    assert [model["id"] for model in server.get("/v1/models").json["data"]] == ["guide:latest"]
+    assert server.get("/v1/models/GUIDE").json["id"] == "GUIDE"
+    shown = [server.post("/api/show", {"model": name}).json for name in ("guide", "GUIDE", "Guide:Latest")]
+    assert shown[0] == shown[1] == shown[2]
+    assert shown[0]["details"] == listed["details"]
+    assert server.post("/api/show", {"model": "guide:1b"}).status == 404
+    child = {"model": "child", "from": "guide", "system": "Be brief.", "stream": False}
+    assert server.post("/api/create", child).json == {"status": "success"}
+    assert server.post("/api/show", {"model": "child"}).json["system"] == "Be brief."
+    assert server.post("/api/copy", {"source": "Guide", "destination": "twin"}).status == 200
+    twin = next(each for each in server.get("/api/tags").json["models"] if each["name"] == "twin:latest")
+    assert (twin["digest"], twin["size"]) == (listed["digest"], listed["size"])
+    reply = server.ask("DELETE", "/api/delete", {"model": "guide"})
+    assert (reply.status, "cannot be deleted" in reply.error) == (400, True)
+    for name in ("child", "twin"):
+        assert server.ask("DELETE", "/api/delete", {"model": name}).status == 200
+    assert names(server) == {"guide:latest"}
 
 
 def test_blobs_are_what_their_names_say(server: Running) -> None:
@@ -138,7 +166,7 @@ def test_pull_stays_outside_of_private_networks(server: Running, blob: bytes) ->
 
 def test_hostile_files_are_refused(server: Running) -> None:
     """A crafted GGUF must neither crash the server nor become a model (CVE-2024-39720 and the like)."""
-    guide = bundled_model("guide")
+    guide = bundled_model(ModelName.parse("guide"))
     assert guide is not None
     whole = guide.read_bytes()
     for data in (
@@ -151,7 +179,7 @@ def test_hostile_files_are_refused(server: Running) -> None:
         server.post(f"/api/blobs/{digest}", data)
         lines = server.post("/api/create", {"model": "bad", "files": {"a.gguf": digest}}).lines
         assert "error" in lines[-1]
-    assert server.get("/api/tags").json == {"models": []}
+    assert names(server) == {"guide:latest"}
     assert server.get("/").status == 200
 
 

@@ -13,6 +13,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.names import Digest, ModelName
+from chaski.store.bundled import bundled_models, read_bundled
 from chaski.store.create import create
 from chaski.store.describe import modelfile_of
 from chaski.store.model import StoredModel, find_model, read_model
@@ -116,7 +117,19 @@ def test_from_a_blob(store: Store, weights: Path) -> None:
 
 
 def test_a_bundled_model_can_be_the_source(store: Store, tmp_path: Path) -> None:
-    assert made(store, "FROM guide\nSYSTEM be brief", tmp_path).config.model_format == "gguf"
+    found = made(store, "FROM Guide\nSYSTEM be brief", tmp_path)
+    assert (found.config.model_format, found.system) == ("gguf", "be brief")
+    (weights,) = store.entry(MINE).manifest.of_kind("model")
+    assert weights.source == "registry.ollama.ai/library/guide:latest"
+    assert_valid(store)
+
+
+def test_what_describes_a_bundled_model_is_what_create_writes(store: Store) -> None:
+    for name, path in bundled_models().items():
+        list(create(store, MINE, Recipe(sources=[path])))
+        found = read_bundled(path)
+        assert store.blobs.read(store.entry(MINE).manifest.config.digest) == found.config
+        assert store.entry(MINE).manifest == found.manifest == store.entry(name).manifest
 
 
 @pytest.mark.parametrize("template", ["{{ if }}", "{{ .Prompt", "{{ nope 1 }}", "{{ end }}"])

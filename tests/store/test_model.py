@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from chaski.errors import ModelNotFoundError, StoreError, UnsupportedError
-from chaski.store import model as module
-from chaski.store.model import ModelConfig, StoredModel, bundled_models, find_model
+from chaski.names import ModelName
+from chaski.store import bundled as module
+from chaski.store.bundled import bundled_models
+from chaski.store.model import ModelConfig, StoredModel, find_model
 from chaski.store.store import Store
 from tests.store.stores import put_by_hand, snapshot
 
+NO_MODEL = "no model of that name; models here: me/mine:latest, one:latest, two:latest"
 LIBRARY = "registry.ollama.ai/library/"
 
 
@@ -19,9 +24,12 @@ def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package with the models `one` and `two`, and an empty folder to be in."""
     folder = tmp_path / "package"
     folder.mkdir()
-    (folder / "one.gguf").touch()
-    (folder / "two.gguf").touch()
-    monkeypatch.setattr(module, "_BUNDLED", folder)
+    for name in ("one", "two"):
+        (folder / f"{name}.gguf").write_bytes(name.encode())
+        digest = f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+        described = {"model_format": "gguf", "rootfs": {"diff_ids": [digest]}}
+        (folder / f"{name}.json").write_text(json.dumps(described))
+    monkeypatch.setattr(module, "_FOLDER", folder)
     monkeypatch.chdir(tmp_path)
     return folder
 
@@ -34,8 +42,22 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def test_bundled_models_by_name(bundled: Path) -> None:
-    assert bundled_models() == ["one", "two"]
-    assert find_model("two") == StoredModel(None, bundled / "two.gguf")
+    assert [name.short for name in bundled_models()] == ["one:latest", "two:latest"]
+    for name in ("two", "TWO", "two:latest", "Library/two", "registry.ollama.ai/library/two:LATEST"):
+        found = find_model(name)
+        assert (found.name, found.path) == (ModelName.parse("two"), bundled / "two.gguf")
+        assert found.config.model_format == "gguf"
+    for name in ("two:1b", "me/two"):
+        with pytest.raises(ModelNotFoundError):
+            find_model(name)
+
+
+def test_a_model_of_the_store_goes_before_a_bundled_one(bundled: Path, store: Store) -> None:
+    put_by_hand(store.root, LIBRARY + "two/latest", {"model": b"weights", "system": b"mine"})
+    assert find_model("two").system == "mine"
+    assert [name.short for name in store.all_names()] == ["two:latest", "one:latest"]
+    store.remove(ModelName.parse("two"))
+    assert find_model("two").path == bundled / "two.gguf"
 
 
 def test_files_by_path(tmp_path: Path) -> None:
@@ -58,8 +80,14 @@ def test_a_file_called_like_a_model(tmp_path: Path, bundled: Path, store: Store)
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("three", "no file 'three' and no model of that name; models here: one, two, me/mine:latest"),
-        ("one.gguf", "no file 'one.gguf' and no model of that name; models here: one, two, me/mine:latest"),
+        (
+            "three",
+            f"no file 'three' and {NO_MODEL}",
+        ),
+        (
+            "one.gguf",
+            f"no file 'one.gguf' and {NO_MODEL}",
+        ),
         ("package", "package is a folder, not a model file; it holds one.gguf, two.gguf"),
         ("/", "/ is a folder, not a model file"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chaski.errors import AccessDeniedError, ModelNotFoundError, RegistryError
+from chaski.errors import AccessDeniedError, ModelNotFoundError, OptionError, RegistryError
 from chaski.names import ModelName
 from chaski.store.download import Pace
 from chaski.store.http import Access
@@ -111,3 +111,8 @@ def test_only_what_is_here_can_be_pushed(store: Store, registry: FakeRegistry) -
     with pytest.raises(ModelNotFoundError, match="not found"):
         list(push(store, ModelName.parse("none"), LOCAL, PACE))
     assert registry.requests == []
+
+
+def test_a_bundled_model_is_copied_first(store: Store) -> None:
+    with pytest.raises(OptionError, match="'guide:latest' is a part of chaski; copy it"):
+        list(push(store, ModelName.parse("guide"), LOCAL, PACE))

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from chaski.errors import ModelNotFoundError, StoreError
+from chaski.errors import ModelNotFoundError, OptionError, StoreError
 from chaski.names import ModelName
 from chaski.store.manifest import Manifest
 from chaski.store.store import Store
+from chaski.store.verify import verify
 from tests.store.stores import assert_valid, put_by_hand, snapshot
 
 ONE, TWO = "registry.ollama.ai/library/one/latest", "hf.co/User/Two-GGUF/Q4_0"
@@ -39,7 +40,8 @@ def age(store: Store) -> None:
 
 
 def test_models_are_listed_newest_first(store: Store) -> None:
-    newest, oldest = store.entries()
+    newest, oldest, guide = store.entries()
+    assert guide.name.short == "guide:latest"
     assert newest.name == ModelName.parse("hf.co/User/Two-GGUF:Q4_0")
     assert oldest.name.short == "one:latest"
     assert oldest.modified == 1_000_000_000
@@ -61,7 +63,7 @@ def test_looking_changes_nothing(store: Store) -> None:
     store.entries()
     for entry in store.entries():
         assert store.entry(entry.name) == entry
-        assert all(store.blobs.is_intact(layer.digest) for layer in entry.manifest.blobs)
+        assert entry.bundled or all(store.blobs.is_intact(layer.digest) for layer in entry.manifest.blobs)
     with pytest.raises(ModelNotFoundError):
         store.entry(ModelName.parse("three"))
     assert snapshot(store.root) == before
@@ -69,7 +71,7 @@ def test_looking_changes_nothing(store: Store) -> None:
 
 def test_no_store_is_an_empty_store(tmp_path: Path) -> None:
     store = Store(tmp_path / "none")
-    assert store.entries() == []
+    assert [entry.name.short for entry in store.entries()] == ["guide:latest"]
     assert store.prune() == (0, 0)
     with pytest.raises(ModelNotFoundError, match=r"^model 'one:latest' not found$"):
         store.remove(ModelName.parse("one"))
@@ -96,6 +98,27 @@ def test_a_copy_is_the_same_model(store: Store) -> None:
     store.copy(ModelName.parse("hf.co/user/two-gguf:q4_0"), copy)
     assert store.entry(copy).digest != store.entry(one).digest
     assert_valid(store)
+
+
+def test_a_bundled_model_is_a_source_of_copies_only(store: Store) -> None:
+    guide, copy = ModelName.parse("GUIDE"), ModelName.parse("mine")
+    before = snapshot(store.root)
+    with pytest.raises(OptionError, match="'guide:latest' is a part of chaski and cannot be deleted"):
+        store.remove(guide)
+    assert snapshot(store.root) == before
+    assert [finding.problem for finding in verify(store, [guide])] == [None]
+    store.copy(guide, copy)
+    assert store.entry(copy).digest == store.entry(guide).digest
+    assert [layer.kind for layer in store.entry(copy).manifest.layers] == ["model"]
+    assert_valid(store)
+    store.remove(copy)
+    assert contents_by_name(store) == {Path(name).name for name in before if name.startswith("blobs/")}
+    # A name in the folder hides the bundled one until it is removed.
+    store.copy(ModelName.parse("one"), guide)
+    assert store.entry(guide).digest == store.entry(ModelName.parse("one")).digest
+    assert len(store.entries()) == 3
+    store.remove(guide)
+    assert store.entry(guide).bundled is not None
 
 
 def test_removing_takes_what_no_other_model_uses(store: Store) -> None:
@@ -148,7 +171,7 @@ def test_a_damaged_manifest_is_left_out_and_protects_all_blobs(
 ) -> None:
     (store.root / "manifests" / ONE).write_bytes(b'{"schemaVersion": 2')
     with caplog.at_level(logging.WARNING):
-        assert [entry.name.short for entry in store.entries()] == ["hf.co/User/Two-GGUF:Q4_0"]
+        assert [entry.name.short for entry in store.entries()] == ["hf.co/User/Two-GGUF:Q4_0", "guide:latest"]
     assert "one:latest is left out: the manifest of one:latest is damaged" in caplog.text
     age(store)
     before = contents_by_name(store)
@@ -164,7 +187,7 @@ def test_a_damaged_manifest_is_left_out_and_protects_all_blobs(
 def test_files_that_are_no_manifests_are_passed_over(store: Store) -> None:
     for name in (".DS_Store", "registry.ollama.ai/library/one/.hidden", "hf.co/User/Two-GGUF/a b"):
         (store.root / "manifests" / name).write_text("?")
-    assert len(store.entries()) == 2
+    assert len(store.entries()) == 3
 
 
 def test_a_manifest_needs_its_blobs(store: Store) -> None:

@@ -12,12 +12,17 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
+from chaski.names import ModelName
+from chaski.store.create import create
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
 from tools.guide.chats import Sample, Sampler
 from tools.guide.guide_file import Shape, read_weights, write_guide
 from tools.guide.numpy_check import GuideFile
@@ -244,6 +249,15 @@ def report(path: Path, shape: Shape, tokenizer: Tokenizer, topics: Sequence[Topi
             print(*missed, sep="\n")
 
 
+def _described(guide: Path) -> bytes:
+    """What a store says of the model, which lies beside it."""
+    with TemporaryDirectory() as folder:
+        store, name = Store(Path(folder)), ModelName.parse("guide")
+        for _ in create(store, name, Recipe(sources=[guide])):
+            pass
+        return store.blobs.read(store.entry(name).manifest.config.digest)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2000)
@@ -267,6 +281,7 @@ def main() -> None:
     network.load_state_dict(best)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_guide(options.out, shape, {k: v.numpy() for k, v in network.named_weights().items()}, tokenizer)
+    options.out.with_suffix(".json").write_bytes(_described(options.out))
     print(f"{options.out}: {options.out.stat().st_size:,} bytes")
     report(options.out, shape, tokenizer, topics)
 

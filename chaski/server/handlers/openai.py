@@ -60,7 +60,7 @@ async def model(ask: Ask) -> Reply:
     """One model."""
     label = ask.request.path_params["model"]
     found = await asyncio.to_thread(ask.services.catalog.find, label)
-    return _model(label, found.entry.modified if found.entry else 0, found.name.namespace)
+    return _model(label, found.entry.modified, found.name.namespace)
 
 
 def _model(name: str, created: float, owner: str) -> dict[str, object]:
