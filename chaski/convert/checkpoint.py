@@ -6,7 +6,8 @@ Strict both ways: every planned tensor has its sources in the right shape, and n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from chaski.convert.tensors import Planned
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.safetensors import SafeTensor, open_checkpoint
 
-__all__ = ["Checkpoint", "open_model"]
+__all__ = ["Checkpoint", "computing", "open_model"]
 
 # What wrappers put before the names of a text model, in any order that some release of them had.
 _WRAPPERS = re.compile(r"^(?:model\.|language_model\.|bert\.)+|(?<=^vision_tower\.)vision_model\.")
@@ -50,16 +51,34 @@ def open_model(folder: Path) -> Checkpoint:
     config = read_config(folder)
     _refuse_quantized(config)
     family = find_family(config)
-    config = config.part("text_config").over(config).over(Config(config.path, family.defaults))
     tensors = _plain_names(open_checkpoint(folder))
-    plan = list(family.tensors(config, tensors.keys()))
+    config = config.within(len(tensors))
+    config = config.part("text_config").over(config).over(Config(config.path, family.defaults))
     sight = family.sight if "vision_config" in config else None
-    seen: list[Planned] = [] if sight is None else list(sight.tensors(config))
-    for planned in plan + seen:
-        _check_sources(folder, planned, tensors)
+    with computing(config):
+        plan = _checked(folder, family.tensors(config, tensors.keys()), tensors)
+        seen = [] if sight is None else _checked(folder, sight.tensors(config), tensors)
     unused = family.unused if sight is None else sight.unused
     _check_unused(config, family.architecture, tensors, plan + seen, unused)
     return Checkpoint(folder, config, family, tensors, plan, sight)
+
+
+@contextmanager
+def computing(config: Config) -> Iterator[None]:
+    """Numbers of the configuration that cannot be computed with are its fault: a ModelError."""
+    try:
+        yield
+    except (ArithmeticError, ValueError) as error:
+        raise ModelError(f"{config.path}: its numbers fit no model: {error}") from error
+
+
+def _checked(folder: Path, planned: Iterable[Planned], tensors: Mapping[str, SafeTensor]) -> list[Planned]:
+    """The plan. What is not there is found at its first tensor, however long the plan would become."""
+    plan = []
+    for each in planned:
+        _check_sources(folder, each, tensors)
+        plan.append(each)
+    return plan
 
 
 def _refuse_quantized(config: Config) -> None:

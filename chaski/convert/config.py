@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
 from chaski.errors import FormatError, ModelError, ModelNotFoundError, UnsupportedError
+from chaski.formats.bounded_json import TooManyValuesError, load_json
 
 __all__ = ["Config", "read_config", "read_json"]
 
 MAX_JSON_BYTES = 256 << 20
+# A vocabulary of a million tokens with all its merges has half as many.
+MAX_JSON_VALUES = 8_000_000
 _REQUIRED: Final = object()
+_LARGEST = 2**31 - 1
 
 T = TypeVar("T", int, float, bool, str)
 D = TypeVar("D")
 
 
 class Config:
-    """The settings of one model, or of one part of it. A value of null counts as absent."""
+    """The settings of one model, or of one part of it. A value of null counts as absent.
 
-    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
+    most: what it can count, such as layers, since a checkpoint has one tensor for each at least.
+    """
+
+    def __init__(self, path: Path, values: Mapping[str, Any], most: int = _LARGEST) -> None:
         self.path = path
         self.values = values
+        self._most = most
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -43,7 +51,24 @@ class Config:
             return float(value)
         if type(value) is not kind:
             raise ModelError(f"{self.path}: {key!r} is {value!r:.80}, not {kind.__name__}")
+        if kind is int and not -_LARGEST <= value <= _LARGEST:
+            raise ModelError(f"{self.path}: {key!r} is {value}; no size is as large")
+        if kind is float and not math.isfinite(value):
+            raise ModelError(f"{self.path}: {key!r} is {value}, which is no number")
         return value
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """The number under `key` of something that has tensors of its own; 1 or more. Raises ModelError."""
+        value = self.get(key, int) if default is None else self.get(key, int, default)
+        if value < 1:
+            raise ModelError(f"{self.path}: {key!r} is {value}; there must be one at least")
+        if value > self._most:
+            raise ModelError(f"{self.path}: {key!r} is {value}, but there are only {self._most} tensors")
+        return value
+
+    def within(self, most: int) -> Config:
+        """The same settings, of a checkpoint with so many tensors."""
+        return Config(self.path, self.values, most)
 
     def list(self, key: str) -> list[Any]:
         """The list under `key`; an absent one is empty."""
@@ -57,11 +82,11 @@ class Config:
         value = self.values.get(key)
         if value is not None and not isinstance(value, dict):
             raise ModelError(f"{self.path}: {key!r} is {value!r:.80}, not an object")
-        return Config(self.path, value or {})
+        return Config(self.path, value or {}, self._most)
 
     def over(self, other: Config) -> Config:
         """These settings, and those of `other` for what is not here."""
-        return Config(self.path, {**other.values, **self.values})
+        return Config(self.path, {**other.values, **self.values}, self._most)
 
     def require(self, key: str, value: Any) -> None:
         """As `expect`, for a setting whose absence means another value."""
@@ -97,10 +122,10 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise FormatError(f"{path}: more than {MAX_JSON_BYTES} bytes")
-        value = json.loads(path.read_bytes())
+        value = load_json(path.read_bytes(), MAX_JSON_VALUES)
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, TooManyValuesError) as error:
         raise FormatError(f"{path}: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise FormatError(f"{path}: not a JSON object")

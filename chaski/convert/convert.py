@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from chaski.convert.checkpoint import Checkpoint, open_model
+from chaski.convert.checkpoint import Checkpoint, computing, open_model
 from chaski.convert.metadata import Metadata
 from chaski.convert.mixture import Mixture, Sizes, find_mixture
 from chaski.convert.tensors import Planned, Sources
@@ -24,6 +24,8 @@ __all__ = ["Progress", "Summary", "convert"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Is told bytes that are written, and bytes of all tensors."""
+_File: TypeAlias = tuple[Path, Metadata, list[Planned]]
+"""Where it is to be, its metadata and its tensors."""
 
 _QUANTIZATION_VERSION = 2
 _MXFP4_FILE = 38
@@ -57,8 +59,15 @@ def convert(
     """
     mixture = find_mixture(type)
     checkpoint = open_model(folder)
+    with computing(checkpoint.config):
+        files = _files(checkpoint, mixture, out, projector)
+    return _write(checkpoint, mixture, files, progress)
+
+
+def _files(checkpoint: Checkpoint, mixture: Mixture, out: Path, projector: Path | None) -> list[_File]:
+    """What is to be written, and where."""
     files = [(out, _metadata(checkpoint, mixture), list(checkpoint.plan))]
-    sight, config = checkpoint.sight, checkpoint.config
+    sight, config, folder = checkpoint.sight, checkpoint.config, checkpoint.folder
     if projector is not None:
         if sight is None:
             raise ModelError(f"{folder}: there is no encoder of images that could be converted")
@@ -68,16 +77,10 @@ def convert(
         arch = checkpoint.family.architecture
         files[0][1].update({f"{arch}.{key}": value for key, value in sight.metadata(config).items()})
         files[0][2].extend(sight.beside_text(config))
-    return _write(checkpoint, mixture, files, progress)
+    return files
 
 
-def _write(
-    checkpoint: Checkpoint,
-    mixture: Mixture,
-    files: list[tuple[Path, Metadata, list[Planned]]],
-    progress: Progress,
-) -> Summary:
-    """Write each file: its path, metadata and tensors."""
+def _write(checkpoint: Checkpoint, mixture: Mixture, files: list[_File], progress: Progress) -> Summary:
     everything: list[dict[str, LazyTensor]] = []
     for _, metadata, plan in files:
         types = _types(checkpoint, mixture, metadata, plan)

@@ -109,7 +109,7 @@ class Row:
 def in_layers(config: Config, rows: Iterable[Row]) -> Iterator[Planned]:
     """The rows in every layer."""
     rows = list(rows)
-    for layer in range(config.get("num_hidden_layers", int)):
+    for layer in range(config.count("num_hidden_layers")):
         yield from in_layer(layer, rows)
 
 

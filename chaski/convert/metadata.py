@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.convert.config import Config
-from chaski.errors import UnsupportedError
+from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf_writer import MetadataValue
 
 __all__ = ["Metadata", "common_metadata", "context_length", "head_size", "llama3_rope_factors", "rope"]
 
 Metadata = dict[str, MetadataValue]
+
+_LARGEST_HEAD = 1 << 16
 
 
 def head_size(config: Config) -> int:
@@ -118,6 +120,8 @@ def llama3_rope_factors(config: Config) -> NDArray[np.float32] | None:
     factor, original = settings.get("factor", float), settings.get("original_max_position_embeddings", int)
     low, high = settings.get("low_freq_factor", float), settings.get("high_freq_factor", float)
     size = head_size(config)
+    if size > _LARGEST_HEAD:
+        raise ModelError(f"{config.path}: heads of {size} elements; no architecture has them so large")
     waves = 2 * math.pi * settings.get("rope_theta", float, 10000.0) ** (np.arange(0, size, 2) / size)
     smooth = (original / waves - low) / (high - low)
     between = 1 / ((1 - smooth) / factor + smooth)

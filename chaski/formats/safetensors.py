@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.errors import FormatError, ModelNotFoundError, UnsupportedError
+from chaski.formats.bounded_json import TooManyValuesError, require_few_values
 
 __all__ = ["INDEX_NAME", "SINGLE_NAME", "SafeTensor", "open_checkpoint", "open_safetensors", "widen"]
 
@@ -27,6 +29,7 @@ INDEX_NAME = "model.safetensors.index.json"
 
 # Far beyond any model, and low enough that a hostile header costs neither seconds nor memory.
 MAX_HEADER_BYTES = 64 << 20
+MAX_VALUES = 8_000_000
 MAX_INDEX_BYTES = 64 << 20
 MAX_DIMENSIONS = 8
 MAX_SHARDS = 4096
@@ -153,9 +156,11 @@ def _read_header(path: Path, data: NDArray[np.uint8]) -> tuple[dict[str, Any], i
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(text, object_pairs_hook=_unique)
+        require_few_values(text, MAX_VALUES)
+        # In UTF-8 only, which is what the values were counted in.
+        value = json.loads(text.decode(), object_pairs_hook=_unique)
     # ValueError covers text that is not JSON, not UTF-8, or holds numbers of thousands of digits.
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, TooManyValuesError) as error:
         raise FormatError(f"{path}: the header cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise FormatError(f"{path}: the header is not an object")
@@ -165,8 +170,8 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in entries if names.count(name) > 1)!r} appears twice")
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name!r} appears twice")
     return entries
 
 

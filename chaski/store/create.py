@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,8 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from chaski.errors import ModelNotFoundError, OptionError, StoreError
+from chaski.formats.bounded_json import TooManyValuesError, load_json
 from chaski.names import Digest, ModelName
-from chaski.store.manifest import CONFIG, Layer, Manifest, go_json, media_type
+from chaski.store.manifest import CONFIG, MAX_JSON_VALUES, Layer, Manifest, go_json, media_type
 from chaski.store.model import read_model
 from chaski.store.parameters import Parameter
 from chaski.store.progress import Progress
@@ -208,8 +208,8 @@ def _apply(recipe: Recipe, draft: _Draft) -> None:
 def _read(store: Store, layer: Layer) -> dict[str, Any]:
     """The JSON object of a small layer."""
     try:
-        found = json.loads(store.blobs.read(layer.digest))
-    except (ValueError, RecursionError) as error:
+        found = load_json(store.blobs.read(layer.digest), MAX_JSON_VALUES)
+    except (ValueError, RecursionError, TooManyValuesError) as error:
         raise StoreError(f"blob {layer.digest.short} is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise StoreError(f"blob {layer.digest.short} is no JSON object")

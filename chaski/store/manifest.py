@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski.errors import FormatError, OptionError
+from chaski.formats.bounded_json import TooManyValuesError, load_json
 from chaski.names import Digest
 
 __all__ = [
     "CONFIG",
     "MANIFEST",
+    "MAX_JSON_VALUES",
     "MAX_MANIFEST_BYTES",
     "Layer",
     "Manifest",
@@ -26,6 +28,7 @@ __all__ = [
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
 MAX_MANIFEST_BYTES = 4 << 20
+MAX_JSON_VALUES = 1_000_000  # of a manifest or a small blob
 _MAX_LAYERS = 10_000
 _KIND = "application/vnd.ollama.image."
 _LARGEST = 1 << 50  # bytes of a layer; far beyond any disk
@@ -63,8 +66,8 @@ class Manifest:
     def parse(cls, data: bytes) -> Manifest:
         """Read a manifest; every field that is used is checked. Raises FormatError."""
         try:
-            return _manifest(json.loads(data))
-        except (ValueError, RecursionError, OptionError) as error:
+            return _manifest(load_json(data, MAX_JSON_VALUES))
+        except (ValueError, RecursionError, OptionError, TooManyValuesError) as error:
             raise FormatError(f"not a manifest of a model: {error}") from None
 
     def encode(self) -> bytes:

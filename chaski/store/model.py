@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from chaski.errors import ModelNotFoundError, OptionError, StoreError, UnsupportedError
+from chaski.formats.bounded_json import TooManyValuesError, load_json
 from chaski.names import ModelName
+from chaski.store.manifest import MAX_JSON_VALUES
 from chaski.store.parameters import Parameter
 from chaski.store.store import Entry, Store
 
@@ -169,8 +170,8 @@ def _messages(text: str | None) -> tuple[Mapping[str, str], ...]:
 
 def _read_json(data: str | bytes, kind: type[T], what: str) -> T:
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        found = load_json(data.encode() if isinstance(data, str) else data, MAX_JSON_VALUES)
+    except (ValueError, RecursionError, TooManyValuesError) as error:
         raise StoreError(f"the {what} of the model is no JSON: {error}") from None
     if not isinstance(found, kind):
         raise StoreError(f"the {what} of the model is a {type(found).__name__}")

@@ -47,7 +47,7 @@ def _check(config: Config) -> None:
     config.expect("hidden_activation", "gelu_pytorch_tanh")
     config.expect("attn_logit_softcapping", None)
     config.expect("use_bidirectional_attention", False)
-    num_layers, size = config.get("num_hidden_layers", int), head_size(config)
+    num_layers, size = config.count("num_hidden_layers"), head_size(config)
     if num_layers == _LAYERS_OF_27B:
         size = config.get("hidden_size", int) // config.get("num_attention_heads", int)
     config.require("query_pre_attn_scalar", size)

@@ -33,7 +33,7 @@ def _check(config: Config) -> None:
     config.expect("hidden_act", "silu")
     config.expect("swiglu_limit", 7.0)
     kinds = ["sliding_attention", "full_attention"]
-    config.expect("layer_types", [kinds[layer % 2] for layer in range(config.get("num_hidden_layers", int))])
+    config.expect("layer_types", [kinds[layer % 2] for layer in range(config.count("num_hidden_layers"))])
 
 
 def layer(config: Config) -> Iterator[Row]:
@@ -75,7 +75,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from embeddings(config, names)
     yield from in_layers(config, layer(config))
     heads = config.get("num_attention_heads", int)
-    for number in range(config.get("num_hidden_layers", int)):
+    for number in range(config.count("num_hidden_layers")):
         yield Mapped(f"blk.{number}.attn_sinks.weight", (heads,), (f"layers.{number}.self_attn.sinks",))
         yield from experts(config, names, number)
 

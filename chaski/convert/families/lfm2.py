@@ -41,7 +41,7 @@ def _attends(config: Config) -> list[bool]:
     if "layer_types" in config:
         return [kind == "full_attention" for kind in config.list("layer_types")]
     attending = config.list("full_attn_idxs")
-    return [layer in attending for layer in range(config.get("num_hidden_layers", int))]
+    return [layer in attending for layer in range(config.count("num_hidden_layers"))]
 
 
 def _attention(config: Config) -> Iterator[Row]:

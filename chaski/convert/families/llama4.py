@@ -41,7 +41,7 @@ def _step(config: Config) -> int:
 
 def _check(config: Config) -> None:
     """GGUF says none of these; readers assume them."""
-    layers = range(config.get("num_hidden_layers", int))
+    layers = range(config.count("num_hidden_layers"))
     config.expect("hidden_act", "silu")
     config.expect("attention_bias", False)
     config.expect("no_rope_layer_interval", _PERIOD)
@@ -96,7 +96,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     factors = llama3_rope_factors(config)
     if factors is not None:
         yield Constant("rope_freqs.weight", factors)
-    for number in range(config.get("num_hidden_layers", int)):
+    for number in range(config.count("num_hidden_layers")):
         yield from in_layer(number, layer(config, number))
         if _has_experts(config, number):
             yield from experts(config, number)

@@ -27,7 +27,7 @@ def _settings(config: Config) -> Config:
 def _num_layers(config: Config) -> int:
     """Those that are used: the layer whose states are taken counts from the last one, -1, on."""
     taken = config.get("vision_feature_layer", int, -2)
-    layers = config.part("vision_config").get("num_hidden_layers", int)
+    layers = config.part("vision_config").count("num_hidden_layers")
     if not -layers <= taken < 0:
         config.expect("vision_feature_layer", -2, -1)
     return layers + 1 + taken

@@ -106,7 +106,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
         yield Mapped(f"{name}.weight", (count, hidden), (f"embeddings.{source}.weight",))
     for kind in ("weight", "bias"):
         yield Mapped(f"token_embd_norm.{kind}", (hidden,), (f"emb_ln.{kind}",))
-    for number in range(c.get("num_hidden_layers", int)):
+    for number in range(c.count("num_hidden_layers")):
         yield from in_layer(number, layer(c), "encoder.layers")
 
 

@@ -89,7 +89,7 @@ def tensors(config: Config, turned: bool = False) -> Iterator[Mapped]:
     tower, mm = TOWER, "multi_modal_projector"
     yield Mapped("v.patch_embd.weight", (size, COLORS, patch, patch), (f"{tower}.patch_conv.weight",))
     yield Mapped("v.pre_ln.weight", (size,), (f"{tower}.ln_pre.weight",))
-    for layer in range(vision.get("num_hidden_layers", int)):
+    for layer in range(vision.count("num_hidden_layers")):
         yield from in_layer(layer, _layer(vision, turned), f"{tower}.transformer.layers", "v.blk")
     yield Mapped("mm.input_norm.weight", (size,), (f"{mm}.norm.weight",))
     merged = size * config.get("spatial_merge_size", int, 2) ** 2

@@ -34,7 +34,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
         *feed_forward(config, shared, "mlp.shared_expert", "_shexp"),
     ]
     yield from in_layers(config, rows)
-    for layer in range(config.get("num_hidden_layers", int)):
+    for layer in range(config.count("num_hidden_layers")):
         yield from qwen3moe.experts(config, layer)
 
 

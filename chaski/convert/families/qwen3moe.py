@@ -23,7 +23,7 @@ def metadata(config: Config) -> Metadata:
 
 def num_experts(config: Config) -> int:
     """The count, under the name of either generation of configurations."""
-    return config.get("num_experts" if "num_experts" in config else "num_local_experts", int)
+    return config.count("num_experts" if "num_experts" in config else "num_local_experts")
 
 
 def experts(config: Config, layer: int) -> Iterator[Planned]:
@@ -40,7 +40,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from embeddings(config, names)
     router = Row("ffn_gate_inp", "mlp.gate", (num_experts(config), config.get("hidden_size", int)))
     yield from in_layers(config, [*normed_attention(config), router])
-    for layer in range(config.get("num_hidden_layers", int)):
+    for layer in range(config.count("num_hidden_layers")):
         yield from experts(config, layer)
 
 

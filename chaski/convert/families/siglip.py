@@ -66,7 +66,7 @@ def tensors(config: Config) -> Iterator[Mapped]:
     yield from both("v.patch_embd", f"{TOWER}.embeddings.patch_embedding", (size, COLORS, patch, patch))
     name = f"{TOWER}.embeddings.position_embedding.weight"
     yield Mapped("v.position_embd.weight", (num_patches, size), (name,))
-    yield from layers(vision, vision.get("num_hidden_layers", int))
+    yield from layers(vision, vision.count("num_hidden_layers"))
     yield from both("v.post_ln", f"{TOWER}.post_layernorm", (size,))
     mm = "multi_modal_projector"
     yield Mapped("mm.soft_emb_norm.weight", (size,), (f"{mm}.mm_soft_emb_norm.weight",), shift=1)

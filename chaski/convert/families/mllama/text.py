@@ -35,7 +35,7 @@ def tensors(config: Config) -> Iterator[Planned]:
     if factors is not None:
         yield Constant("rope_freqs.weight", factors)
     crossing = config.list("cross_attention_layers")
-    for layer in range(config.get("num_hidden_layers", int)):
+    for layer in range(config.count("num_hidden_layers")):
         own = _cross_attention(config) if layer in crossing else attention(config, rotated=True)
         norms = (
             norm(config, "attn_norm", "input_layernorm"),

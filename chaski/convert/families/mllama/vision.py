@@ -20,7 +20,7 @@ __all__ = ["metadata", "projector", "tensors"]
 
 def metadata(vision: Config) -> Metadata:
     vision.expect("hidden_act", "gelu")
-    tiles = vision.get("max_num_tiles", int)
+    tiles = vision.count("max_num_tiles")
     # Readers number the grids of tiles in this order.
     vision.expect("supported_aspect_ratios", [list(grid) for grid in _grids(tiles)])
     return {
@@ -41,14 +41,14 @@ def metadata(vision: Config) -> Metadata:
 def _grids(tiles: int) -> list[tuple[int, int]]:
     """How up to so many tiles can lie: rows and columns."""
     sides = range(1, tiles + 1)
-    return [(rows, columns) for rows in sides for columns in sides if rows * columns <= tiles]
+    return [(rows, columns) for rows in sides for columns in range(1, tiles // rows + 1)]
 
 
 def tensors(vision: Config) -> Iterator[Planned]:
     yield from _embeddings(vision)
     for source, name, count, is_gated in (
-        ("transformer.layers", "v.blk", vision.get("num_hidden_layers", int), False),
-        ("global_transformer.layers", "v.global.blk", vision.get("num_global_layers", int), True),
+        ("transformer.layers", "v.blk", vision.count("num_hidden_layers"), False),
+        ("global_transformer.layers", "v.global.blk", vision.count("num_global_layers"), True),
     ):
         for layer in range(count):
             yield from _layer(vision, f"{name}.{layer}", f"vision_model.{source}.{layer}", is_gated)
@@ -62,7 +62,7 @@ def projector(vision: Config, text_size: int) -> Iterator[Planned]:
 
 
 def _embeddings(vision: Config) -> Iterator[Planned]:
-    hidden, tiles = vision.get("hidden_size", int), vision.get("max_num_tiles", int)
+    hidden, tiles = vision.get("hidden_size", int), vision.count("max_num_tiles")
     patch, channels = vision.get("patch_size", int), vision.get("num_channels", int)
     positions = (vision.get("image_size", int) // patch) ** 2 + 1
     grids = 1 + len(_grids(tiles))  # the first is that of no image
