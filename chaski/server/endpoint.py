@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
 from starlette.datastructures import Headers
@@ -39,11 +39,15 @@ Reply: TypeAlias = Mapping[str, Any] | Response | Stream
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request with JSON. client: who asks, for fairness between them. services: what the app shares."""
+    """A request with JSON. client: who asks, for fairness between them. services: what the app shares.
+
+    headers: of the answer, besides the usual ones.
+    """
 
     body: Mapping[str, Any]
     client: str
     request: Request
+    headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def services(self) -> Any:
@@ -85,10 +89,11 @@ class Endpoint:
         try:
             reply = await self.handler(ask)
             if isinstance(reply, AsyncGenerator):
-                await _stream(reply, dialect, send)
+                await _stream(reply, dialect, ask.headers, send)
                 return
             if not isinstance(reply, Response):
                 reply = Response(dump(reply), media_type="application/json; charset=utf-8")
+            reply.headers.update(ask.headers)
         except Exception as error:
             await _refuse(dialect, error, scope, receive, send)
             return
@@ -119,11 +124,12 @@ async def read_body(scope: Scope, receive: Receive, limit: int = MAX_BODY) -> by
             return bytes(pieces)
 
 
-async def _stream(pieces: Stream, dialect: Dialect, send: Send) -> None:
+async def _stream(pieces: Stream, dialect: Dialect, more: Mapping[str, str], send: Send) -> None:
     """Send pieces as they come. An error before the first is raised, a later one ends the stream."""
     async with aclosing(pieces):
         first = await anext(pieces, b"")
-        headers = [(b"content-type", dialect.media_type.encode()), (b"cache-control", b"no-cache")]
+        named = {"content-type": dialect.media_type, "cache-control": "no-cache", **more}
+        headers = [(name.encode(), value.encode()) for name, value in named.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with _Outbox(send) as outbox:
             await outbox.add(first)

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chaski.server.address import without_port
 from chaski.server.dialects import dialect_of
+from chaski.server.dialects.ignored import IGNORED_HEADER
 from chaski.server.problems import Problem
 from chaski.server.settings import Settings
 
@@ -153,6 +154,7 @@ def _with_origin(send: Send, origin: str) -> Send:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers["Access-Control-Allow-Origin"] = origin
+            headers["Access-Control-Expose-Headers"] = IGNORED_HEADER
             headers.add_vary_header("Origin")
         await send(message)
 

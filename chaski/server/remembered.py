@@ -31,15 +31,17 @@ class Remembered:
         self._max_bytes = max_bytes
         self._max_count = max_count
         self._found: OrderedDict[tuple[str, str], tuple[Response, int]] = OrderedDict()
+        self._items: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._bytes = 0
 
     def add(self, owner: str, response: Response) -> None:
         """Keep a response."""
         size = sum(map(_size, response.turns)) + len(dump(response.fields))
         self._found[owner, response.fields["id"]] = response, size
+        self._items |= {(owner, item["id"]): item for item in _items(response)}
         self._bytes += size
         while self._bytes > self._max_bytes or len(self._found) > self._max_count:
-            self._bytes -= self._found.popitem(last=False)[1][1]
+            self._drop(next(iter(self._found)))
 
     def get(self, owner: str, response_id: str) -> Response:
         """Raises ResponseNotFoundError for one that is not there any more, or that is somebody else's."""
@@ -56,7 +58,27 @@ class Remembered:
     def remove(self, owner: str, response_id: str) -> None:
         """Forget a response. Raises ResponseNotFoundError."""
         self.get(owner, response_id)
-        self._bytes -= self._found.pop((owner, response_id))[1]
+        self._drop((owner, response_id))
+
+    def find_item(self, owner: str, item_id: str) -> Mapping[str, Any]:
+        """An item of a response. Raises ResponseNotFoundError."""
+        if (owner, item_id) not in self._items:
+            raise ResponseNotFoundError(
+                f"item '{item_id:.80}' not found: its response was not kept (store: false), or the server "
+                "has forgotten it; send the item itself instead"
+            )
+        return self._items[owner, item_id]
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        response, size = self._found.pop(key)
+        self._bytes -= size
+        for item in _items(response):
+            self._items.pop((key[0], item["id"]), None)
+
+
+def _items(response: Response) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = response.fields.get("output", ())
+    return found
 
 
 def _size(turn: Mapping[str, Any]) -> int:

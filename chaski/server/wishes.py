@@ -38,6 +38,7 @@ class ChatWish(Wish):
 
     tool_choice  whether there may, or must, be calls; another text is the name of the only tool to call
     drops_think  a model that cannot think is no error
+    ignored      parts of the request that are left out, by name
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -45,6 +46,7 @@ class ChatWish(Wish):
     tool_choice: ToolChoice | str = "auto"
     parallel_calls: bool = True
     drops_think: bool = False
+    ignored: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

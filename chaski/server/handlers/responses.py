@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from chaski.errors import ContextLengthError
 from chaski.server.dialects import responses
 from chaski.server.dialects.dialect import sse
+from chaski.server.dialects.ignored import ignored_headers
 from chaski.server.endpoint import Ask, Reply, Stream
 from chaski.server.events import Delta, Event
 from chaski.server.problems import problem_of
@@ -19,7 +21,8 @@ __all__ = ["count_tokens", "create", "delete", "retrieve"]
 
 async def create(ask: Ask) -> Reply:
     """Answer a conversation, which may go on from an earlier response."""
-    items = responses.Items(responses.read_response(ask.body, _earlier(ask)))
+    items = responses.Items(_read(ask))
+    ask.headers.update(ignored_headers(items.wish.chat.ignored))
     events = ask.services.answering.chat(items.wish.chat, ask.client)
     if items.wish.chat.stream:
         return _stream(ask, items, events)
@@ -31,7 +34,8 @@ async def create(ask: Ask) -> Reply:
 
 async def count_tokens(ask: Ask) -> Reply:
     """How long the prompt would be."""
-    wish = responses.read_response(ask.body, _earlier(ask)).chat
+    wish = _read(ask).chat
+    ask.headers.update(ignored_headers(wish.ignored))
     return {
         "object": "response.input_tokens",
         "input_tokens": await ask.services.answering.count(wish, ask.client),
@@ -51,10 +55,11 @@ async def delete(ask: Ask) -> Reply:
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-def _earlier(ask: Ask) -> Sequence[Mapping[str, Any]]:
-    """The conversation that a request goes on from."""
+def _read(ask: Ask) -> responses.ResponseWish:
+    """The request, behind the conversation that it goes on from."""
     previous = responses.previous_of(ask.body)
-    return ask.services.remembered.get(ask.client, previous).turns if previous else ()
+    earlier = ask.services.remembered.get(ask.client, previous).turns if previous else ()
+    return responses.read_response(ask.body, earlier, partial(ask.services.remembered.find_item, ask.client))
 
 
 async def _stream(ask: Ask, items: responses.Items, events: AsyncGenerator[Event, None]) -> Stream:

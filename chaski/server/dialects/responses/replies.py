@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.server.dialects.dialect import openai_fault
 from chaski.server.dialects.openai.replies import shown_scores
 from chaski.server.dialects.responses.requests import ResponseWish
+from chaski.server.dialects.responses.tools import FUNCTION, Tool, form_of_call, read_call
 from chaski.server.events import Delta, Finish
-from chaski.server.jsons import dump_text
+from chaski.server.fields import Fields
 from chaski.server.problems import Problem
 from chaski.text.parsers import Piece, Thinking, ToolCall
 
@@ -22,7 +22,11 @@ __all__ = ["Items"]
 Event = dict[str, Any]
 """The data of a server-sent event; its name is its `type`."""
 
-_PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+_EMPTY: Mapping[str, Mapping[str, Any]] = {
+    "reasoning": {"prefix": "rs", "summary": []},
+    "message": {"prefix": "msg", "role": "assistant", "content": []},
+}
+"""What an item begins with, before anything is in it."""
 
 
 @dataclass(slots=True)
@@ -91,14 +95,7 @@ class Items:
         items = self._output
         thinking = "".join(item["summary"][0]["text"] for item in items if item["type"] == "reasoning")
         texts = [item["content"][0]["text"] for item in items if item["type"] == "message"]
-        calls = [
-            {
-                "id": item["call_id"],
-                "function": {"name": _full_name(item), "arguments": json.loads(item["arguments"])},
-            }
-            for item in items
-            if item["type"] == "function_call"
-        ]
+        calls = [read_call(Fields(item)) for item in items if form_of_call(item["type"])]
         said: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
         said |= {"thinking": thinking} if thinking else {}
         return said | ({"tool_calls": calls} if calls else {})
@@ -107,7 +104,7 @@ class Items:
         assert not isinstance(piece, ToolCall)
         kind = "reasoning" if isinstance(piece, Thinking) else "message"
         if self._open is None or self._open.item["type"] != kind:
-            yield from self._start(kind)
+            yield from self._start(kind, **_EMPTY[kind])
         assert self._open is not None
         self._open.text += piece.text
         if kind == "reasoning":
@@ -117,18 +114,22 @@ class Items:
             yield self._of_part("response.output_text.delta", delta=piece.text, logprobs=list(scores))
 
     def _call(self, call: ToolCall) -> Iterator[Event]:
-        arguments = dump_text(call.arguments)
-        named = _names(call.name, self.wish.echo["tools"])
-        yield from self._start("function_call", call_id=f"call_{secrets.token_hex(12)}", **named)
+        tool = self.wish.tools.get(call.name) or Tool(FUNCTION, call.name)
+        form, fields = tool.form, tool.item(call.arguments)
+        text = fields[form.field] if form.stream else ""
+        empty = {form.field: ""} if form.stream else {}
+        call_id = f"call_{secrets.token_hex(12)}"
+        yield from self._start(form.call, form.prefix, call_id=call_id, **(fields | empty))
         assert self._open is not None
-        self._open.text = arguments
-        yield self._of_item("response.function_call_arguments.delta", delta=arguments)
+        self._open.text = text
+        if form.stream:
+            yield self._of_item(f"response.{form.stream}.delta", delta=text)
         yield from self._close("completed")
 
-    def _start(self, kind: str, **fields: Any) -> Iterator[Event]:
+    def _start(self, kind: str, prefix: str, **fields: Any) -> Iterator[Event]:
         yield from self._close("completed")
-        item = {"id": f"{_PREFIXES[kind]}_{secrets.token_hex(24)}", "type": kind, "status": "in_progress"}
-        self._open = _Open(item | fields | _content(kind))
+        item = {"id": f"{prefix}_{secrets.token_hex(24)}", "type": kind, "status": "in_progress"}
+        self._open = _Open(item | fields)
         shown = dict(self._open.item)
         yield self._event("response.output_item.added", output_index=len(self._output), item=shown)
         if kind == "reasoning":
@@ -159,9 +160,9 @@ class Items:
                 found.item["content"] = [part]
                 yield self._of_part("response.output_text.done", text=found.text, logprobs=found.scores)
                 yield self._of_part("response.content_part.done", part=part)
-            case _:
-                found.item["arguments"] = found.text
-                yield self._of_item("response.function_call_arguments.done", arguments=found.text)
+            case kind if (form := form_of_call(kind)) and form.stream:
+                found.item[form.field] = found.text
+                yield self._of_item(f"response.{form.stream}.done", **{form.field: found.text})
 
     def _of_part(self, type: str, **fields: Any) -> Event:
         """An event about the only part of the open item."""
@@ -178,34 +179,12 @@ class Items:
         return {"type": type, "sequence_number": number, **fields}
 
 
-def _content(kind: str) -> dict[str, Any]:
-    """What an item has before anything is in it."""
-    match kind:
-        case "reasoning":
-            return {"summary": []}
-        case "message":
-            return {"role": "assistant", "content": []}
-        case _:
-            return {"arguments": ""}
-
-
 def _summary(text: str) -> dict[str, Any]:
     return {"type": "summary_text", "text": text}
 
 
 def _output_text(text: str, scores: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(scores)}
-
-
-def _names(name: str, tools: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """A name as the request has it: one that belongs to a namespace of tools, apart from that."""
-    namespaces = [tool["name"] for tool in tools if tool["type"] == "namespace"]
-    found = next((each for each in namespaces if name.startswith(f"{each}.")), None)
-    return {"name": name} if found is None else {"name": name[len(found) + 1 :], "namespace": found}
-
-
-def _full_name(item: Mapping[str, Any]) -> str:
-    return f"{item['namespace']}.{item['name']}" if "namespace" in item else item["name"]
 
 
 def _usage(finish: Finish) -> dict[str, Any]:

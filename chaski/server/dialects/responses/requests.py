@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chaski.errors import OptionError, UnsupportedError
-from chaski.server.dialects.images import Spoken, check_images, read_data_url
-from chaski.server.dialects.openai.requests import call_of, read_options, schema_in, think_of, top_of
+from chaski.errors import OptionError, ResponseNotFoundError, UnsupportedError
+from chaski.server.dialects.ignored import Ignored
+from chaski.server.dialects.images import check_images
+from chaski.server.dialects.openai.requests import read_options, schema_in, think_of, top_of
+from chaski.server.dialects.responses.input import Conversation, FindItem
+from chaski.server.dialects.responses.tools import FORMS, Tool, read_tools
 from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish
 
@@ -23,15 +26,21 @@ class ResponseWish:
     """A request of /v1/responses.
 
     chat     the conversation to answer, earlier turns and instructions included
+    tools    by their full names: in which items their calls go out
     turns    the conversation without the instructions, which are for this answer only
     echo     the fields that a response repeats of its request
     is_kept  whether later requests may go on behind the answer
     """
 
     chat: ChatWish
+    tools: Mapping[str, Tool]
     turns: Sequence[Mapping[str, Any]]
     echo: Mapping[str, Any]
     is_kept: bool
+
+
+def _no_item(item_id: str) -> Mapping[str, Any]:
+    raise ResponseNotFoundError(f"item '{item_id:.80}' not found")
 
 
 def previous_of(body: Mapping[str, Any]) -> str | None:
@@ -39,24 +48,38 @@ def previous_of(body: Mapping[str, Any]) -> str | None:
     return Fields(body).text_or_none("previous_response_id")
 
 
-def read_response(body: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) -> ResponseWish:
+def read_response(
+    body: Mapping[str, Any],
+    earlier: Sequence[Mapping[str, Any]] = (),
+    find_item: FindItem = _no_item,
+) -> ResponseWish:
     """Read a request that goes on behind `earlier` messages. Raises OptionError or UnsupportedError."""
     fields = Fields(body)
     _require_known(fields)
-    turns = [*earlier, *_messages(fields, earlier)]
+    ignored = Ignored()
+    tools = list(read_tools(fields, ignored))
+    conversation = Conversation(earlier, ignored, find_item)
+    if isinstance(fields.data.get("input"), str):
+        conversation.messages.append({"role": "user", "content": fields.text("input")})
+    else:
+        conversation.read(fields.objects("input"))
+    tools += conversation.tools
+    turns = [*earlier, *conversation.messages]
     if not turns:
         raise OptionError("input is required")
     check_images(turns)
     instructions = fields.text("instructions")
     system = [{"role": "system", "content": instructions}] if instructions else []
     has_scores = _LOGPROBS in fields.texts("include")
-    tools = list(_tools(fields))
+    for name in fields.texts("include"):
+        if name != _LOGPROBS:
+            ignored.add("include", name)
     choice, allowed = _tool_choice(fields.data.get("tool_choice"))
     truncates = _truncation(fields) == "auto"
     chat = ChatWish(
         model=fields.text("model"),
         messages=[*system, *turns],
-        tools=[tool for tool in tools if allowed is None or tool["function"]["name"] in allowed],
+        tools=[tool.function for tool in tools if allowed is None or tool.full_name in allowed],
         tool_choice=choice,
         parallel_calls=fields.flag("parallel_tool_calls", True),
         options=read_options(fields, "max_output_tokens"),
@@ -68,8 +91,10 @@ def read_response(body: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]] 
         shift=truncates,
         logprobs=has_scores,
         top_logprobs=top_of(fields.integer("top_logprobs", 0)) if has_scores else 0,
+        ignored=tuple(ignored),
     )
-    return ResponseWish(chat, turns, _echo(fields), fields.flag("store", True))
+    by_name = {tool.full_name: tool for tool in tools}
+    return ResponseWish(chat, by_name, turns, _echo(fields), fields.flag("store", True))
 
 
 def _require_known(fields: Fields) -> None:
@@ -129,24 +154,6 @@ def _format(fields: Fields) -> Any:
             raise OptionError(f"text.format.type {kind!r:.40} must be text, json_object or json_schema")
 
 
-def _tools(fields: Fields, namespace: str = "") -> Iterator[dict[str, Any]]:
-    for tool in fields.objects("tools"):
-        name = tool.text("name")
-        match tool.text("type"):
-            case "function" if name:
-                described = {"name": namespace + name, "description": tool.text("description")}
-                parameters = dict(tool.mapping("parameters"))
-                yield {"type": "function", "function": described | {"parameters": parameters}}
-            case "namespace" if name and not namespace:
-                yield from _tools(tool, f"{name}.")
-            case "function" | "namespace":
-                raise OptionError("a tool has no name")
-            case kind:
-                raise UnsupportedError(
-                    f"tools of type {kind!r:.40} run at their maker's; this server knows functions only"
-                )
-
-
 def _tool_choice(choice: Any) -> tuple[str, set[str] | None]:
     """The choice as a wish has it, and the names of the tools that it leaves; None for all."""
     if choice is None or isinstance(choice, str):
@@ -154,102 +161,21 @@ def _tool_choice(choice: Any) -> tuple[str, set[str] | None]:
             raise OptionError(f"tool_choice {choice!r:.40} must be none, auto, required or an object")
         return choice or "auto", None
     fields = Fields(choice, "tool_choice")
-    match fields.text("type"):
-        case "function" if name := fields.text("name"):
-            return name, None
-        case "allowed_tools":
-            mode = fields.text("mode", default="auto")
-            if mode not in ("auto", "required"):
-                raise OptionError(f"tool_choice.mode {mode!r:.40} must be auto or required")
-            return mode, {tool.text("name") for tool in fields.objects("tools")}
-        case kind:
-            raise OptionError(f"tool_choice of type {kind!r:.40} must be a function with a name")
+    if fields.text("type") == "allowed_tools":
+        mode = fields.text("mode", default="auto")
+        if mode not in ("auto", "required"):
+            raise OptionError(f"tool_choice.mode {mode!r:.40} must be auto or required")
+        return mode, {_chosen(tool) for tool in fields.objects("tools")}
+    name = _chosen(fields)
+    if not name:
+        raise OptionError(
+            f"tool_choice of type {fields.text('type')!r:.40} must name a tool that clients run: this server "
+            "runs none itself"
+        )
+    return name, None
 
 
-def _messages(fields: Fields, earlier: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages of the input. What the model said in one turn may be several items."""
-    if isinstance(fields.data.get("input"), str):
-        return [{"role": "user", "content": fields.data["input"]}]
-    calls = [call for message in earlier for call in message.get("tool_calls", ())]
-    names = {call["id"]: call["function"]["name"] for call in calls}
-    found: list[dict[str, Any]] = []
-    said: dict[str, Any] | None = None  # the model's turn that further items may belong to
-    for item in fields.objects("input"):
-        match item.text("type", default="message"):
-            case "reasoning":
-                if said is None or said.keys() > {"role", "content", "thinking"} or said["content"]:
-                    found.append(said := _turn())
-                said["thinking"] = said.get("thinking", "") + _thinking(item)
-            case "function_call":
-                if said is None:
-                    found.append(said := _turn())
-                said.setdefault("tool_calls", []).append(_read_call(item, names))
-            case "function_call_output":
-                found.append(_result(item, names))
-                said = None
-            case "message" if item.text("role") == "assistant":
-                if said is None or said["content"] or "tool_calls" in said:
-                    found.append(said := _turn())
-                said |= _content(item, "content")
-            case "message":
-                found.append({"role": _role(item), **_content(item, "content")})
-                said = None
-            case kind:
-                raise UnsupportedError(f"input of type {kind!r:.40} is not supported by this server")
-    return found
-
-
-def _turn() -> dict[str, Any]:
-    return {"role": "assistant", "content": ""}
-
-
-def _role(fields: Fields) -> str:
-    role = {"developer": "system"}.get(fields.text("role"), fields.text("role"))
-    if role not in ("system", "user"):
-        raise OptionError(f"role {role!r:.40} must be system, developer, user or assistant")
-    return role
-
-
-def _thinking(fields: Fields) -> str:
-    """What was thought: in full where that is there, else in short."""
-    parts = list(fields.objects("content")) or list(fields.objects("summary"))
-    return "\n".join(part.text("text") for part in parts)
-
-
-def _read_call(fields: Fields, names: dict[str, str]) -> dict[str, Any]:
-    call_id = fields.text("call_id")
-    if not call_id:
-        raise OptionError("function_call item missing required 'call_id' field")
-    namespace = fields.text("namespace")
-    name = f"{namespace}.{fields.text('name')}" if namespace else fields.text("name")
-    names[call_id] = name
-    return call_of(call_id, name, fields.text("arguments"))
-
-
-def _result(fields: Fields, names: Mapping[str, str]) -> dict[str, Any]:
-    call_id = fields.text("call_id")
-    if call_id not in names:
-        raise OptionError(f"No tool call found for function call output with call_id {call_id:.80}.")
-    named = {"tool_call_id": call_id, "tool_name": names[call_id]}
-    return {"role": "tool", **_content(fields, "output"), **named}
-
-
-def _content(fields: Fields, name: str) -> dict[str, Any]:
-    """The text of an item and its images."""
-    spoken = Spoken()
-    if not isinstance(fields.data.get(name), list):
-        spoken.add_text(fields.text(name))
-        return spoken.fields
-    for part in fields.objects(name):
-        match part.text("type"):
-            case "input_text" | "output_text" | "text":
-                spoken.add_text(part.text("text"))
-            case "refusal":
-                spoken.add_text(part.text("refusal"))
-            case "input_image" if not part.has("file_id"):
-                spoken.add_image(read_data_url(part.text("image_url"), "image_url"))
-            case "input_file" | "input_image":
-                raise UnsupportedError("file inputs are not currently supported")
-            case kind:
-                raise UnsupportedError(f"content of type {kind!r:.40} is not supported; text and images are")
-    return spoken.fields
+def _chosen(fields: Fields) -> str:
+    """The full name of a tool; nothing for one that this server leaves out."""
+    form = FORMS.get(fields.text("type"))
+    return "" if form is None else form.name or fields.text("name")

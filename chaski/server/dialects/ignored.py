@@ -1,0 +1,32 @@
+"""What of a request an answer leaves out, told in a header so that nobody has to guess."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+__all__ = ["IGNORED_HEADER", "Ignored", "ignored_headers"]
+
+IGNORED_HEADER = "x-chaski-ignored"
+_MAX_NAMES = 40
+_LONGEST_NAME = 80
+
+
+class Ignored:
+    """Names of parts, each once, in the order of the request: `tool web_search`, `item web_search_call`."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+
+    def add(self, kind: str, name: str) -> None:
+        """Note a part; `name` comes from the client and may hold anything."""
+        plain = "".join(letter if " " <= letter <= "~" and letter != "," else "?" for letter in name)
+        self._names[f"{kind} {plain[:_LONGEST_NAME]}"] = None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+
+def ignored_headers(names: Sequence[str]) -> dict[str, str]:
+    """The header that says so; without names there is none."""
+    more = [f"{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else []
+    return {IGNORED_HEADER: ", ".join([*names[:_MAX_NAMES], *more])} if names else {}
