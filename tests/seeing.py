@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import chaski
-from chaski.formats.gguf import open_gguf
 from chaski.formats.requantize import requantize
 from chaski.kvcache import LayerCache
 from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.model.dialects import open_model
 from chaski.model.encoder import EncoderProgram
 from chaski.model.multimodal import EncoderShape, Image
 from chaski.model.registry import build_model, vision_of
@@ -39,7 +39,7 @@ class Eyes:
     _opened: Backend = field(init=False)
 
     def __post_init__(self) -> None:
-        file = open_gguf(self.path)
+        file = open_model(self.path)
         model = build_model(file)
         self._opened = open_backend(self.backend, BackendOptions(threads=2))
         bind_weights(model, file, self._opened, lambda _: None)
@@ -102,7 +102,7 @@ class _Layer:
 
 def quantized(path: Path, target: Path, kind: str = "Q4_0") -> Path:
     """The file with matrices of that type, whose products are computed by other kernels."""
-    with open_gguf(path) as file:
+    with open_model(path) as file:
         requantize(file, target, kind)
     return target
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import chaski
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
+from chaski.model.dialects import open_model
 from chaski.model.multimodal import Image
 from chaski.model.registry import build_model, vision_of
 
@@ -44,7 +45,7 @@ def pixels(name: str, index: int) -> NDArray[np.float32]:
 @cache
 def image(name: str, index: int) -> Image:
     """The same as the encoder takes it."""
-    with open_gguf(DATA / f"{name}.gguf") as file:
+    with open_model(DATA / f"{name}.gguf") as file:
         vision: Any = vision_of(build_model(file))
         found: Image = vision.image(pixels(name, index))
         return found

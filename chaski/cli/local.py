@@ -76,7 +76,7 @@ def _load(
     model: str, threads: int | None, context: int | None, backend: str, engine: str | None, draft: str | None
 ) -> LLM | WorkerModel:
     from chaski.cli.progress import LoadingBar, load_model
-    from chaski.formats.gguf import open_gguf
+    from chaski.model.dialects import open_model
     from chaski.runner.engines import NATIVE, check_engine, choose_engine
     from chaski.runner.stored import Defaults
     from chaski.runner.worker import Worker
@@ -84,7 +84,7 @@ def _load(
 
     found = find_model(model)
     defaults = Defaults.of(found)
-    with open_gguf(found.path) as file:
+    with open_model(found.path) as file:
         chosen = choose_engine(file, check_engine(engine) or defaults.engine)
     if chosen == NATIVE:
         return load_model(

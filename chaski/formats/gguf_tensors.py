@@ -23,6 +23,7 @@ DEFAULT_ALIGNMENT = 32
 ALIGNMENTS = "powers of two from 8 on"
 MAX_DIMENSIONS = 4
 MAX_TENSORS = 1 << 16
+_FIRST_MXFP4 = 4
 _SMALLEST_ENTRY = 33  # a name of one byte and its length, one dimension, type and offset
 
 
@@ -38,6 +39,20 @@ class TensorInfo:
     nbytes: int
     data: NDArray[np.uint8] = field(repr=False, compare=False)  # (nbytes,), read-only, in the map
     step: int | None = None  # bytes from one matrix of a stack to the next, where others lie between
+
+    def rows(self, name: str, begin: int, count: int) -> TensorInfo:
+        """Some rows of a matrix, or elements of a vector, as a tensor of their own."""
+        assert self.step is None
+        assert begin + count <= self.shape[0], (self.shape, begin, count)
+        size = self.nbytes // self.shape[0]
+        return replace(
+            self,
+            name=name,
+            shape=(count, *self.shape[1:]),
+            offset=self.offset + begin * size,
+            nbytes=count * size,
+            data=self.data[begin * size : (begin + count) * size],
+        )
 
     def halves(self, names: tuple[str, str]) -> tuple[TensorInfo, TensorInfo]:
         """A stack (count, 2 · rows, ...) as two: the first half of each one's rows, and the other."""
@@ -112,6 +127,8 @@ def _tensor_type(cursor: Cursor, number: int, what: str, begin: int) -> QuantTyp
         raise cursor.error(problem, begin, UnsupportedError)
     if number in REMOVED_TYPES:
         problem = f"{what}: type {REMOVED_TYPES[number]} was removed from the format; quantize again"
+        if number == _FIRST_MXFP4:
+            problem += ", or pull it again if it is gpt-oss: Ollama's first files had MXFP4 under this number"
         raise cursor.error(problem, begin, UnsupportedError)
     try:
         return QuantType(number)

@@ -12,7 +12,7 @@ from chaski.image import Normal
 from chaski.model.pooling import CLASSIFIER, Pooling, read_pooling
 from chaski.model.rope import RopeConfig, read_rope
 
-__all__ = ["DecoderConfig", "kv_heads", "read_normal", "refuse", "vocab_size"]
+__all__ = ["DecoderConfig", "kv_heads", "read_normal", "refuse", "sliding_layers", "vocab_size"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class DecoderConfig:
         arch = file.architecture
         hidden_size = file.get(f"{arch}.embedding_length", int)
         num_heads = file.get(f"{arch}.attention.head_count", int)
-        head_size = file.get(f"{arch}.attention.key_length", int, hidden_size // num_heads)
+        # Ollama's converter writes 0 for what a checkpoint does not say.
+        head_size = file.get(f"{arch}.attention.key_length", int, 0) or hidden_size // num_heads
         return cls(
             vocab_size=vocab_size(file),
             context_length=file.get(f"{arch}.context_length", int),
@@ -52,7 +53,7 @@ class DecoderConfig:
             num_heads=num_heads,
             num_kv_heads=max(kv_heads(file, 1)),
             head_size=head_size,
-            value_size=file.get(f"{arch}.attention.value_length", int, head_size),
+            value_size=file.get(f"{arch}.attention.value_length", int, 0) or head_size,
             eps=file.get(f"{arch}.attention.{eps}", float),
             rope=read_rope(file, head_size),
             pooling=(pooling := read_pooling(file)),
@@ -67,6 +68,19 @@ def kv_heads(file: GGUFFile, num_layers: int) -> list[int]:
     if isinstance(file.metadata.get(key), np.ndarray):
         return [int(heads) for heads in file.get(key, list[int])]
     return [file.get(key, int, file.get(f"{file.architecture}.attention.head_count", int))] * num_layers
+
+
+def sliding_layers(file: GGUFFile, num_layers: int, period: int) -> tuple[bool, ...]:
+    """Which layers see only what is near: the file says it of each, or of each in a period, whose last one
+    sees all; `period` is the model's usual one. A period of 0 has no last one."""
+    key = f"{file.architecture}.attention.sliding_window_pattern"
+    value = file.metadata.get(key)
+    if not isinstance(value, np.ndarray):
+        period = file.get(key, int, period)
+        return tuple(not period or index % period < period - 1 for index in range(num_layers))
+    if value.dtype.kind not in "biu" or value.shape != (num_layers,):
+        raise ModelError(f"{file.path}: {key} does not say of each of {num_layers} layers what it sees")
+    return tuple(bool(is_near) for is_near in value)
 
 
 def read_normal(file: GGUFFile, default: Normal) -> Normal:

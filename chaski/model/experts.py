@@ -11,9 +11,12 @@ __all__ = ["read_routing"]
 
 
 def read_routing(file: GGUFFile, gating: Gating, *, normalized: bool, has_bias: bool = False) -> Routing:
-    """The number of experts, and the architecture's routing, where metadata does not declare another one."""
+    """The number of experts, and the architecture's routing, where metadata does not declare another one.
+
+    llama.cpp's 0 is nothing declared.
+    """
     arch = file.architecture
-    number = file.get(f"{arch}.expert_gating_func", int, int(gating) + 1) - 1
+    number = (file.get(f"{arch}.expert_gating_func", int, 0) or int(gating) + 1) - 1
     if number not in set(Gating):
         raise UnsupportedError(f"{file.path}: {arch}.expert_gating_func = {number + 1} is not supported")
     return Routing(
@@ -21,6 +24,6 @@ def read_routing(file: GGUFFile, gating: Gating, *, normalized: bool, has_bias: 
         num_used=file.get(f"{arch}.expert_used_count", int),
         gating=Gating(number),
         normalized=file.get(f"{arch}.expert_weights_norm", bool, normalized),
-        scale=file.get(f"{arch}.expert_weights_scale", float, 1.0),
+        scale=file.get(f"{arch}.expert_weights_scale", float, 0.0) or 1.0,
         has_bias=has_bias,
     )

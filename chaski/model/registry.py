@@ -57,8 +57,8 @@ class Model(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
-    def weights(self, *, by_alias: bool = False) -> Iterator[tuple[str, Weight]]:
-        """Every weight with the name that it must have in the file, or with its other one."""
+    def weights(self) -> Iterator[tuple[str, Weight]]:
+        """Every weight with the name that it must have in the file."""
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         """What each layer keeps of the tokens before; layers that keep nothing are left out."""

@@ -28,6 +28,7 @@ def place_weights(model: Model, file: GGUFFile, backend: Backend, projector: GGU
     """
     tensors = dict(file.tensors)
     _split_gates(tensors)
+    _split_qkv(tensors, model)
     if projector is not None:
         twice = sorted(tensors.keys() & projector.tensors.keys())
         if twice:
@@ -51,11 +52,24 @@ def _split_gates(tensors: dict[str, TensorInfo]) -> None:
             tensors |= zip(names, tensors.pop(name).halves(names), strict=True)
 
 
+def _split_qkv(tensors: dict[str, TensorInfo], model: Model) -> None:
+    """Put query, key and value in the place of the one tensor that some files have of all three."""
+    shapes = {name: weight.shape for name, weight in model.weights()}
+    for joined in [name for name in tensors if ".attn_qkv." in name and name not in shapes]:
+        names = [joined.replace(".attn_qkv.", f".attn_{part}.") for part in "qkv"]
+        counts = [shapes[name][0] for name in names if name in shapes]
+        if len(counts) == len(names) and sum(counts) == tensors[joined].shape[0]:
+            whole, begin = tensors.pop(joined), 0
+            for name, count in zip(names, counts, strict=True):
+                tensors[name] = whole.rows(name, begin, count)
+                begin += count
+
+
 def _match(model: Model, file: GGUFFile, tensors: dict[str, TensorInfo]) -> list[tuple[Weight, TensorInfo]]:
     pairs = []
-    for (name, weight), (alias, _) in zip(model.weights(), model.weights(by_alias=True), strict=True):
-        info = tensors.pop(name, None) or tensors.pop(alias, None)
-        weight.name = name if info is None else info.name
+    for name, weight in model.weights():
+        info = tensors.pop(name, None)
+        weight.name = name
         if info is not None:
             pairs.append((weight, _checked(info, weight)))
         elif not weight.optional:

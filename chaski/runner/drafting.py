@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from chaski.errors import OptionError, UnsupportedError
-from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
 from chaski.ml.backend import Backend, Memory, Progress
+from chaski.model.dialects import open_model
 from chaski.model.metadata import blamed_on
 from chaski.model.registry import build_model
 from chaski.runner.draft import Draft
@@ -34,7 +35,7 @@ class DraftModel:
         Raises what `chaski.load` does, and OptionError for a model with other tokens.
         """
         self._size = size
-        self._file = open_gguf(find_model(model).path)
+        self._file = open_model(find_model(model).path)
         network = build_model(self._file)
         if network.config.pooling is not None:
             raise UnsupportedError(f"{self._file.path.name} makes embeddings, not text: it cannot be a draft")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from chaski.errors import GGUFError, ModelError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.model.dialects import in_our_names, open_model
 from chaski.model.registry import build_model, takes_projector
 from chaski.store.model import StoredModel
 
@@ -23,7 +24,14 @@ def open_files(
 
     One that it is stored with and that cannot be used here is left out, with a warning: text needs none.
     """
-    file = open_gguf(found.path)
+    written = open_gguf(found.path)
+    file = in_our_names(written)
+    if len(file.tensors) < len(written.tensors):
+        _log.warning(
+            "text only: the encoder of images in %s (%s) is not implemented",
+            found.path.name,
+            written.architecture,
+        )
     if projector is not None:
         return file, _open(Path(projector))
     return file, stored_projector(found, file)
@@ -49,4 +57,4 @@ def stored_projector(found: StoredModel, file: GGUFFile) -> GGUFFile | None:
 def _open(path: Path) -> GGUFFile:
     if not path.is_file():
         raise ModelNotFoundError(f"there is no projector file {path}")
-    return open_gguf(path)
+    return open_model(path)

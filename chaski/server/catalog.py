@@ -45,14 +45,14 @@ class Facts:
     """
 
     def __init__(self, model: StoredModel) -> None:
-        from chaski.formats.gguf import open_gguf
+        from chaski.model.dialects import open_model
         from chaski.model.pooling import Pooling
         from chaski.model.registry import ARCHITECTURES, takes_projector
         from chaski.runner.files import stored_projector
         from chaski.text.template.renderers import find_renderer
 
         self.model = model
-        with open_gguf(model.path) as file:
+        with open_model(model.path) as file:
             self.architecture = file.architecture
             self.trained_context = file.get(f"{self.architecture}.context_length", int, 0)
             self.embedding_length = file.get(f"{self.architecture}.embedding_length", int, 0)
@@ -95,10 +95,10 @@ class Facts:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """For the texts of single tokens; prompts are cut into tokens by the worker."""
-        from chaski.formats.gguf import open_gguf
+        from chaski.model.dialects import open_model
         from chaski.text.tokenizer import load_tokenizer
 
-        return load_tokenizer(open_gguf(self.model.path).metadata)
+        return load_tokenizer(open_model(self.model.path).metadata)
 
     @property
     def ranking_template(self) -> str:

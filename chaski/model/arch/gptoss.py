@@ -11,11 +11,12 @@ from chaski.ml import ops
 from chaski.ml.expert_ops import Gating
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.nn import Experts, Linear, Module, RMSNorm, attention
-from chaski.model.config import DecoderConfig
+from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_routing
 from chaski.model.input import Inputs
 
+_PERIOD = 2
 _ALPHA, _LIMIT = 1.702, 7.0
 # Thoughts are dropped between turns, so prompts often go on from far before the end.
 _MEMORY = 4096
@@ -73,13 +74,14 @@ class Model(Decoder):
             for _ in range(config.num_layers)
         ]
         self._window = file.get("gpt-oss.attention.sliding_window", int)
+        self._near = sliding_layers(file, config.num_layers, _PERIOD)
         self._rope = config.rope.untruncated().rope(halves=True)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
         shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope)
         near = Reach(self._window, memory=max(self._window, _MEMORY))
-        return [Causal(shape, Reach() if index % 2 else near) for index in range(c.num_layers)]
+        return [Causal(shape, near if is_near else Reach()) for is_near in self._near]
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         rope = ops.rope_table(inputs.positions, self._rope)

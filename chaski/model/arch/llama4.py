@@ -23,7 +23,7 @@ from chaski.ml.nn import (
     SwiGLU,
     attention,
 )
-from chaski.model.config import DecoderConfig
+from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_routing
 from chaski.model.input import Inputs
@@ -83,6 +83,7 @@ class Model(Decoder):
         super().__init__(config)
         self.rope_freqs = RopeFactors(config.rope.dims)
         self._chunk = file.get("llama4.attention.chunk_size", int, 8192)
+        self._chunked = sliding_layers(file, config.num_layers, _PERIOD)
         self._length = file.get("llama4.attention.temperature_length", int, 8192)
         self._beta = file.get("llama4.attention.temperature_scale", float, 0.1)
         step = file.get("llama4.interleave_moe_layer_step", int)
@@ -102,23 +103,19 @@ class Model(Decoder):
         shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope())
         chunked = Causal(shape, Reach(chunk=self._chunk))
         full = Causal(replace(shape, rotation=_UNTURNED))
-        return [chunked if _is_chunked(index) else full for index in range(c.num_layers)]
+        return [chunked if is_chunked else full for is_chunked in self._chunked]
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         rope = ops.rope_table(inputs.positions, self._rope())
         scale = ops.position_scale(inputs.positions, self._length, self._beta, offset=1)
         x = self.token_embd(inputs.tokens)
-        for index, (layer, cache) in enumerate(zip(self.blk, caches, strict=True)):
+        for layer, cache, is_chunked in zip(self.blk, caches, self._chunked, strict=True):
             outputs = inputs.outputs if layer is self.blk[-1] else None
-            x = layer(x, rope if _is_chunked(index) else None, scale, cache, outputs)
+            x = layer(x, rope if is_chunked else None, scale, cache, outputs)
         return self.head(x)
 
     def _rope(self) -> Rope:
         return self.config.rope.rope(factors=self.rope_freqs.weight.array)
-
-
-def _is_chunked(index: int) -> bool:
-    return (index + 1) % _PERIOD != 0
 
 
 def _mixed(file: GGUFFile, config: DecoderConfig) -> MixedFeedForward:

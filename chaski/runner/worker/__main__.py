@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from weakref import WeakValueDictionary
 
 from chaski.errors import ChaskiError
-from chaski.formats.gguf import open_gguf
+from chaski.model.dialects import open_model
 from chaski.runner.engines import LLAMA_CPP, choose_engine
 from chaski.runner.loader import load
 from chaski.runner.messages import Call, Channel, Info, Reply, Ticket
@@ -66,7 +66,7 @@ def _open(
     """The model, in the engine that is asked for or that has it."""
     options = dict(message.options)
     found = find_model(message.model)
-    with open_gguf(found.path) as file:
+    with open_model(found.path) as file:
         engine = choose_engine(file, options.pop("engine", None) or Defaults.of(found).engine)
     if engine == LLAMA_CPP:
         from chaski.runner.llamacpp import LlamaService

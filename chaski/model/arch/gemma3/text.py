@@ -11,10 +11,11 @@ from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import Linear, Module, RMSNorm, SwiGLU, attention
 from chaski.model.arch.gemma3.vision import Vision
-from chaski.model.config import DecoderConfig
+from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
 
+_PERIOD = 6
 _LAYERS_OF_27B = 62
 
 
@@ -65,14 +66,13 @@ class Model(Decoder):
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
-        window = file.get("gemma3.attention.sliding_window", int)
-        period = file.get("gemma3.attention.sliding_window_pattern", int, 6)
+        window = file.get("gemma3.attention.sliding_window", int) or None
         attn = partial(
             Attention, config, _scale(file, config), file.get("gemma3.attn_logit_softcapping", float, 0.0)
         )
         self.blk = [
-            Layer(config, attn(), window if (index + 1) % period else None)
-            for index in range(config.num_layers)
+            Layer(config, attn(), window if is_near else None)
+            for is_near in sliding_layers(file, config.num_layers, _PERIOD)
         ]
         if projector is not None or "gemma3.vision.block_count" in file.metadata:
             self.vision = Vision(projector or file, config.hidden_size)

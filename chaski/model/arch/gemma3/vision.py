@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
-from typing import ClassVar
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -82,14 +80,6 @@ def _square(file: GGUFFile, side: int) -> int:
 
 
 class Block(Module):
-    aliases: ClassVar[Mapping[str, str]] = {
-        "ln1": "layer_norm1",
-        "attn_out": "attn_output",
-        "ln2": "layer_norm2",
-        "ffn_up": "mlp.fc1",
-        "ffn_down": "mlp.fc2",
-    }
-
     def __init__(self, config: Config) -> None:
         size = config.hidden_size
         self._heads = config.num_heads, size // config.num_heads
@@ -110,12 +100,6 @@ class Block(Module):
 
 
 class Tower(Module):
-    aliases: ClassVar[Mapping[str, str]] = {
-        "patch_embd": "patch_embedding",
-        "position_embd": "position_embedding",
-        "post_ln": "post_layernorm",
-    }
-
     def __init__(self, config: Config) -> None:
         self.patch_embd = PatchEmbedding(config.patch_size, config.hidden_size)
         self.position_embd = Embedding(config.side**2, config.hidden_size)
@@ -140,11 +124,6 @@ class InputProjection(Module):
 
 
 class Projector(Module):
-    aliases: ClassVar[Mapping[str, str]] = {
-        "soft_emb_norm": "mm_soft_emb_norm",
-        "input_projection": "mm_input_projection",
-    }
-
     def __init__(self, config: Config, row_size: int) -> None:
         self.soft_emb_norm = RMSNorm(config.hidden_size, config.eps)
         self.input_projection = InputProjection(config.hidden_size, row_size)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar
 
 import numpy as np
 
@@ -90,12 +89,6 @@ def _gelu_times(gate: Tensor, up: Tensor) -> Tensor:
 
 
 class Block(Module):
-    aliases: ClassVar[Mapping[str, str]] = {
-        "ln1": "attn_norm",
-        "attn_out": "attn_output",
-        "ln2": "ffn_norm",
-    }
-
     def __init__(self, config: Config) -> None:
         size, inner = config.hidden_size, config.num_heads * config.head_size
         self._heads = config.num_heads, config.head_size
@@ -124,8 +117,6 @@ class Break(Module):
 
 
 class Tower(Module):
-    aliases: ClassVar[Mapping[str, str]] = {"patch_embd": "patch_conv", "pre_ln": "encoder_norm"}
-
     def __init__(self, config: Config, row_size: int) -> None:
         self.patch_embd = PatchEmbedding(config.patch_size, config.hidden_size)
         self.pre_ln = RMSNorm(config.hidden_size, config.eps)
@@ -142,23 +133,18 @@ class Tower(Module):
 class Projector(Module):
     """Merges the patches of each square into one row of the text model's size."""
 
-    aliases: ClassVar[Mapping[str, str]] = {
-        "input_norm": "norm",
-        "patch_merger": "patch_merger.merging_layer",
-        "linear_1": "1",
-        "linear_2": "2",
-    }
-
     def __init__(self, config: Config, row_size: int, eps: float) -> None:
         self._count = config.square**2
         self.input_norm = RMSNorm(config.hidden_size, eps)
         self.patch_merger = Linear(config.hidden_size * self._count, config.hidden_size)
-        self.linear_1 = Linear(config.hidden_size, row_size)
-        self.linear_2 = Linear(row_size, row_size)
+        setattr(self, "1", Linear(config.hidden_size, row_size))
+        setattr(self, "2", Linear(row_size, row_size))
 
     def __call__(self, x: Tensor, rows: Dim) -> Tensor:
         x = self.patch_merger(ops.unfold(self.input_norm(x), rows, self._count))
-        return self.linear_2(ops.gelu(self.linear_1(x)))
+        first, second = getattr(self, "1"), getattr(self, "2")
+        projected: Tensor = second(ops.gelu(first(x)))
+        return projected
 
 
 class Vision(Module):

@@ -1,0 +1,257 @@
+"""Files that Ollama's converter wrote, in the names of llama.cpp's: one row of a table for each family.
+
+Its converters (one file a family in the folder `convert` of its repository) name some keys and tensors in
+another way, and leave out what the models of its own engine take for granted. Everything behind `open_model`
+sees llama.cpp's names, and nothing is missing. What a row does not say is the same in both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from chaski.errors import ModelError, UnsupportedError
+from chaski.formats.gguf import GGUFFile, TensorInfo, Value, open_gguf
+
+__all__ = ["DIALECTS", "Dialect", "in_our_names", "open_model"]
+
+_TOKENIZER = "tokenizer.ggml."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How the files of one architecture may differ. Keys are those of the architecture, without its name.
+
+    architecture  what llama.cpp calls it; "" for the same
+    keys          a key → llama.cpp's; it wins over one that has that name already
+    tensors       the beginning of a name, up to a dot, or a whole name → llama.cpp's; `*` is a number
+    defaults      what a missing key means; one of the tokenizer has its whole name
+    by_layers     more such defaults for models of so many layers, in files that are Ollama's
+    not_meant     for models of so many layers, keys that such files have by mistake
+    sizes         a key → the tensor whose columns it counts; it is read off there where it is missing, or
+                  where the file is Ollama's
+    left_out      beginnings of tensors that nothing here uses: an encoder of images
+    refused       tensors, as in `tensors`, that cannot be read, and why
+    pre           the pre-tokenizer where the file says none, or `default`
+    token         an id and the token there without which `pre` is not meant
+    """
+
+    architecture: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Value] = field(default_factory=dict)
+    by_layers: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
+    not_meant: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    pre: str = ""
+    token: tuple[int, str] | None = None
+
+
+_VISION = ("v.", "mm.")
+_EXPERT_SIZE = {"expert_feed_forward_length": "blk.*.ffn_down_exps.weight"}
+# Families that begin as Llama's have this size of a head, and beside it the turned elements as they follow
+# from the hidden size, which are others where heads are larger or smaller.
+_HEADS = {"attention.head_dim": "rope.dimension_count"}
+_YARN = {
+    "rope.scaling.beta_fast": "rope.scaling.yarn_beta_fast",
+    "rope.scaling.beta_slow": "rope.scaling.yarn_beta_slow",
+    "rope.scaling.extrapolation_factor": "rope.scaling.yarn_ext_factor",
+}
+_EIGHTFOLD: Mapping[str, Value] = {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
+_GPT_OSS = Dialect(
+    architecture="gpt-oss",
+    tensors={
+        "blk.*.attn_out.": "blk.*.attn_output.",
+        "blk.*.attn_sinks": "blk.*.attn_sinks.weight",
+        "blk.*.ffn_norm.": "blk.*.post_attention_norm.",
+    },
+    defaults={"rope.scaling.type": "yarn"},
+    sizes=_EXPERT_SIZE,
+    pre="gpt-4o",
+)
+
+DIALECTS: Mapping[str, Dialect] = {
+    "gemma3": Dialect(
+        keys={
+            "rope.global.freq_base": "rope.freq_base",
+            "rope.local.freq_base": "rope.freq_base_swa",
+            **_YARN,
+        },
+        tensors={
+            "v.patch_embedding.": "v.patch_embd.",
+            "v.position_embedding.": "v.position_embd.",
+            "v.post_layernorm.": "v.post_ln.",
+            "v.blk.*.layer_norm1.": "v.blk.*.ln1.",
+            "v.blk.*.layer_norm2.": "v.blk.*.ln2.",
+            "v.blk.*.attn_output.": "v.blk.*.attn_out.",
+            "v.blk.*.mlp.fc1.": "v.blk.*.ffn_up.",
+            "v.blk.*.mlp.fc2.": "v.blk.*.ffn_down.",
+            "mm.mm_input_projection.": "mm.input_projection.",
+            "mm.mm_soft_emb_norm.": "mm.soft_emb_norm.",
+        },
+        defaults={
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            "attention.key_length": 256,
+            "attention.value_length": 256,
+            "rope.freq_base": 1e6,
+            # Its engine puts no space in front of texts.
+            f"{_TOKENIZER}add_space_prefix": False,
+        },
+        # The 1B was written with a bound of logits that it does not have, the others without their scaling.
+        by_layers={34: _EIGHTFOLD, 48: _EIGHTFOLD, 62: _EIGHTFOLD},
+        not_meant={26: ("final_logit_softcapping",)},
+    ),
+    "gpt-oss": _GPT_OSS,
+    "gptoss": replace(
+        _GPT_OSS,
+        refused={
+            "blk.*.ffn_gate_up_exps.": "it has the rows of gate and up in turn, as Ollama's converter wrote "
+            "them for a time in 2025; create the model anew from its checkpoint"
+        },
+    ),
+    "lfm2": Dialect(
+        tensors={"output_norm.": "token_embd_norm.", "blk.*.attn_out.": "blk.*.attn_output."},
+        # Some files have the size before it is rounded.
+        sizes={"feed_forward_length": "blk.*.ffn_down.weight"},
+        left_out=_VISION,
+        pre="lfm2",
+    ),
+    "llama": Dialect(keys=_HEADS, pre="llama-bpe", token=(128009, "<|eot_id|>")),
+    "llama4": Dialect(keys=_HEADS, left_out=_VISION, pre="llama4"),
+    "mistral3": Dialect(
+        keys={
+            **_YARN,
+            "rope.scaling.mscale_all_dim": "rope.scaling.yarn_log_multiplier",
+            "rope.scaling_beta": "attention.temperature_scale",
+        },
+        tensors={
+            "v.patch_conv.": "v.patch_embd.",
+            "v.encoder_norm.": "v.pre_ln.",
+            "v.blk.*.attn_norm.": "v.blk.*.ln1.",
+            "v.blk.*.attn_output.": "v.blk.*.attn_out.",
+            "v.blk.*.ffn_norm.": "v.blk.*.ln2.",
+            "mm.norm.": "mm.input_norm.",
+            "mm.patch_merger.merging_layer.": "mm.patch_merger.",
+            "mm.linear_1.": "mm.1.",
+            "mm.linear_2.": "mm.2.",
+        },
+        defaults={"spatial_merge_size": 2},
+        pre="tekken",
+    ),
+    "mllama": Dialect(keys=_HEADS),
+    "nomic-bert": Dialect(defaults={"rope.freq_base": 1000.0}),
+    # The three positions of a text's token are one, so that it is turned as in Qwen 2.
+    "qwen25vl": Dialect(architecture="qwen2", left_out=_VISION, pre="qwen2"),
+    "qwen3moe": Dialect(keys={"norm_top_k_prob": "expert_weights_norm"}, sizes=_EXPERT_SIZE),
+}
+"""By `general.architecture`, of the architectures that have an implementation here."""
+
+
+def open_model(path: str | Path) -> GGUFFile:
+    """Open the GGUF file of a model or a projector, whoever wrote it, in llama.cpp's names.
+
+    Raises what `open_gguf` and `in_our_names` do.
+    """
+    return in_our_names(open_gguf(path))
+
+
+def in_our_names(file: GGUFFile) -> GGUFFile:
+    """The same file as llama.cpp would have written it. Raises UnsupportedError for what a row refuses."""
+    arch = file.metadata.get("general.architecture")
+    dialect = DIALECTS.get(arch) if isinstance(arch, str) else None
+    if dialect is None:
+        return file
+    target = dialect.architecture or str(arch)
+    tensors = _tensors(file, dialect)
+    values = _keys(file, dialect, f"{arch}.")
+    is_foreign = tensors.keys() != file.tensors.keys() or not values.keys() >= _own(file, f"{arch}.")
+    missing = {key: value for key, value in dialect.defaults.items() if not key.startswith("tokenizer.")}
+    is_foreign |= not missing.keys() <= values.keys()
+    values = missing | values
+    for key, pattern in dialect.sizes.items():
+        counted = _first(tensors, pattern)
+        if counted is not None and (is_foreign or key not in values):
+            values[key] = counted.shape[-1]
+    layers = values.get("block_count")
+    if is_foreign and isinstance(layers, int):
+        values = {**dialect.by_layers.get(layers, {}), **values}
+        values = {key: value for key, value in values.items() if key not in dialect.not_meant.get(layers, ())}
+    metadata = {key: value for key, value in file.metadata.items() if not key.startswith(f"{arch}.")}
+    metadata = {key: value for key, value in dialect.defaults.items() if key not in missing} | metadata
+    metadata |= {f"{target}.{key}": value for key, value in values.items()}
+    metadata["general.architecture"] = target
+    if dialect.pre and _means_pre(metadata, dialect.token):
+        metadata[f"{_TOKENIZER}pre"] = dialect.pre
+    return GGUFFile(file.path, metadata, tensors)
+
+
+def _own(file: GGUFFile, prefix: str) -> set[str]:
+    return {key.removeprefix(prefix) for key in file.metadata if key.startswith(prefix)}
+
+
+def _keys(file: GGUFFile, dialect: Dialect, prefix: str) -> dict[str, Value]:
+    """The architecture's own keys and values under llama.cpp's names, without those of what is left out."""
+    found = {key: file.metadata[prefix + key] for key in _own(file, prefix)}
+    renamed = {new: found.pop(old) for old, new in dialect.keys.items() if old in found}
+    if dialect.left_out:
+        found = {key: value for key, value in found.items() if not key.startswith(("vision.", "mm."))}
+    return found | renamed
+
+
+def _tensors(file: GGUFFile, dialect: Dialect) -> dict[str, TensorInfo]:
+    tensors: dict[str, TensorInfo] = {}
+    for name, info in _renamed(file, dialect):
+        if name in tensors:
+            raise ModelError(f"{info.path}: tensor {name} is there twice, once under another name")
+        tensors[name] = info
+    return tensors
+
+
+def _renamed(file: GGUFFile, dialect: Dialect) -> Iterator[tuple[str, TensorInfo]]:
+    renames = [_rename(old, new) for old, new in dialect.tensors.items()]
+    refused = [(_pattern(name), reason) for name, reason in dialect.refused.items()]
+    for name, info in file.tensors.items():
+        if reason := next((reason for pattern, reason in refused if pattern.match(name)), None):
+            raise UnsupportedError(f"{info.path}: tensor {name} cannot be used: {reason}")
+        if not name.startswith(dialect.left_out):
+            new = next((found for rename in renames if (found := rename(name)) is not None), name)
+            yield new, info if new == name else replace(info, name=new)
+
+
+def _rename(old: str, new: str) -> Callable[[str], str | None]:
+    """What makes llama.cpp's name of a name that begins as `old`, or is `old` where that ends with no dot."""
+    pattern = _pattern(old)
+    template = new.replace("*", r"\1")
+
+    def rename(name: str) -> str | None:
+        match = pattern.match(name)
+        return None if match is None else match.expand(template) + name[match.end() :]
+
+    return rename
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    end = "" if name.endswith(".") else r"\Z"
+    return re.compile(re.escape(name).replace(r"\*", r"(\d+)") + end)
+
+
+def _first(tensors: Mapping[str, TensorInfo], name: str) -> TensorInfo | None:
+    """The first tensor of that name, if there is one."""
+    pattern = _pattern(name)
+    return next((info for key, info in tensors.items() if pattern.match(key)), None)
+
+
+def _means_pre(metadata: Mapping[str, Value], token: tuple[int, str] | None) -> bool:
+    """Whether the file leaves open how its texts are cut, and has the token that tells its family."""
+    if metadata.get(f"{_TOKENIZER}model") != "gpt2":
+        return False
+    if metadata.get(f"{_TOKENIZER}pre", "default") not in ("", "default"):
+        return False
+    if token is None:
+        return True
+    tokens, (index, text) = metadata.get(f"{_TOKENIZER}tokens", ()), token
+    return not isinstance(tokens, int | float | str) and len(tokens) > index and tokens[index] == text

@@ -1,0 +1,321 @@
+"""Files with the keys and tensors of Ollama's converter: the bits are those of llama.cpp's form of the same.
+
+Each case says what its converter of that family writes otherwise, see `convert_*.go` of its repository: keys,
+with None for one that it leaves out, and names of tensors. The rest is a file of ours with the same weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.errors import ModelError, UnsupportedError
+from chaski.formats.gguf import GGUFFile, TensorInfo, open_gguf
+from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.model.dialects import DIALECTS, in_our_names
+from chaski.model.registry import ARCHITECTURES
+from tests.tiny_llama import write_tiny_llama
+
+DATA = Path(__file__).parents[1] / "data"
+TOWER = {"v.blk.0.attn_q.weight": (8, 8), "mm.linear_1.weight": (8, 8)}
+TOWER_KEYS = {"vision.block_count": 1, "vision.embedding_length": 8, "vision.image_size": 16}
+
+
+@dataclass(frozen=True)
+class Case:
+    """source: the file of ours, and `given`: keys that it is given first. renames: patterns of tensors."""
+
+    source: str
+    keys: dict[str, Any]
+    given: dict[str, Any] = field(default_factory=dict)
+    architecture: str = ""
+    renames: dict[str, str] = field(default_factory=dict)
+    added: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+_ATTENTION_OF_GPT_OSS = {
+    r"\.attn_output\.": ".attn_out.",
+    r"\.attn_sinks\.weight": ".attn_sinks",
+    r"\.post_attention_norm\.": ".ffn_norm.",
+}
+CASES = {
+    "gemma3, from Gemma3ForConditionalGeneration": Case(
+        "architectures/gemma3",
+        {
+            "attention.layer_norm_rms_epsilon": None,
+            "rope.freq_base": None,
+            "rope.freq_base_swa": None,
+            "rope.scaling.type": None,
+            "rope.scaling.factor": None,
+            "final_logit_softcapping": None,
+            "attention.sliding_window_pattern": None,
+        },
+        {
+            "rope.freq_base": 1e6,
+            "rope.scaling.factor": 1.0,
+            "attention.sliding_window_pattern": 6,
+            "final_logit_softcapping": 0.0,
+        },
+    ),
+    "gemma3, from Gemma3ForCausalLM": Case(
+        "architectures/gemma3",
+        {
+            "attention.sliding_window_pattern": np.array([True, True, False, True, True]),
+            "rope.freq_base_swa": None,
+            "rope.local.freq_base": 12000.0,
+        },
+        {"rope.freq_base_swa": 12000.0},
+    ),
+    "gemma3, the first of 1B": Case(
+        "architectures/gemma3",
+        {"rope.freq_base": None, "rope.global.freq_base": 50000.0, "rope.local.freq_base": 10000.0},
+    ),
+    "gemma3, with YaRN": Case(
+        "architectures/gemma3",
+        {
+            "rope.local.freq_base": 10000.0,
+            "rope.scaling.yarn_beta_fast": None,
+            "rope.scaling.yarn_beta_slow": None,
+            "rope.scaling.beta_fast": 64.0,
+            "rope.scaling.beta_slow": 2.0,
+            "rope.scaling.extrapolation_factor": 1.0,
+        },
+        {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.original_context_length": 32,
+            "rope.scaling.yarn_beta_fast": 64.0,
+            "rope.scaling.yarn_beta_slow": 2.0,
+        },
+    ),
+    "gptoss": Case(
+        "architectures/gpt-oss",
+        {"expert_feed_forward_length": None, "rope.scaling.type": None},
+        architecture="gptoss",
+        renames=_ATTENTION_OF_GPT_OSS,
+    ),
+    "gptoss in MXFP4": Case(
+        "architectures/gpt-oss-mxfp4",
+        {"expert_feed_forward_length": None, "rope.scaling.type": None},
+        architecture="gptoss",
+        renames=_ATTENTION_OF_GPT_OSS,
+    ),
+    "gpt-oss": Case("architectures/gpt-oss", {"attention.key_length": 16}),
+    "lfm2": Case(
+        "architectures/lfm2",
+        {"feed_forward_length": 96},
+        renames={r"^token_embd_norm\.": "output_norm."},
+    ),
+    "lfm2 beside an encoder of images": Case("architectures/lfm2", TOWER_KEYS, added=TOWER),
+    "llama4 beside an encoder of images": Case(
+        "architectures/llama4",
+        {"attention.head_dim": 16, "rope.dimension_count": 8, **TOWER_KEYS},
+        added=TOWER,
+    ),
+    "llama with large heads": Case(
+        "llama/llama31.f32",
+        {"attention.head_dim": 16, "rope.dimension_count": 64, "attention.key_length": 16},
+    ),
+    "mistral3": Case(
+        "architectures/mistral3",
+        {
+            "rope.scaling.yarn_beta_fast": None,
+            "rope.scaling.yarn_beta_slow": None,
+            "rope.scaling.yarn_log_multiplier": None,
+            "attention.temperature_scale": None,
+            "rope.scaling.beta_fast": 16.0,
+            "rope.scaling.beta_slow": 1.0,
+            "rope.scaling.mscale": 1.0,
+            "rope.scaling.mscale_all_dim": 0.5,
+            "rope.scaling_beta": 0.3,
+        },
+        {"attention.temperature_scale": 0.3},
+    ),
+    "mistral3 without a scaling": Case(
+        "architectures/mistral3",
+        {"rope.scaling.type": "", "rope.scaling.factor": 0.0, "rope.scaling.yarn_beta_fast": 0.0},
+        {"rope.scaling.type": "none", "attention.temperature_scale": 0.0},
+    ),
+    "qwen25vl": Case(
+        "architectures/qwen2",
+        {"rope.mrope_section": np.array([2, 3, 3], np.int32), **TOWER_KEYS},
+        architecture="qwen25vl",
+        added=TOWER,
+    ),
+    "qwen2 without a size of heads": Case("architectures/qwen2", {"attention.key_length": 0}),
+    "qwen3moe": Case(
+        "architectures/qwen3moe",
+        {"expert_feed_forward_length": None, "expert_weights_norm": None, "norm_top_k_prob": False},
+        {"expert_weights_norm": False},
+    ),
+    "nomic-bert": Case("embedders/nomic-bert", {"rope.freq_base": None, "normalize_embeddings": True}),
+}
+
+
+def lazy(info: TensorInfo) -> LazyTensor:
+    return LazyTensor(info.shape, info.type, lambda: [info.data])
+
+
+def written(folder: Path, case: Case) -> tuple[Path, Path]:
+    """The file in llama.cpp's form, and in Ollama's."""
+    file = open_gguf(DATA / f"{case.source}.gguf")
+    arch = file.architecture
+    ours = {**file.metadata, **{f"{arch}.{key}": value for key, value in case.given.items()}}
+    theirs = {**ours, **{f"{arch}.{key}": value for key, value in case.keys.items()}}
+    other = case.architecture or arch
+    theirs = {key.replace(f"{arch}.", f"{other}.", 1): v for key, v in theirs.items() if v is not None}
+    tensors = {}
+    for name, info in file.tensors.items():
+        for pattern, new in case.renames.items():
+            name = re.sub(pattern, new, name)
+        tensors[name] = lazy(info)
+    for name, shape in case.added.items():
+        tensors[name] = (np.ones(shape, np.float32), next(iter(file.tensors.values())).type)  # type: ignore[assignment]
+    write_gguf(folder / "ours.gguf", ours, {name: lazy(info) for name, info in file.tensors.items()})
+    write_gguf(folder / "theirs.gguf", {**theirs, "general.architecture": other}, tensors)
+    return folder / "ours.gguf", folder / "theirs.gguf"
+
+
+def computed(path: Path) -> np.ndarray:
+    ids = [1, *np.random.default_rng(0).integers(2, 60, 70).tolist()]
+    with chaski.load(path, context=128) as model:
+        return np.asarray(model.logits(ids) if model.pooling is None else model.embed([ids]))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_bits_are_those_of_the_other_form(name: str, tmp_path: Path) -> None:
+    ours, theirs = written(tmp_path, CASES[name])
+    np.testing.assert_array_equal(computed(theirs), computed(ours))
+
+
+def test_an_encoder_that_is_left_out_is_spoken_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _, theirs = written(tmp_path, CASES["qwen25vl"])
+    with caplog.at_level(logging.WARNING), chaski.load(theirs) as model:
+        assert model.generate([1, 2, 3], num_predict=1).done_reason
+    assert "text only: the encoder of images in theirs.gguf (qwen25vl) is not implemented" in caplog.text
+
+
+def test_one_tensor_of_query_key_and_value(tmp_path: Path) -> None:
+    """As from OpenAI's own checkpoint of gpt-oss."""
+    ours, _ = written(tmp_path, CASES["gptoss"])
+    with open_gguf(ours) as file:
+        tensors = {name: lazy(info) for name, info in file.tensors.items()}
+        for index in range(3):
+            for kind in ("weight", "bias"):
+                parts = [file.tensors[f"blk.{index}.attn_{part}.{kind}"] for part in "qkv"]
+                for part in parts:
+                    del tensors[part.name]
+                shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+                data = np.concatenate([part.data for part in parts])
+                tensors[f"blk.{index}.attn_qkv.{kind}"] = LazyTensor(
+                    shape, parts[0].type, lambda data=data: [data]
+                )
+        write_gguf(tmp_path / "joined.gguf", file.metadata, tensors)
+    np.testing.assert_array_equal(computed(tmp_path / "joined.gguf"), computed(ours))
+
+
+def test_gate_and_up_in_turn_are_refused(tmp_path: Path) -> None:
+    """They look like llama.cpp's joined ones, whose gate comes first."""
+    _, theirs = written(
+        tmp_path, replace(CASES["gptoss"], added={"blk.0.ffn_gate_up_exps.weight": (5, 64, 32)})
+    )
+    with pytest.raises(
+        UnsupportedError, match=r"blk\.0\.ffn_gate_up_exps\.weight cannot be used: it has the rows"
+    ):
+        chaski.load(theirs)
+
+
+def test_a_tensor_under_both_names_is_refused(tmp_path: Path) -> None:
+    _, theirs = written(tmp_path, Case("architectures/lfm2", {}, added={"output_norm.weight": (32,)}))
+    with pytest.raises(ModelError, match=r"token_embd_norm\.weight is there twice"):
+        chaski.load(theirs)
+
+
+def file_with(metadata: dict[str, Any]) -> GGUFFile:
+    return GGUFFile(Path("a.gguf"), metadata, {})
+
+
+@pytest.mark.parametrize(("layers", "factor"), [(26, None), (34, 8.0), (48, 8.0), (62, 8.0), (18, None)])
+def test_gemma3_by_its_layers(layers: int, factor: float | None) -> None:
+    """Ollama's files of the larger ones have no scaling, and the first of the 1B a bound that it has not."""
+    metadata = {
+        "general.architecture": "gemma3",
+        "gemma3.block_count": layers,
+        "gemma3.final_logit_softcapping": 30.0,
+    }
+    found = in_our_names(file_with(metadata)).metadata
+    assert found.get("gemma3.rope.scaling.factor") == factor
+    assert found.get("gemma3.final_logit_softcapping") == (None if layers == 26 else 30.0)
+    whole = {
+        **metadata,
+        "gemma3.attention.layer_norm_rms_epsilon": 1e-6,
+        "gemma3.attention.key_length": 256,
+        "gemma3.attention.value_length": 256,
+        "gemma3.rope.freq_base": 1e6,
+        "tokenizer.ggml.add_space_prefix": True,
+    }
+    assert in_our_names(file_with(whole)).metadata == whole
+
+
+@pytest.mark.parametrize(
+    ("arch", "pre", "expected"),
+    [
+        ("gptoss", "default", "gpt-4o"),
+        ("gpt-oss", None, "gpt-4o"),
+        ("mistral3", "default", "tekken"),
+        ("lfm2", None, "lfm2"),
+        ("llama4", "default", "llama4"),
+        ("llama4", "gpt-2", "gpt-2"),
+        ("llama", None, None),
+    ],
+)
+def test_pre_tokenizers_that_are_left_open(arch: str, pre: str | None, expected: str | None) -> None:
+    metadata = {"general.architecture": arch, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"]}
+    if pre is not None:
+        metadata["tokenizer.ggml.pre"] = pre
+    assert in_our_names(file_with(metadata)).metadata.get("tokenizer.ggml.pre") == expected
+
+
+def test_llama_3_is_known_by_its_token(tmp_path: Path) -> None:
+    tokens = [f"t{index}" for index in range(128009)] + ["<|eot_id|>"]
+    metadata = {
+        "general.architecture": "llama",
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": tokens,
+    }
+    assert in_our_names(file_with(metadata)).metadata["tokenizer.ggml.pre"] == "llama-bpe"
+
+
+def test_gemma_3_has_no_space_in_front() -> None:
+    metadata = {"general.architecture": "gemma3"}
+    assert in_our_names(file_with(metadata)).metadata["tokenizer.ggml.add_space_prefix"] is False
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (np.array([True, False]), "does not say of each of 5 layers"),
+        (np.ones(5, np.float32), "does not say of each of 5 layers"),
+    ],
+)
+def test_a_pattern_must_speak_of_every_layer(pattern: Any, message: str, tmp_path: Path) -> None:
+    case = Case("architectures/gemma3", {"attention.sliding_window_pattern": pattern})
+    with pytest.raises(ModelError, match=message):
+        chaski.load(written(tmp_path, case)[1])
+
+
+def test_what_nobody_converts_is_as_it_was(tmp_path: Path) -> None:
+    file = open_gguf(write_tiny_llama(tmp_path / "a.gguf"))
+    assert in_our_names(file).metadata == file.metadata
+    assert in_our_names(file).tensors == file.tensors
+
+
+def test_every_row_leads_to_an_architecture() -> None:
+    for arch, dialect in DIALECTS.items():
+        assert (dialect.architecture or arch) in ARCHITECTURES
