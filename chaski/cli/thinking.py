@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from chaski.runner.conversation import shortened
@@ -52,10 +52,9 @@ class ThinkingModel:
         if len(whole) > self.context and options.get("truncate"):
             kept = [*shortened(turns, lambda rest: len(self._ids(rest, think)) <= self.context)]
             ids = self._ids(kept, think)
-        tags = self._writer.thinking_tags
-        if "format" in options and think and tags is not None:
-            options["format_after"] = tags[1]
         reader = self._writer.reader(self._writer.render(kept, None, think), (), bool(think))
+        if "format" in options and reader.lead is not None:
+            options["format_thought"] = asdict(reader.lead)
         with closing(self._model.stream(ids, _images(kept), special=True, **options)) as events:
             for event in events:
                 if isinstance(event, Text):

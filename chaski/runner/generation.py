@@ -231,7 +231,10 @@ class Generation(Sequence):
             if one.token_id not in self._request.end_ids:
                 self._write(one)
         if sampled and self._grammar is not None and self.is_running:
-            self._allowed = self._grammar.allowed()
+            try:
+                self._allowed = self._grammar.allowed()
+            except ChaskiError as error:
+                self._stop(error)
         if self._end is not None:
             reason, self._end = self._end, None
             self._finish(reason)

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from chaski.errors import OptionError
 from chaski.sample import SamplingOptions
-from chaski.sample.grammar import Format
+from chaski.sample.lark import Constraint, Format, Kind, Lead
 
 __all__ = ["GenerateOptions", "Limits", "parse_options"]
 
@@ -34,7 +34,10 @@ class GenerateOptions(TypedDict, total=False):
     seed: int | None
     draft_num_predict: int
     format: Format | None
-    format_after: str
+    regex: str | None
+    choice: Sequence[str] | None
+    grammar: str | None
+    format_thought: Mapping[str, Any] | None
     special: bool
     scope: str
     logprobs: bool
@@ -52,7 +55,11 @@ class Limits:
     draft_num_predict  how many tokens may be guessed from the text so far and computed at once; the answer is
                  the same, and sooner there if it repeats something; 0 guesses nothing
     format       "json", or a JSON schema that the answer follows; None for text
-    format_after text of the answer behind which `format` begins, the end of thinking for instance
+    regex        a regular expression that the whole answer matches, instead
+    choice       texts one of which is the answer, instead
+    grammar      a grammar that the answer follows, in Lark or GBNF, instead
+    format_thought  what may stand before such an answer (see `chaski.sample.lark.Lead`), a thought for
+                 instance: {"opening": "<think>", "closing": "</think>"}
     special      control tokens are part of the text, for readers who take it apart; not the one that ends it
     scope        whose prompt it is; what was computed for one scope is never taken over by another, so that
                  nobody can tell by the time it takes what others have asked
@@ -65,7 +72,10 @@ class Limits:
     shift: bool = True
     draft_num_predict: int = 7  # 11 gain more only where nearly all come true (docs/performance.md)
     format: Format | None = None
-    format_after: str = ""
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+    format_thought: Lead | None = None
     special: bool = False
     scope: str = ""
     stop: tuple[str, ...] = ()
@@ -82,11 +92,26 @@ class Limits:
         _require("shift", self.shift, isinstance(self.shift, bool), "True or False")
         is_format = self.format is None or self.format == "json" or isinstance(self.format, Mapping)
         _require("format", self.format, is_format, '"json" or a JSON schema')
-        _require("format_after", self.format_after, isinstance(self.format_after, str), "a text")
-        are_texts = isinstance(self.stop, tuple) and all(isinstance(x, str) and x for x in self.stop)
-        _require("stop", self.stop, are_texts, "a text or a list of texts, none of them empty")
+        for name in ("regex", "grammar"):
+            value = getattr(self, name)
+            _require(name, value, value is None or (isinstance(value, str) and bool(value)), "a text")
+        choice = self.choice
+        is_choice = choice is None or (_are_texts(choice) and bool(choice) and len(choice) <= MAX_CHOICES)
+        _require("choice", choice, is_choice, f"a list of 1 to {MAX_CHOICES} texts, none of them empty")
+        given = [name for name in _KINDS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise OptionError(f"options {given[0]} and {given[1]} exclude each other; give one of them")
+        _require("stop", self.stop, _are_texts(self.stop), "a text or a list of texts, none of them empty")
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """What the answer must be."""
+        found = ((name, getattr(self, name)) for name in _KINDS)
+        return next((Constraint(name, value) for name, value in found if value is not None), None)
 
 
+MAX_CHOICES = 4096
+_KINDS: tuple[Kind, ...] = ("format", "regex", "choice", "grammar")
 # No vocabulary is so large.
 _MAX_DIGITS = 12
 _LIMITS = {item.name for item in fields(Limits)}
@@ -100,8 +125,10 @@ def parse_options(options: Mapping[str, Any]) -> tuple[Limits, SamplingOptions]:
         known = ", ".join(sorted(_LIMITS | _SAMPLING))
         raise OptionError(f"option {min(unknown)!r} is unknown; known: {known}")
     limits = {name: options[name] for name in _LIMITS & options.keys()}
-    if "stop" in limits:
-        limits["stop"] = _texts(limits["stop"])
+    for name in {"stop", "choice"} & limits.keys():
+        limits[name] = _texts(limits[name])
+    if limits.get("format_thought") is not None:
+        limits["format_thought"] = Lead.read(limits["format_thought"])
     sampling = {name: options[name] for name in _SAMPLING & options.keys()}
     if isinstance(sampling.get("logit_bias"), Mapping):
         sampling["logit_bias"] = {_token(token): bias for token, bias in sampling["logit_bias"].items()}
@@ -117,6 +144,10 @@ def _token(key: object) -> object:
 def _texts(value: object) -> object:
     """One text or several as a tuple; anything else as it is, to be refused."""
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else value
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(text, str) and text for text in value)
 
 
 def _is_integer(value: object) -> bool:

@@ -126,7 +126,8 @@ class Prompts(Writing):
         )
 
     def _grammar(self, limits: Limits) -> Grammar | None:
-        return None if limits.format is None else self._grammars.compile(limits.format, limits.format_after)
+        constraint = limits.constraint
+        return None if constraint is None else self._grammars.compile(constraint, limits.format_thought)
 
     @cached_property
     def _grammars(self) -> GrammarCompiler:

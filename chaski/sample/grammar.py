@@ -1,4 +1,4 @@
-"""Answers that follow a JSON schema: which tokens may come next, from `llguidance`.
+"""Answers that follow a grammar: which tokens may come next, from `llguidance`.
 
 A grammar is compiled once for a vocabulary and kept; each answer has a copy of its own. It only rules tokens
 out, so an answer that would have followed it anyway is the same with and without it.
@@ -12,28 +12,28 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import OptionError
-from chaski.sample.schema import closed
+from chaski.sample.lark import Constraint, Lead, refused, written
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["Format", "Grammar", "GrammarCompiler", "Spelling", "checked_schema"]
-
-Format = Literal["json"] | Mapping[str, Any]
-"""`json` for any JSON object, or a JSON schema."""
+__all__ = ["Grammar", "GrammarCompiler", "Spelling", "checked_grammar"]
 
 _NUM_KEPT = 32
-_MAX_SCHEMA = 1 << 18
-"""Characters of a schema at most. Compiling the worst ones of that length takes a second or two."""
-_REFUSED = "option format holds a schema that cannot be used"
 # A small model would write blanks for ever.
-_BLANKS = r"\n? {0,20}"
+_BLANKS: Mapping[str, Any] = {"whitespace_pattern": r"\n? {0,20}"}
+# Older versions of the library, as inside of llama.cpp, repeat the pattern, and read separators as they are.
+_FIXED_BLANKS: Mapping[str, Any] = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +53,26 @@ class Spelling:
 
 
 class Grammar:
-    """The state of one answer. Until the text `after` is complete everything is allowed."""
+    """The state of one answer."""
 
-    def __init__(self, matcher: LLMatcher, spelling: Spelling, after: str) -> None:
+    def __init__(self, matcher: LLMatcher, kind: str) -> None:
         self._matcher = matcher
-        self._spelling = spelling
-        self._after = after.encode()
-        self._before = b""
+        self._kind = kind
 
-    def allowed(self) -> npt.NDArray[np.bool_] | None:
-        """For each token whether it may come next (tokens,); None is all of them."""
-        if self._after:
-            return None
+    def allowed(self) -> npt.NDArray[np.bool_]:
+        """For each token whether it may come next (tokens,).
+
+        Raises OptionError where the grammar has become too much work to follow.
+        """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():
+            why = self._matcher.get_error().partition("\n")[0]
+            raise OptionError(f"option {self._kind} cannot be followed any further: {why:.200}")
         return np.unpackbits(bits, bitorder="little").view(np.bool_)
 
     def accept(self, token_id: int) -> None:
         """Go on behind a token."""
-        if not self._after:
-            self._matcher.consume_token(token_id)
-            return
-        self._before = (self._before + self._spelling.tokens[token_id])[-len(self._after) - 256 :]
-        if self._after in self._before:
-            self._after = b""
+        self._matcher.consume_token(token_id)
 
 
 class GrammarCompiler:
@@ -87,29 +84,38 @@ class GrammarCompiler:
     def __init__(self, spelling: Spelling, size: int) -> None:
         self._spelling = spelling
         self._size = size
-        self._kept: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, Lead | None], LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
-    def compile(self, format: Format, after: str = "") -> Grammar:
-        """The grammar of a format, switched on behind the text `after` (the end of thinking, say).
+    def compile(self, constraint: Constraint, lead: Lead | None = None) -> Grammar:
+        """The grammar of an answer, with what may stand before it.
 
-        Raises OptionError for a schema that cannot be compiled; it says where.
+        Raises OptionError for one that cannot be compiled; it says where.
         """
-        text = _text_of(_schema(format))
+        key = (constraint.kind, constraint.text, lead)
         with self._lock:
-            matcher = self._kept.pop(text, None) or self._compiled(_closed_text(_schema(format)))
-            self._kept[text] = matcher
+            matcher = self._kept.pop(key, None) or self._compiled(constraint, lead)
+            self._kept[key] = matcher
             if len(self._kept) > _NUM_KEPT:
                 self._kept.popitem(last=False)
-            return Grammar(matcher.deep_copy(), self._spelling, after)
+            return Grammar(matcher.deep_copy(), constraint.kind)
 
-    def _compiled(self, schema: str) -> LLMatcher:
+    def _compiled(self, constraint: Constraint, lead: Lead | None) -> LLMatcher:
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizer, _grammar_of(schema), log_level=0)
+        grammars = written(constraint, lead, self._controls, _BLANKS)
+        matcher = LLMatcher(self._tokenizer, json.dumps({"grammars": grammars}), log_level=0)
         if matcher.is_error():
-            raise OptionError(f"{_REFUSED}: {matcher.get_error()}")
+            raise refused(constraint.kind, matcher.get_error())
         return matcher
+
+    @cached_property
+    def _controls(self) -> Mapping[str, int]:
+        """Control tokens by their spelling."""
+        tokens = self._spelling.tokens
+        return {
+            tokens[token_id].decode(errors="replace"): token_id for token_id in self._spelling.control_ids
+        }
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -119,29 +125,6 @@ class GrammarCompiler:
         adapter = _Adapter(self._spelling, [*self._spelling.tokens, *missing])
         end_ids = sorted(self._spelling.end_ids)
         return LLTokenizer(TokenizerWrapper(adapter), n_vocab=self._size, eos_token=end_ids)
-
-
-def _text_of(schema: Mapping[str, Any]) -> str:
-    """A schema as JSON. Raises OptionError for one that is too deep or too long."""
-    try:
-        text = json.dumps(schema)
-    except RecursionError:
-        raise OptionError(f"{_REFUSED}: it is too deep") from None
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"{_REFUSED}: {error}") from None
-    if len(text) > _MAX_SCHEMA:
-        raise OptionError(f"{_REFUSED}: it has {len(text)} characters; at most {_MAX_SCHEMA} are taken")
-    return text
-
-
-def _closed_text(schema: Mapping[str, Any]) -> str:
-    """A schema that is not too long as JSON, with its objects closed. Raises OptionError."""
-    try:
-        return json.dumps(closed(schema))
-    except RecursionError:
-        raise OptionError(f"{_REFUSED}: it is too deep") from None
-    except OptionError as error:
-        raise OptionError(f"{_REFUSED}: {error}") from None
 
 
 class _Adapter:
@@ -158,30 +141,20 @@ class _Adapter:
         return self._encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
 
 
-def checked_schema(format: Format) -> dict[str, Any]:
-    """The JSON schema of a format, for an engine that compiles it itself; blanks are bounded in it.
+def checked_grammar(constraint: Constraint, lead: Lead | None, controls: Mapping[str, int]) -> str:
+    """The grammar of an answer in Lark, for an engine that compiles it itself. See `written`.
 
     Raises OptionError for one that cannot be compiled; it says where.
     """
     from llguidance import LLMatcher
 
-    _text_of(_schema(format))
-    text = _closed_text({**_schema(format), "x-guidance": {"whitespace_pattern": _BLANKS}})
-    problem = LLMatcher.validate_grammar(_grammar_of(text))
+    grammars = written(constraint, lead, controls, _FIXED_BLANKS)
+    if len(grammars) > 1:
+        raise OptionError(
+            f"the engine llama.cpp cannot begin option {constraint.kind} behind the model's thinking: ask "
+            "without thinking (think: false), or for a format"
+        )
+    problem = LLMatcher.validate_grammar(json.dumps({"grammars": grammars}))
     if problem:
-        raise OptionError(f"{_REFUSED}: {problem}")
-    found: dict[str, Any] = json.loads(text)
-    return found
-
-
-def _grammar_of(schema: str) -> str:
-    from llguidance import LLMatcher
-
-    try:
-        return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": _BLANKS})
-    except ValueError as error:
-        raise OptionError(f"{_REFUSED}: {error}") from None
-
-
-def _schema(format: Format) -> Mapping[str, Any]:
-    return {"type": "object"} if format == "json" else format
+        raise refused(constraint.kind, problem)
+    return "%llguidance {}\n" + str(grammars[0]["lark_grammar"])

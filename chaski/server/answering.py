@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
@@ -36,7 +36,7 @@ from chaski.server.scores import score_of
 from chaski.server.settings import Settings
 from chaski.server.templates import Writer, go_writer, plain_writer
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish, RerankWish, Wish
-from chaski.text.parsers import Parser, Piece, Thinking, ToolCall, parser_for
+from chaski.text.parsers import Lead, Parser, Piece, Thinking, ToolCall, parser_for
 
 __all__ = ["Answering", "Embedded"]
 
@@ -135,8 +135,8 @@ class Answering:
             if is_demanded:
                 reader = DemandedCall(reader)
             format = schema_of_call(tools) if is_demanded else wish.format
-            after = "" if _is_begun(prompt.text, messages) else _end_of_thinking(writer, think)
-            options = {**_generation(job, format, after), **_SPECIAL}
+            lead = None if _is_begun(prompt.text, messages) else reader.lead
+            options = {**_generation(job, format, lead), **_SPECIAL}
             async with aclosing(self._run(job, loaded, prompt, reader, options, loading)) as events:
                 async for event in events:
                     yield event
@@ -154,8 +154,7 @@ class Answering:
             loading = perf_counter() - job.started
             prompt = await self._prompt(job, loaded, wish, writer, think)
             reader = parser_for("passthrough") if is_plain else writer.reader(prompt.text, (), bool(think))
-            after = _end_of_thinking(writer, think)
-            options = {**_generation(job, wish.format, after), **({} if is_plain else _SPECIAL)}
+            options = {**_generation(job, wish.format, reader.lead), **({} if is_plain else _SPECIAL)}
             async with aclosing(self._run(job, loaded, prompt, reader, options, loading)) as events:
                 async for event in events:
                     yield event
@@ -313,13 +312,13 @@ class Answering:
 _SPECIAL: Mapping[str, Any] = {"special": True}
 
 
-def _generation(job: _Job, format: Any, after: str) -> dict[str, Any]:
+def _generation(job: _Job, format: Any, lead: Lead | None) -> dict[str, Any]:
     """The options of a generation: the model's own, then those of the request."""
     wish = job.wish
     options = {**job.facts.defaults.options, **job.options.generate}
     options |= {"truncate": wish.truncate, "shift": wish.shift, "scope": job.scope}
     if format is not None:
-        options |= {"format": format, "format_after": after}
+        options |= {"format": format, "format_thought": None if lead is None else asdict(lead)}
     if wish.logprobs:
         options |= {"logprobs": True, "top_logprobs": wish.top_logprobs}
     return options
@@ -348,11 +347,6 @@ def _think(job: _Job, writer: Writer, think: bool | str | None, drops: bool) -> 
         return True if think is None else think
     _require(not think or drops, f'"{job.wish.model}" does not support thinking')
     return None if think else think
-
-
-def _end_of_thinking(writer: Writer, think: bool | str | None) -> str:
-    """The text behind which an answer follows its format."""
-    return writer.thinking_tags[1] if think and writer.thinking_tags else ""
 
 
 def _is_begun(prompt: str, messages: Sequence[Mapping[str, Any]]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaski.errors import OptionError
-from chaski.text.parsers import Content, Parser, Piece, ToolCall
+from chaski.text.parsers import Content, Lead, Parser, Piece, ToolCall
 from chaski.text.parsers.json_text import load_enforced_json
 
 __all__ = ["DemandedCall", "chosen_tools", "schema_of_call"]
@@ -38,6 +38,11 @@ class DemandedCall:
     def __init__(self, before: Parser) -> None:
         self._before = before
         self._text = ""
+
+    @property
+    def lead(self) -> Lead | None:
+        """Thinking goes before the call."""
+        return self._before.lead
 
     def feed(self, text: str) -> list[Piece]:
         """Thinking only."""

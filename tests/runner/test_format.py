@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,22 +85,109 @@ def test_log_probabilities_are_those_of_the_model(model: chaski.LLM) -> None:
     assert all(entry.logprob is not None and entry.logprob < -0.01 for entry in answer.logprobs)
 
 
-def test_it_begins_behind_a_text(path: Path) -> None:
-    with chaski.load(path, threads=1) as model:
-        free = model.generate("thinking ", seed=3, temperature=1.0, num_predict=40)
-        before = model.detokenize(free.token_ids[:9])
-        marker = before[-2:]
-        assert before.count(marker) == 1
-        assert "\ufffd" not in marker
-        answer = model.generate(
-            "thinking ",
-            format={"enum": ["yes", "no"]},
-            format_after=marker,
-            seed=3,
-            temperature=1.0,
-            num_predict=60,
-        )
-        assert answer.text in {before + '"yes"', before + '"no"'}
+LEAD = {"opening": "<t>", "closing": "</t>"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_thought_may_go_before_and_must_end_where_it_has_begun(
+    model: chaski.LLM, seed: int, is_open: bool
+) -> None:
+    answer = model.generate(
+        "x",
+        format={"enum": ["yes", "no"]},
+        format_thought={**LEAD, "is_open": is_open},
+        # Nobody would close a tag by chance.
+        logit_bias={model.tokenize(letter)[-1]: 9 for letter in "</t>"},
+        seed=seed,
+        temperature=1.0,
+        num_predict=400,
+    )
+    before, tag, said = answer.text.rpartition("</t>")
+    assert (said.strip() in {'"yes"', '"no"'}) == (answer.done_reason == "stop")
+    assert before.startswith("<t>") or is_open or not tag
+    assert "</t>" not in before
+
+
+def test_an_answer_may_come_at_once(model: chaski.LLM) -> None:
+    biased = {"logit_bias": {model.tokenize('"')[-1]: 100}, "temperature": 0}
+    answer = model.generate("x", format={"const": "a"}, format_thought=LEAD, num_predict=9, **biased)
+    assert (answer.text, answer.done_reason) == ('"a"', "stop")
+
+
+def test_a_budget_that_ends_inside_of_a_thought(model: chaski.LLM) -> None:
+    begun = {**LEAD, "is_open": True}
+    ends = dict.fromkeys(model.tokenizer.eos_ids, 50)
+    answer = model.generate("x", format="json", format_thought=begun, num_predict=12, logit_bias=ends, seed=1)
+    assert (answer.done_reason, answer.done.generated_tokens) == ("length", 12)
+
+
+@pytest.mark.parametrize(
+    ("lead", "message"),
+    [
+        ("</think>", "option format_thought is '</think>'; it must have the texts opening and closing"),
+        ({"closing": "x"}, "must have the texts opening and closing"),
+        ({**LEAD, "other": 1}, "must have the texts"),
+        ({**LEAD, "is_open": "yes"}, "must have the texts"),
+        ({"opening": "", "closing": "x"}, "texts that are not empty"),
+        ({"opening": "x", "closing": ""}, "texts that are not empty"),
+    ],
+)
+def test_leads_that_are_none(model: chaski.LLM, lead: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        model.generate("x", format="json", format_thought=lead)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("option", "pattern"),
+    [
+        ({"regex": "[a-c]{3,5}-(x|y)"}, "[a-c]{3,5}-(x|y)"),
+        ({"regex": r"^\d\\$"}, r"[0-9]\\"),
+        ({"regex": "^[ab]/c$"}, "[ab]/c"),
+        ({"choice": ["a", "ab", 'q"\\\n', "é"]}, 'a|ab|q"\\\\\n|é'),
+        ({"grammar": 'start: "a" word\nword: /[x-z]/{2}'}, "a[x-z]{2}"),
+    ],
+)
+@pytest.mark.parametrize("lead", [None, LEAD])
+def test_other_constraints(model: chaski.LLM, seed: int, option: Any, pattern: str, lead: Any) -> None:
+    closing = {model.tokenize(letter)[-1]: 6 for letter in "</t>"} if lead else {}
+    options = {**SEEDED, "seed": seed, "logit_bias": closing}
+    answer = model.generate("x", format_thought=lead, **option, **options)
+    if answer.done_reason == "stop":
+        assert re.fullmatch(rf"(<t>(?s:.*?)</t>\s*)?({pattern})", answer.text)
+    else:
+        assert lead is not None
+        assert "</t>" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"regex": "("}, "option regex is one that cannot be used"),
+        ({"regex": "^$"}, "it is empty"),
+        ({"regex": "a" * 20_000}, "has 20000 characters"),
+        ({"regex": 3}, "option regex is 3; it must be a text"),
+        ({"choice": []}, "option choice"),
+        ({"choice": ["a", ""]}, "none of them empty"),
+        ({"choice": ["a", 3]}, "option choice"),
+        ({"grammar": "start: a"}, "option grammar holds one that cannot be used"),
+        ({"grammar": "a" * 70_000}, "has 70000 characters"),
+        ({"grammar": "", "format": "json"}, "option grammar is ''"),
+        ({"regex": "a", "format": "json"}, "options format and regex exclude each other"),
+        ({"choice": ["a"], "grammar": "x"}, "options choice and grammar exclude each other"),
+    ],
+)
+def test_constraints_that_cannot_be(model: chaski.LLM, options: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        model.generate("x", **options)
+
+
+def test_a_grammar_that_becomes_too_much_ends_one_request(model: chaski.LLM) -> None:
+    hard = 'start: a{1000}\na: b{1000}\nb: c{1000}\nc: "x"'
+    with pytest.raises(OptionError, match="option grammar cannot be followed any further"):
+        model.generate("x", grammar=hard, num_predict=400, seed=1)
+    assert model.generate("x", choice=["a"]).text == "a"
 
 
 @pytest.mark.parametrize(

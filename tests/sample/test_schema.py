@@ -10,6 +10,7 @@ import pytest
 
 from chaski.errors import OptionError
 from chaski.sample.grammar import GrammarCompiler, Spelling
+from chaski.sample.lark import Constraint
 from chaski.sample.schema import closed
 
 END = 256
@@ -24,10 +25,9 @@ def _compiler() -> GrammarCompiler:
 
 def accepts(schema: Any, value: Any) -> bool:
     """Whether an answer that follows the schema may be this value, written in its order."""
-    grammar = _compiler().compile(schema)
+    grammar = _compiler().compile(Constraint("format", schema))
     for token in [*json.dumps(value).encode(), END]:
-        allowed = grammar.allowed()
-        if allowed is None or not allowed[token]:
+        if not grammar.allowed()[token]:
             return False
         grammar.accept(token)
     return True

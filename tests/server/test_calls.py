@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chaski.errors import OptionError
-from chaski.sample.grammar import checked_schema
+from chaski.sample.schema import closed
 from chaski.server.calls import DemandedCall, schema_of_call
 from chaski.server.dialects.openai.requests import call_of
 from chaski.server.endpoint import Ask, Endpoint
@@ -71,7 +71,7 @@ def test_references_of_a_tool_are_to_its_own_definitions() -> None:
         tool({"properties": {"at": {"$ref": "#/$defs/Place"}}, "$defs": {"Place": {"type": kind}}}, kind)
         for kind in ("string", "integer")
     ]
-    found = checked_schema(schema_of_call(tools))
+    found = closed(schema_of_call(tools))
     kinds = [
         found["$defs"][choice["properties"]["arguments"]["properties"]["at"]["$ref"].rpartition("/")[2]]
         for choice in found["anyOf"]

@@ -142,14 +142,18 @@ def test_a_thought_that_has_begun_goes_on(server: Running) -> None:
     assert message["content"] == " is"
 
 
-def test_a_format_holds_from_where_the_thinking_ends(server: Running) -> None:
-    def begins_behind(*messages: Any) -> Any:
-        chat(server, "qwen3.5", "{}", format="json", messages=list(messages))
-        return [call for call in script.asked if isinstance(call, Generate)][-1].options["format_after"]
+def test_a_format_holds_behind_the_thinking(server: Running) -> None:
+    def lead(model: str, *messages: Any, **fields: Any) -> Any:
+        chat(server, model, "{}", format="json", messages=list(messages), **fields)
+        return [call for call in script.asked if isinstance(call, Generate)][-1].options["format_thought"]
 
-    assert begins_behind(HELLO) == "</think>"
-    assert begins_behind(HELLO, {"role": "assistant", "content": "", "thinking": "Hm"}) == "</think>"
-    assert begins_behind(HELLO, {"role": "assistant", "content": "JSON: ", "thinking": "Hm"}) == ""
+    tags = {"opening": "<think>", "closing": "</think>", "header": "", "is_open": True, "repeats": False}
+    assert lead("qwen3.5", HELLO) == tags
+    assert lead("qwen3.5", HELLO, think=False) is None
+    assert lead("olmo3-think", HELLO, think=False) == tags
+    thought = {"role": "assistant", "content": "", "thinking": "Hm"}
+    assert lead("qwen3.5", HELLO, thought) == tags
+    assert lead("qwen3.5", HELLO, thought | {"content": "JSON: "}) is None
 
 
 def test_generate_writes_a_conversation_too(server: Running) -> None:

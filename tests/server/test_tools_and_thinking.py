@@ -31,6 +31,8 @@ SAYINGS = {
     ],
     SUNNY: ["It is ", "fine."],
     "<mid>": ["the ", "middle"],
+    "Place?": ['{"city":', '"Lima"', "!"],
+    "Call!": ['{"name":', '"wake up"', "?"],
 }
 FIM = "{{ if .Suffix }}<pre>{{ .Prompt }}<suf>{{ .Suffix }}<mid>{{ else }}{{ .Prompt }}{{ end }}"
 CITY: Any = {"type": "object", "properties": {"city": {"enum": ["Cusco"]}}, "required": ["city"]}
@@ -121,6 +123,23 @@ def test_a_format_begins_behind_the_thinking(native: ollama.Client) -> None:
     assert found.prompt_eval_count < 200
 
 
+def test_a_format_holds_where_a_model_that_can_think_does_not(native: ollama.Client) -> None:
+    """It begins with its answer at once, and would say what the schema does not allow."""
+    asked: Any = {"model": "speaker", "messages": [{"role": "user", "content": "Place?"}]}
+    for think in (None, True, False):
+        found = native.chat(**asked, think=think, format=Weather.model_json_schema())
+        assert (found.message.thinking, found.done_reason) == (None, "stop")
+        assert Weather.model_validate_json(found.message.content) == Weather(city="Cusco")
+    again = native.generate("speaker", "Place?", think=True, format=Weather.model_json_schema())
+    assert Weather.model_validate_json(again.response) == Weather(city="Cusco")
+
+
+def test_a_budget_that_ends_in_the_thought(native: ollama.Client) -> None:
+    found = native.chat("speaker", QUESTION, think=True, format="json", options={"num_predict": 2})
+    assert (found.message.content, found.done_reason) == ("", "length")
+    assert found.message.thinking == "I should "
+
+
 def test_ollama_fills_in(native: ollama.Client) -> None:
     """By the store's template, though the one of the file, which knows more, writes the conversations."""
     assert native.show("coder").capabilities == ["completion", "tools", "thinking", "insert"]
@@ -166,6 +185,19 @@ def test_openai_choices_of_tools(chatter: openai.OpenAI) -> None:
         **asked | {"reasoning_effort": "high"}, tool_choice="required"
     ).choices[0]
     assert (thought.message.reasoning, len(thought.message.tool_calls)) == (THOUGHT, 1)
+
+
+def test_openai_demands_calls_of_a_model_that_does_not_think(chatter: openai.OpenAI) -> None:
+    quiet: Any = [{"role": "user", "content": "Call!"}]
+    found = chatter.chat.completions.create(
+        model="speaker", messages=quiet, tools=[TOOL], tool_choice="required"
+    ).choices[0]
+    assert (found.message.content or "", found.finish_reason) == ("", "tool_calls")
+    assert json.loads(found.message.tool_calls[0].function.arguments) == {"city": "Cusco"}
+    cut = chatter.chat.completions.create(
+        model="speaker", messages=quiet, tools=[TOOL], tool_choice="required", max_tokens=3
+    ).choices[0]
+    assert (cut.message.tool_calls, cut.finish_reason) == (None, "length")
 
 
 def test_openai_fills_in_and_parses(chatter: openai.OpenAI) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from chaski.errors import UnsupportedError
 from chaski.runner.events import Done, DoneReason, Event, Text
 from chaski.runner.stream import Piece, PieceStream
 from chaski.runner.writing import Wanted
 from chaski.sample import Sampled, TokenLogprob
-from chaski.sample.grammar import checked_schema
+from chaski.sample.grammar import checked_grammar
 
 __all__ = ["AnswerReader", "completion", "empty_answer"]
 
@@ -22,8 +21,8 @@ _SAMPLERS = ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"]
 _SEEDS = 2**32 - 1  # the largest number stands for a fresh seed
 
 
-def completion(wanted: Wanted, prompt_cache: bool) -> dict[str, Any]:
-    """The request. Raises OptionError, or UnsupportedError for what llama.cpp cannot do."""
+def completion(wanted: Wanted, prompt_cache: bool, controls: Mapping[str, int]) -> dict[str, Any]:
+    """The request. controls: tokens that no text is made of, by spelling. Raises OptionError."""
     limits, sampling = wanted.limits, wanted.sampling
     return {
         "prompt": wanted.prompt.tokens,
@@ -46,21 +45,16 @@ def completion(wanted: Wanted, prompt_cache: bool) -> dict[str, Any]:
         "logit_bias": [[token, bias] for token, bias in sampling.logit_bias.items()],
         "seed": -1 if sampling.seed is None else sampling.seed % _SEEDS,
         "n_probs": max(sampling.top_logprobs, 1) if sampling.logprobs else 0,
-        **_grammar(wanted),
+        **_grammar(wanted, controls),
     }
 
 
-def _grammar(wanted: Wanted) -> dict[str, Any]:
+def _grammar(wanted: Wanted, controls: Mapping[str, int]) -> dict[str, Any]:
     limits = wanted.limits
-    if limits.format is None:
+    if limits.constraint is None:
         return {}
-    if limits.format_after:
-        raise UnsupportedError(
-            "the engine llama.cpp cannot begin a format behind the model's thinking: ask without thinking "
-            "(think: false), or without a format"
-        )
-    # llama.cpp passes over schemas that it cannot compile.
-    return {"json_schema": checked_schema(limits.format)}
+    # llama.cpp passes over grammars that it cannot compile.
+    return {"grammar": checked_grammar(limits.constraint, limits.format_thought, controls)}
 
 
 def empty_answer(wanted: Wanted, load_seconds: float) -> Done:

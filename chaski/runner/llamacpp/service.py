@@ -84,6 +84,8 @@ class LlamaService(Desk[LlamaTask]):
         self._writing = _LlamaWriting(file, config, self._settings.room, defaults, self._server, vocabulary)
         hidden = {*vocabulary.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN), *vocabulary.eos_ids}
         self._controls = {token_id: vocabulary.tokens[token_id] for token_id in hidden}
+        # Those that end an answer are control tokens too, and no text of a grammar spells them.
+        self._spellings = {text: token_id for token_id, text in self._controls.items()}
         self._short = ThreadPoolExecutor(2, "chaski-desk")
         self._answers = ThreadPoolExecutor(self._settings.parallel + _WAITING, "chaski-answer")
         weights = sum(tensor.nbytes for tensor in file.tensors.values())
@@ -123,7 +125,7 @@ class LlamaService(Desk[LlamaTask]):
         if wanted.limit <= len(wanted.prompt.tokens):
             task.reply(empty_answer(wanted, load_seconds))
             return
-        body = completion(wanted, self._settings.prompt_cache)
+        body = completion(wanted, self._settings.prompt_cache, self._spellings)
         reader = AnswerReader(wanted, self._controls, self._spell, load_seconds)
         for piece in self._server.stream("/completion", body, task.opened):
             for event in reader.feed(piece):

@@ -15,6 +15,7 @@ from chaski.text.parsers.pieces import Content, Piece, ToolCall
 from chaski.text.parsers.schema import Tools, function_of, properties_of, typed
 
 _ENDS = ("<|eom|>", "<|eot|>")
+_HEADERS = (" to=self", " to=user")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 _OPENING, _CLOSING = "<atem:function_calls>", "</atem:function_calls>"
 _INVOKE = re.compile(r'<atem:invoke name="([^"]*)">(.*?)</atem:invoke>', re.DOTALL)
@@ -25,7 +26,7 @@ class GlimmerParser(MessageParser):
     """Recipients."""
 
     def __init__(self, tools: Tools, prompt: str = "") -> None:
-        super().__init__(_ENDS, prompt)
+        super().__init__(_ENDS, _HEADERS, prompt)
         self._tools = tools
         self._names = {str(function_of(tool).get("name")) for tool in tools}
 

@@ -16,6 +16,7 @@ from chaski.text.parsers.readers import read_arguments
 from chaski.text.parsers.schema import Tools, function_of
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_HEADERS = ("<|channel|>analysis", "<|channel|>final")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 _PEOPLE = {"all", "assistant", "user"}
@@ -25,7 +26,7 @@ class HarmonyParser(MessageParser):
     """Channels and recipients."""
 
     def __init__(self, tools: Tools = (), prompt: str = "") -> None:
-        super().__init__(_ENDS, prompt)
+        super().__init__(_ENDS, _HEADERS, prompt)
         names = [str(function_of(tool).get("name")) for tool in tools]
         self._names = {_type_name(name): name for name in names} | {name: name for name in names}
 

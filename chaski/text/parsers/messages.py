@@ -8,23 +8,39 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 
-from chaski.text.parsers.pieces import Content, Piece, Thinking
+from chaski.text.parsers.pieces import Content, Lead, Piece, Thinking
 from chaski.text.parsers.stream import held_back
 
 _START = "<|start|>"
 _MESSAGE = "<|message|>"
+_ROLE = "assistant"
 
 
 class MessageParser(ABC):
     """Reads headers and messages in turn. It begins where the prompt ends, which is inside of a header."""
 
-    def __init__(self, ends: tuple[str, ...], prompt: str = "") -> None:
-        """`prompt` is the text before the answer: a header or a message that it has begun goes on."""
+    def __init__(self, ends: tuple[str, ...], headers: tuple[str, str], prompt: str = "") -> None:
+        """`prompt` is the text before the answer: a header or a message that it has begun goes on.
+
+        `ends` are the signs that end messages, the first of them those of thinking; `headers` are those of
+        thinking and of what is for the user.
+        """
+        thought, said = (header + _MESSAGE for header in headers)
+        self._usual_lead = Lead(thought, ends[0] + _START + _ROLE, said, repeats=True)
         self._ends = (*ends, _START)
         self._begun, in_message, _ = prompt.rpartition(_START)[2].partition(_MESSAGE)
         self._header = self._begun if in_message else None  # None while a header is read
         self._buffer = ""
+
+    @property
+    def lead(self) -> Lead | None:
+        """Messages of thinking, and the header of the one for the user."""
+        if self._header is None:
+            # A header that has begun by more than a role goes on as it likes.
+            return self._usual_lead if self._begun.strip() == _ROLE else None
+        return replace(self._usual_lead, is_open=True) if self.is_thinking(self._header) else None
 
     def feed(self, text: str) -> list[Piece]:
         """What is certain now."""

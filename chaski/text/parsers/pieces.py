@@ -29,11 +29,33 @@ class ToolCall:
     arguments: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """What an answer may have before its content, for those who make it follow a grammar.
+
+    opening  begins a thought
+    closing  ends it
+    header   stands before the content itself
+    is_open  the prompt has begun a thought already
+    repeats  another thought may follow
+    """
+
+    opening: str
+    closing: str
+    header: str = ""
+    is_open: bool = False
+    repeats: bool = False
+
+
 Piece: TypeAlias = Content | Thinking | ToolCall
 
 
 class Parser(Protocol):
     """A machine that text goes through in any portions."""
+
+    @property
+    def lead(self) -> Lead | None:
+        """What may stand before the content, as far as nothing was read yet. None: nothing."""
 
     def feed(self, text: str) -> list[Piece]:
         """What is certain now. The beginning of what may be a tag is kept back."""

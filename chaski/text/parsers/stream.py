@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 from chaski.text.parsers.blocks import Block, BlockEnd
-from chaski.text.parsers.pieces import Content, Piece, Thinking, ToolCall
+from chaski.text.parsers.pieces import Content, Lead, Piece, Thinking, ToolCall
 from chaski.text.parsers.schema import Tools
 
 Steps: TypeAlias = Generator[Piece, None, bool]
@@ -62,6 +62,15 @@ class StreamParser:
         self._end: BlockEnd | None = None
         self._scanned = 0
         self._orphan = ""
+
+    @property
+    def lead(self) -> Lead | None:
+        """Thinking, where there may be any."""
+        if self._thinking is None:
+            return None
+        opening, closing = self._thinking
+        is_open = self._state is _State.THINKING
+        return Lead(opening, closing, is_open=is_open, repeats=self._thinks_again)
 
     def feed(self, text: str) -> list[Piece]:
         """What is certain now."""

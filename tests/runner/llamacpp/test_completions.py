@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaski.errors import UnsupportedError
+from chaski.errors import OptionError
 from chaski.runner.events import Done, Event, Text
 from chaski.runner.generation import Shift
 from chaski.runner.layout import Prompt
@@ -60,32 +60,46 @@ def texts(events: list[Event]) -> list[tuple[str, tuple[int, ...]]]:
 
 def test_every_option_of_sampling_is_sent() -> None:
     asked = wanted(temperature=0.5, top_k=7, top_p=0.6, min_p=0.1, typical_p=0.7, seed=2**40 + 3, stop="x")
-    sent = completion(asked, True)
+    sent = completion(asked, True, {})
     names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "stop", "n_predict", "n_keep")
     assert [sent[name] for name in names] == [0.5, 7, 0.6, 0.1, 0.7, ["x"], 10, 4]
     assert 0 <= sent["seed"] < 2**32 - 1
     assert sent["cache_prompt"] is True
     other = wanted(repeat_last_n=None, repeat_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.4)
-    sent = completion(other, False)
+    sent = completion(other, False, {})
     names = ("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed")
     assert [sent[name] for name in names] == [-1, 1.3, 0.2, 0.4, -1]
 
 
 def test_biases_and_scores_are_sent() -> None:
-    sent = completion(wanted(logit_bias={5: -2.0}, logprobs=True), True)
+    sent = completion(wanted(logit_bias={5: -2.0}, logprobs=True), True, {})
     assert sent["logit_bias"] == [[5, -2.0]]
     assert sent["n_probs"] == 1
-    assert completion(wanted(logprobs=True, top_logprobs=4), True)["n_probs"] == 4
-    assert completion(wanted(), True)["n_probs"] == 0
+    assert completion(wanted(logprobs=True, top_logprobs=4), True, {})["n_probs"] == 4
+    assert completion(wanted(), True, {})["n_probs"] == 0
 
 
-def test_formats() -> None:
-    assert "json_schema" not in completion(wanted(), True)
-    sent = completion(wanted(format={"type": "integer"}), True)["json_schema"]
-    assert sent["type"] == "integer"
-    assert completion(wanted(format="json"), True)["json_schema"]["type"] == "object"
-    with pytest.raises(UnsupportedError, match="behind the model's thinking"):
-        completion(wanted(format="json", format_after="</think>"), True)
+LEAD = {"opening": "<think>", "closing": "<|tool|></think>"}
+
+
+def grammar_of(**options: Any) -> str:
+    return str(completion(wanted(**options), True, {"<|tool|>": 8})["grammar"])
+
+
+def test_constraints() -> None:
+    assert "grammar" not in completion(wanted(), True, {})
+    sent = grammar_of(format={"type": "integer"})
+    assert sent.startswith("%llguidance {}\nstart: answer\nanswer: %json {")
+    assert '"type": "integer"' in sent
+    assert '"type": "object"' in grammar_of(format="json")
+    assert grammar_of(regex="a+").endswith("answer: /a+/\n")
+    assert grammar_of(choice=["a", "b"]).endswith('answer: "a" | "b"\n')
+    assert grammar_of(grammar='start: "x"') == '%llguidance {}\nstart: "x"'
+    led = grammar_of(choice=["a"], format_thought=LEAD)
+    assert '"<think>"' in led
+    assert '<[8]> "</think>"' in led
+    with pytest.raises(OptionError, match="option grammar behind the model's thinking"):
+        grammar_of(grammar='start: "x"', format_thought=LEAD)
 
 
 def test_text_and_the_end() -> None:

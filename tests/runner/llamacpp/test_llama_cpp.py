@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +71,20 @@ def test_formats_and_characters_of_several_tokens(worker: Worker, native: chaski
     assert len(answer.token_ids) in (answer.done.generated_tokens, answer.done.generated_tokens - 1)
     with pytest.raises(OptionError, match="schema that cannot be used"):
         worker.generate("Hello", format={"type": "nothing"})
+
+
+def test_other_constraints_and_a_thought_before_them(worker: Worker) -> None:
+    options: Any = {"num_predict": 200, "seed": 3, "temperature": 1.0}
+    assert worker.generate("Hello", choice=["yes", "no"], **options).text in {"yes", "no"}
+    assert re.fullmatch("[ab]{3}", worker.generate("Hello", regex="[ab]{3}", **options).text)
+    assert worker.generate("Hello", grammar='start: "a" "b"', **options).text == "ab"
+    begun = {"opening": "<t>", "closing": ".", "is_open": True}
+    answer = worker.generate("Hello", choice=["yes", "no"], format_thought=begun, **options)
+    assert re.fullmatch(r"[^.]*\.\s*(yes|no)", answer.text)
+    at_once = worker.generate(
+        "Hello", choice=["yes", "no"], format_thought={**begun, "is_open": False}, **options
+    )
+    assert re.fullmatch(r"(<t>[^.]*\.\s*)?(yes|no)", at_once.text)
 
 
 def test_long_answers_forget(worker: Worker) -> None:

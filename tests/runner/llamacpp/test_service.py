@@ -94,8 +94,8 @@ def test_refusals_are_errors_of_the_request(worker: Worker) -> None:
         worker.generate("x" * 300)
     with pytest.raises(OptionError, match="schema that cannot be used"):
         worker.generate("abc", format={"type": "nothing"})
-    with pytest.raises(UnsupportedError, match="behind the model's thinking"):
-        worker.generate("abc", format="json", format_after="</think>")
+    with pytest.raises(OptionError, match="behind the model's thinking"):
+        worker.generate("abc", grammar='start: "a"', format_thought={"opening": "<t>", "closing": "</t>"})
     with pytest.raises(UnsupportedError, match=r"llama\.cpp gets no images"):
         worker.generate("abc", [b"GIF"])
     assert worker.generate("abc").text == "cba", "it lives on"

@@ -1,0 +1,187 @@
+"""What answers must be, as a grammar in `llguidance`'s dialect of Lark.
+
+An answer follows a JSON schema, a regular expression, one of several texts, or a grammar of the user's. A
+model may think first: then the grammar takes a thought, up to the text that ends it, and the answer behind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+from chaski.errors import OptionError
+from chaski.sample.schema import closed
+
+__all__ = ["Constraint", "Format", "Kind", "Lead", "refused", "written"]
+
+Format: TypeAlias = Literal["json"] | Mapping[str, Any]
+"""`json` for any JSON object, or a JSON schema."""
+
+Kind: TypeAlias = Literal["format", "regex", "choice", "grammar"]
+
+_MAX_LENGTH = {"format": 1 << 18, "regex": 1 << 14, "choice": 1 << 18, "grammar": 1 << 16}
+"""Characters at most. Compiling the worst ones of that length takes a second or two."""
+_WORDS = {"format": "holds a schema", "regex": "is one", "choice": "holds texts", "grammar": "holds one"}
+_BLANKS_BEHIND_THOUGHT = r"/[ \t\r\n]{0,8}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an answer must be. `kind` is the name of the option that says so."""
+
+    kind: Kind
+    value: Any
+
+    @property
+    def text(self) -> str:
+        """The value as a text. Raises OptionError for one that is too long or too deep."""
+        value = {"type": "object"} if self.value == "json" and self.kind == "format" else self.value
+        try:
+            text = value if isinstance(value, str) else json.dumps(value)
+        except RecursionError:
+            raise refused(self.kind, "it is too deep") from None
+        except (TypeError, ValueError) as error:
+            raise refused(self.kind, str(error)) from None
+        if len(text) > _MAX_LENGTH[self.kind]:
+            limit = _MAX_LENGTH[self.kind]
+            raise refused(self.kind, f"it has {len(text)} characters; at most {limit} are taken")
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """What stands before an answer: perhaps a thought, and a header.
+
+    opening  begins a thought
+    closing  ends it; it may hold any text up to there
+    header   stands before the answer itself
+    is_open  the prompt has begun a thought, so the answer begins inside of it
+    repeats  another thought may follow
+    """
+
+    opening: str
+    closing: str
+    header: str = ""
+    is_open: bool = False
+    repeats: bool = False
+
+    @classmethod
+    def read(cls, value: Any) -> Lead:
+        """From a mapping of its fields. Raises OptionError."""
+        kinds = {item.name: bool if item.name in ("is_open", "repeats") else str for item in fields(cls)}
+        is_known = isinstance(value, Mapping) and {"opening", "closing"} <= value.keys() <= kinds.keys()
+        if not is_known or not all(type(item) is kinds[name] for name, item in value.items()):
+            raise OptionError(
+                f"option format_thought is {value!r:.200}; it must have the texts opening and closing, and "
+                "may have header, is_open and repeats"
+            )
+        if not value["closing"] or not (value["opening"] or value.get("is_open")):
+            raise OptionError("option format_thought needs texts that are not empty")
+        return cls(**value)
+
+
+def refused(kind: Kind, why: str) -> OptionError:
+    """The error for a constraint that no grammar can be made of."""
+    return OptionError(f"option {kind} {_WORDS[kind]} that cannot be used: {why}")
+
+
+def written(
+    constraint: Constraint, lead: Lead | None, controls: Mapping[str, int], blanks: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The grammars of an answer, the first one on top, as `llguidance` takes them.
+
+    controls: tokens that no text is made of, by spelling. blanks: how JSON is set, in `llguidance`'s options.
+    Raises OptionError.
+    """
+    text = constraint.text
+    if constraint.kind == "grammar":
+        if lead is None:
+            return [{"lark_grammar": text}]
+        return [
+            {"lark_grammar": _led("@answer", lead, controls)},
+            {"name": "answer", "lark_grammar": text},
+        ]
+    rule = {"format": _json_rule, "regex": _regex_rule, "choice": _choice_rule}[constraint.kind]
+    return [{"lark_grammar": _led("answer", lead, controls) + f"answer: {rule(text, blanks)}\n"}]
+
+
+def _json_rule(text: str, blanks: Mapping[str, Any]) -> str:
+    try:
+        schema = closed(json.loads(text))
+        return "%json " + json.dumps({"x-guidance": blanks, **schema})
+    except RecursionError:
+        raise refused("format", "it is too deep") from None
+    except OptionError as error:
+        raise refused("format", str(error)) from None
+
+
+def _regex_rule(text: str, blanks: Mapping[str, Any]) -> str:
+    from llguidance import regex_to_lark
+
+    # The whole answer is meant, so anchors say nothing new.
+    whole = text.removeprefix("^")
+    if whole.endswith("$") and (len(whole) - len(whole[:-1].rstrip("\\"))) % 2:
+        whole = whole[:-1]
+    if not whole:
+        raise refused("regex", "it is empty")
+    return "/" + regex_to_lark(whole, use_ascii="d") + "/"
+
+
+def _choice_rule(text: str, blanks: Mapping[str, Any]) -> str:
+    return " | ".join(json.dumps(choice) for choice in json.loads(text))
+
+
+def _led(answer: str, lead: Lead | None, controls: Mapping[str, int]) -> str:
+    """The rules before the answer."""
+    if lead is None:
+        return f"start: {answer}\n"
+    header = " ".join(_items(lead.header, controls))
+    closing = _items(lead.closing, controls)
+    text = f"TEXT {closing[0]}" if _is_token(closing[0]) else "upto"
+    rules = {
+        "start": "thought" if lead.is_open else f"{header} {answer} | opened",
+        "thought": f"{text} {' '.join(closing[1:])} behind",
+        "behind": f"{header or 'BLANKS'} {answer}" + (" | opened" if lead.repeats else ""),
+    }
+    if not lead.is_open or lead.repeats:
+        rules["opened"] = f"{' '.join(_items(lead.opening, controls))} thought"
+    if _is_token(closing[0]):
+        spelled = next(text for text in _split(lead.closing, controls) if text)
+        rules["TEXT"] = f"/(?s:.*)/ & ~/(?s:.*){_escaped(spelled)}(?s:.*)/"
+    else:
+        rules["upto[lazy]"] = f"/(?s:.*){_escaped(json.loads(closing[0]))}/"
+    if not header:
+        rules["BLANKS"] = _BLANKS_BEHIND_THOUGHT
+    return "".join(f"{name}: {body}\n" for name, body in rules.items())
+
+
+def _items(text: str, controls: Mapping[str, int]) -> list[str]:
+    """A text as control tokens and quoted pieces."""
+    return [
+        f"<[{controls[part]}]>" if part in controls else json.dumps(part) for part in _split(text, controls)
+    ]
+
+
+def _is_token(item: str) -> bool:
+    return item.startswith("<[")
+
+
+def _split(text: str, controls: Mapping[str, int]) -> list[str]:
+    """A text cut around the control tokens that it spells."""
+    parts: list[str] = []
+    begin = position = 0
+    while position < len(text):
+        found = max((name for name in controls if text.startswith(name, position)), key=len, default="")
+        if not found:
+            position += 1
+            continue
+        parts += [text[begin:position], found]
+        begin = position = position + len(found)
+    return [part for part in [*parts, text[begin:]] if part]
+
+
+def _escaped(text: str) -> str:
+    """A text for a regular expression between slashes."""
+    return "".join(letter if letter.isalnum() else f"\\x{{{ord(letter):x}}}" for letter in text)
