@@ -6,7 +6,7 @@ share, shrink and end. A layer is given its own cache; there is no current layer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -127,11 +127,24 @@ class Cache(Protocol):
 
         A tail is dropped together with what cannot be resumed of the rest, so that
         `resumable(sequence, begin)` tokens stay. Raises NotSupportedError, and changes nothing, where it
-        cannot; `remove(sequence, 0)` always works.
+        cannot; `remove(sequence, 0)` always works. What moves must not be shared: see `first_shared`.
         """
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
-        """Raise the NotSupportedError that `remove` would raise; change nothing."""
+        """Raise the NotSupportedError that `remove` would raise; change nothing.
+
+        Whether a middle can be removed depends on the positions alone: not on what other sequences share, and
+        not on how much more than the visible tokens happens to be stored.
+        """
+
+    def first_shared(self, sequence: int, begin: int) -> int:
+        """The first position from `begin` on that other sequences share storage of; else the length."""
+
+    def forget(self, sequences: Iterable[int]) -> None:
+        """Empty these sequences, whatever an operation that failed has left of them.
+
+        What is stored for others, and free, is found anew from what the other sequences list.
+        """
 
     def close(self) -> None:
         """Give the storage back."""

@@ -7,7 +7,7 @@ each run of tokens of one sequence, and with arrays for what there is one of for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
 from chaski.kvcache.masks import dense_mask
 from chaski.kvcache.reach import Reach
 from chaski.kvcache.rotation import Rotation
-from chaski.kvcache.table import Table
+from chaski.kvcache.table import Table, first_without
 from chaski.ml import ops
 from chaski.ml.backend import Backend, MaskForm
 from chaski.ml.graph import DenseMask, Dim, DType, Graph, KVBuffer, Mask, Tensor
@@ -150,10 +150,14 @@ class CausalCache:
         what = f"sequence {sequence}: tokens {begin} to {end} of {length} cannot be removed"
         if self._rotation is None:
             raise NotSupportedError(f"{what}: the model's keys cannot be moved to other positions")
-        if self._table.cells.are_shared(self._table.stored(sequence, end)):
-            raise NotSupportedError(f"{what}: tokens behind them are shared with other sequences")
-        if not self._is_visible(length - (end - begin), self._table.first_without(sequence, begin, end)):
-            raise NotSupportedError(f"{what}: what the next token would see is not all there any more")
+        # As if no more were stored than the next token sees: what trimming left depends on other sequences.
+        first = 0 if self._kept is None else self._reach.first_visible([length])[0]
+        if not self._is_visible(length - (end - begin), first_without(first, begin, end)):
+            raise NotSupportedError(f"{what}: the next token would see some that need not be there any more")
+
+    def first_shared(self, sequence: int, begin: int) -> int:
+        stored = self._table.stored(sequence, begin)
+        return self.length(sequence) - len(stored) + self._table.cells.first_shared(stored)
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         self.check_remove(sequence, begin, end)
@@ -163,8 +167,12 @@ class CausalCache:
                 self._table.drop_tail(sequence, self.resumable(sequence, begin))
         elif begin < end:
             assert self._rotation is not None
+            assert self.first_shared(sequence, end) == length, "keys that others see too cannot be turned"
             self._rotation.move_down(self._table.stored(sequence, end), end - begin)
             self._table.drop_middle(sequence, begin, end)
+
+    def forget(self, sequences: Iterable[int]) -> None:
+        self._table.forget(sequences)
 
     def close(self) -> None:
         self._layers = []

@@ -6,6 +6,7 @@ Where tokens are stored never changes a result.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import compress, count
 
 import numpy as np
@@ -40,9 +41,17 @@ class Cells:
         self._owners[cells] = owners
         self.num_free += len(cells) - int(np.count_nonzero(owners))
 
-    def are_shared(self, cells: I32) -> bool:
-        """Whether any of them has more than one owner."""
-        return bool((self._owners[cells] > 1).any())
+    def first_shared(self, cells: I32) -> int:
+        """The index of the first of them that has more than one owner; else how many they are."""
+        is_shared = self._owners[cells] > 1
+        return int(is_shared.argmax()) if is_shared.any() else len(cells)
+
+    def recount(self, owned: Iterable[I32]) -> None:
+        """Count all owners anew: each of `owned` has the cells of one."""
+        self._owners[:] = 0
+        for cells in owned:
+            self._owners[cells] += 1
+        self.num_free = self.count - int(np.count_nonzero(self._owners))
 
     def take(self, cell: int, num_cells: int) -> int:
         """Take `cell` and those behind it, `num_cells` or as many as are free in a row; returns how many."""

@@ -11,7 +11,7 @@ image while others look at the same place takes another one, and there is one, b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,34 +44,42 @@ class _Held:
 class _State:
     """What is known of a sequence.
 
-    Behind position `lost` and up to the image, tokens saw an image whose rows are no longer there.
+    A token at one of the positions `lost` would see an image whose rows are no longer there.
     """
 
     length: int = 0
     image: _Held | None = None
-    lost: int | None = None
+    lost: range | None = None
 
     def longer(self, count: int) -> _State:
         return replace(self, length=self.length + count)
 
     def with_image(self, image: _Held) -> _State:
-        lost = self.image.position if self.lost is None and self.image is not None else self.lost
+        lost = self.lost
+        if self.image is not None:
+            first = self.image.position + 1 if lost is None else lost.start
+            lost = range(first, image.position + 1)
         return replace(self, image=image, lost=lost)
 
     def resumable(self, position: int) -> int:
         position = min(position, self.length)
-        if self.lost is None or self.image is None or not self.lost < position <= self.image.position:
-            return position
-        return self.lost
+        return position if self.lost is None or position not in self.lost else self.lost.start - 1
 
     def without(self, begin: int, stop: int) -> _State:
-        image, lost = self.image, self.lost
+        image, count = self.image, stop - begin
         if image is not None and image.position >= begin:
-            kept = replace(image, position=image.position - (stop - begin))
-            image = None if image.position < stop else kept
-        if lost is not None and lost >= begin:
-            lost = None if lost < stop else lost - (stop - begin)
-        return _State(self.length - (stop - begin), image, lost)
+            image = None if image.position < stop else replace(image, position=image.position - count)
+        return _State(self.length - count, image, self._lost_without(begin, stop))
+
+    def _lost_without(self, begin: int, stop: int) -> range | None:
+        """What is lost before `begin` stays so, up to it; what is lost behind `stop` moves down."""
+        if self.lost is None or begin < self.lost.start <= stop:
+            return None
+        count = stop - begin
+        if self.lost.start > stop:
+            return range(self.lost.start - count, self.lost.stop - count)
+        end = self.lost.stop
+        return range(self.lost.start, end - count if end > stop else min(end, begin + 1))
 
 
 def cells_of_an_image(max_rows: int) -> int:
@@ -116,8 +124,13 @@ class EncoderCache:
         return self._states[sequence].length
 
     def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
-        self._before, self._states = self._states, list(self._states)
-        coming = [self._take_in(image, batch) for image in batch.attended]
+        before, self._states = self._states, list(self._states)
+        try:
+            coming = [self._take_in(image, batch) for image in batch.attended]
+        except BaseException:
+            self._states = before
+            raise
+        self._before = before
         for sequence, count in zip(*np.unique(batch.sequences, return_counts=True), strict=True):
             self._states[sequence] = self._states[sequence].longer(int(count))
         return {
@@ -194,6 +207,14 @@ class EncoderCache:
             begin = state.resumable(begin)
         if begin < stop:
             self._states[sequence] = state.without(begin, stop)
+
+    def first_shared(self, sequence: int, begin: int) -> int:
+        """Rows of an image have no positions: they do not change where tokens move."""
+        return self.length(sequence)
+
+    def forget(self, sequences: Iterable[int]) -> None:
+        for sequence in sequences:
+            self._states[sequence] = _State()
 
     def close(self) -> None:
         self._layers = []

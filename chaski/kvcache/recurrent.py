@@ -7,7 +7,7 @@ held on to. Row 0 holds zeros, with which every sequence begins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -70,6 +70,13 @@ class _Rows:
         row = self._free.pop()
         self._holders[row] = 1
         return row
+
+    def recount(self, states: Iterable[_State]) -> None:
+        """Count all holders anew: each of `states` is one."""
+        self._holders = [0] * len(self._holders)
+        for state in states:
+            self._holders[state.row] += 1
+        self._free = [row for row in range(len(self._holders) - 1, 0, -1) if not self._holders[row]]
 
     def hold(self, states: Sequence[_State]) -> None:
         for state in states:
@@ -169,6 +176,15 @@ class RecurrentCache:
             self._go_back(track, rest, begin)
             self._rows.release(track.states())
             self._tracks[sequence] = rest
+
+    def first_shared(self, sequence: int, begin: int) -> int:
+        """States are written once and read by whoever holds them, so nothing of a sequence is shared."""
+        return self.length(sequence)
+
+    def forget(self, sequences: Iterable[int]) -> None:
+        for sequence in sequences:
+            self._tracks[sequence] = _Track()
+        self._rows.recount(state for track in self._tracks for state in track.states())
 
     def close(self) -> None:
         self._layers = []

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from chaski.kvcache.cells import Cells
 
-__all__ = ["Table"]
+__all__ = ["Table", "first_without"]
 
 I32 = npt.NDArray[np.int32]
 
@@ -99,13 +99,8 @@ class Table:
         moved = self.stored(sequence, end)
         length = self.lengths[sequence] - (end - begin)
         self._rows[sequence, length - len(moved) : length] = moved.copy()
-        self.firsts[sequence] = self.first_without(sequence, begin, end)
+        self.firsts[sequence] = first_without(self.firsts[sequence], begin, end)
         self.lengths[sequence] = length
-
-    def first_without(self, sequence: int, begin: int, end: int) -> int:
-        """The lowest stored position, were the positions from `begin` to `end` gone."""
-        first = self.firsts[sequence]
-        return first if first <= begin else max(first, end) - (end - begin)
 
     def trim(self, kept: int) -> None:
         """Let go of all but the last `kept` tokens of every sequence."""
@@ -113,3 +108,14 @@ class Table:
             if length - kept > self.firsts[sequence]:
                 self.cells.release(self.stored(sequence, 0, length - kept))
                 self.firsts[sequence] = length - kept
+
+    def forget(self, sequences: Iterable[int]) -> None:
+        """Empty these sequences, and count the owners of cells anew from what the others list."""
+        for sequence in sequences:
+            self.firsts[sequence] = self.lengths[sequence] = 0
+        self.cells.recount(self.stored(sequence) for sequence in range(len(self.lengths)))
+
+
+def first_without(first: int, begin: int, end: int) -> int:
+    """The lowest stored position of a sequence stored from `first` on, were `begin` to `end` gone."""
+    return first if first <= begin else max(first, end) - (end - begin)

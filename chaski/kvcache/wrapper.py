@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -82,6 +82,14 @@ class WrapperCache:
             begin, end = self.resumable(sequence, begin), None
         for cache in self._caches:
             cache.remove(sequence, begin, end)
+
+    def first_shared(self, sequence: int, begin: int) -> int:
+        return min(cache.first_shared(sequence, begin) for cache in self._caches)
+
+    def forget(self, sequences: Iterable[int]) -> None:
+        forgotten = tuple(sequences)
+        for cache in self._caches:
+            cache.forget(forgotten)
 
     def close(self) -> None:
         for cache in self._caches:

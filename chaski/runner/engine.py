@@ -254,18 +254,38 @@ class Engine:
         slot.groups = groups
 
     def _shift(self, sequence: Sequence, dropped: range) -> None:
-        """Drop tokens of a full sequence. Where the rest cannot be moved, it is computed again."""
-        slot = sequence.slot
-        before = sequence.groups
-        sequence.drop(dropped)
-        try:
-            self._cache.remove(slot.index, dropped.start, dropped.stop)
-        except NotSupportedError:
-            self._keep(slot, dropped.start, before)
+        """Drop tokens of a full sequence; the rest is moved, or computed again where it cannot be.
+
+        Which of both depends on nothing but the sequence itself, since moved keys are not the same numbers as
+        computed ones. What others hold too is not moved before it was computed again for this sequence alone.
+        """
+        slot, groups = sequence.slot, sequence.groups
+        as_computed = dropped.start if slot.shifted_at is None else min(dropped.start, slot.shifted_at)
+        if not self._can_move(slot, dropped):
+            sequence.drop(dropped)
+            self._keep(slot, as_computed, groups)
+            slot.groups = sequence.groups
+            return
+        own = self._cache.first_shared(slot.index, dropped.stop)
+        if own < len(slot.tokens):
+            self._keep(slot, own, groups)
         else:
+            self._cache.remove(slot.index, dropped.start, dropped.stop)
+            sequence.drop(dropped)
             del slot.tokens[dropped.start : dropped.stop]
-            slot.shifted_at = dropped.start
-        slot.groups = sequence.groups
+            slot.groups = sequence.groups
+        slot.shifted_at = as_computed  # from now on nobody shares what is moved
+
+    def _can_move(self, slot: Slot, dropped: range) -> bool:
+        """Whether what is behind `dropped` can be moved down: all of it as computed, or all moved before."""
+        is_alike = slot.shifted_at is None or slot.shifted_at <= dropped.start
+        if not is_alike or dropped.stop >= len(slot.tokens):
+            return False
+        try:
+            self._cache.check_remove(slot.index, dropped.start, dropped.stop)
+        except NotSupportedError:
+            return False
+        return True
 
     def _recover(self) -> None:
         """After a failure, or Ctrl-C: cache and slots agree again, and each sequence has something to do."""

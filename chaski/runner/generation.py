@@ -141,7 +141,10 @@ class Generation(Sequence):
 
     def share(self, max_tokens: int, max_outputs: int) -> int:
         num_without = max(0, self.num_pending - len(self._guesses)) + max_outputs - 1
-        return super().share(min(max_tokens, num_without), max_outputs)
+        shift = self._request.shift
+        # Where tokens are computed again before a shift, those behind the context wait for it.
+        room = max_tokens if shift is None else shift.context - len(self.slot.tokens)
+        return super().share(min(max_tokens, num_without, room), max_outputs)
 
     def outputs(self, begin: int, count: int) -> range:
         """The logits of the last token that is known, and of those that are guessed behind it."""

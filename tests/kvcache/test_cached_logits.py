@@ -191,6 +191,8 @@ def retaining(reach: Reach | None) -> Reach | None:
 def remove_middle(cache: Cache, sequence: int, tokens: Tokens, begin: int, end: int) -> None:
     """If it can be done."""
     length = cache.length(sequence)
+    if cache.first_shared(sequence, end) < length:
+        return
     try:
         cache.remove(sequence, begin, end)
     except NotSupportedError:

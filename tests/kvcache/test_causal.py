@@ -120,21 +120,19 @@ def test_what_is_left_after_a_removal(begin: int, end: int | None, left: list[in
 
 
 @pytest.mark.parametrize(
-    ("rotation", "reach", "fork", "reason"),
+    ("rotation", "reach", "is_trimmed", "reason"),
     [
         pytest.param(None, Reach(), False, "keys cannot be moved", id="no rotation"),
-        pytest.param(ROTATION, Reach(), True, "shared with other sequences", id="shared"),
-        pytest.param(ROTATION, Reach(window=4), False, "not all there", id="beginning trimmed"),
+        pytest.param(ROTATION, Reach(window=4), True, "need not be there", id="beginning trimmed"),
+        pytest.param(ROTATION, Reach(window=4), False, "need not be there", id="nothing trimmed yet"),
     ],
 )
 def test_a_middle_that_cannot_be_removed_stays(
-    rotation: Rope | None, reach: Reach, fork: bool, reason: str
+    rotation: Rope | None, reach: Reach, is_trimmed: bool, reason: str
 ) -> None:
     cache = make(3, 64, 8, reach, rotation)
     visible(cache, *tokens(0, 0, 8))
-    if fork:
-        cache.copy_prefix(0, 1, 7)
-    if reach.window:
+    if is_trimmed:
         crowd(cache, sequence=2)
     free = cache.num_free
     with pytest.raises(NotSupportedError, match=f"sequence 0: tokens 1 to 6 of 8 .*{reason}"):
@@ -142,6 +140,38 @@ def test_a_middle_that_cannot_be_removed_stays(
     assert (cache.length(0), cache.num_free) == (8, free)
     cache.remove(0, 0)
     assert cache.length(0) == 0
+
+
+def test_what_is_shared_is_not_moved() -> None:
+    cache = make(3, 8)
+    visible(cache, *tokens(0, 0, 6))
+    assert [cache.first_shared(0, begin) for begin in (0, 4, 6)] == [6, 6, 6]
+    cache.copy_prefix(0, 1, 5)
+    assert [cache.first_shared(0, begin) for begin in (0, 4, 5)] == [0, 4, 6]
+    assert cache.first_shared(2, 0) == 0
+    cache.check_remove(0, 1, 4)
+    with pytest.raises(AssertionError, match="others see"):
+        cache.remove(0, 1, 4)
+    assert cache.length(0) == 6
+    cache.remove(1, 0)
+    cache.remove(0, 1, 4)
+    assert cache.length(0) == 3
+
+
+def test_what_a_failed_operation_left_is_forgotten() -> None:
+    cache = make(3, 8)
+    visible(cache, *tokens(0, 0, 6))
+    cache.copy_prefix(0, 1, 5)
+    visible(cache, *tokens(2, 0, 4))
+    kept = cache.cells(0).tolist()
+    table = cache._table
+    table.cells.take(7, 1)  # as if an append had stopped before it wrote the cell to its table
+    table.lengths[2] = 8
+    cache.forget([1, 2])
+    assert [cache.length(sequence) for sequence in range(3)] == [6, 0, 0]
+    assert cache.num_free == cache.num_cells - 6
+    assert cache.cells(0).tolist() == kept
+    assert cache.first_shared(0, 0) == 6
 
 
 def test_cells_shared_before_a_removed_middle_do_not_matter() -> None:

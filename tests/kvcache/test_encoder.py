@@ -186,6 +186,16 @@ def test_a_prefix_without_what_cannot_be_resumed() -> None:
     assert visible(cache, 6, 7, sequence=1) == (0, [2])
 
 
+def test_tokens_that_saw_a_lost_image_stay_lost_when_the_one_behind_them_is_forgotten() -> None:
+    cache = make()
+    visible(cache, 0, 3, image(1, 4))
+    visible(cache, 3, 6)
+    visible(cache, 6, 9, image(6, 2))
+    cache.remove(0, 4, 7)
+    assert visible(cache, 6, 7) == (0, [0])
+    assert [cache.resumable(0, position) for position in range(8)] == [0, 1, 1, 1, 1, 5, 6, 7]
+
+
 def test_any_position_can_be_resumed() -> None:
     cache = make()
     visible(cache, 0, 4)

@@ -40,6 +40,7 @@ class CountingProgram:
         self.can_trim = True
         self.can_go_back = True
         self.can_move = True
+        self.shared_from: int | None = None
 
     def prepare(self, batch: Batch) -> Batch:
         self.calls.append("prepare")
@@ -97,9 +98,17 @@ class CountingProgram:
     def resumable(self, sequence: int, position: int) -> int:
         return position if self.can_resume(sequence, position) else 0
 
-    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+    def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         if end is not None and not self.can_move:
             raise NotSupportedError("keys cannot be moved")
+
+    def first_shared(self, sequence: int, begin: int) -> int:
+        shared, self.shared_from = self.shared_from, None  # what is computed again is not shared
+        return len(self.stored[sequence]) if shared is None else shared
+
+    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+        self.check_remove(sequence, begin, end)
+        assert end is None or begin <= end <= len(self.stored[sequence])
         if end is None and 0 < begin < len(self.stored[sequence]) and not self.can_trim:
             raise NotSupportedError("the tail cannot be removed")
         if end is None and not self.can_resume(sequence, begin):
@@ -288,6 +297,51 @@ def test_moved_keys_are_not_taken_over_by_other_prompts() -> None:
     assert run(engine, request([50, 60, 5, 6, 7, 8, 40])).cached_tokens == 2
     # Computed anew, they are as good as any.
     assert run(engine, request([50, 60, 5, 6, 7, 8, 41])).cached_tokens == 6
+
+
+def test_what_others_hold_is_computed_again_before_it_moves() -> None:
+    engine, program = make()
+    sequence = request([50, 60, 1, 2, 3, 4, 5, 6], 4, shift=Shift(10, 2))
+    program.shared_from = 7
+    run(engine, sequence)
+    assert sequence.tokens == [50, 60, 5, 6, 7, 8, 9, 10]
+    assert program.stored == [sequence.tokens[:-1]]
+    # From the first that others hold up to the end of the context, and no further.
+    again = next(batch for batch in program.batches[3:] if len(batch.tokens) > 1)
+    assert (again.positions.tolist(), again.tokens.tolist()) == ([7, 8, 9], [6, 7, 8])
+
+
+def step(engine: Engine) -> None:
+    with engine._turn:
+        engine._step()
+
+
+def test_moved_keys_are_known_by_the_lowest_position_of_all_shifts() -> None:
+    """What is kept ends within a group at first, which is dropped with what is behind it."""
+    engine, program = make(parallel=2)
+    prompt = [50, 51, 52, 53, *range(100, 108), 1, 2]
+    sequence = request(prompt, 14, shift=Shift(16, 6), groups=(range(4, 12),))
+    engine.submit(sequence)
+    step(engine)
+    slot = sequence.slot
+    while slot.shifted_at is None:
+        step(engine)
+    assert (slot.shifted_at, sequence.tokens[:6]) == (4, [50, 51, 52, 53, 1, 2])
+    finish(engine, sequence)
+    assert sequence.tokens[:8] == [50, 51, 52, 53, 1, 2, 8, 9]
+    assert slot.shifted_at == 4
+    assert run(engine, request([50, 51, 52, 53, 1, 2, 40], 1)).cached_tokens == 4
+    assert program.calls.count("launch") > 10
+
+
+@pytest.mark.parametrize("can_go_back", [True, False])
+def test_a_context_that_is_dropped_to_its_end(can_go_back: bool) -> None:
+    engine, program = make()
+    program.can_go_back = can_go_back
+    sequence = request(list(range(100, 110)), 5, shift=Shift(10, 9))
+    assert run(engine, sequence).shifted_tokens == 4
+    assert sequence.tokens == [*range(100, 109), 113, 114][: len(sequence.tokens)]
+    assert program.stored == [sequence.tokens[:-1]]
 
 
 def test_a_cache_that_cannot_go_back_starts_again() -> None:

@@ -1,0 +1,295 @@
+"""Random requests beside each other, each compared with what it is told alone, bit for bit.
+
+They share beginnings, fill their context exactly, forget parts of it again and again, hold images where those
+are forgotten, come while others run, and are left before their end. The default tests run a few of them;
+`python -m tests.random_mixes 20000` runs many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import chaski
+from chaski.convert.convert import convert
+from chaski.errors import OptionError
+from chaski.kvcache import CausalCache
+from chaski.kvcache.recurrent import RecurrentCache
+from chaski.runner.engine import Engine
+from chaski.runner.slots import Policy
+from tests.mllama.test_mllama import DATA as MLLAMA
+from tests.mllama.test_mllama import png
+from tests.tiny_llama import write_tiny_llama
+from tests.tiny_vision import image
+
+__all__ = ["MODELS", "Mix", "Model", "assert_whole", "caches"]
+
+DATA = Path(__file__).parent / "data"
+CONTEXTS = (32, 48, 64, 96)
+KV_TYPES = ("i16", "f16", "q8_0", "f32")
+WORDS = ("the", " load", "carries", " mountains", "llama 0", "\n", "x", " over and over")
+
+Random = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Model:
+    """Where a file is, or how it is written, and what can be asked of it.
+
+    `heads` are multiples of 32 elements, which q8_0 needs. `pictures` makes the image of a number.
+    """
+
+    name: str
+    path: Callable[[Path], Path | str]
+    kv_types: tuple[str, ...] = ("i16", "f16", "f32")
+    pictures: Callable[[int], Any] | None = None
+
+
+def _fixture(name: str, folder: Path) -> Path:
+    return DATA / name
+
+
+def _llama(folder: Path) -> Path:
+    path = folder / "llama.gguf"
+    return path if path.exists() else write_tiny_llama(path)
+
+
+def _mllama(folder: Path) -> Path:
+    path = folder / "mllama.gguf"
+    if not path.exists():
+        convert(MLLAMA, path, "F32")
+    return path
+
+
+def _png(number: int) -> bytes:
+    return png(("small", "high", "wide", "large")[number % 4])
+
+
+MODELS = [
+    Model("llama", _llama),
+    *(
+        Model(name, partial(_fixture, f"architectures/{name}.gguf"))
+        for name in ("qwen3", "gemma3", "gpt-oss", "llama4", "lfm2", "qwen3moe")
+    ),
+    Model("guide", lambda folder: "guide", ("i16", "q8_0", "q4_0")),
+    Model("gemma3 sees", partial(_fixture, "vision/gemma3.gguf"), pictures=partial(image, "gemma3")),
+    Model("mistral3 sees", partial(_fixture, "vision/mistral3.gguf"), pictures=_png),
+    Model("mllama", _mllama, pictures=_png),
+]
+
+
+@dataclass
+class Asked:
+    """A request, and what was said to it so far."""
+
+    prompt: str | list[int]
+    images: list[Any]
+    options: dict[str, Any]
+    stream: Any = None
+    events: list[Any] = field(default_factory=list)
+    was_left: bool = False
+
+    def said(self) -> tuple[Any, ...]:
+        """Tokens with what they were scored, text, and how many tokens were forgotten on the way."""
+        texts = [event for event in self.events if isinstance(event, chaski.Text)]
+        logprobs = tuple(entry for event in texts for entry in event.logprobs)
+        tokens = tuple(token for event in texts for token in event.token_ids)
+        dones = [event for event in self.events if isinstance(event, chaski.Done)]
+        ends = [(done.reason, done.shifted_tokens, done.generated_tokens) for done in dones]
+        return tokens, logprobs, "".join(event.text for event in texts), ends
+
+    def agrees(self, alone: Asked) -> bool:
+        """Whether this is what is said alone, or the beginning of it where its reader left."""
+        mine, whole = self.said(), alone.said()
+        if not self.was_left:
+            return mine == whole
+        return all(theirs[: len(own)] == own for own, theirs in zip(mine[:3], whole[:3], strict=True))
+
+
+class Mix:
+    """One model in one setting, with `count` requests; all that is random comes from the seed."""
+
+    def __init__(self, model: Model, seed: int, count: int, folder: Path) -> None:
+        self.random = np.random.default_rng(seed)
+        self.model = model
+        self.count = count
+        self.path = model.path(folder)
+        pick = self.random.choice
+        self.context = int(pick(CONTEXTS))
+        self.settings: dict[str, Any] = {
+            "context": self.context,
+            "kv_type": str(pick(model.kv_types)),
+            "threads": int(pick((1, 1, 2))),
+        }
+        self.parallel = int(self.random.integers(1, 5))
+        self.num_batch = int(pick((9, 12, 16, 24, 512) if model.pictures else (4, 5, 7, 16, 24, 512)))
+        self.policy = list(Policy)[int(self.random.integers(3))]
+        self.stems = [self._ids(2 * self.context) for _ in range(3)]
+        self.forgotten = 0
+
+    def __str__(self) -> str:
+        return f"{self.model.name} {self.settings}, parallel {self.parallel}, num_batch {self.num_batch}"
+
+    def run(self) -> list[Asked]:
+        """All requests beside each other -> those that were told something else than alone."""
+        beside = {"parallel": self.parallel, "num_batch": self.num_batch}
+        with (
+            chaski.load(self.path, **beside, **self.settings) as loaded,
+            chaski.load(self.path, parallel=1, prompt_cache=False, **self.settings) as alone,
+        ):
+            loaded.engine._prompt_cache = self.policy
+            different = []
+            for asked in self._asked_at_random(loaded):
+                told = Asked(asked.prompt, asked.images, asked.options)
+                told.events = list(alone.stream(told.prompt, told.images, **told.options))
+                self.forgotten += told.said()[3][0][1] > 0
+                if not asked.agrees(told):
+                    different.append(asked)
+            assert_whole(loaded.engine)
+        return different
+
+    def _asked_at_random(self, model: chaski.LLM) -> Iterator[Asked]:
+        """Requests as they end; up to twice as many run or wait as there are places."""
+        running: list[Asked] = []
+        begun = 0
+        while running or begun < self.count:
+            if begun < self.count and len(running) < 2 * self.parallel and self.random.random() < 0.3:
+                running.append(self._begin(model))
+                begun += 1
+            if not running:
+                continue
+            asked = running[int(self.random.integers(len(running)))]
+            event = next(asked.stream, None)
+            if event is not None:
+                asked.events.append(event)
+                asked.was_left = self.random.random() < 0.01
+            if event is None or asked.was_left:
+                asked.stream.close()
+                running.remove(asked)
+                yield asked
+
+    def _begin(self, model: chaski.LLM) -> Asked:
+        while True:
+            asked = self._request()
+            asked.stream = model.stream(asked.prompt, asked.images, **asked.options)
+            try:
+                asked.events.append(next(asked.stream))
+            except OptionError:  # an image that cannot be cut, or a prompt that is too long with its images
+                continue
+            return asked
+
+    def _request(self) -> Asked:
+        pick, below = self.random.choice, lambda end: int(self.random.integers(end))
+        options: dict[str, Any] = {
+            "seed": below(1000),
+            "temperature": float(pick((0, 0.8, 1.5))),
+            "top_k": int(pick((0, 5, 40))),
+            "repeat_penalty": float(pick((1.0, 1.2))),
+            "logprobs": True,
+            "num_keep": int(pick((0, 4, below(self.context + 1), self.context))),
+            "num_predict": int(pick((1, 5, below(self.context), 3 * self.context))),
+            "draft_num_predict": int(pick((0, 7))),
+            "shift": self.random.random() < 0.9,
+            "truncate": True,
+        }
+        if self.model.pictures is not None and self.random.random() < 0.6:
+            return self._seeing(options)
+        stem = self.stems[below(3)]
+        length = int(pick((1, self.context, self.context - 1, 1 + below(self.context), below(20) + 1)))
+        shared = below(length + 1) if self.random.random() < 0.6 else length
+        return Asked(stem[:shared] + self._ids(length - shared), [], options)
+
+    def _seeing(self, options: dict[str, Any]) -> Asked:
+        """A text with images in it, whose beginning others have too."""
+        assert self.model.pictures is not None
+        count = int(self.random.integers(1, 4))
+        first = int(self.random.integers(3))
+        parts = []
+        for index in range(count):
+            words = self.random.integers(1, 4)
+            start = int(self.random.integers(2))
+            parts += [WORDS[(start + word) % len(WORDS)] for word in range(words)]
+            parts.append(f"[img-{index}]")
+        tail = self.random.choice(WORDS, int(self.random.integers(4))).tolist()
+        pictures = [self.model.pictures(first + index) for index in range(count)]
+        return Asked("".join(parts + tail), pictures, options)
+
+    def _ids(self, count: int) -> list[int]:
+        return [int(token) for token in self.random.integers(5, 60, count)]
+
+
+def caches(engine: Engine) -> list[Any]:
+    """The caches of each kind of layers."""
+    return list(getattr(engine._cache, "_caches", [engine._cache]))
+
+
+def assert_whole(engine: Engine) -> None:
+    """Slots and caches agree, every cell is owned by those who list it, and nobody holds what is free."""
+    running = {id(sequence.slot) for sequence in engine._running if sequence.is_running}
+    upcoming = engine._computing
+    for slot in engine._slots:
+        assert slot.is_free or any(sequence.slot is slot for sequence in engine._running), "busy for ever"
+        assert engine._cache.length(slot.index) == len(slot.tokens), (slot, upcoming, running)
+    for cache in caches(engine):
+        if isinstance(cache, CausalCache):
+            _assert_counted(cache)
+        if isinstance(cache, RecurrentCache):
+            holders = [0] * len(cache._rows._holders)
+            for track in cache._tracks:
+                for state in track.states():
+                    holders[state.row] += 1
+            assert holders[1:] == cache._rows._holders[1:]
+            assert sorted(cache._rows._free) == [row for row in range(1, len(holders)) if not holders[row]]
+
+
+def _assert_counted(cache: CausalCache) -> None:
+    table = cache._table
+    owners = np.zeros(table.cells.count, np.int32)
+    for sequence, (first, length) in enumerate(zip(table.firsts, table.lengths, strict=True)):
+        assert 0 <= first <= length
+        stored = table.stored(sequence)
+        assert len(set(stored.tolist())) == len(stored)
+        owners[stored] += 1
+    assert (owners == table.cells._owners).all()
+    assert table.cells.num_free == np.count_nonzero(owners == 0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("requests", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--of", help="only the model of this name")
+    parsed = parser.parse_args(arguments)
+    done = failures = forgotten = 0
+    seed = parsed.seed
+    models = [model for model in MODELS if parsed.of in (None, model.name)]
+    with tempfile.TemporaryDirectory() as folder:
+        while done < parsed.requests:
+            mix = Mix(models[seed % len(models)], seed, 24, Path(folder))
+            try:
+                different = mix.run()
+            except Exception as error:
+                print(f"seed {seed}: {mix}: {type(error).__name__}: {error}", flush=True)
+                failures += 1
+            else:
+                for asked in different:
+                    print(f"seed {seed}: {mix}: differs: {asked.options}", flush=True)
+                failures += len(different)
+            done += mix.count
+            forgotten += mix.forgotten
+            seed += 1
+            if seed % 20 == 0:
+                print(f"{done} requests, {forgotten} of them shifted, {failures} failures", flush=True)
+    print(f"{done} requests, {forgotten} of them shifted, {failures} failures, up to seed {seed}", flush=True)
+    return min(failures, 1)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
