@@ -17,6 +17,7 @@ from chaski.server.endpoint import Endpoint, Handler
 from chaski.server.guard import Guard
 from chaski.server.handlers import anthropic, general, native, openai, rerank, responses, store
 from chaski.server.models import OpenWorker
+from chaski.server.openapi.fields import FIELDS
 from chaski.server.services import Services
 from chaski.server.settings import Settings
 from chaski.store.store import Store
@@ -79,14 +80,16 @@ def _routes() -> list[Route]:
         Route("/v1/responses/{id}", Endpoint(responses.delete, has_body=False), methods=["DELETE"]),
         _post("/v1/messages", anthropic.messages),
         _post("/v1/messages/count_tokens", anthropic.count_tokens),
-        Route("/api/delete", Endpoint(store.delete), methods=["DELETE"]),
+        Route(
+            "/api/delete", Endpoint(store.delete, fields=FIELDS["DELETE", "/api/delete"]), methods=["DELETE"]
+        ),
         Route("/api/blobs/{digest}", store.has_blob, methods=["HEAD"]),
         Route("/api/blobs/{digest}", store.put_blob, methods=["POST"]),
     ]
 
 
 def _post(path: str, handler: Handler) -> Route:
-    return Route(path, Endpoint(handler), methods=["POST"])
+    return Route(path, Endpoint(handler, fields=FIELDS["POST", path]), methods=["POST"])
 
 
 def _get(path: str, handler: Handler) -> list[Route]:

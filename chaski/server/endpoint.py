@@ -15,10 +15,12 @@ from typing import Any, Self, TypeAlias
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from chaski.errors import OptionError
 from chaski.server.dialects import Dialect, dialect_of
+from chaski.server.dialects.ignored import Ignored, ignored_headers
+from chaski.server.foreign import Known, unread_fields
 from chaski.server.guard import key_of
 from chaski.server.jsons import dump, load_object
 from chaski.server.problems import Problem, problem_of
@@ -41,13 +43,13 @@ Reply: TypeAlias = Mapping[str, Any] | Response | Stream
 class Ask:
     """A request with JSON. client: who asks, for fairness between them. services: what the app shares.
 
-    headers: of the answer, besides the usual ones.
+    ignored: what of it the answer leaves out; a header of the answer says so.
     """
 
     body: Mapping[str, Any]
     client: str
     request: Request
-    headers: dict[str, str] = field(default_factory=dict)
+    ignored: Ignored = field(default_factory=Ignored)
 
     @property
     def services(self) -> Any:
@@ -60,18 +62,26 @@ Handler: TypeAlias = Callable[[Ask], Awaitable[Reply]]
 class Endpoint:
     """An ASGI application around a handler."""
 
-    def __init__(self, handler: Handler, has_body: bool = True) -> None:
+    def __init__(
+        self, handler: Handler, has_body: bool = True, fields: Mapping[str, Known] | None = None
+    ) -> None:
+        """fields: those of the body that the handler reads; None for one that has none."""
         self.handler = handler
         self._has_body = has_body
+        self._fields = fields or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         dialect = dialect_of(scope["path"])
         try:
             body = load_object(await read_body(scope, receive)) if self._has_body else {}
+            ignored = Ignored()
+            for name in unread_fields(body, self._fields) if self._has_body else ():
+                ignored.add("field", name)
         except Exception as error:
             await _refuse(dialect, error, scope, receive, send)
             return
-        ask = Ask(body, _client(scope), Request(scope))
+        ask = Ask(body, _client(scope), Request(scope), ignored)
+        send = _telling(send, ignored)
         work = asyncio.create_task(self._answer(ask, dialect, scope, receive, send))
         watch = asyncio.create_task(_disconnected(receive))
         try:
@@ -89,15 +99,27 @@ class Endpoint:
         try:
             reply = await self.handler(ask)
             if isinstance(reply, AsyncGenerator):
-                await _stream(reply, dialect, ask.headers, send)
+                await _stream(reply, dialect, send)
                 return
             if not isinstance(reply, Response):
                 reply = Response(dump(reply), media_type="application/json; charset=utf-8")
-            reply.headers.update(ask.headers)
         except Exception as error:
             await _refuse(dialect, error, scope, receive, send)
             return
         await reply(scope, receive, send)
+
+
+def _telling(send: Send, ignored: Ignored) -> Send:
+    """Say in a header what the answer leaves out, as far as that is known when it begins."""
+
+    async def tell(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            told = ignored_headers(tuple(ignored)).items()
+            headers = [(name.encode(), value.encode()) for name, value in told]
+            message = {**message, "headers": [*message.get("headers", ()), *headers]}
+        await send(message)
+
+    return tell
 
 
 class TooLargeError(OptionError):
@@ -124,12 +146,11 @@ async def read_body(scope: Scope, receive: Receive, limit: int = MAX_BODY) -> by
             return bytes(pieces)
 
 
-async def _stream(pieces: Stream, dialect: Dialect, more: Mapping[str, str], send: Send) -> None:
+async def _stream(pieces: Stream, dialect: Dialect, send: Send) -> None:
     """Send pieces as they come. An error before the first is raised, a later one ends the stream."""
     async with aclosing(pieces):
         first = await anext(pieces, b"")
-        named = {"content-type": dialect.media_type, "cache-control": "no-cache", **more}
-        headers = [(name.encode(), value.encode()) for name, value in named.items()]
+        headers = [(b"content-type", dialect.media_type.encode()), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with _Outbox(send) as outbox:
             await outbox.add(first)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,9 +11,7 @@ from chaski.errors import OptionError
 from chaski.runner.engines import check_engine
 from chaski.runner.options import GenerateOptions, parse_options
 
-__all__ = ["Options", "read_options"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["KNOWN_OPTIONS", "Options", "read_options"]
 
 _INTEGERS = {
     *("num_keep", "seed", "num_predict", "top_k", "repeat_last_n", "num_ctx", "num_batch", "num_gpu"),
@@ -24,6 +21,8 @@ _FLOATS = {
     *("top_p", "min_p", "typical_p", "temperature"),
     *("repeat_penalty", "presence_penalty", "frequency_penalty"),
 }
+KNOWN_OPTIONS = frozenset({*_INTEGERS, *_FLOATS, "stop", "logit_bias", "engine", "use_mmap"})
+"""The names that `read_options` knows. Others are told of, or refused, by `foreign.py`."""
 # Ollama says "a fresh one", or "all", by any number below 0.
 _NONE_BELOW_ZERO = {"seed", "repeat_last_n"}
 _MAX_STOPS = 64
@@ -42,7 +41,7 @@ class Options:
 
 
 def read_options(raw: Mapping[str, Any]) -> Options:
-    """Check options. Unknown ones are passed over with a note. Raises OptionError or SamplingError."""
+    """Check options. Unknown ones are passed over. Raises OptionError or SamplingError."""
     values = {name: _typed(name, value) for name, value in raw.items() if value is not None}
     generate = {name: value for name, value in values.items() if name in _GENERATE and value is not None}
     for name in _NONE_BELOW_ZERO & generate.keys():
@@ -78,8 +77,6 @@ def _typed(name: str, value: Any) -> Any:
         return check_engine(value)
     if name == "use_mmap":
         _require(isinstance(value, bool), name, "of type boolean")
-    else:
-        _log.info("option %.40s is unknown and does nothing", name)
     return None
 
 

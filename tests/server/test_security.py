@@ -88,7 +88,7 @@ def test_tensors_beyond_the_end_of_a_file_are_not_read(
         {"quantize": quantize} if quantize else {}
     )
     assert "truncated" in last_error(store, body)
-    assert store.get("/api/tags").json == {"models": []}
+    assert [each["name"] for each in store.get("/api/tags").json["models"]] == ["guide:latest"]
 
 
 @pytest.mark.parametrize("token", ["<0x-1>", "<0xFFF>", "<0xZZ>"])
@@ -146,7 +146,7 @@ def test_digests_of_a_hostile_manifest_lead_nowhere(store: Running, tiny: bytes,
         )
         assert "manifest" in error
         assert not [path for _, path, _ in registry.requests if "/blobs/" in path]
-    assert store.get("/api/tags").json == {"models": []}
+    assert [each["name"] for each in store.get("/api/tags").json["models"]] == ["guide:latest"]
 
 
 def test_a_foreign_realm_gets_no_token(store: Running, tiny: bytes) -> None:

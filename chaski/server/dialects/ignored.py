@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["IGNORED_HEADER", "Ignored", "ignored_headers"]
 
@@ -21,6 +21,10 @@ class Ignored:
         """Note a part; `name` comes from the client and may hold anything."""
         plain = "".join(letter if " " <= letter <= "~" and letter != "," else "?" for letter in name)
         self._names[f"{kind} {plain[:_LONGEST_NAME]}"] = None
+
+    def update(self, names: Iterable[str]) -> None:
+        """Note what another one has."""
+        self._names.update(dict.fromkeys(names))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

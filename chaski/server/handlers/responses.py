@@ -10,7 +10,6 @@ from typing import Any
 from chaski.errors import ContextLengthError
 from chaski.server.dialects import responses
 from chaski.server.dialects.dialect import sse
-from chaski.server.dialects.ignored import ignored_headers
 from chaski.server.endpoint import Ask, Reply, Stream
 from chaski.server.events import Delta, Event
 from chaski.server.problems import problem_of
@@ -22,7 +21,7 @@ __all__ = ["count_tokens", "create", "delete", "retrieve"]
 async def create(ask: Ask) -> Reply:
     """Answer a conversation, which may go on from an earlier response."""
     items = responses.Items(_read(ask))
-    ask.headers.update(ignored_headers(items.wish.chat.ignored))
+    ask.ignored.update(items.wish.chat.ignored)
     events = ask.services.answering.chat(items.wish.chat, ask.client)
     if items.wish.chat.stream:
         return _stream(ask, items, events)
@@ -35,7 +34,7 @@ async def create(ask: Ask) -> Reply:
 async def count_tokens(ask: Ask) -> Reply:
     """How long the prompt would be."""
     wish = _read(ask).chat
-    ask.headers.update(ignored_headers(wish.ignored))
+    ask.ignored.update(wish.ignored)
     return {
         "object": "response.input_tokens",
         "input_tokens": await ask.services.answering.count(wish, ask.client),

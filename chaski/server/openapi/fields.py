@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,15 @@ __all__ = ["FIELDS", "Field"]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """schema: of JSON Schema, without the description."""
+    """schema: of JSON Schema, without the description.
+
+    parts: the fields of an object that are read; None for any.
+    """
 
     schema: Mapping[str, Any]
     meaning: str
     is_required: bool = False
+    parts: Collection[str] | None = None
 
 
 _TEXT = {"type": "string"}
@@ -82,6 +86,11 @@ _PLAIN_OPTIONS: Fields = {
         for name in ("top_k", "min_p", "num_ctx", "repeat_penalty", "repeat_last_n", "typical_p", "num_keep")
     },
 }
+_STREAM_OPTIONS = Field(
+    _OBJECT,
+    "`include_usage`: whether a stream ends with counts; no padding is ever included",
+    parts=("include_usage", "include_obfuscation"),
+)
 _OPENAI: Fields = {
     **_MODEL,
     **_TRUNCATE,
@@ -91,8 +100,10 @@ _OPENAI: Fields = {
     "max_completion_tokens": Field(_WHOLE, "the same; it goes first"),
     "n": Field(_WHOLE, "how many answers, 1 to 16"),
     "stream": Field(_FLAG, f"{_STREAM}, as server-sent events; false by default"),
-    "stream_options": Field(_OBJECT, "`include_usage`: whether a stream ends with counts"),
-    "response_format": Field(_OBJECT, "text, json_object, or a json_schema that the answer follows"),
+    "stream_options": _STREAM_OPTIONS,
+    "response_format": Field(
+        _OBJECT, "text, json_object, or a json_schema that the answer follows", parts=("type", "json_schema")
+    ),
 }
 _TOOLS: Fields = {
     "tools": Field(_OBJECTS, "functions that the model may call"),
@@ -105,8 +116,10 @@ _MESSAGES: Fields = {
     "system": Field(_TEXT_OR_OBJECTS, "what goes before it"),
     "tools": Field(_OBJECTS, "functions that the model may call"),
     "tool_choice": Field(_OBJECT, "auto, any, none, or the one to call; enforced"),
-    "thinking": Field(_OBJECT, "whether to think: enabled, adaptive or disabled"),
-    "output_config": Field(_OBJECT, "how much to think (`effort`), and a schema to follow (`format`)"),
+    "thinking": Field(_OBJECT, "whether to think: enabled, adaptive or disabled", parts=("type",)),
+    "output_config": Field(
+        _OBJECT, "how much to think (`effort`), and a schema to follow (`format`)", parts=("effort", "format")
+    ),
     "temperature": _PLAIN_OPTIONS["temperature"],
     "top_p": _PLAIN_OPTIONS["top_p"],
     "top_k": Field(_NUMBER, "keep that many of the most likely tokens"),
@@ -128,8 +141,14 @@ _RESPONSES: Fields = {
         name: Field(_TEXT, "given back as it is")
         for name in ("user", "prompt_cache_key", "safety_identifier")
     },
-    "reasoning": Field(_OBJECT, "how much to think: `effort`"),
-    "text": Field(_OBJECT, "`format`: text, json_object, or a json_schema that the answer follows"),
+    "reasoning": Field(
+        _OBJECT,
+        "how much to think: `effort`; thoughts are told whole, whatever `summary` says",
+        parts=("effort", "summary", "generate_summary"),
+    ),
+    "text": Field(
+        _OBJECT, "`format`: text, json_object, or a json_schema that the answer follows", parts=("format",)
+    ),
     "truncation": Field(_TEXT, "`auto` leaves out what does not fit; `disabled`, the default, refuses it"),
     "include": Field(_TEXTS, "`message.output_text.logprobs`"),
     "top_logprobs": Field(_WHOLE, "then: how many others beside each token, 0 to 20"),
@@ -243,7 +262,7 @@ FIELDS: Mapping[tuple[str, str], Fields] = {
         "logprobs": Field(_FLAG, "whether to tell the log-probability of each token"),
         "top_logprobs": Field(_WHOLE, "and of that many others in its place, 0 to 20"),
         "reasoning_effort": Field(_TEXT, "how much to think: none, minimal, low, medium, high, xhigh, max"),
-        "reasoning": Field(_OBJECT, "the same, as `effort`"),
+        "reasoning": Field(_OBJECT, "the same, as `effort`", parts=("effort", "summary")),
     },
     ("POST", "/v1/completions"): {
         **_OPENAI,
@@ -266,4 +285,4 @@ FIELDS: Mapping[tuple[str, str], Fields] = {
     },
     ("POST", "/v1/messages/count_tokens"): _MESSAGES,
 }
-"""By method and path. What is not here is passed over."""
+"""By method and path. What becomes of fields that are not here, `server/foreign.py` says."""
