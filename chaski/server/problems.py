@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski import errors
-from chaski.errors import BusyError, ChaskiError, ContextLengthError
+from chaski.errors import BusyError, ChaskiError, ContextLengthError, OptionError
 
-__all__ = ["Problem", "problem_of"]
+__all__ = ["Problem", "ThreadError", "problem_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +57,15 @@ class Problem:
         return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
 
 
+class ThreadError(OptionError):
+    """A thread cannot go on. `details` is what Anthropic's packages act on, mostly by sending everything."""
+
+    def __init__(self, message: str, error_code: str, status: int = 400, **details: object) -> None:
+        super().__init__(message)
+        self.status = status
+        self.details: Mapping[str, Any] = {"error_code": error_code, **details}
+
+
 def problem_of(error: Exception) -> Problem:
     """What to say of an error. One that is not ours is a defect, and its trace is for the log only."""
     if not isinstance(error, ChaskiError):
@@ -64,6 +73,8 @@ def problem_of(error: Exception) -> Problem:
         return Problem(500, "internal server error")
     status = next(status for kind, status in _STATUSES if isinstance(error, kind))
     text = _FOLDERS.sub("", str(error))
+    if isinstance(error, ThreadError):
+        return Problem(error.status, text, details=error.details)
     if isinstance(error, errors.WorkerError):
         text = _CRASHED + text
     return Problem(

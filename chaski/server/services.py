@@ -20,7 +20,9 @@ _TRANSFERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """transfers: threads for what waits for disks and networks, so that templates never wait for those."""
+    """remembered: responses of OpenAI's API. threads: conversations of Anthropic's.
+
+    transfers: threads for what waits for disks and networks, so that templates never wait for those."""
 
     settings: Settings
     catalog: Catalog
@@ -28,6 +30,7 @@ class Services:
     metrics: Metrics
     answering: Answering
     remembered: Remembered
+    threads: Remembered
     transfers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_TRANSFERS, "chaski-transfer")
     )
@@ -39,7 +42,7 @@ class Services:
         models = Models(settings, open_worker)
         metrics = Metrics(lambda: models.loaded, lambda: models.waiting)
         answering = Answering(settings, catalog, models, metrics)
-        return cls(settings, catalog, models, metrics, answering, Remembered())
+        return cls(settings, catalog, models, metrics, answering, Remembered(), Remembered())
 
     async def close(self) -> None:
         """End all of them."""

@@ -138,7 +138,7 @@ def test_results_of_tools_may_be_images() -> None:
         (lambda: of_anthropic(*[block(RED)] * 65), OptionError, "at most 64"),
         (lambda: of_openai(link("https://a.b/c.png")), OptionError, "please use base64 encoded data instead"),
         (lambda: of_responses({"type": "input_image", "image_url": "http://a/b"}), OptionError, "base64"),
-        (lambda: of_responses({"type": "input_image", "file_id": "f"}), UnsupportedError, "file inputs"),
+        (lambda: of_responses({"type": "input_image", "file_id": "f"}), UnsupportedError, "data URLs"),
         (lambda: of_openai(link("file:///etc/passwd")), OptionError, "must be a URL like data:image/png"),
         (lambda: of_openai(link("data:image/png,%89PNG")), OptionError, "must be a URL like"),
         (lambda: of_openai(data_url(RED, "text/html")), OptionError, "is text/html, not an image"),
@@ -146,7 +146,6 @@ def test_results_of_tools_may_be_images() -> None:
         (lambda: of_openai({"type": "input_audio"}), UnsupportedError, "'input_audio' is not supported"),
         (lambda: of_anthropic(block(RED, type="url")), OptionError, "image source 'url' is not supported"),
         (lambda: of_anthropic({"type": "image", "source": {"type": "base64"}}), OptionError, "source.data"),
-        (lambda: of_anthropic({"type": "document"}), UnsupportedError, "'document' is not supported"),
     ],
 )
 def test_what_is_refused(read: Callable[[], Any], kind: type[ChaskiError], words: str) -> None:

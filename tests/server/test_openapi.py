@@ -48,6 +48,16 @@ def read_openai_completion(body: Mapping[str, Any]) -> None:
     openai.includes_usage(body)
 
 
+def read_anthropic_messages(body: Mapping[str, Any]) -> None:
+    anthropic.is_kept(body)
+    anthropic.read_messages(body)
+
+
+def read_anthropic_count(body: Mapping[str, Any]) -> None:
+    anthropic.is_kept(body)
+    anthropic.read_count(body)
+
+
 def read_native_recipe(body: Mapping[str, Any]) -> None:
     read_recipe(Fields(body))
 
@@ -77,11 +87,11 @@ def read_native_recipe(body: Mapping[str, Any]) -> None:
         ),
         (
             "/v1/messages",
-            anthropic.read_messages,
+            read_anthropic_messages,
             {"model": "m", "max_tokens": 1, "messages": MESSAGES},
             set(),
         ),
-        ("/v1/messages/count_tokens", anthropic.read_count, {"model": "m", "messages": MESSAGES}, set()),
+        ("/v1/messages/count_tokens", read_anthropic_count, {"model": "m", "messages": MESSAGES}, set()),
     ],
 )
 def test_the_fields_are_those_that_are_read(

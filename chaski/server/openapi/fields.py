@@ -125,6 +125,10 @@ _MESSAGES: Fields = {
     "top_k": Field(_NUMBER, "keep that many of the most likely tokens"),
     "stop_sequences": Field(_TEXTS, "texts that end the answer"),
     "stream": Field(_FLAG, f"{_STREAM}, as server-sent events; false by default"),
+    "thread": Field(
+        _OBJECT, "`create` keeps the conversation, `continue` goes on from the answer `previous_message_id`"
+    ),
+    "compaction": Field({}, "not supported: an error where it is asked for"),
 }
 _RESPONSES: Fields = {
     **_MODEL,

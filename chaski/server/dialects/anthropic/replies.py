@@ -19,11 +19,14 @@ Event = tuple[str, dict[str, Any]]
 
 @dataclass(slots=True)
 class Blocks:
-    """The events of one stream: blocks of thinking, text and calls, one open at a time."""
+    """The events of one stream: blocks of thinking, text and calls, one open at a time.
+
+    content: the blocks as far as they are there
+    """
 
     model: str
     id: str = field(default_factory=lambda: f"msg_{secrets.token_hex(12)}")
-    _index: int = -1
+    content: list[dict[str, Any]] = field(default_factory=list)
     _open: str | None = None
 
     def begin(self, input_tokens: int) -> Event:
@@ -54,20 +57,27 @@ class Blocks:
         if self._open != kind:
             empty = {"thinking": "", "signature": ""} if kind == "thinking" else {"text": ""}
             yield from self._start(kind, {"type": kind, **empty})
+        self.content[-1][kind] += piece.text
         yield self._piece({"type": f"{kind}_delta", kind: piece.text})
 
     def _call(self, call: ToolCall) -> Iterator[Event]:
-        yield from self._start("tool_use", _tool_use(call) | {"input": {}})
+        block = _tool_use(call)
+        yield from self._start("tool_use", block | {"input": {}})
+        self.content[-1] = block
         arguments = dump_text(call.arguments)
         yield self._piece({"type": "input_json_delta", "partial_json": arguments})
         yield from self._close()
 
     def _start(self, kind: str, block: dict[str, Any]) -> Iterator[Event]:
         yield from self._close()
-        self._index += 1
         self._open = kind
+        self.content.append(dict(block))
         data = {"type": "content_block_start", "index": self._index, "content_block": block}
         yield "content_block_start", data
+
+    @property
+    def _index(self) -> int:
+        return len(self.content) - 1
 
     def _piece(self, delta: dict[str, Any]) -> Event:
         return "content_block_delta", {"type": "content_block_delta", "index": self._index, "delta": delta}

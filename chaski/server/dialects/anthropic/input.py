@@ -1,0 +1,161 @@
+"""Messages of Anthropic's API in Ollama's form: blocks become texts, images, calls and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from chaski.errors import OptionError
+from chaski.server.dialects.anthropic.tools import read_tool
+from chaski.server.dialects.documents import document, read_file, unread
+from chaski.server.dialects.ignored import Ignored
+from chaski.server.dialects.images import Spoken, read_base64
+from chaski.server.fields import Fields
+
+__all__ = ["Conversation"]
+
+
+class Conversation:
+    """Reads the messages of a request. Raises OptionError.
+
+    tools  those of the request, with what its messages add and remove
+    """
+
+    def __init__(self, fields: Fields, ignored: Ignored) -> None:
+        self._ignored = ignored
+        self._names: dict[str, str] = {}  # of calls, by their ids
+        self._tools: dict[str, dict[str, Any]] = {}
+        self._removed: set[str] = set()
+        for tool in fields.objects("tools"):
+            self._add_tool(tool)
+        self.messages = [*self._system(fields), *self._turns(fields)]
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """At the end of the conversation."""
+        return [tool for name, tool in self._tools.items() if name not in self._removed]
+
+    def _add_tool(self, fields: Fields) -> None:
+        if tool := read_tool(fields, self._ignored):
+            self._tools[tool["function"]["name"]] = tool
+
+    def _system(self, fields: Fields) -> list[dict[str, Any]]:
+        system = fields.data.get("system")
+        if system is None or isinstance(system, str):
+            return [{"role": "system", "content": system}] if system else []
+        texts = [block.text("text") for block in fields.objects("system")]
+        return [{"role": "system", "content": "\n\n".join(texts)}]
+
+    def _turns(self, fields: Fields) -> Iterator[dict[str, Any]]:
+        for message in fields.objects("messages"):
+            role = message.text("role")
+            if role not in ("user", "assistant", "system"):
+                raise OptionError(f"role {role!r:.40} must be user or assistant")
+            if isinstance(message.data.get("content"), list):
+                yield from self._blocks(role, message)
+            else:
+                yield {"role": role, "content": message.text("content")}
+
+    def _blocks(self, role: str, message: Fields) -> Iterator[dict[str, Any]]:
+        """The messages that the blocks of one are: results of tools, then what was said."""
+        said: dict[str, Any] = {"role": role, "content": ""}
+        spoken, calls, others = Spoken(), [], 0
+        for block in message.objects("content"):
+            match block.text("type"):
+                case "thinking":
+                    said["thinking"] = said.get("thinking", "") + block.text("thinking")
+                case "tool_use":
+                    calls.append(self._call(block))
+                case "tool_result":
+                    others += 1
+                    yield self._result(block)
+                case "tool_addition" | "tool_removal":
+                    others += 1
+                    self._change_tools(block)
+                case _:
+                    self._speak(spoken, block)
+        said |= spoken.fields
+        if calls:
+            said["tool_calls"] = calls
+        if spoken.text or calls or not others:
+            yield said
+
+    def _call(self, block: Fields) -> dict[str, Any]:
+        call_id = block.text("id")
+        if not call_id:
+            raise OptionError("tool_use block missing required 'id' field")
+        self._names[call_id] = block.text("name")
+        function = {"name": block.text("name"), "arguments": dict(block.mapping("input"))}
+        return {"id": call_id, "function": function}
+
+    def _result(self, block: Fields) -> dict[str, Any]:
+        call_id = block.text("tool_use_id")
+        spoken = Spoken()
+        self._speak_content(spoken, block)
+        named = {"tool_call_id": call_id, "tool_name": self._names.get(call_id, "")}
+        return {"role": "tool", **spoken.fields, **named}
+
+    def _change_tools(self, block: Fields) -> None:
+        """From here on there is a tool more, or less."""
+        tool = Fields(block.mapping("tool"), "tool")
+        if block.text("type") == "tool_removal":
+            self._removed.add(tool.text("name"))
+        elif tool.text("type") == "tool_definition":
+            definition = Fields(tool.mapping("definition"), "definition")
+            self._add_tool(definition)
+            self._removed.discard(definition.text("name"))
+        else:
+            self._removed.discard(tool.text("name"))
+
+    def _speak_content(self, spoken: Spoken, block: Fields) -> None:
+        """The content of a block: text, or blocks again."""
+        if isinstance(block.data.get("content"), list):
+            for part in block.objects("content"):
+                self._speak(spoken, part)
+        else:
+            spoken.add_text(block.text("content"))
+
+    def _speak(self, spoken: Spoken, block: Fields) -> None:
+        """A block that says or shows something; others are noted as ignored."""
+        match block.text("type"):
+            case "text":
+                spoken.add_text(block.text("text"))
+            case "image":
+                spoken.add_image(_read_image(Fields(block.mapping("source"), "source")))
+            case "document":
+                self._speak_document(spoken, block)
+            case "search_result":
+                texts = [part.text("text") for part in block.objects("content")]
+                spoken.add_text(document("\n".join(texts), block.text("title"), block.text("source")))
+            case "tool_reference":
+                spoken.add_text(block.text("tool_name"))
+            case "compaction" if block.has("content"):
+                spoken.add_text(document(block.text("content"), "summary of what was said before"))
+                for change in block.objects("tool_changes"):
+                    self._change_tools(change)
+            case kind:
+                self._ignored.add("block", kind)
+
+    def _speak_document(self, spoken: Spoken, block: Fields) -> None:
+        source = Fields(block.mapping("source"), "source")
+        title, context = block.text("title"), block.text("context")
+        match source.text("type"):
+            case "text":
+                spoken.add_text(document(source.text("data"), title, context))
+            case "content" if isinstance(source.data.get("content"), str):
+                spoken.add_text(document(source.text("content"), title, context))
+            case "content":
+                self._speak_content(spoken, source)
+            case "base64":
+                media_type = source.text("media_type")
+                spoken.add_text(
+                    read_file(source.text("data"), media_type, title, "source.data", self._ignored)
+                )
+            case kind:
+                spoken.add_text(unread(kind or "unknown", title, self._ignored))
+
+
+def _read_image(source: Fields) -> bytes:
+    if (kind := source.text("type")) != "base64":
+        raise OptionError(f"image source {kind!r:.40} is not supported, please use base64 data instead")
+    return read_base64(source.data.get("data"), "source.data")

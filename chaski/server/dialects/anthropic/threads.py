@@ -1,0 +1,68 @@
+"""Threads of Anthropic's API: a request that goes on from an answer says only what is new.
+
+The server keeps the conversation under the id of its last answer. A client that hears it was forgotten sends
+all of it again, as the packages do by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from chaski.errors import ResponseNotFoundError
+from chaski.server.fields import Fields
+from chaski.server.problems import ThreadError
+from chaski.server.remembered import Response
+
+__all__ = ["is_kept", "kept_thread", "with_thread"]
+
+_KEPT = ("system", "tools")
+
+
+def is_kept(body: Mapping[str, Any]) -> bool:
+    """Whether later requests may go on behind the answer. Raises ThreadError for a thread of another kind."""
+    fields = Fields(body)
+    if not fields.has("thread"):
+        return False
+    kind = Fields(fields.mapping("thread"), "thread").text("type")
+    if kind not in ("create", "continue"):
+        raise ThreadError(
+            f"thread.type {kind!r:.40} must be create or continue; send all messages without thread",
+            "thread_unsupported_request",
+            unsupported=["thread"],
+        )
+    return True
+
+
+def with_thread(body: Mapping[str, Any], find: Callable[[str], Response]) -> Mapping[str, Any]:
+    """The whole request, with what is kept of its thread before it. Raises ThreadError."""
+    if not is_kept(body):
+        return body
+    thread = Fields(body["thread"], "thread")
+    if thread.text("type") == "create":
+        return body
+    try:
+        kept = find(thread.text("previous_message_id"))
+    except ResponseNotFoundError:
+        raise ThreadError(
+            "thread not found: the server keeps the last ones in memory only; send the whole conversation, "
+            'with thread {"type": "create"} or without one',
+            "thread_not_found",
+            status=404,
+        ) from None
+    changed = [name for name in _KEPT if body.get(name) is not None and body[name] != kept.fields.get(name)]
+    if changed:
+        raise ThreadError(
+            f"{' and '.join(changed)} cannot change within a thread; send the whole conversation with thread "
+            '{"type": "create"}',
+            "thread_fingerprint_mismatch",
+        )
+    fixed = {name: kept.fields[name] for name in _KEPT if name in kept.fields}
+    return {**body, **fixed, "messages": [*kept.turns, *Fields(body).items("messages")]}
+
+
+def kept_thread(body: Mapping[str, Any], message_id: str, content: Sequence[Mapping[str, Any]]) -> Response:
+    """What is kept of a whole request and the content of its answer."""
+    fixed = {name: body[name] for name in _KEPT if body.get(name) is not None}
+    answer = {"role": "assistant", "content": [dict(block) for block in content]}
+    return Response({"id": message_id, **fixed}, [*Fields(body).items("messages"), answer])
