@@ -17,6 +17,9 @@ from chaski.errors import OptionError
 __all__ = ["Environment", "Variable", "variables", "without_secrets"]
 
 
+_LONGEST_WAIT = 86400.0
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A row of the table. `default` is text for people; `parse` raises ValueError with what is allowed."""
@@ -71,6 +74,13 @@ def _seconds(text: str) -> float:
         return parse_duration(text)
     except OptionError:
         raise ValueError("a duration such as 90s, 5m or 1h30m, or a number of seconds") from None
+
+
+def _waiting_seconds(text: str) -> float:
+    seconds = _seconds(text)
+    if not 0 < seconds <= _LONGEST_WAIT:
+        raise ValueError("a duration above 0 and up to a day")
+    return seconds
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
@@ -275,6 +285,36 @@ class Environment:
         "models that the server keeps in memory at most; 0 means 3",
         _count,
         default=0,
+    )
+    header_timeout: float = _variable(
+        "CHASKI_HEADER_TIMEOUT",
+        "duration",
+        "how long a client may take to send the headers of a request",
+        _waiting_seconds,
+        default=10.0,
+        unset="10s",
+    )
+    body_timeout: float = _variable(
+        "CHASKI_BODY_TIMEOUT",
+        "duration",
+        "how long the next piece of a request or of an upload may take",
+        _waiting_seconds,
+        default=30.0,
+        unset="30s",
+    )
+    body_memory: int = _variable(
+        "CHASKI_BODY_MEMORY",
+        "number",
+        "MiB that large requests may take together while they are answered; more of them wait, then get 503",
+        _positive,
+        default=1024,
+    )
+    max_connections: int | None = _variable(
+        "CHASKI_MAX_CONNECTIONS",
+        "number",
+        "connections that the server keeps; for one more the idlest is closed, or it gets 503",
+        _positive,
+        unset="what the limit of open files leaves",
     )
     max_queue: int = _variable(
         "OLLAMA_MAX_QUEUE",

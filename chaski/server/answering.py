@@ -119,7 +119,7 @@ class Answering:
         _require(job.facts.makes_text, f'"{wish.model}" does not support chat')
         has_images = any(message.get("images") for message in wish.messages)
         _require(not has_images or job.facts.has_vision, _lacks(job, "vision"))
-        writer = job.facts.writer
+        writer = await asyncio.to_thread(lambda: job.facts.writer)
         tools = chosen_tools(wish.tools, wish.tool_choice)
         _require(not tools or "tools" in writer.capabilities, _lacks(job, "tools"))
         think = _think(job, writer, wish.think, wish.drops_think)
@@ -146,7 +146,7 @@ class Answering:
         job = await self._job(wish, client)
         _require(job.facts.makes_text, f'"{wish.model}" does not support generate')
         _require(not wish.images or job.facts.has_vision, _lacks(job, "vision"))
-        writer = _writer(job, wish)
+        writer = await asyncio.to_thread(_writer, job, wish)
         _require(not wish.suffix or wish.raw or "insert" in writer.capabilities, _lacks(job, "insert"))
         is_plain = wish.raw or bool(wish.suffix)
         think = None if is_plain else _think(job, writer, wish.think, False)
@@ -222,7 +222,7 @@ class Answering:
     async def count(self, wish: ChatWish, client: str) -> int:
         """How many tokens the prompt of a conversation has, all of it."""
         job = await self._job(wish, client)
-        writer = job.facts.writer
+        writer = await asyncio.to_thread(lambda: job.facts.writer)
         think = _think(job, writer, wish.think, wish.drops_think)
         tools = chosen_tools(wish.tools, wish.tool_choice)
         turns = Turns(writer, job.facts.defaults.conversation(wish.messages), tools, think)

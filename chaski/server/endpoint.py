@@ -17,20 +17,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from chaski.errors import OptionError
+from chaski.errors import ChaskiError
+from chaski.server.bodies import Bodies
 from chaski.server.dialects import Dialect, dialect_of
 from chaski.server.dialects.ignored import Ignored, ignored_headers
 from chaski.server.foreign import Known, unread_fields
 from chaski.server.guard import key_of
-from chaski.server.jsons import dump, load_object
-from chaski.server.problems import Problem, problem_of
+from chaski.server.jsons import dump
+from chaski.server.problems import problem_of
 
 __all__ = ["Ask", "Endpoint", "Reply", "Stream"]
 
-MAX_BODY = 64 << 20
-"""Bytes of a JSON body at most."""
-_BODY_SECONDS = 60.0
-"""How long the next piece of a body may take."""
 _MAX_WAITING_PIECES = 256
 """Pieces of a stream that a client is behind at most."""
 
@@ -72,14 +69,23 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         dialect = dialect_of(scope["path"])
-        try:
-            body = load_object(await read_body(scope, receive)) if self._has_body else {}
-            ignored = Ignored()
-            for name in unread_fields(body, self._fields) if self._has_body else ():
-                ignored.add("field", name)
-        except Exception as error:
-            await _refuse(dialect, error, scope, receive, send)
+        if not self._has_body:
+            await self._work({}, dialect, scope, receive, send)
             return
+        bodies: Bodies = scope["app"].state.services.bodies
+        try:
+            async with bodies.read(scope, receive) as body:
+                await self._work(body, dialect, scope, receive, send)
+        except ChaskiError as error:  # of the body: what the work raises is told already
+            await _refuse(dialect, error, scope, receive, send)
+
+    async def _work(
+        self, body: Mapping[str, Any], dialect: Dialect, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer, unless the client leaves before."""
+        ignored = Ignored()
+        for name in unread_fields(body, self._fields) if self._has_body else ():
+            ignored.add("field", name)
         ask = Ask(body, _client(scope), Request(scope), ignored)
         send = _telling(send, ignored)
         work = asyncio.create_task(self._answer(ask, dialect, scope, receive, send))
@@ -120,30 +126,6 @@ def _telling(send: Send, ignored: Ignored) -> Send:
         await send(message)
 
     return tell
-
-
-class TooLargeError(OptionError):
-    """A body of more bytes than are taken."""
-
-
-async def read_body(scope: Scope, receive: Receive, limit: int = MAX_BODY) -> bytes:
-    """The whole body. Raises OptionError for one that is too long, or does not come."""
-    announced = Headers(scope=scope).get("content-length", "0")
-    if not announced.isdecimal() or int(announced[:20]) > limit:
-        raise TooLargeError(f"the request has {announced:.20} bytes; at most {limit} are taken")
-    pieces = bytearray()
-    while True:
-        try:
-            message = await asyncio.wait_for(receive(), _BODY_SECONDS)
-        except TimeoutError:
-            raise OptionError("the body of the request did not come") from None
-        if message["type"] == "http.disconnect":
-            raise OptionError("request canceled")
-        pieces += message.get("body", b"")
-        if len(pieces) > limit:
-            raise TooLargeError(f"the request is too long; at most {limit} bytes are taken")
-        if not message.get("more_body", False):
-            return bytes(pieces)
 
 
 async def _stream(pieces: Stream, dialect: Dialect, send: Send) -> None:
@@ -204,10 +186,7 @@ class _Outbox:
 
 
 async def _refuse(dialect: Dialect, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-    problem = problem_of(error)
-    if isinstance(error, TooLargeError):
-        problem = Problem(413, problem.message)
-    await dialect.refusal(problem)(scope, receive, send)
+    await dialect.refusal(problem_of(error))(scope, receive, send)
 
 
 async def _disconnected(receive: Receive) -> None:

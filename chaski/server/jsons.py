@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from chaski.errors import OptionError
+from chaski.formats.bounded_json import load_json
 
-__all__ = ["dump", "dump_text", "load_object"]
+__all__ = ["MAX_VALUES", "dump", "dump_text", "load_object"]
+
+MAX_VALUES = 500_000
+"""Values of a body at most, names included."""
 
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, allow_nan=False)
+# How a half of a surrogate pair can be written.
+_MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 def dump(value: object) -> bytes:
@@ -23,18 +31,40 @@ def dump_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def load_object(data: bytes) -> Mapping[str, Any]:
-    """The object that a body holds. Raises OptionError for anything else, numbers that are none included."""
-    if not data.strip():
+def load_object(data: bytes | bytearray) -> Mapping[str, Any]:
+    """The object that a body holds.
+
+    Raises OptionError for anything else, for numbers that are none or beyond the largest float, and for
+    strings that are no text; TooManyValuesError.
+    """
+    if not data or data.isspace():
         raise OptionError("missing request body")
     try:
-        found = json.loads(data, parse_constant=_refuse)
+        found = load_json(data, MAX_VALUES)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"invalid JSON: {error}") from None
     if not isinstance(found, dict):
         raise OptionError(f"the request must be a JSON object, not {type(found).__name__}")
+    if _MAY_BE_HALF.search(data):
+        _require_text(found)
     return found
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+def _require_text(value: object) -> None:
+    """Refuse halves of surrogate pairs, which cannot be written in UTF-8, wherever they are."""
+    pending: list[tuple[str, object]] = [("", value)]
+    while pending:
+        where, item = pending.pop()
+        if isinstance(item, str) and _HALF.search(item):
+            raise OptionError(f"{where or 'the request'} holds half of a surrogate pair, which is no text")
+        if isinstance(item, dict):
+            _require_text_names(where, item)
+            pending += ((f"{where}.{name}" if where else name, inner) for name, inner in item.items())
+        elif isinstance(item, list):
+            pending += ((f"{where}[{index}]", inner) for index, inner in enumerate(item))
+
+
+def _require_text_names(where: str, names: Mapping[str, object]) -> None:
+    for name in names:
+        if _HALF.search(name):
+            raise OptionError(f"a name in {where or 'the request'} holds half of a surrogate pair")

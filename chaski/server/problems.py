@@ -10,6 +10,7 @@ from typing import Any
 
 from chaski import errors
 from chaski.errors import BusyError, ChaskiError, ContextLengthError, OptionError
+from chaski.server.bodies import SlowBodyError, TooLargeError
 
 __all__ = ["Problem", "ThreadError", "problem_of"]
 
@@ -20,6 +21,8 @@ _STATUSES: tuple[tuple[type[ChaskiError], int], ...] = (
     (errors.ModelNotFoundError, 404),
     (errors.ResponseNotFoundError, 404),
     (errors.BusyError, 503),
+    (SlowBodyError, 408),
+    (TooLargeError, 413),
     (errors.OptionError, 400),
     (errors.SamplingError, 400),
     (errors.UnsupportedError, 400),

@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from chaski.errors import OptionError
 from chaski.runner.worker import Worker
 from chaski.server.app import create_app
+from chaski.server.connections import Connection, ServerConfig
 from chaski.server.settings import Settings
 from chaski.store.store import Store
 
@@ -34,7 +35,7 @@ def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambd
     listener = listen(settings)
     host, port = listener.getsockname()[:2]
     ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    server = _Server(server_config(create_app(settings, store, Worker)))
+    server = _Server(server_config(create_app(settings, store, Worker), settings))
     with suppress(KeyboardInterrupt):  # before the server listens to signals
         server.run([listener])
 
@@ -56,12 +57,13 @@ class _Server(uvicorn.Server):
         return not (self.force_exit or (self.should_exit and isinstance(cause, asyncio.CancelledError)))
 
 
-def server_config(app: Starlette) -> uvicorn.Config:
+def server_config(app: Starlette, settings: Settings) -> uvicorn.Config:
     """How the application is served."""
-    return uvicorn.Config(
+    return ServerConfig(
         app,
-        # Of the two that uvicorn knows, the one that bounds the headers of a request.
-        http="h11",
+        header_timeout=settings.header_timeout,
+        max_connections=settings.max_connections,
+        http=Connection,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -6,23 +6,29 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from chaski.server.answering import Answering
+from chaski.server.bodies import Bodies
 from chaski.server.catalog import Catalog
 from chaski.server.metrics import Metrics
 from chaski.server.models import Models, OpenWorker
 from chaski.server.remembered import Remembered
 from chaski.server.settings import Settings
+from chaski.server.uploads import Uploads
 from chaski.store.store import Store
 
 __all__ = ["Services"]
 
 _TRANSFERS = 16
+_MAKERS = 8
+_UPLOADS_SHARE = 4  # one in so many connections may upload
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """remembered: responses of OpenAI's API. threads: conversations of Anthropic's.
 
-    transfers: threads for what waits for disks and networks, so that templates never wait for those."""
+    transfers: threads for what waits for registries. makers: threads that make models. Each has places of its
+    own, and uploads have theirs, so that none waits for the others.
+    """
 
     settings: Settings
     catalog: Catalog
@@ -31,9 +37,13 @@ class Services:
     answering: Answering
     remembered: Remembered
     threads: Remembered
+    bodies: Bodies
+    uploads: Uploads
     transfers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_TRANSFERS, "chaski-transfer")
     )
+
+    makers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_MAKERS, "chaski-maker"))
 
     @classmethod
     def start(cls, settings: Settings, store: Store, open_worker: OpenWorker) -> Services:
@@ -42,9 +52,14 @@ class Services:
         models = Models(settings, open_worker)
         metrics = Metrics(lambda: models.loaded, lambda: models.waiting)
         answering = Answering(settings, catalog, models, metrics)
-        return cls(settings, catalog, models, metrics, answering, Remembered(), Remembered())
+        bodies = Bodies(settings.body_memory, settings.body_timeout)
+        uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
+        return cls(settings, catalog, models, metrics, answering, Remembered(), Remembered(), bodies, uploads)
 
     async def close(self) -> None:
         """End all of them."""
         await self.models.close()
-        self.transfers.shutdown(wait=False, cancel_futures=True)
+        self.bodies.close()
+        self.uploads.close()
+        for threads in (self.transfers, self.makers):
+            threads.shutdown(wait=False, cancel_futures=True)

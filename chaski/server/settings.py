@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -13,13 +14,17 @@ from chaski.server.address import DEFAULT_PORT, Address, is_loopback
 __all__ = ["Settings"]
 
 _DEFAULT_LOADED = 3
+# Handles that stay free for files, workers and registries.
+_SPARE_HANDLES = 256
+_MANY_HANDLES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """See `chaski.env` for what they mean. Times are seconds; `math.inf` is for ever.
 
-    parallel  None: as many as the server thinks fit
+    parallel     None: as many as the server thinks fit
+    body_memory  bytes
     """
 
     address: Address = field(default_factory=lambda: Address("127.0.0.1", DEFAULT_PORT))
@@ -34,6 +39,10 @@ class Settings:
     max_queue: int = 512
     parallel: int | None = None
     private_registries: frozenset[str] = frozenset()
+    header_timeout: float = 10.0
+    body_timeout: float = 30.0
+    body_memory: int = 1 << 30
+    max_connections: int = field(default_factory=lambda: _usual_connections())
 
     @classmethod
     def of(cls, environment: Environment) -> Self:
@@ -51,6 +60,10 @@ class Settings:
             max_queue=environment.max_queue,
             parallel=environment.parallel,
             private_registries=frozenset(environment.private_registries),
+            header_timeout=environment.header_timeout,
+            body_timeout=environment.body_timeout,
+            body_memory=environment.body_memory << 20,
+            max_connections=environment.max_connections or _usual_connections(),
         )
         settings.check()
         return settings
@@ -66,3 +79,11 @@ class Settings:
                 f"listening on {self.address.host} lets everybody who reaches this machine use and change "
                 "its models; set CHASKI_API_KEYS or CHASKI_ADMIN_KEYS, or CHASKI_OPEN=1 if you want that"
             )
+
+
+def _usual_connections() -> int:
+    """As many as this process may have handles, less some; half of few."""
+    handles, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if handles == resource.RLIM_INFINITY:
+        handles = _MANY_HANDLES
+    return max(1, handles - min(_SPARE_HANDLES, handles // 2))

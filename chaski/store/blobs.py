@@ -6,14 +6,16 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from chaski.errors import DigestError, OptionError, StoreError
 from chaski.names import Digest
 from chaski.store.clone import clone_file
 from chaski.store.durable import make_folder, publish, scratch, store_errors
 
-__all__ = ["SMALL", "Blobs", "hash_file"]
+__all__ = ["SMALL", "BlobWriter", "Blobs", "hash_file"]
 
 SMALL = 32 << 20  # bytes of the largest blob that is read whole: texts and settings, never weights
 _DAMAGED = "-damaged"
@@ -62,15 +64,18 @@ class Blobs:
 
     def add_stream(self, pieces: Iterable[bytes], expected: Digest | None = None) -> Digest:
         """Store what `pieces` gives, if it has the expected digest. Raises DigestError if it has not."""
-        hasher = hashlib.sha256()
+        with self.writing() as writer:
+            for piece in pieces:
+                writer.write(piece)
+            return writer.publish(expected)
+
+    @contextmanager
+    def writing(self) -> Iterator[BlobWriter]:
+        """A blob in the making, which is gone afterwards unless it was published."""
         with store_errors("a blob cannot be written"):
             make_folder(self.folder)
-            with scratch(self.folder) as path:
-                with path.open("xb") as file:
-                    for piece in pieces:
-                        hasher.update(piece)
-                        file.write(piece)
-                return self._publish(path, Digest(hasher.hexdigest()), expected)
+            with scratch(self.folder) as path, path.open("xb") as file:
+                yield BlobWriter(self, path, file)
 
     def add_file(self, source: Path) -> Digest:
         """Store a file without a copy where the file system can: it shares blocks, else it is linked.
@@ -83,7 +88,7 @@ class Blobs:
                 original = source.resolve()
                 if not clone_file(original, path):
                     _link_or_copy(original, path)
-                return self._publish(path, hash_file(path), None)
+                return self.publish(path, hash_file(path))
 
     def adopt(self, path: Path, expected: Digest | None = None) -> Digest:
         """Make a file in the folder of the blobs a blob, unless it is not the expected one -> its digest."""
@@ -120,11 +125,32 @@ class Blobs:
                 return False
         return True
 
-    def _publish(self, path: Path, found: Digest, expected: Digest | None) -> Digest:
+    def publish(self, path: Path, found: Digest, expected: Digest | None = None) -> Digest:
+        """Give a file with this digest its name, if that is the expected one -> the digest."""
         if expected not in (None, found):
             raise DigestError(f'digest mismatch, expected "{expected}", got "{found}"')
         publish(path, self.path(found))
         return found
+
+
+class BlobWriter:
+    """Takes the bytes of a blob piece by piece. Each method may be called by another thread."""
+
+    def __init__(self, blobs: Blobs, path: Path, file: BinaryIO) -> None:
+        self._blobs = blobs
+        self._path = path
+        self._file = file
+        self._hasher = hashlib.sha256()
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes."""
+        self._hasher.update(piece)
+        self._file.write(piece)
+
+    def publish(self, expected: Digest | None = None) -> Digest:
+        """Give the blob its name, if that is the expected one. Raises DigestError if it is not."""
+        self._file.flush()
+        return self._blobs.publish(self._path, Digest(self._hasher.hexdigest()), expected)
 
 
 def hash_file(path: Path) -> Digest:

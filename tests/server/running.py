@@ -80,7 +80,7 @@ def running(settings: Settings, folder: Path, open_worker: OpenWorker = Worker) 
     """Serve the models of a folder until the block ends."""
     listener = listen(settings)
     app = create_app(settings, Store(folder), open_worker)
-    server = uvicorn.Server(server_config(app))
+    server = uvicorn.Server(server_config(app, settings))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:

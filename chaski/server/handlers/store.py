@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from chaski.errors import ChaskiError, ModelNotFoundError, OptionError
@@ -21,7 +20,7 @@ from chaski.server.dialects.dialect import ndjson
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.endpoint import Ask, Reply, Stream
 from chaski.server.fields import Fields
-from chaski.server.problems import Problem, problem_of
+from chaski.server.problems import problem_of
 from chaski.server.services import Services
 from chaski.store.create import create as create_model
 from chaski.store.http import Access
@@ -33,9 +32,6 @@ __all__ = ["copy", "create", "delete", "has_blob", "ps", "pull", "push", "put_bl
 
 # It names a model in its menu by `general.basename`, which several models of a store may share.
 _COPILOT = "GitHubCopilotChat/"
-_PIECE_SECONDS = 60.0
-# Bytes that an upload leaves free on the disk.
-_SPARE = 1 << 30
 
 
 async def tags(ask: Ask) -> Reply:
@@ -87,14 +83,18 @@ async def pull(ask: Ask) -> Reply:
     """Get a model from its registry."""
     fields = Fields(ask.body)
     name, access = _name(fields.text("model", "name")), _access(fields, ask.services)
-    return await _progress(ask, partial(pull_model, ask.services.catalog.store, name, access))
+    services = ask.services
+    work = partial(pull_model, services.catalog.store, name, access)
+    return await _progress(ask, work, services.transfers)
 
 
 async def push(ask: Ask) -> Reply:
     """Send a model to its registry."""
     fields = Fields(ask.body)
     name, access = _name(fields.text("model", "name")), _access(fields, ask.services)
-    return await _progress(ask, partial(push_model, ask.services.catalog.store, name, access))
+    services = ask.services
+    work = partial(push_model, services.catalog.store, name, access)
+    return await _progress(ask, work, services.transfers)
 
 
 async def create(ask: Ask) -> Reply:
@@ -107,7 +107,7 @@ async def create(ask: Ask) -> Reply:
         raise OptionError("invalid model name") from None
     recipe = read_recipe(fields)
     fetch = partial(_pull_source, store, access)
-    return await _progress(ask, partial(create_model, store, name, recipe, fetch))
+    return await _progress(ask, partial(create_model, store, name, recipe, fetch), ask.services.makers)
 
 
 async def has_blob(request: Request) -> Response:
@@ -128,57 +128,15 @@ async def put_blob(request: Request) -> Response:
         digest = Digest.parse(request.path_params["digest"])
         if blobs.size(digest) is not None:
             return Response(status_code=200)
-        await _receive(request, services, digest)
-    except ClientDisconnect:
-        return Response(status_code=400)
-    except _FullError as error:
-        return OLLAMA.refusal(Problem(413, str(error)))
+        await services.uploads.receive(blobs, digest, request.receive)
     except Exception as error:
         return OLLAMA.refusal(problem_of(error))
     return Response(status_code=201)
 
 
-class _FullError(ChaskiError):
-    """An upload is larger than the disk can take."""
-
-
-async def _receive(request: Request, services: Services, digest: Digest) -> None:
-    """Bring the pieces of a body to a thread that hashes and writes them."""
-    blobs = services.catalog.store.blobs
-    room = shutil.disk_usage(blobs.folder.parent if blobs.folder.parent.is_dir() else "/").free - _SPARE
-    pieces: SimpleQueue[bytes | None] = SimpleQueue()
-    taken = asyncio.Semaphore(16)
-    loop = asyncio.get_running_loop()
-    writing = loop.run_in_executor(services.transfers, blobs.add_stream, _pieces(pieces, loop, taken), digest)
-    ended = False
-    try:
-        async for piece in request.stream():
-            room -= len(piece)
-            if room < 0:
-                raise _FullError("the blob is larger than the disk has room for")
-            await asyncio.wait_for(taken.acquire(), _PIECE_SECONDS)
-            pieces.put(piece)
-        ended = True
-    finally:
-        # What was cut off has another digest, so nothing of it stays.
-        pieces.put(b"" if ended else b"\0")
-        pieces.put(None)
-        if not ended:
-            await asyncio.gather(writing, return_exceptions=True)
-    await writing
-
-
-def _pieces(
-    queue: SimpleQueue[bytes | None], loop: asyncio.AbstractEventLoop, taken: asyncio.Semaphore
-) -> Iterator[bytes]:
-    while (piece := queue.get()) is not None:
-        yield piece
-        loop.call_soon_threadsafe(taken.release)
-
-
-async def _progress(ask: Ask, work: partial[Generator[Progress, None, None]]) -> Reply:
+async def _progress(ask: Ask, work: partial[Generator[Progress, None, None]], threads: Executor) -> Reply:
     """The steps of a long work as lines, or only the last one."""
-    steps = _steps(ask.services, work)
+    steps = _steps(threads, work)
     if Fields(ask.body).flag("stream", True):
         return _lines(steps)
     last: Mapping[str, Any] = {}
@@ -195,7 +153,7 @@ async def _lines(steps: AsyncIterator[Progress]) -> Stream:
 
 
 async def _steps(
-    services: Services, work: partial[Generator[Progress, None, None]]
+    threads: Executor, work: partial[Generator[Progress, None, None]]
 ) -> AsyncIterator[Progress]:
     """Run a generator in a thread. When nobody waits any more it is closed, and with it the work."""
     loop = asyncio.get_running_loop()
@@ -203,7 +161,7 @@ async def _steps(
     following: asyncio.Future[Progress | None] | None = None
     try:
         while True:
-            following = loop.run_in_executor(services.transfers, next, steps, None)
+            following = loop.run_in_executor(threads, next, steps, None)
             step = await asyncio.shield(following)
             if step is None:
                 return
@@ -211,7 +169,7 @@ async def _steps(
     finally:
         if following is not None and not following.done():
             await asyncio.gather(following, return_exceptions=True)
-        await loop.run_in_executor(services.transfers, steps.close)
+        await loop.run_in_executor(threads, steps.close)
 
 
 def _pull_source(store: Any, access: Access, name: ModelName) -> Iterator[Progress]:

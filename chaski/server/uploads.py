@@ -1,0 +1,78 @@
+"""Uploads of blobs: an upload that waits for its client holds no thread, and ends when it waits too long."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from starlette.types import Receive
+
+from chaski.errors import BusyError
+from chaski.names import Digest
+from chaski.server.bodies import TooLargeError, body_pieces
+from chaski.store.blobs import Blobs
+
+__all__ = ["Uploads"]
+
+_THREADS = 4
+_WRITTEN_AT_ONCE = 1 << 20
+_CHECKED_AT_ONCE = 64 << 20
+# Bytes that an upload leaves free on the disk.
+_SPARE = 1 << 30
+
+
+class Uploads:
+    """Takes blobs from clients. For one event loop.
+
+    idle_seconds  how long the next piece of a blob may take
+    most          uploads at the same time
+    """
+
+    def __init__(self, idle_seconds: float, most: int) -> None:
+        self._idle_seconds = idle_seconds
+        self._most = max(1, most)
+        self._count = 0
+        self._threads = ThreadPoolExecutor(_THREADS, "chaski-upload")
+
+    async def receive(self, blobs: Blobs, digest: Digest, receive: Receive) -> None:
+        """Add the blob that a body is, if it has this digest.
+
+        Raises DigestError if it has not, TooLargeError when the disk has no room, SlowBodyError, BusyError.
+        """
+        if self._count >= self._most:
+            raise BusyError(f"server busy: {self._count} blobs are being uploaded; try again later")
+        self._count += 1
+        run = partial(asyncio.get_running_loop().run_in_executor, self._threads)
+        writing = blobs.writing()
+        try:
+            writer = await run(writing.__enter__)
+            try:
+                room, waiting = 0, bytearray()
+                async for piece in body_pieces(receive, self._idle_seconds):
+                    waiting += piece
+                    if len(waiting) < _WRITTEN_AT_ONCE:
+                        continue
+                    room -= len(waiting)
+                    if room < 0:
+                        room = await run(_room_in, blobs) - len(waiting)
+                    await run(writer.write, bytes(waiting))
+                    waiting.clear()
+                await run(writer.write, bytes(waiting))
+                await run(writer.publish, digest)
+            finally:
+                await run(writing.__exit__, None, None, None)
+        finally:
+            self._count -= 1
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _room_in(blobs: Blobs) -> int:
+    """Bytes that may be written until the disk is looked at again. Raises TooLargeError."""
+    if shutil.disk_usage(blobs.folder).free < _SPARE + _CHECKED_AT_ONCE:
+        raise TooLargeError("the blob is larger than the disk has room for")
+    return _CHECKED_AT_ONCE
