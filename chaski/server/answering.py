@@ -124,7 +124,7 @@ class Answering:
         _require(not tools or "tools" in writer.capabilities, _lacks(job, "tools"))
         think = _think(job, writer, wish.think, wish.drops_think)
         messages = job.facts.defaults.conversation(wish.messages)
-        turns = Turns(writer, messages, tools, think)
+        turns = Turns(writer, messages, tools, think, wish.template_variables)
         is_demanded = bool(tools) and wish.tool_choice not in ("auto", "none")
         async with self._models.use(job.needs, client) as loaded:
             loading = perf_counter() - job.started
@@ -149,6 +149,7 @@ class Answering:
         writer = await asyncio.to_thread(_writer, job, wish)
         _require(not wish.suffix or wish.raw or "insert" in writer.capabilities, _lacks(job, "insert"))
         is_plain = wish.raw or bool(wish.suffix)
+        _require(not (is_plain and wish.template_variables), "chat_template_kwargs need a conversation")
         think = None if is_plain else _think(job, writer, wish.think, False)
         async with self._models.use(job.needs, client) as loaded:
             loading = perf_counter() - job.started
@@ -225,7 +226,8 @@ class Answering:
         writer = await asyncio.to_thread(lambda: job.facts.writer)
         think = _think(job, writer, wish.think, wish.drops_think)
         tools = chosen_tools(wish.tools, wish.tool_choice)
-        turns = Turns(writer, job.facts.defaults.conversation(wish.messages), tools, think)
+        messages = job.facts.defaults.conversation(wish.messages)
+        turns = Turns(writer, messages, tools, think, wish.template_variables)
         _require(not turns.images or job.facts.has_vision, _lacks(job, "vision"))
         async with self._models.use(job.needs, client) as loaded:
             return len(await encode(loaded, await asyncio.to_thread(turns.render), turns.images))
@@ -252,7 +254,8 @@ class Answering:
             return await text_prompt(loaded, text, wish.images)
         asked: dict[str, Any] = {"role": "user", "content": wish.prompt, "images": wish.images}
         messages = [{"role": "system", "content": wish.system}, asked] if wish.system else [asked]
-        turns = Turns(writer, job.facts.defaults.conversation(messages), (), think)
+        conversation = job.facts.defaults.conversation(messages)
+        turns = Turns(writer, conversation, (), think, wish.template_variables)
         text = await asyncio.to_thread(turns.render)
         prompt = await text_prompt(loaded, text, turns.images)
         if not wish.context:

@@ -74,7 +74,6 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "continue_final_message": (False,),
     "documents": ([],),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "mm_processor_kwargs": ({},),
     "guided_json": (),
     "guided_regex": (),

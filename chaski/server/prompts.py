@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chaski.errors import ContextLengthError
@@ -50,12 +50,13 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """A conversation, and how it is written."""
+    """A conversation, and how it is written. variables: for the template, besides."""
 
     writer: Writer
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
     think: bool | str | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def images(self) -> list[bytes]:
@@ -63,8 +64,8 @@ class Turns:
         return [image for message in self.messages for image in message.get("images", ())]
 
     def render(self) -> str:
-        """Its text, with placeholders for images. Raises TemplateError."""
-        return self.writer.render(self.messages, self.tools, self.think)
+        """Its text, with placeholders for images. Raises TemplateError, or OptionError for its variables."""
+        return self.writer.render(self.messages, self.tools, self.think, self.variables)
 
 
 async def conversation_prompt(loaded: Loaded, turns: Turns, wish: Wish) -> Prompt:

@@ -7,11 +7,11 @@ or the model names a renderer that is not known: what stands beside it is no who
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from chaski.errors import UnsupportedError
+from chaski.errors import OptionError, UnsupportedError
 from chaski.runner.image_sources import take_images
 from chaski.runner.stored import no_renderer
 
@@ -27,6 +27,7 @@ Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
 Think = bool | str | None
 
+_NOTHING: Mapping[str, Any] = {}
 _THINKING_VARIABLES = ("enable_thinking", "reasoning_content", "reasoning_effort", "thinking")
 
 
@@ -45,8 +46,17 @@ class Writer:
     thinking_tags: tuple[str, str] | None = None
     tool_call_tag: str = ""
 
-    def render(self, messages: Messages, tools: Tools | None = None, think: Think = None) -> str:
-        """The text of a conversation, up to where the answer begins. Raises TemplateError."""
+    def render(
+        self,
+        messages: Messages,
+        tools: Tools | None = None,
+        think: Think = None,
+        variables: Mapping[str, Any] = _NOTHING,
+    ) -> str:
+        """The text of a conversation, up to where the answer begins.
+
+        Raises TemplateError, or OptionError for `variables` that the template does not have.
+        """
         raise NotImplementedError
 
     def fill_in(self, prompt: str, suffix: str) -> str:
@@ -66,8 +76,15 @@ class GoWriter(Writer):
 
     template: GoTemplate | None = None
 
-    def render(self, messages: Messages, tools: Tools | None = None, think: Think = None) -> str:
+    def render(
+        self,
+        messages: Messages,
+        tools: Tools | None = None,
+        think: Think = None,
+        variables: Mapping[str, Any] = _NOTHING,
+    ) -> str:
         assert self.template is not None
+        _check_variables(variables, ())
         return self.template.render(messages, tools=tools, think=think)
 
     def fill_in(self, prompt: str, suffix: str) -> str:
@@ -82,9 +99,17 @@ class JinjaWriter(Writer):
     template: ChatTemplate | PlainTemplate | None = None
     insertion: GoWriter | None = None
 
-    def render(self, messages: Messages, tools: Tools | None = None, think: Think = None) -> str:
+    def render(
+        self,
+        messages: Messages,
+        tools: Tools | None = None,
+        think: Think = None,
+        variables: Mapping[str, Any] = _NOTHING,
+    ) -> str:
         assert self.template is not None
-        extra: dict[str, Any] = {} if think is None else _thinking_variables(think)
+        if variables:
+            _check_variables(variables, self.template.variables)
+        extra: dict[str, Any] = {**variables, **({} if think is None else _thinking_variables(think))}
         turns, _ = take_images(messages)
         return self.template.render([_as_jinja(turn) for turn in turns], tools=tools or None, **extra)
 
@@ -175,6 +200,14 @@ def _named_parser(facts: Facts) -> str:
             f"this one with a PARSER that it knows: {', '.join(FORMATS)}"
         )
     return named
+
+
+def _check_variables(given: Collection[str], known: Collection[str]) -> None:
+    """Refuse what a template would never look at."""
+    if unknown := sorted(set(given) - set(known)):
+        raise OptionError(
+            f"chat_template_kwargs.{unknown[0]:.80} is no variable of this model's template; leave it out"
+        )
 
 
 def _thinking_variables(think: bool | str) -> dict[str, object]:

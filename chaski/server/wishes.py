@@ -18,6 +18,8 @@ class Wish:
     options     of Ollama, checked by type; they win over those of the model
     keep_alive  seconds that the model stays; None as it is set
     format      "json" or a JSON schema that the answer follows
+
+    template_variables  what the model's template is told besides the conversation
     """
 
     model: str
@@ -26,6 +28,7 @@ class Wish:
     stream: bool = True
     format: Any = None
     think: bool | str | None = None
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
     truncate: bool = True
     shift: bool = True
     logprobs: bool = False

@@ -129,7 +129,7 @@ def test_logprobs(client: openai.OpenAI) -> None:
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"truncation": "some"}, "truncation"),
-        ({"reasoning": {"effort": "huge"}}, "reasoning effort"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
     ],
 )
 def test_what_cannot_be_is_refused(server: Running, fields: dict[str, Any], text: str) -> None:

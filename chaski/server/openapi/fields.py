@@ -91,8 +91,23 @@ _STREAM_OPTIONS = Field(
     "`include_usage`: whether a stream ends with counts; no padding is ever included",
     parts=("include_usage", "include_obfuscation"),
 )
+_THINKING: Fields = {
+    "think": Field({"oneOf": [_FLAG, _TEXT]}, "whether to think, or how much; all that say it must agree"),
+    "enable_thinking": Field(_FLAG, "the same"),
+    "reasoning_effort": Field(_TEXT, "the same: none, minimal, low, medium, high, xhigh, max"),
+    "reasoning": Field(
+        _OBJECT,
+        "the same, as `effort` or `enabled`; thoughts are told whole, whatever `summary` says",
+        parts=("effort", "enabled", "summary", "generate_summary"),
+    ),
+    "chat_template_kwargs": Field(
+        _OBJECT,
+        "the same, as `enable_thinking`, `thinking` or `reasoning_effort`; further variables of the template",
+    ),
+}
 _OPENAI: Fields = {
     **_MODEL,
+    **_THINKING,
     **_TRUNCATE,
     **_PLAIN_OPTIONS,
     **_KEEP_ALIVE,
@@ -112,6 +127,7 @@ _TOOLS: Fields = {
 }
 _MESSAGES: Fields = {
     **_MODEL,
+    **_THINKING,
     "messages": Field(_OBJECTS, "the conversation: texts, thinking, calls and their results", True),
     "system": Field(_TEXT_OR_OBJECTS, "what goes before it"),
     "tools": Field(_OBJECTS, "functions that the model may call"),
@@ -132,6 +148,7 @@ _MESSAGES: Fields = {
 }
 _RESPONSES: Fields = {
     **_MODEL,
+    **_THINKING,
     **_PLAIN_OPTIONS,
     **_TOOLS,
     "input": Field(_TEXT_OR_OBJECTS, "a text, or items: messages, calls, their results, thinking", True),
@@ -145,11 +162,6 @@ _RESPONSES: Fields = {
         name: Field(_TEXT, "given back as it is")
         for name in ("user", "prompt_cache_key", "safety_identifier")
     },
-    "reasoning": Field(
-        _OBJECT,
-        "how much to think: `effort`; thoughts are told whole, whatever `summary` says",
-        parts=("effort", "summary", "generate_summary"),
-    ),
     "text": Field(
         _OBJECT, "`format`: text, json_object, or a json_schema that the answer follows", parts=("format",)
     ),
@@ -265,8 +277,6 @@ FIELDS: Mapping[tuple[str, str], Fields] = {
         "messages": Field(_OBJECTS, "the conversation", True),
         "logprobs": Field(_FLAG, "whether to tell the log-probability of each token"),
         "top_logprobs": Field(_WHOLE, "and of that many others in its place, 0 to 20"),
-        "reasoning_effort": Field(_TEXT, "how much to think: none, minimal, low, medium, high, xhigh, max"),
-        "reasoning": Field(_OBJECT, "the same, as `effort`", parts=("effort", "summary")),
     },
     ("POST", "/v1/completions"): {
         **_OPENAI,

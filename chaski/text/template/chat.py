@@ -25,6 +25,7 @@ class ChatTemplate:
         """Compile the template; `bos_token` and `eos_token` are what it calls by these names."""
         self._limits = limits or Limits()
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._source = source
         check_source(source)
         with guarded(self._limits):
             self._template = _environment().from_string(source)
@@ -63,6 +64,14 @@ class ChatTemplate:
             except TemplateError:
                 continue
         raise refusal
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """The names that the template looks up and does not set itself."""
+        from jinja2.meta import find_undeclared_variables
+
+        with guarded(self._limits):
+            return frozenset(find_undeclared_variables(_environment().parse(self._source)))
 
     def _text(self, variables: Mapping[str, Any]) -> str:
         with guarded(self._limits) as meter:

@@ -15,6 +15,9 @@ class PlainTemplate:
     whoever uses it tells the user.
     """
 
+    variables: frozenset[str] = frozenset()
+    """The names that it looks up: none."""
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

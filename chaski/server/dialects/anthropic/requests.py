@@ -9,6 +9,7 @@ from chaski.errors import OptionError, UnsupportedError
 from chaski.server.dialects.anthropic.input import Conversation
 from chaski.server.dialects.ignored import Ignored
 from chaski.server.dialects.images import check_images
+from chaski.server.dialects.thinking import Think, agreed, read_thinking, template_variables
 from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish
 
@@ -60,6 +61,7 @@ def _wish(fields: Fields, options: dict[str, Any]) -> ChatWish:
         stream=fields.flag("stream", False),
         format=_format(Fields(fields.mapping("output_config"), "output_config")),
         think=_thinking(fields),
+        template_variables=template_variables(fields),
         drops_think=True,
         truncate=False,
         shift=False,
@@ -67,13 +69,21 @@ def _wish(fields: Fields, options: dict[str, Any]) -> ChatWish:
     )
 
 
-def _thinking(fields: Fields) -> bool | str:
-    """Whether to think, and how much if that is said."""
-    kind = Fields(fields.mapping("thinking"), "thinking").text("type", default="disabled")
+def _thinking(fields: Fields) -> Think:
+    """Whether to think, and how much if that is said. Where nothing is, not at all."""
+    thinking = Fields(fields.mapping("thinking"), "thinking")
+    kind = thinking.text("type") if thinking.data else None
+    if kind not in (None, "enabled", "adaptive", "disabled"):
+        raise OptionError(f"thinking.type {kind!r:.40} must be enabled, adaptive or disabled")
+    budget = thinking.integer("budget_tokens", None)
+    if budget is not None and (budget < 1 or kind == "disabled"):
+        raise OptionError("thinking.budget_tokens must be at least 1, and absent where thinking is disabled")
     effort = Fields(fields.mapping("output_config"), "output_config").text("effort")
     if effort and effort not in _EFFORTS:
         raise OptionError(f"output_config.effort {effort!r:.40} must be one of {', '.join(_EFFORTS)}")
-    return kind != "disabled" and (_EFFORTS[effort] if effort else True)
+    said: dict[str, Think] = {"thinking": None if kind is None else kind != "disabled"}
+    think = agreed(said | read_thinking(fields))
+    return _EFFORTS[effort] if think is True and effort else think or False
 
 
 def _format(fields: Fields) -> Mapping[str, Any] | None:

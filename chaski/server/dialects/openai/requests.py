@@ -8,6 +8,7 @@ from typing import Any
 from chaski.durations import parse_duration
 from chaski.errors import OptionError, UnsupportedError
 from chaski.server.dialects.images import Spoken, check_images, read_data_url
+from chaski.server.dialects.thinking import agreed, read_thinking, template_variables
 from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish
 from chaski.text.parsers.json_text import load_json
@@ -21,21 +22,10 @@ __all__ = [
     "read_embeddings",
     "read_options",
     "schema_in",
-    "think_of",
     "top_of",
 ]
 
 MAX_ANSWERS = 16
-_EFFORTS: Mapping[str, bool | str] = {
-    "none": False,
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "max",
-    "ultra": "max",
-    "max": "max",
-}
 # Options of Ollama that people need and this API has no name for are taken under their own names.
 _PLAIN_OPTIONS = ("top_k", "min_p", "num_ctx", "repeat_penalty", "repeat_last_n", "typical_p", "num_keep")
 _PLAIN_OPTIONS_OF_OPENAI = ("seed", "frequency_penalty", "presence_penalty")
@@ -54,7 +44,6 @@ def read_chat(body: Mapping[str, Any]) -> ChatWish:
         tool_choice=_tool_choice(fields.data.get("tool_choice")),
         parallel_calls=fields.flag("parallel_tool_calls", True),
         drops_think=True,
-        think=_effort(fields),
         logprobs=fields.flag("logprobs", False),
         top_logprobs=top_of(fields.integer("top_logprobs", 0)),
         **_common(fields),
@@ -116,6 +105,8 @@ def _common(fields: Fields) -> dict[str, Any]:
         "format": _format(Fields(fields.mapping("response_format"), "response_format")),
         "keep_alive": parse_duration(fields.data["keep_alive"]) if fields.has("keep_alive") else None,
         "truncate": fields.flag("truncate", True),
+        "think": agreed(read_thinking(fields)),
+        "template_variables": template_variables(fields),
     }
 
 
@@ -155,18 +146,6 @@ def schema_in(fields: Fields) -> Mapping[str, Any]:
     if not schema:
         raise OptionError(f"{fields.where}.schema is missing")
     return schema
-
-
-def _effort(fields: Fields) -> bool | str | None:
-    reasoning = Fields(fields.mapping("reasoning"), "reasoning")
-    return think_of(fields.text("reasoning_effort") or reasoning.text("effort"))
-
-
-def think_of(effort: str) -> bool | str | None:
-    """How much to think, for an effort in OpenAI's words; empty is as the model likes."""
-    if effort and effort not in _EFFORTS:
-        raise OptionError(f"reasoning effort {effort!r:.40} must be one of {', '.join(_EFFORTS)}")
-    return _EFFORTS[effort] if effort else None
 
 
 def top_of(count: int) -> int:

@@ -9,9 +9,10 @@ from typing import Any
 from chaski.errors import OptionError, ResponseNotFoundError, UnsupportedError
 from chaski.server.dialects.ignored import Ignored
 from chaski.server.dialects.images import check_images
-from chaski.server.dialects.openai.requests import read_options, schema_in, think_of, top_of
+from chaski.server.dialects.openai.requests import read_options, schema_in, top_of
 from chaski.server.dialects.responses.input import Conversation, FindItem
 from chaski.server.dialects.responses.tools import FORMS, Tool, read_tools
+from chaski.server.dialects.thinking import agreed, read_thinking, template_variables
 from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish
 
@@ -85,7 +86,8 @@ def read_response(
         options=read_options(fields, "max_output_tokens"),
         stream=fields.flag("stream", False),
         format=_format(fields),
-        think=think_of(Fields(fields.mapping("reasoning"), "reasoning").text("effort")),
+        think=agreed(read_thinking(fields)),
+        template_variables=template_variables(fields),
         drops_think=True,
         truncate=truncates,
         shift=truncates,

@@ -1,0 +1,84 @@
+"""Whether to think, and how much: clients of `/v1` say it in several ways, which must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chaski.errors import OptionError
+from chaski.server.fields import Fields
+
+__all__ = ["Think", "agreed", "read_thinking", "template_variables"]
+
+Think = bool | str | None
+
+_EFFORTS: Mapping[str, bool | str] = {
+    "none": False,
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "max",
+    "ultra": "max",
+    "max": "max",
+}
+_SWITCHES = ("enable_thinking", "thinking")
+_RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")
+
+
+def read_thinking(fields: Fields) -> dict[str, Think]:
+    """What a request says of thinking, by the name of the field that says it. Raises OptionError."""
+    found: dict[str, Think] = {"enable_thinking": _flag(fields, "enable_thinking")}
+    value = fields.data.get("think")
+    found["think"] = value if isinstance(value, bool) else _effort(fields, "think")
+    found["reasoning_effort"] = _effort(fields, "reasoning_effort")
+    reasoning = Fields(fields.mapping("reasoning"), "reasoning")
+    found["reasoning.enabled"] = _flag(reasoning, "enabled")
+    found["reasoning.effort"] = _effort(reasoning, "effort")
+    variables = _variables(fields)
+    for name in _SWITCHES:
+        found[f"chat_template_kwargs.{name}"] = _flag(variables, name)
+    found["chat_template_kwargs.reasoning_effort"] = _effort(variables, "reasoning_effort")
+    return found
+
+
+def agreed(found: Mapping[str, Think]) -> Think:
+    """Yes, no or a level, as all that say something say; None where nothing does. Raises OptionError."""
+    said = {name: value for name, value in found.items() if value is not None}
+    levels = {name: value for name, value in said.items() if isinstance(value, str)}
+    for kind in ({name: value is not False for name, value in said.items()}, levels):
+        names: dict[object, str] = {}
+        for name, value in kind.items():
+            names.setdefault(value, name)
+        if len(names) > 1:
+            first, second, *_ = names.values()
+            raise OptionError(
+                f"{first} and {second} contradict each other about thinking; leave one of them out"
+            )
+    return next(iter((levels or said).values()), None)
+
+
+def template_variables(fields: Fields) -> dict[str, Any]:
+    """What a request tells the template besides. Raises OptionError."""
+    variables = _variables(fields).data
+    if reserved := [name for name in _RESERVED if name in variables]:
+        raise OptionError(f"chat_template_kwargs.{reserved[0]} is what the request itself says; leave it out")
+    known = (*_SWITCHES, "reasoning_effort")
+    return {name: value for name, value in variables.items() if name not in known}
+
+
+def _variables(fields: Fields) -> Fields:
+    return Fields(fields.mapping("chat_template_kwargs"), "chat_template_kwargs")
+
+
+def _flag(fields: Fields, name: str) -> bool | None:
+    return fields.flag(name, False) if fields.has(name) else None
+
+
+def _effort(fields: Fields, name: str) -> Think:
+    """A level in OpenAI's words or Ollama's."""
+    word = fields.text(name)
+    if word and word not in _EFFORTS:
+        where = f"{fields.where}.{name}" if fields.where else name
+        raise OptionError(f"{where} {word!r:.40} must be one of {', '.join(_EFFORTS)}")
+    return _EFFORTS[word] if word else None
