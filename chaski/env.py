@@ -263,6 +263,13 @@ class Environment:
         default=False,
         unset="off",
     )
+    editor: str | None = _variable(
+        "OLLAMA_EDITOR",
+        "command",
+        "the editor that Ctrl-G opens for a message in a chat",
+        str,
+        unset="VISUAL, EDITOR, or one that is installed",
+    )
     keep_alive: float = _variable(
         "OLLAMA_KEEP_ALIVE",
         "duration",

@@ -4,48 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
-from chaski.cli.history import line_editing
+from chaski.cli.chat_help import HELP, HINT, SET_HELP, SHOW_HELP, TOPICS, WORDS
 from chaski.cli.layout import section
+from chaski.cli.line_editor import line_editing
 from chaski.cli.session import Session, read_think
+from chaski.cli.terminal import echo_text, wrapped
 from chaski.errors import ChaskiError, OptionError
 
 __all__ = ["chat"]
 
-_QUOTES = '"""'
-_HELP = """\
-Available commands:
-  /set parameter NAME VALUE ...   set an option: temperature, seed, num_predict, stop ...
-  /set system TEXT                set the system message
-  /set history | nohistory        remember the conversation, or answer each message alone
-  /set format json | noformat     answer in JSON, or in text
-  /set think [LEVEL] | nothink    let the model think, or not: low, medium, high, max
-  /set verbose | quiet            print counts and rates after each answer, or do not
-  /set wordwrap | nowordwrap      break lines between words, or wherever they end
-  /show info | license | modelfile | parameters | system | template
-  /load MODEL                     go on with another model, and a new conversation
-  /save NAME                      make a model of this one with its options, system message and conversation
-  /list                           list the models of the store
-  /clear                          forget the conversation
-  /bye                            leave
-  /?                              this help
+Read: TypeAlias = Callable[[str], str]
 
-Use \"\"\" to begin and to end a message of several lines.
-A path in a message, like ./cat.png, shows that image to a model that sees.
-Ctrl-C stops an answer, Ctrl-D leaves."""
+_QUOTES = '"""'
 
 
 def chat(session: Session) -> None:
     """Talk until the input ends or the user leaves. Errors end a message, not the chat."""
-    with line_editing(session.keeps_lines):
-        _talk(session)
+    session.print_opening()
+    with line_editing(session.keeps_lines, WORDS, HINT) as read:
+        _talk(session, read)
 
 
-def _talk(session: Session) -> None:
-    for message in _messages():
+def _talk(session: Session, read: Read) -> None:
+    for message in _messages(read):
         command, _, argument = message.partition(" ")
         if command in ("/bye", "/exit"):
             return
@@ -57,39 +42,41 @@ def _talk(session: Session) -> None:
             else:
                 session.answer(message)
         except (ChaskiError, click.ClickException) as error:
-            click.echo(f"Error: {error}", err=True)
+            text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+            click.echo(f"Error: {wrapped(text, 'Error: ')}", err=True)
 
 
-def _messages() -> Iterator[str]:
+def _messages(read: Read) -> Iterator[str]:
     """What the user types, message by message, until the input ends."""
     while True:
         try:
-            message = _read_message()
+            message = _read_message(read)
         except EOFError:
-            click.echo()
             return
         except KeyboardInterrupt:
-            click.echo("\nUse Ctrl-D or /bye to leave.")
+            click.echo("Use Ctrl-D or /bye to leave.")
             continue
         if message:
             yield message
 
 
-def _read_message() -> str:
-    """A line, or all lines between two triple quotes."""
-    text = input(">>> ")
+def _read_message(read: Read) -> str:
+    """What is typed or pasted at once, or all lines between two triple quotes."""
+    text = read(">>> ")
     begin, quotes, rest = text.partition(_QUOTES)
     if not quotes or (begin.strip() and not begin.startswith("/set system")):
         return text.strip()
     lines = [rest]
     while _QUOTES not in lines[-1]:
-        lines.append(input("... "))
+        lines.append(read("... "))
     return (begin + "\n".join(lines).partition(_QUOTES)[0]).strip()
 
 
 def _set(session: Session, argument: str) -> None:
     what, _, value = argument.partition(" ")
     match what:
+        case "":
+            click.echo(SET_HELP)
         case "parameter":
             _set_parameter(session, value.split())
         case "system":
@@ -109,21 +96,14 @@ def _set(session: Session, argument: str) -> None:
         case "wordwrap" | "nowordwrap":
             session.wraps_words = what == "wordwrap"
         case _:
-            raise OptionError(
-                "/set knows parameter, system, history, nohistory, format json, noformat, think, nothink, "
-                "verbose, quiet, wordwrap, nowordwrap"
-            )
+            raise OptionError(f"/set knows nothing like '{what}'; type /set for help")
 
 
 def _set_parameter(session: Session, words: list[str]) -> None:
-    from chaski.runner.options import parse_options
-
     if len(words) < 2:
         raise OptionError("/set parameter needs a name and a value")
     name, *values = words
-    value = values if name == "stop" else _number(" ".join(values))
-    parse_options({name: value})
-    session.options[name] = value
+    session.set_parameter(name, values if name == "stop" else _number(" ".join(values)))
     click.echo(f"Set parameter '{name}' to '{' '.join(values)}'")
 
 
@@ -138,21 +118,24 @@ def _number(text: str) -> Any:
 def _show(session: Session, argument: str) -> None:
     model = session.model
     match argument:
+        case "":
+            click.echo(SHOW_HELP)
         case "info":
-            rows = [("file", model.path), ("context", model.context), ("vocabulary", model.vocab_size)]
-            click.echo(section("Model", rows))
+            facts = [("file", model.path), ("context", model.context), ("vocabulary", model.vocab_size)]
+            click.echo(section("Model", facts))
         case "parameters":
-            click.echo(section("Parameters", sorted(session.options.items())) or "No parameters are set.")
+            rows = sorted((session.options | session.loading).items())
+            click.echo(section("Parameters", rows) or "No parameters are set.")
         case "system":
-            click.echo(session.system or model.defaults.system or "No system message is set.")
+            echo_text(session.system or model.defaults.system or "No system message is set.")
         case "template":
-            click.echo(model.chat_template or "The model has no chat template.")
+            echo_text(model.chat_template or "The model has no chat template.")
         case "license" | "modelfile":
             from chaski.cli.show import command as show
 
             show.main([session.name, f"--{argument}"], standalone_mode=False)
         case _:
-            raise OptionError("/show knows info, license, modelfile, parameters, system and template")
+            raise OptionError(f"/show knows nothing like '{argument}'; type /show for help")
 
 
 def _load(session: Session, argument: str) -> None:
@@ -180,7 +163,9 @@ def _clear(session: Session, argument: str) -> None:
 
 
 def _help(session: Session, argument: str) -> None:
-    click.echo(_HELP)
+    if argument and argument.removeprefix("/") not in TOPICS:
+        raise OptionError(f"there is no help on '{argument}'; there is on {', '.join(TOPICS)}")
+    click.echo(TOPICS[argument.removeprefix("/")] if argument else HELP)
 
 
 _COMMANDS: dict[str, Callable[[Session, str], None]] = {

@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from importlib import import_module
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-__all__ = ["line_editing"]
+__all__ = ["History"]
 
 _MAX_LINES = 100
 
 
-@contextmanager
-def line_editing(is_kept: bool) -> Iterator[None]:
-    """Edit lines that are typed, with those of earlier chats; keep them at the end where `is_kept`."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    # Importing it is what gives `input` line editing and a history.
-    readline = import_module("readline")
-    path = Path.home() / ".ollama" / "history"
-    for line in _read(path) if is_kept else ():
-        readline.add_history(line)
-    try:
-        yield
-    finally:
-        if is_kept:
+class History:
+    """Lines of earlier chats and of this one, the oldest first. Messages of several lines are not kept."""
+
+    def __init__(self, is_kept: bool) -> None:
+        self._path = Path.home() / ".ollama" / "history"
+        self._is_kept = is_kept
+        self.lines = _read(self._path) if is_kept else []
+
+    def add(self, line: str) -> None:
+        """Remember what was typed."""
+        if line.strip() and "\n" not in line:
+            self.lines.append(line)
+
+    def save(self) -> None:
+        """Write the last lines to the file, where that is wanted and can be done."""
+        if self._is_kept:
             with suppress(OSError):  # a chat is not worth less without it
-                _write(path, _typed(readline))
+                _write(self._path, self.lines[-_MAX_LINES:])
 
 
 def _read(path: Path) -> list[str]:
@@ -40,13 +37,6 @@ def _read(path: Path) -> list[str]:
         return path.read_text(errors="replace").splitlines()[-_MAX_LINES:]
     except OSError:
         return []
-
-
-def _typed(readline: Any) -> list[str]:
-    count = readline.get_current_history_length()
-    first = max(1, count - _MAX_LINES + 1)
-    lines = [readline.get_history_item(number) for number in range(first, count + 1)]
-    return [line for line in lines if line]
 
 
 def _write(path: Path, lines: list[str]) -> None:

@@ -8,6 +8,7 @@ from importlib import import_module
 import click
 
 from chaski import __version__
+from chaski.cli.terminal import wrapped
 from chaski.errors import ChaskiError
 
 __all__ = ["chaski_command", "main"]
@@ -31,6 +32,7 @@ _COMMANDS = (
     "bench",
     "completion",
 )
+_LABEL = "Error: "  # which click puts before them
 _ALIASES = {"ls": "list"}
 
 
@@ -50,8 +52,18 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            vars(error)["message"] = wrapped(error.message, _LABEL)  # constant only for its own classes
+            raise
         except ChaskiError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(wrapped(str(error), _LABEL)) from error
+
+
+class _Notes(logging.Formatter):
+    """Warnings as lines for people; what they quote does not steer the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "Note: " + wrapped(super().format(record), "Note: ")
 
 
 @click.group(cls=_Commands)
@@ -59,7 +71,9 @@ class _Commands(click.Group):
 @click.version_option(__version__, "-v", "--version", message="chaski version %(version)s")
 def chaski_command() -> None:
     """Run language models on this machine."""
-    logging.basicConfig(level=logging.WARNING, format="Note: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Notes())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
 def main() -> None:

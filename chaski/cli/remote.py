@@ -104,7 +104,7 @@ class RemoteModel:
         self.context: int = info.get(f"{architecture}.context_length", 0)
         self.vocab_size: int = info.get(f"{architecture}.vocab_size", 0)
         self.chat_template: str | None = shown.get("template")
-        self.defaults: Defaults = Defaults(system=shown.get("system"))
+        self.defaults: Defaults = Defaults(system=shown.get("system"), opening=shown.get("messages") or ())
         capabilities = shown.get("capabilities") or ()
         self.sees_images: bool = "vision" in capabilities
         self.makes_vectors: bool = "embedding" in capabilities

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import click
@@ -101,6 +102,7 @@ def command(
     server that has the model answers, unless an option says how to load it.
     Of a model for embeddings the vector is printed.
     """
+    from chaski.cli.line_editor import preload
     from chaski.cli.local import open_model
     from chaski.cli.vectors import makes_vectors, vector
     from chaski.durations import parse_duration
@@ -112,9 +114,10 @@ def command(
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if form is not None:
         given["format"] = read_format(form)
-    is_own_choice = bool(threads or context or draft or engine or backend != "cpu")
 
-    def opened(name: str) -> Model:
+    def opened(name: str, num_ctx: int | None = None, num_thread: int | None = None) -> Model:
+        wishes = {"threads": num_thread or threads, "context": num_ctx or context}
+        is_own_choice = bool(any(wishes.values()) or draft or engine or backend != "cpu")
         served = None if is_own_choice or _is_path(name) else _of_server(name)
         if served is not None:
             served.keep_alive = keepalive
@@ -123,8 +126,10 @@ def command(
             raise click.UsageError("--keepalive is for a model of a running server: chaski serve")
         for wanted in filter(None, (name, draft)):
             _pull_if_missing(wanted, insecure)
-        return open_model(name, threads=threads, context=context, backend=backend, engine=engine, draft=draft)
+        return open_model(name, **wishes, backend=backend, engine=engine, draft=draft)
 
+    if text is None:
+        Thread(target=preload, daemon=True).start()
     session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
     session.hides_thinking, session.wraps_words = hidethinking, not nowordwrap
     session.keeps_lines = not (nohistory or Environment.read().no_history)

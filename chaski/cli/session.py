@@ -15,8 +15,9 @@ import click
 
 from chaski.cli.image_paths import find_images
 from chaski.cli.layout import duration
+from chaski.cli.terminal import echo_text, visible
 from chaski.cli.wrap import WordWrap
-from chaski.errors import OptionError
+from chaski.errors import ChaskiError, OptionError
 
 if TYPE_CHECKING:
     from chaski.cli.local import WorkerModel
@@ -30,12 +31,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "read_format", "read_think", "report"]
 
+_LOADING = ("num_ctx", "num_thread")
+
 
 @dataclass(slots=True)
 class Session:
     """What a chat is about.
 
-    name, open  what the user calls the model, and how to get another one
+    name, open  what the user calls the model, and how to get another one: open(name, num_ctx=, num_thread=)
+    loading     options that a model here is loaded with; one of a server gets them with each message
     is_raw      prompts go to the model as they are, without a template
     keeps_lines what is typed is remembered for later chats
     think       whether the model thinks, or how much; None for what is usual
@@ -55,7 +59,8 @@ class Session:
     hides_thinking: bool = False
     wraps_words: bool = True
     name: str = ""
-    open: Callable[[str], Model] | None = None
+    open: Callable[..., Model] | None = None
+    loading: dict[str, int] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     _is_first: bool = True
 
@@ -66,7 +71,47 @@ class Session:
         self.model.close()
         self.model, self.name, self.system, self.think = model, name, None, None
         self.history.clear()
+        self.loading.clear()
         self._is_first = True
+        self.print_opening()
+
+    def set_parameter(self, name: str, value: Any) -> None:
+        """Set an option for the messages to come. Raises OptionError or SamplingError, and nothing changes.
+
+        A model here is loaded anew for another context or other threads; the conversation goes on.
+        """
+        from chaski.cli.remote import RemoteModel
+        from chaski.runner.options import parse_options
+
+        if name not in _LOADING:
+            parse_options({name: value})
+        elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise OptionError(f"option {name} is {value!r}; it must be a whole number above 0")
+        elif not isinstance(self.model, RemoteModel):
+            self._reload({**self.loading, name: value})
+            return
+        self.options[name] = value
+
+    def _reload(self, loading: dict[str, int]) -> None:
+        """Load the model with other settings; where that fails, with those that it had."""
+        assert self.open is not None, "who chats can open models"
+        self.model.close()  # first, since there may be no memory for two
+        try:
+            self.model = self.open(self.name, **loading)
+        except ChaskiError:
+            self.model = self.open(self.name, **self.loading)
+            raise
+        self.loading = loading
+        self._is_first = True
+
+    def print_opening(self) -> None:
+        """Show the turns that the model's conversations begin with."""
+        for turn in self.model.defaults.opening:
+            if turn["role"] == "user":
+                echo_text(f">>> {turn['content']}")
+            elif turn["role"] == "assistant":
+                output = _Output(self.hides_thinking, self.wraps_words)
+                output.print(turn["content"] + "\n\n")
 
     def save(self, name: str) -> None:
         """Make a model of this one with the options, the system message and the turns of the session.
@@ -75,7 +120,7 @@ class Session:
         """
         from chaski.cli.remote import RemoteModel
 
-        parameters = {key: value for key, value in self.options.items() if key != "format"}
+        parameters = {key: value for key, value in self.options.items() if key != "format"} | self.loading
         turns = [_message(turn["role"], turn["content"]) for turn in self.history]
         settings = {"system": self.system, "parameters": parameters, "messages": turns}
         given = {key: value for key, value in settings.items() if value}
@@ -153,8 +198,8 @@ class _Output:
 
     def __init__(self, hides_thinking: bool, wraps_words: bool) -> None:
         self.said: list[str] = []
-        is_wrapped = wraps_words and sys.stdout.isatty()
-        self._wrap = WordWrap(shutil.get_terminal_size().columns if is_wrapped else 0)
+        self._is_terminal = sys.stdout.isatty()
+        self._wrap = WordWrap(shutil.get_terminal_size().columns if wraps_words else 0)
         self._hides_thinking = hides_thinking
         self._is_thinking = False
 
@@ -165,20 +210,21 @@ class _Output:
 
         if isinstance(event, Thinking):
             if not self._hides_thinking:
-                self._print(("" if self._is_thinking else "Thinking...\n") + event.text)
+                self.print(("" if self._is_thinking else "Thinking...\n") + event.text)
                 self._is_thinking = True
             return None
         if self._is_thinking:
-            self._print("\n...done thinking.\n\n")
+            self.print("\n...done thinking.\n\n")
             self._is_thinking = False
         if isinstance(event, Text):
             self.said.append(event.text)
-            self._print(event.text)
+            self.print(event.text)
             return None
         return event
 
-    def _print(self, text: str) -> None:
-        click.echo(self._wrap.feed(text), nl=False)
+    def print(self, text: str) -> None:
+        """Print a piece of a text. A terminal gets no control characters but ours."""
+        click.echo(self._wrap.feed(visible(text)) if self._is_terminal else text, nl=False, color=True)
 
 
 def _save_here(source: str, name: str, settings: dict[str, Any]) -> None:

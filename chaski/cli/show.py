@@ -18,6 +18,7 @@ from chaski.cli.show_stored import (
     stored_sections,
     text_options,
 )
+from chaski.cli.terminal import echo_text
 from chaski.formats.file_types import file_type
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def command(
     found = find_model(model)
     file = open_gguf(found.path)
     if (text := chosen_text(found, file, texts)) is not None:
-        click.echo(text)
+        echo_text(text)
         return
     if memory:
         click.echo(section("Memory", _memory(found, context, parallel)))

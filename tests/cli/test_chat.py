@@ -5,7 +5,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,14 @@ import pytest
 
 import chaski
 from chaski.cli.chat import chat
+from chaski.cli.chat_help import WORDS
 from chaski.cli.session import Session
+from chaski.names import ModelName
+from chaski.store.create import create
+from chaski.store.model import find_model
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
+from tests.cli.terminals import terminal
 from tests.tiny_llama import write_tiny_llama
 
 ROOT = Path(__file__).parents[2]
@@ -112,11 +118,13 @@ def test_parameters(
     ("line", "message"),
     [
         ("/fly", "unknown command; type /? for help"),
-        ("/set", "/set knows parameter, system"),
+        ("/set speed 3", "/set knows nothing like 'speed'; type /set for help"),
+        ("/? fly", "there is no help on 'fly'; there is on set, show, shortcuts"),
+        ("/set parameter num_ctx 0", "option num_ctx is 0; it must be a whole number above 0"),
         ("/set parameter seed", "/set parameter needs a name and a value"),
         ("/set parameter seed many", "option seed is 'many'"),
         ("/set parameter speed 3", "option 'speed' is unknown"),
-        ("/show all", "/show knows info, license, modelfile, parameters"),
+        ("/show all", "/show knows nothing like 'all'; type /show for help"),
         ("x" * 400, "but the context holds 256"),
     ],
 )
@@ -151,7 +159,56 @@ def test_what_can_be_shown(
     assert "tiny.gguf" in output
     assert "message.role" in output
     assert "No system message is set." in output
-    assert "/set parameter NAME VALUE" in output
+    assert "/set NAME ..." in output
+
+
+def test_help_fits_a_terminal(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk(session, monkeypatch, "/set", "/show", "/?", "/help shortcuts", "/? /set")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) < 80
+    for text in ("Available to /set:", "Available to /show:", "Available commands:", "Available keys:"):
+        assert text in lines
+    assert lines.count("Available to /set:") == 2
+    # All that there is to set and to show is in the help, and Tab completes it.
+    for word in (*(WORDS["/set"] or ()), *(WORDS["/show"] or ())):
+        assert any(word in line for line in lines)
+
+
+def test_the_turns_that_a_model_begins_with_are_shown(
+    own_store: None, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages = [{"role": "user", "content": "who are you?"}, {"role": "assistant", "content": "a llama"}]
+    recipe = Recipe(sources=[tiny_llama], messages=messages)
+    for _ in create(Store.default(), ModelName.parse("named"), recipe):
+        pass
+    session = opened(tiny_llama)
+    talk(session, monkeypatch, "/load named")
+    assert capsys.readouterr().out == ">>> who are you?\na llama\n\n\n"
+    talk(session, monkeypatch)
+    assert capsys.readouterr().out == ">>> who are you?\na llama\n\n\n"
+    session.model.close()
+
+
+def test_another_context(
+    own_store: None, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model is loaded anew, and the conversation goes on; what cannot be loaded changes nothing."""
+    session = opened(tiny_llama)
+    lines = (
+        "hello",
+        "/set parameter num_ctx 100",
+        "and then?",
+        "/set parameter num_ctx 1000000000",
+        "/save mine",
+    )
+    talk(session, monkeypatch, *lines)
+    assert (session.model.context, session.loading) == (100, {"num_ctx": 100})
+    assert said(session) == ["hello", "and then?"]
+    assert "memory" in capsys.readouterr().err
+    assert find_model("mine").parameters == {"num_ctx": 100, "num_predict": 6, "temperature": 0}
+    session.model.close()
 
 
 def test_ctrl_c_at_the_prompt_is_not_the_end(
@@ -166,43 +223,16 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path: Path) -> None:
     """On a real terminal, with a real signal, while an answer of 100,000 tokens is being written."""
     path = write_tiny_llama(tmp_path / "long.gguf", llama__context_length=200_000)
     arguments = ["run", str(path), "--temperature", "0", "--context", "150000"]
-    terminal, inner = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "chaski", *arguments], stdin=inner, stdout=inner, stderr=inner, cwd=ROOT
-    ) as process:
-        os.close(inner)
-        _read_until(terminal, b">>> ")
-        os.write(terminal, b"hello\n")
-        _read_until(terminal, b"hello\r\n")
-        _read_some(terminal, 200)
-        process.send_signal(signal.SIGINT)
-        _read_until(terminal, b"\n>>> ")
-        os.write(terminal, b"/bye\n")
-        _drain(terminal)
-        assert process.wait(timeout=20) == 0
-    os.close(terminal)
-
-
-def _read_until(terminal: int, end: bytes) -> None:
-    seen = b""
-    deadline = time.monotonic() + 30
-    while not seen.endswith(end):
-        assert time.monotonic() < deadline, seen[-500:]
-        seen += os.read(terminal, 1)
-
-
-def _read_some(terminal: int, count: int) -> None:
-    while count > 0:
-        count -= len(os.read(terminal, count))
-
-
-def _drain(terminal: int) -> None:
-    """Read what is left, so that the program can write it; a terminal that nobody writes to is an error."""
-    try:
-        while os.read(terminal, 1000):
-            pass
-    except OSError:
-        return
+    with terminal("-m", "chaski", *arguments) as chat:
+        chat.wait_for_prompt(1)
+        chat.type("hello\r")
+        chat.wait_for("hello\r\r\n")
+        begun = len(chat.text) + 200
+        chat.wait_until(lambda: len(chat.text) > begun)
+        chat.process.send_signal(signal.SIGINT)
+        chat.wait_for_prompt(2)
+        chat.type("/bye\r")
+        assert chat.wait_for_end() == 0
 
 
 # ---- other models, and models made of a chat ----
@@ -215,7 +245,11 @@ def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opened(tiny_llama: Path) -> Session:
     options = {"temperature": 0, "num_predict": 6}
-    return Session(chaski.load(tiny_llama), options, name=str(tiny_llama), open=chaski.load)
+
+    def load(name: str, num_ctx: int | None = None, num_thread: int | None = None) -> chaski.LLM:
+        return chaski.load(name, context=num_ctx, threads=num_thread)
+
+    return Session(load(str(tiny_llama)), options, name=str(tiny_llama), open=load)
 
 
 def test_a_chat_is_saved_and_loaded(

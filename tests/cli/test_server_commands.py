@@ -53,6 +53,34 @@ def test_run_follows_a_format_of_the_server(server: Running) -> None:
     assert "it must be json, or a JSON schema" in chaski(*asked, "--format", "[1]").stderr
 
 
+def test_a_chat_asks_the_server_for_another_context(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options go with each message; the server's model has turns to begin with."""
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho\x1b[31m"}]
+    server.post("/api/create", {"model": "turns", "from": "helper", "messages": turns})
+    lines = "/set parameter num_ctx 500\n/set parameter num_predict 2\nhello\n/save small\n"
+    typed = iter([*lines.splitlines(), EOFError()])
+
+    def read(prompt: str) -> str:
+        line = next(typed)
+        if isinstance(line, EOFError):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", read)
+    monkeypatch.setattr("chaski.cli.run._whole_prompt", lambda arguments: None)
+    result = chaski("run", "turns")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(">>> hi\nho\x1b[31m\n\n")  # into a pipe as it is
+    saved = server.post("/api/show", {"model": "small"}).json["parameters"]
+    assert [line.split() for line in saved.splitlines()] == [
+        ["num_ctx", "500"],
+        ["num_predict", "2"],
+        ["temperature", "0.0"],
+    ]
+    for name in ("turns", "small"):
+        server.ask("DELETE", "/api/delete", {"model": name})
+
+
 def test_run_says_how_long_a_model_stays(server: Running) -> None:
     asked = ("run", "guide", "hello", "--num-predict", "1")
     assert chaski(*asked, "--keepalive", "-1").exit_code == 0

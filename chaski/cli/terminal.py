@@ -1,0 +1,47 @@
+"""Printing texts that are not ours: what models, files and servers write must not steer the terminal."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+
+import click
+
+__all__ = ["echo_text", "visible", "wrapped"]
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def echo_text(text: str, nl: bool = True) -> None:
+    """Print a text on the standard output: as it is into a file or a pipe, `visible` on a terminal."""
+    # With `color`, click leaves the text alone; without, it takes out some of the sequences.
+    click.echo(visible(text) if sys.stdout.isatty() else text, nl=nl, color=True)
+
+
+def visible(text: str) -> str:
+    """The text with control characters shown and not obeyed, except for line ends and tabs.
+
+    A carriage return is left out: it belongs to a line end, or lets a line be written over.
+    """
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text.replace("\r", ""))
+
+
+def wrapped(text: str, label: str = "") -> str:
+    """A message for stderr behind a label: visible, and on a terminal in lines that break at words."""
+    text = visible(text)
+    if not sys.stderr.isatty():
+        return text
+    columns = max(shutil.get_terminal_size().columns - 1, 20)
+    lines = f"{label}{text}".split("\n")
+    return "\n".join(_broken(line, columns) for line in lines).removeprefix(label)
+
+
+def _broken(line: str, columns: int) -> str:
+    if len(line) <= columns:
+        return line
+    margin = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line, columns, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+    )

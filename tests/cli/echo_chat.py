@@ -1,0 +1,58 @@
+"""A chat whose model answers each message with how Python writes it: it has no weights."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from chaski.cli.chat import chat
+from chaski.cli.line_editor import preload
+from chaski.cli.session import Session
+from chaski.runner.events import Done, Text
+from chaski.runner.stored import Defaults
+
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rname:\tred\r\n"
+
+
+class Echo:
+    """What a chat needs of a model."""
+
+    path, context, vocab_size, chat_template = "\x1b[31mecho", 10, 20, HOSTILE
+    sees_images = False
+    defaults = Defaults(
+        system=HOSTILE,
+        opening=[
+            {"role": "system", "content": "unseen"},
+            {"role": "user", "content": "knock knock\x1b[31m"},
+            {"role": "assistant", "content": "who is\x1b[31m there?"},
+        ],
+    )
+
+    def stream_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[Text | Done]:
+        asked = messages[-1]["content"]
+        for char in HOSTILE if asked == "hostile" else f"<{asked!r}>":
+            yield Text(char)
+        if asked == "slow":
+            time.sleep(1)
+        yield Done(
+            reason="stop",
+            prompt_tokens=1,
+            cached_tokens=0,
+            generated_tokens=1,
+            dropped_tokens=0,
+            load_seconds=0.0,
+            prefill_seconds=0.0,
+            decode_seconds=0.0,
+        )
+
+    def close(self) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    preload()
+    session: Any = Session(Echo(), {}, name="echo")  # type: ignore[arg-type]
+    session.keeps_lines = "--history" in sys.argv
+    chat(session)

@@ -1,0 +1,95 @@
+"""A command on a terminal of its own, typed into and read from as a person would."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 30.0
+_READS_KEYS = b"\x1b[?2004h"  # pastes come in brackets from here on
+_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
+
+
+class Terminal:
+    """seen: all that the command wrote so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
+        self.process = process
+        self._descriptor = descriptor
+        self.seen = b""
+
+    @property
+    def text(self) -> str:
+        """What was written, without the sequences that move and color."""
+        return _SEQUENCE.sub("", self.seen.decode(errors="replace"))
+
+    def type(self, text: str) -> None:
+        os.write(self._descriptor, text.encode())
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Until the text was written that often."""
+        self.wait_until(lambda: self.text.count(text) >= times, text)
+
+    def wait_for_prompt(self, number: int) -> None:
+        """Until the chat reads keys for the message of that number, from 1 on."""
+        self.wait_until(lambda: self.seen.count(_READS_KEYS) >= number, "a prompt")
+
+    def wait_until(self, is_there: Callable[[], bool], what: str = "it") -> None:
+        """Until it is so by what was written."""
+        deadline = time.monotonic() + SECONDS
+        while not is_there():
+            assert self._read(deadline), f"it ended before {what!r}: {self.text[-2000:]!r}"
+
+    def wait_for_end(self) -> int:
+        """Until the command ended -> its status."""
+        deadline = time.monotonic() + SECONDS
+        while self._read(deadline):
+            pass
+        return self.process.wait(SECONDS)
+
+    def _read(self, deadline: float) -> bool:
+        """Read some more; whether there was any."""
+        left = deadline - time.monotonic()
+        is_there = left > 0 and select.select([self._descriptor], [], [], left)[0]
+        assert is_there, f"waited for too long: {self.text[-2000:]!r}"
+        try:
+            piece = os.read(self._descriptor, 4096)
+        except OSError:  # how the end of a terminal reads
+            return False
+        self.seen += piece
+        return bool(piece)
+
+
+@contextmanager
+def terminal(*arguments: str, columns: int = 80, **environment: str) -> Iterator[Terminal]:
+    """Run Python with these arguments on a terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=ROOT,
+        env={**os.environ, "TERM": "xterm", **environment},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(process, ours)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
