@@ -31,7 +31,7 @@ def write_tiny_llama(
     """Write the model to `path`, its matrices in one type.
 
     `memory` scales what attention adds: with little of it, what follows a token is nearly always the same.
-    `metadata`, with `__` for `.` in its keys, is added or replaces an entry.
+    `metadata`, with `__` for `.` in its keys, is added or replaces an entry; None takes it away.
     """
     tokens = [*byte_symbols(), *(merge.replace(" ", "") for merge in _MERGES), *_SPECIAL]
     entries: dict[str, object] = {
@@ -58,6 +58,7 @@ def write_tiny_llama(
     if chat_template is not None:
         entries["tokenizer.chat_template"] = chat_template
     entries |= {key.replace("__", "."): value for key, value in metadata.items()}
+    entries = {key: value for key, value in entries.items() if value is not None}
     arrays = _tensors(len(tokens))
     for name, array in arrays.items():
         if name.endswith("attn_output.weight"):

@@ -57,6 +57,7 @@ class LLM:
         defaults: Defaults | None = None,
         vision: MultimodalProcessor | None = None,
         draft: DraftModel | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         self.prompts = Prompts(
             file,
@@ -67,6 +68,7 @@ class LLM:
             load_seconds,
             vision,
             engine.draft,
+            tokenizer,
         )
         self.sees_images = vision is not None
         self.context = context

@@ -6,9 +6,10 @@ import os
 from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from chaski.env import Environment
-from chaski.errors import UnsupportedError
+from chaski.errors import TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize, KVTypes
 from chaski.ml import BackendOptions, open_backend
@@ -25,6 +26,9 @@ from chaski.runner.sizes import at_least, cache_size, context_size
 from chaski.runner.slots import Policy
 from chaski.runner.stored import Defaults
 from chaski.store.model import find_model
+
+if TYPE_CHECKING:
+    from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["load"]
 
@@ -77,6 +81,7 @@ def load(
     draft = found.draft if draft is None else draft
     file, eyes = open_files(found, projector)
     _require_native(file, check_engine(engine) or defaults.engine)
+    tokenizer = _tokenizer(file)
     network = build_model(file, eyes)
     trained = network.config.context_length
     usual = defaults.loading.get("num_ctx", environment.context)
@@ -105,7 +110,7 @@ def load(
     computing = Engine(reserved.program, reserved.cache, size.sequences, policy, reserved.images, guessing)
     seconds = perf_counter() - started
     vision = vision_of(network)
-    return LLM(file, opened, computing, context, network.config, seconds, defaults, vision, small)
+    return LLM(file, opened, computing, context, network.config, seconds, defaults, vision, small, tokenizer)
 
 
 def _reserve(
@@ -135,6 +140,19 @@ def _require_native(file: GGUFFile, wish: str | None) -> None:
             f"{file.path}: {file.architecture} is computed by the engine llama.cpp, which has a process of "
             "its own: use chaski.Worker, `chaski run` or `chaski serve`"
         )
+
+
+def _tokenizer(file: GGUFFile) -> Tokenizer | None:
+    """What turns text into ids; None where the file has nothing for that, and the model is given ids.
+
+    It is made before the weights are read, so that a file whose texts nobody can read is refused at once.
+    """
+    from chaski.text.tokenizer import has_tokenizer, load_tokenizer
+
+    try:
+        return load_tokenizer(file.metadata) if has_tokenizer(file.metadata) else None
+    except TokenizerError as error:
+        raise TokenizerError(f"{file.path}: {error}") from None
 
 
 def _policy(environment: Environment) -> Policy:

@@ -9,6 +9,7 @@ import pytest
 from token_fixtures import special_metadata, tokenizer
 
 from chaski.text.tokenizer import load_tokenizer
+from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS
 
 RANDOM = random.Random(1)
 
@@ -21,6 +22,8 @@ def texts(size):
         "spaces": " " * size,
         "spaces before a letter": " " * (size - 1) + "ไ",
         "digits": "7" * size,
+        "digits before a letter": "7" * (size - 1) + "x",
+        "numerals": "12½" * (size // 3),
         "newlines": "\n" * size,
         "spaces and newlines": " \n" * (size // 2),
         "apostrophes": "'" * size,
@@ -38,9 +41,23 @@ def seconds(tok, text):
     return time.process_time() - start
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "deepseek-llm", "sentencepiece_prefix"])
+# One name for each rule.
+RULES = {rules: name for name, rules in reversed(PRETOKENIZERS.items())}
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "deepseek-llm", "tiny_aya", "sentencepiece_prefix"])
 def test_no_text_is_slow(pre):
     """50,000 characters: about 0.05 s each; quadratic time would be half a minute at least."""
+    assert_fast(pre)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pre", sorted(RULES.values()))
+def test_no_text_is_slow_for_any_rule(pre):
+    assert_fast(pre)
+
+
+def assert_fast(pre):
     tok = tokenizer(pre)
     tok.encode("x")
     slow = {name: taken for name, text in texts(50_000).items() if (taken := seconds(tok, text)) > 1}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from chaski.text.tokenizer import Tokenizer, load_tokenizer
+from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS
 
 FOLDER = Path(__file__).parents[1] / "data" / "tokenizer"
 FAMILIES = (
@@ -32,9 +33,14 @@ def fixture(name: str) -> Any:
     return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
 
 
-@cache
 def expected_ids(name: str) -> list[list[int]]:
-    with np.load(FOLDER / "ids.npz") as arrays:
+    return ids_of("ids", name)
+
+
+@cache
+def ids_of(file: str, name: str) -> list[list[int]]:
+    """One list for each string, of one array of a file."""
+    with np.load(FOLDER / f"{file}.npz") as arrays:
         ids = arrays[name].astype(int)
     ends = np.flatnonzero(ids == 65535)
     return [part.tolist()[1:] for part in np.split(np.insert(ids, 0, 65535), ends + 1)[:-1]]
@@ -48,6 +54,16 @@ def byte_level_metadata(pre: str = "gpt-2", **extra: object) -> dict[str, object
         "tokenizer.ggml.tokens": list(vocabulary["tokens"]),
         "tokenizer.ggml.merges": list(vocabulary["merges"]),
         **{f"tokenizer.ggml.{key}": value for key, value in extra.items()},
+    }
+
+
+def text_metadata(pre: str) -> dict[str, object]:
+    """A vocabulary of text instead of bytes."""
+    vocabulary = fixture("text_bpe")
+    return byte_level_metadata(pre) | {
+        "tokenizer.ggml.tokens": list(vocabulary["tokens"]),
+        "tokenizer.ggml.token_type": list(vocabulary["types"]),
+        "tokenizer.ggml.merges": list(vocabulary["merges"]),
     }
 
 
@@ -73,6 +89,6 @@ def sentencepiece_metadata(name: str = "sentencepiece_prefix", **extra: object) 
 
 @cache
 def tokenizer(name: str) -> Tokenizer:
-    return load_tokenizer(
-        sentencepiece_metadata(name) if name in SENTENCEPIECE else byte_level_metadata(name)
-    )
+    if name in SENTENCEPIECE:
+        return load_tokenizer(sentencepiece_metadata(name))
+    return load_tokenizer((byte_level_metadata if PRETOKENIZERS[name].byte_level else text_metadata)(name))

@@ -27,7 +27,7 @@ def recognise(tokenizer: Config, preferred: Mapping[str, str]) -> str:
     same = [
         name
         for name, rule in PRETOKENIZERS.items()
-        if tuple(map(_spelling, rule.patterns)) == patterns and rule.nfc == composed
+        if tuple(map(_spelling, rule.patterns)) == patterns and rule.nfc == composed and rule.byte_level
     ]
     name = next((name for name in [*_USUAL, *same] if name in _with_merges(same, tokenizer)), None)
     if name is None:

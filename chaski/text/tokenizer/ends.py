@@ -6,13 +6,13 @@ mean beside others, are those that llama.cpp goes by (its `llama-vocab.cpp`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from chaski.errors import TokenizerError
 from chaski.formats.string_array import StringArray
 
-__all__ = ["END_TEXTS", "FILL_IN_TEXTS", "MarkedTokens", "find_marked"]
+__all__ = ["END_TEXTS", "FILL_IN_TEXTS", "MarkedTokens", "find_marked", "find_words"]
 
 END_TEXTS = frozenset(
     {
@@ -75,18 +75,22 @@ class MarkedTokens:
 
 
 def find_marked(
-    tokens: Sequence[str], named: Mapping[str, int | None], listed: Sequence[int]
+    tokens: Sequence[str],
+    named: Mapping[str, int | None],
+    listed: Sequence[int],
+    words: Collection[int] = (),
 ) -> MarkedTokens:
     """named: the ids that the metadata has for `eos`, `eot`, `eom` and the roles of FILL_IN_TEXTS.
 
-    listed: the ids of `eos_token_ids`. Raises `TokenizerError` for a listed one that is no token.
+    listed: the ids of `eos_token_ids`. words: ids of ordinary text, whatever it spells. Raises
+    `TokenizerError` for a listed one that is no token.
     """
     if not all(isinstance(token_id, int) and 0 <= token_id < len(tokens) for token_id in listed):
         raise TokenizerError(
             f"tokenizer.ggml.eos_token_ids is {str(listed)[:80]}: not all are ids of the {len(tokens)} tokens"
         )
     unnamed = {role: texts for role, texts in FILL_IN_TEXTS.items() if named.get(role) is None}
-    found = _ids_of(tokens, END_TEXTS.union(*unnamed.values()))
+    found = _ids_of(tokens, END_TEXTS.union(*unnamed.values()), words)
     by_role = {role: _first(found, texts) for role, texts in unnamed.items()}
     no_ends = _no_ends(found.keys() & END_TEXTS)
     ends = {token_id for text in END_TEXTS - no_ends for token_id in found.get(text, ())}
@@ -115,11 +119,35 @@ def _first(found: Mapping[str, Sequence[int]], texts: Sequence[str]) -> int | No
     return next((found[text][0] for text in texts if text in found), None)
 
 
-def _ids_of(tokens: Sequence[str], texts: Collection[str]) -> dict[str, list[int]]:
-    """The ids of the tokens that are spelled as one of `texts`, by text."""
-    all_ids: Sequence[int] = range(len(tokens))
+def find_words(
+    tokens: Sequence[str], merges: Sequence[str], is_normal: Callable[[int], bool]
+) -> frozenset[int]:
+    """The normal tokens that are spelled as special ones and are text all the same: merges make them of it.
+
+    In the vocabulary of Qwen, for instance, `</s>` is a word of HTML.
+    """
+    spelled = _ids_of(tokens, END_TEXTS.union(*FILL_IN_TEXTS.values()))
+    normal = {text: normal for text, ids in spelled.items() if (normal := list(filter(is_normal, ids)))}
+    if not normal:
+        return frozenset()
+    # A merge has its two parts with a space between them.
+    near = _near(merges, {f"{text} " for text in normal})
+    made = {word for i in near if (word := merges[i].replace(" ", "", 1)) in normal}
+    return frozenset(token_id for text in made for token_id in normal[text])
+
+
+def _ids_of(
+    tokens: Sequence[str], texts: Collection[str], words: Collection[int] = ()
+) -> dict[str, list[int]]:
+    """The ids of the tokens that are spelled as one of `texts`, by text, without those of `words`."""
     found: dict[str, list[int]] = {}
-    for token_id in tokens.beginning_as(texts).tolist() if isinstance(tokens, StringArray) else all_ids:
-        if (token := tokens[token_id]) in texts:
+    for token_id in _near(tokens, texts):
+        if (token := tokens[token_id]) in texts and token_id not in words:
             found.setdefault(token, []).append(token_id)
     return found
+
+
+def _near(strings: Sequence[str], texts: Collection[str]) -> Sequence[int]:
+    """Indices that hold those of all strings which have the length and the first byte of one of `texts`."""
+    found: Sequence[int] = range(len(strings))
+    return strings.beginning_as(texts).tolist() if isinstance(strings, StringArray) else found

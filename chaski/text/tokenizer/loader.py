@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from chaski.errors import TokenizerError
-from chaski.text.tokenizer.bpe import ByteLevelBPE
+from chaski.text.tokenizer.bpe import ByteLevelBPE, TextBPE
 from chaski.text.tokenizer.pretokenizers import pretokenizer
 from chaski.text.tokenizer.sentencepiece import SentencePieceBPE, read_normalizer
 from chaski.text.tokenizer.tokenizer import Tokenizer
 from chaski.text.tokenizer.vocabulary import (
+    MAY_BE_KNOWN,
     PREFIX,
     read_numbers,
     read_scalar,
@@ -22,6 +23,12 @@ from chaski.text.tokenizer.vocabulary import (
 from chaski.text.tokenizer.wordpiece import Spelling, WordPiece
 
 _log = logging.getLogger(__name__)
+_NONE = ("none", "no_vocab")
+
+
+def has_tokenizer(metadata: Mapping[str, object]) -> bool:
+    """Whether the file says how text becomes ids. Raises `TokenizerError` for a kind that is not a string."""
+    return read_scalar(metadata, "model", str) not in (None, *_NONE)
 
 
 def load_tokenizer(metadata: Mapping[str, object]) -> Tokenizer:
@@ -31,26 +38,37 @@ def load_tokenizer(metadata: Mapping[str, object]) -> Tokenizer:
     `TokenizerError` naming the key that is missing, malformed or of a kind that is not known.
     """
     model = read_scalar(metadata, "model", str)
-    if model is None:
-        raise TokenizerError(f"{PREFIX}model is missing: this file has no tokenizer")
+    if model is None or model in _NONE:
+        raise TokenizerError(f"{PREFIX}model is {model or 'missing'}: this file has no tokenizer")
     try:
         load = _LOADERS[model]
     except KeyError:
         raise TokenizerError(
-            f"{PREFIX}model is {model!r}; supported are {', '.join(sorted(_LOADERS))}"
+            f"{PREFIX}model is {model!r}; supported are {', '.join(sorted(_LOADERS))}. {MAY_BE_KNOWN}"
         ) from None
     return load(metadata)
 
 
-def _load_byte_level(metadata: Mapping[str, object]) -> Tokenizer:
+def _load_pairs(metadata: Mapping[str, object]) -> Tokenizer:
     name = read_scalar(metadata, "pre", str)
-    if name is None:
+    if not name:
         _log.warning(
-            "%spre is missing: text is cut into words as for GPT-2, which may not suit the model", PREFIX
+            "%spre is missing: text is cut into words by llama.cpp's default, which may not suit the model",
+            PREFIX,
         )
-    rules = pretokenizer(name or "default")
+    return _by_pairs(metadata, name or "default")
+
+
+def _load_gemma4(metadata: Mapping[str, object]) -> Tokenizer:
+    """One rule goes with this kind, whatever the file's name for it."""
+    return _by_pairs(metadata, "gemma4")
+
+
+def _by_pairs(metadata: Mapping[str, object], name: str) -> Tokenizer:
+    rules = pretokenizer(name)
     vocabulary = read_vocabulary(metadata, default_add_bos=rules.add_bos)
-    return Tokenizer(vocabulary, ByteLevelBPE(vocabulary, read_strings(metadata, "merges"), rules))
+    codec = ByteLevelBPE if rules.byte_level else TextBPE
+    return Tokenizer(vocabulary, codec(vocabulary, read_strings(metadata, "merges"), rules))
 
 
 def _load_sentencepiece(metadata: Mapping[str, object]) -> Tokenizer:
@@ -78,6 +96,7 @@ def _load_wordpiece(metadata: Mapping[str, object]) -> Tokenizer:
 
 _LOADERS: dict[str, Callable[[Mapping[str, object]], Tokenizer]] = {
     "bert": _load_wordpiece,
-    "gpt2": _load_byte_level,
+    "gemma4": _load_gemma4,
+    "gpt2": _load_pairs,
     "llama": _load_sentencepiece,
 }

@@ -1,8 +1,9 @@
-"""How text is cut into words before byte-level merges: one row for each name in `tokenizer.ggml.pre`.
+"""How text is cut into words before byte pairs are merged: one row for each name in `tokenizer.ggml.pre`.
 
-The regular expressions are those that the model families publish in their `tokenizer.json` (syntax and
-Unicode classes of Oniguruma). Each pattern of a row is applied in turn and cuts every piece further into
-matches and the gaps between them.
+The names are those of llama.cpp. The regular expressions are those that the model families publish in their
+`tokenizer.json`, or llama.cpp's where it is the only source (syntax and Unicode classes of Oniguruma). Each
+pattern of a row is applied in turn and cuts every piece further into matches and the gaps between them.
+`docs/tokenizers.md` says where llama.cpp gives other tokens.
 """
 
 from __future__ import annotations
@@ -10,30 +11,41 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chaski.errors import TokenizerError
+from chaski.text.tokenizer.vocabulary import MAY_BE_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """`ignore_merges`: a word that is a token is taken whole. `nfc`: text is first composed (Unicode NFC).
-    `add_bos`: what files mean that do not say whether BOS is added."""
+    """One rule.
+
+    ignore_merges  a word that is a token is taken whole
+    nfc            text is first composed (Unicode NFC)
+    add_bos        what files mean that do not say whether BOS is added
+    byte_level     tokens spell bytes as printable characters; else they are text, with U+2581 for a space
+    """
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False
     nfc: bool = False
     add_bos: bool = False
+    byte_level: bool = True
 
 
 def pretokenizer(name: str) -> PreTokenizer:
-    """The pre-tokenizer of that name; an unknown one is a `TokenizerError` that lists the known names."""
+    """The pre-tokenizer of that name. Raises `TokenizerError` for an unknown one."""
     try:
         return PRETOKENIZERS[name]
     except KeyError:
-        known = ", ".join(sorted(PRETOKENIZERS))
-        raise TokenizerError(f"tokenizer.ggml.pre is {name!r}, which is unknown; known are {known}") from None
+        raise TokenizerError(
+            f"tokenizer.ggml.pre is {name!r}, which is none of the {len(PRETOKENIZERS)} rules known here for "
+            f"cutting text into words, and by another rule the model would get wrong tokens. {MAY_BE_KNOWN}"
+        ) from None
 
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_LINES = r"\s*[\r\n]+"
+_SPACES = r"\s+(?!\S)|\s+"
+_BLANKS = rf"{_LINES}|{_SPACES}"
 _HAN_KANA = "[\u4e00-\u9fa5\u3040-\u30ff]+"
 _HAN_HANGUL = "[\u0800-\u9fa5\uac00-\ud7ff]+"
 
@@ -42,42 +54,59 @@ def _any_of(*alternatives: str) -> str:
     return "|".join(alternatives)
 
 
-def _words(digits: str, letters: str = r"\p{L}") -> str:
+def _words(
+    digits: str,
+    letters: str = r"[\p{L}]+",
+    *,
+    contraction: str = _CONTRACTION,
+    signs: str = r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+    blanks: str = _BLANKS,
+) -> str:
     """The cl100k shape: contractions in any case, letters with one character before them, digits, signs."""
-    return _any_of(
-        _CONTRACTION,
-        rf"[^\r\n\p{{L}}\p{{N}}]?[{letters}]+",
-        digits,
-        rf" ?[^\s{letters}\p{{N}}]+[\r\n]*",
-        _BLANKS,
+    return _any_of(contraction, rf"[^\r\n\p{{L}}\p{{N}}]?{letters}", digits, signs, blanks)
+
+
+def _cased_words(digits: str, suffix: str = "", letters: str = "", tail: str = r"[\r\n/]*") -> str:
+    """The o200k shape: a word ends where lower case turns to upper case; marks belong to words.
+
+    letters: a class which the letters of words are in; tail: what signs take with them.
+    """
+    upper, lower = (
+        rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{letters}]",
+        rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{letters}]",
     )
-
-
-def _cased_words(digits: str, suffix: str = "") -> str:
-    """The o200k shape: a word ends where lower case turns to upper case; marks belong to words."""
-    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
     lead = r"[^\r\n\p{L}\p{N}]?"
     return _any_of(
         f"{lead}{upper}*{lower}+{suffix}",
         f"{lead}{upper}+{lower}*{suffix}",
         digits,
-        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        rf" ?[^\s\p{{L}}\p{{N}}]+{tail}",
         _BLANKS,
+    )
+
+
+def _deepseek(signs: str, lines: str) -> str:
+    """DeepSeek V3's shape: a sign may begin a Latin word; letters, with one character before them; signs."""
+    return _any_of(
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+",
+        r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+",
+        signs,
+        lines,
+        _SPACES,
     )
 
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _TRIPLE_DIGITS = r"\p{N}{1,3}"
 _SINGLE_DIGIT = r"\p{N}"
-
-_DEEPSEEK_V3 = _any_of(
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+",
-    r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+",
-    r" ?[\p{P}\p{S}]+[\r\n]*",
-    _BLANKS,
-)
+_DIGITS = r"\p{N}+"
+_ASCII_TRIPLES = "[0-9][0-9][0-9]"
+_LINES_ALONE = r"[^\n]+|[\n]+"
+_DEEPSEEK_V3 = _deepseek(r" ?[\p{P}\p{S}]+[\r\n]*", _LINES)
+# Words with one space before them, without the punctuation of several scripts.
+_BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 # Letters of the scripts with upper and lower case, as DeepSeek LLM spells them out.
-_CASED_LETTERS = (
+CASED_LETTERS = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
     "\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5"
     "\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba"
@@ -97,47 +126,168 @@ _GPT_NEOX_STYLE = PreTokenizer((_GPT2,), nfc=True)
 _DIGITS_THEN_GPT2 = PreTokenizer((_SINGLE_DIGIT, _GPT2))
 _LLAMA3_STYLE = PreTokenizer((_words(_TRIPLE_DIGITS),), ignore_merges=True, add_bos=True)
 _CL100K_STYLE = PreTokenizer((_words(_TRIPLE_DIGITS),))
+_GLM_STYLE = PreTokenizer((_words(_TRIPLE_DIGITS),), ignore_merges=True)
 _QWEN_STYLE = PreTokenizer((_words(_SINGLE_DIGIT),))
-_GPT4O_STYLE = PreTokenizer((_cased_words(_TRIPLE_DIGITS, f"{_CONTRACTION}?"),))
+_O200K = _cased_words(_TRIPLE_DIGITS, f"{_CONTRACTION}?")
+_GPT4O_STYLE = PreTokenizer((_O200K,))
 _DEEPSEEK_V3_STYLE = PreTokenizer((_TRIPLE_DIGITS, _HAN_KANA, _DEEPSEEK_V3))
+_BLOOM_STYLE = PreTokenizer((_BLOOM,))
+_BAILING_STYLE = PreTokenizer((_words(_SINGLE_DIGIT, blanks=rf"\s*[\r\n]|{_SPACES}"),))
+
+# Three ways to cut digits in threes from the right. What is published looks from each three to the end of
+# the digits, which takes quadratic time; these give the same pieces. Behind the first group of digits, threes
+# from the left are threes from the right.
+_AYA_STYLE = PreTokenizer((r"(?<!\d)\d{1,3}(?=(?:\d{3})*+\b)", _O200K))
+_THREES_FROM_THE_RIGHT = (r"\p{Nd}+", r"\A\p{Nd}{1,2}(?=(?:\p{Nd}{3})+\z)", r"\p{Nd}{3}")
+# Published as `(?=(\d{3})+(?!\d))`. Numerals that are no decimal digits (½) stay with what is before them,
+# and so do one or two digits between such.
+_FEW = r"(?:[\p{N}&&[^\d]]|(?<!\d)\d{1,2}(?!\d))"
+_FIRST_DIGITS = r"(?<!\d)\d{1,2}(?=(?:\d{3})++(?!\d))"
+_THREES_IN_A_NUMBER = _any_of(
+    rf"\A{_FEW}*+{_FIRST_DIGITS}",
+    rf"\A{_FEW}++",
+    r"\G\d{3}(?=\d)",
+    rf"\G\d{{3}}{_FEW}*+(?:{_FIRST_DIGITS})?",
+)
+_ASIAN_SCRIPTS = _any_of(
+    "[\u4e00-\u9fff\u3040-\u30ff\u3400-\u4dbf\uf900-\ufaff\uff65-\uff9f\u2f00-\u2fdf]+",
+    "[\u0e00-\u0e7f]+",
+    "[\u0e80-\u0eff]+",
+    "[\u1780-\u17ff]+",
+    "[\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff]+",
+    "[\uac00-\ud7af\u1100-\u11ff]+",
+)
+_GEMMA_STYLE = PreTokenizer((_LINES_ALONE,), add_bos=True, byte_level=False)
 
 PRETOKENIZERS: dict[str, PreTokenizer] = {
-    "default": _GPT2_STYLE,
-    "gpt-2": _GPT2_STYLE,
-    "exaone4": _GPT2_STYLE,
-    "phi-2": _GPT2_STYLE,
+    # llama.cpp's rule for files without a name.
+    "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, _DIGITS, _ASCII_TRIPLES)),
+    **dict.fromkeys(
+        (
+            "gpt-2",
+            "a.x-4.0",
+            "exaone4",
+            "gigachat",
+            "granite-docling",
+            "jais",
+            "jina-de",
+            "jina-es",
+            "jina-v1-en",
+            "jina-v2-code",
+            "jina-v2-de",
+            "jina-v2-es",
+            "mellum",
+            "modern-bert",
+            "phi-2",
+            "roberta-bpe",
+            "trillion",
+        ),
+        _GPT2_STYLE,
+    ),
     "mpt": _GPT_NEOX_STYLE,
     "olmo": _GPT_NEOX_STYLE,
     "command-r": PreTokenizer(_DIGITS_THEN_GPT2.patterns, nfc=True),
-    "exaone": _DIGITS_THEN_GPT2,
-    "minerva-7b": _DIGITS_THEN_GPT2,
-    "refact": _DIGITS_THEN_GPT2,
-    "smollm": _DIGITS_THEN_GPT2,
-    "starcoder": _DIGITS_THEN_GPT2,
-    "falcon3": _LLAMA3_STYLE,
-    "lfm2": _LLAMA3_STYLE,
-    "llama-bpe": _LLAMA3_STYLE,
-    "llama-v3": _LLAMA3_STYLE,
-    "llama3": _LLAMA3_STYLE,
-    "chatglm-bpe": _CL100K_STYLE,
+    **dict.fromkeys(
+        ("codeshell", "exaone", "mellum2", "minerva-7b", "refact", "smollm", "starcoder"), _DIGITS_THEN_GPT2
+    ),
+    "falcon": PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT2, _ASCII_TRIPLES)),
+    **dict.fromkeys(
+        (
+            "llama-bpe",
+            "falcon-h1",
+            "falcon3",
+            "jina-v5-nano",
+            "lfm2",
+            "llama-v3",
+            "llama3",
+            "midm-2.0",
+            "pixtral",
+        ),
+        _LLAMA3_STYLE,
+    ),
     "dbrx": _CL100K_STYLE,
-    "glm4": PreTokenizer(_CL100K_STYLE.patterns, ignore_merges=True),
+    "chatglm-bpe": _CL100K_STYLE,
     "smaug-bpe": _CL100K_STYLE,
-    "deepseek-r1-qwen": _QWEN_STYLE,
-    "grok-2": _QWEN_STYLE,
-    "hunyuan": _QWEN_STYLE,
-    "megrez": _QWEN_STYLE,
+    "glm4": _GLM_STYLE,
+    "glm5": _GLM_STYLE,
+    "minicpm5": PreTokenizer((_TRIPLE_DIGITS, _words(_DIGITS)), ignore_merges=True),
+    "jais-2": PreTokenizer(
+        (
+            _words(
+                _TRIPLE_DIGITS,
+                blanks=_any_of(
+                    _LINES,
+                    *(rf"\s{{{size}}}(?!\S)" for size in (512, 256, 128, 64, 32, 16, 8, 4, "1,2")),
+                    r"\s",
+                ),
+            ),
+        )
+    ),
+    "k2-horizon": PreTokenizer(
+        (_words(_TRIPLE_DIGITS, "[\\p{L}\\p{M}\u200c\u200d]+"),), ignore_merges=True, add_bos=True
+    ),
+    **dict.fromkeys(
+        (
+            "deepseek-r1-qwen",
+            "f2llmv2",
+            "grok-2",
+            "hunyuan",
+            "kormo",
+            "megrez",
+            "solar-open",
+            "stablelm2",
+        ),
+        _QWEN_STYLE,
+    ),
     "qwen2": PreTokenizer(_QWEN_STYLE.patterns, nfc=True),
-    "stablelm2": _QWEN_STYLE,
-    "qwen35": PreTokenizer((_words(_SINGLE_DIGIT, r"\p{L}\p{M}"),), nfc=True),
-    "laguna": PreTokenizer((r"[^\n]+|[\n]+", _words(_SINGLE_DIGIT))),
-    "gpt-4o": _GPT4O_STYLE,
-    "llama4": _GPT4O_STYLE,
+    "qwen35": PreTokenizer(
+        (_words(_SINGLE_DIGIT, r"[\p{L}\p{M}]+", signs=r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"),), nfc=True
+    ),
+    "laguna": PreTokenizer((_LINES_ALONE, _words(_SINGLE_DIGIT))),
+    "ufakzeka": PreTokenizer((_words(_SINGLE_DIGIT).removeprefix(f"{_CONTRACTION}|"),)),
+    "bailingmoe": _BAILING_STYLE,
+    "bailingmoe2": _BAILING_STYLE,
+    "llada-moe": _BAILING_STYLE,
+    "seed-coder": PreTokenizer((_words(_SINGLE_DIGIT, signs=r" ?[^\s\p{L}\p{N}]+"),)),
+    "exaone-moe": PreTokenizer(
+        (
+            _words(
+                _SINGLE_DIGIT,
+                r"(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+",
+                signs=r" ?[^\s\p{L}\p{N}]+[\r\n/]?",
+                blanks=rf"\s*[\r\n]|{_SPACES}",
+            ),
+        )
+    ),
+    **dict.fromkeys(("gpt-4o", "kanana2", "llama4", "minimax-m2", "talkie"), _GPT4O_STYLE),
+    "granite-embed-multi-97m": PreTokenizer(_GPT4O_STYLE.patterns, ignore_merges=True),
+    "tiny_aya": _AYA_STYLE,
+    "cohere2moe": _AYA_STYLE,
     "tekken": PreTokenizer((_cased_words(_SINGLE_DIGIT),), ignore_merges=True, add_bos=True),
+    "kimi-k2": PreTokenizer(
+        (
+            _any_of(
+                r"\p{Han}+",
+                _cased_words(_TRIPLE_DIGITS, f"{_CONTRACTION}?", letters=r"&&[^\p{Han}]", tail=r"[\r\n]*"),
+            ),
+        )
+    ),
+    "youtu": PreTokenizer(
+        (
+            _any_of(
+                "[\uac00-\ud7a3\u3131-\u318e]+",
+                "[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+",
+                "[\u3105-\u312f]+",
+                _HAN_KANA,
+            ),
+            _cased_words(_SINGLE_DIGIT, f"{_CONTRACTION}?"),
+        ),
+        ignore_merges=True,
+    ),
     "deepseek-llm": PreTokenizer(
         (
             r"[\r\n]",
-            rf"\s?[{_CASED_LETTERS}]+",
+            rf"\s?[{CASED_LETTERS}]+",
             "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
             # The published `\s+$` takes quadratic time on a long run of blanks that does not end the piece.
             r"(?<!\s)\s+$",
@@ -146,6 +296,29 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
         )
     ),
     "deepseek-coder": PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_HANGUL, _SINGLE_DIGIT)),
-    "deepseek-v3": _DEEPSEEK_V3_STYLE,
-    "hunyuan-dense": _DEEPSEEK_V3_STYLE,
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"), _DEEPSEEK_V3_STYLE),
+    "spark2_5": PreTokenizer(
+        (_TRIPLE_DIGITS, _HAN_KANA, _deepseek(r" ?[\p{P}\p{S}]+", r"[\r\n]"), _SINGLE_DIGIT)
+    ),
+    "afmoe": PreTokenizer((*_THREES_FROM_THE_RIGHT, _ASIAN_SCRIPTS, _DEEPSEEK_V3)),
+    # Nothing but numbers is cut off from what stands beside it.
+    "superbpe": PreTokenizer((_DIGITS, _THREES_IN_A_NUMBER)),
+    "bloom": _BLOOM_STYLE,
+    "gpt3-finnish": _BLOOM_STYLE,
+    "poro-chat": _BLOOM_STYLE,
+    "viking": PreTokenizer((_BLOOM, _SINGLE_DIGIT)),
+    "chameleon": PreTokenizer(
+        (
+            "<sentinel:[0-9]+>",
+            "IMGIMG[A-I]{1,4}Z",
+            r"[\t\n]|    |  ",
+            _SINGLE_DIGIT,
+            r"[\p{P}!-/:-@\[-`{-~]",
+            _GPT2,
+        ),
+        add_bos=True,
+    ),
+    "gemma4": _GEMMA_STYLE,
+    "granite-embed-multi-311m": _GEMMA_STYLE,
+    "sarvam-moe": PreTokenizer((_LINES_ALONE,), byte_level=False),
 }

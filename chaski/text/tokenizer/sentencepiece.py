@@ -7,7 +7,6 @@ are those of `sentencepiece_model.proto`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.errors import TokenizerError, UnsupportedError
+from chaski.text.tokenizer.pieces import SPACE, byte_value, piece_bytes
 from chaski.text.tokenizer.vocabulary import (
     PREFIX,
     TokenType,
@@ -28,8 +28,6 @@ from chaski.text.tokenizer.vocabulary import (
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
-_SPACE = "▁"
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _MODEL_TYPE_BPE = 2
 
 
@@ -79,13 +77,11 @@ class SentencePieceBPE:
 
     def finds(self, user_defined: str) -> bool:
         """Those with U+2581, which stands for a space that only the normalizer makes."""
-        return _SPACE in user_defined
+        return SPACE in user_defined
 
     def token_bytes(self, token: str, kind: int) -> bytes:
         """The byte that a byte token names; else the text of the piece, with spaces for U+2581."""
-        if kind == TokenType.BYTE:
-            return bytes([_byte_value(token)])
-        return token.replace(_SPACE, " ").encode("utf-8", "surrogateescape")
+        return piece_bytes(token, kind)
 
     @cached_property
     def _processor(self) -> SentencePieceProcessor:
@@ -127,7 +123,7 @@ class SentencePieceBPE:
         tokens = string_list(self._vocabulary.tokens, "tokens")
         types = self._vocabulary.types.tolist()
         for i in self._vocabulary.ids_of_type(TokenType.USER_DEFINED):
-            tokens[i] = tokens[i].replace(" ", _SPACE)
+            tokens[i] = tokens[i].replace(" ", SPACE)
         last = {token: i for i, token in enumerate(tokens) if token}
         nameless = set(range(len(tokens))).difference(last.values())
         for i in nameless.union(self._vocabulary.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN)):
@@ -150,21 +146,12 @@ class SentencePieceBPE:
 
     def _has_byte_fallback(self) -> bool:
         ids = self._vocabulary.ids_of_type(TokenType.BYTE)
-        values = {_byte_value(self._vocabulary.tokens[i]) for i in ids}
+        values = {byte_value(self._vocabulary.tokens[i]) for i in ids}
         if ids and len(values) != 256:
             raise TokenizerError(
                 f"tokenizer.ggml.tokens has tokens for {len(values)} bytes, expected all 256 or none"
             )
         return bool(ids)
-
-
-def _byte_value(token: str) -> int:
-    match = _BYTE_TOKEN.fullmatch(token)
-    if match is None:
-        raise TokenizerError(
-            f"tokenizer.ggml.tokens: {token!r} is typed as a byte, but is not of the form <0x41>"
-        )
-    return int(match[1], 16)
 
 
 @cache

@@ -14,9 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.errors import TokenizerError
-from chaski.text.tokenizer.ends import FILL_IN_TEXTS, MarkedTokens, find_marked
+from chaski.text.tokenizer.ends import FILL_IN_TEXTS, MarkedTokens, find_marked, find_words
 
 PREFIX = "tokenizer.ggml."
+MAY_BE_KNOWN = (
+    "llama.cpp may know it: pip install 'chaski[llama-cpp]' adds it as a second engine, which `chaski run` "
+    "and `chaski serve` take with the option engine='llama.cpp'"
+)
 
 # Names that files had for the tokens around texts that are filled in.
 _OLD_ROLES = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
@@ -68,8 +72,9 @@ def read_vocabulary(
     """Read tokens, types and role ids. Defaults are what files mean that do not say whether ends are added.
     Raises `TokenizerError` naming the key that is absent, of a wrong type or out of range."""
     tokens = read_strings(metadata, "tokens")
-    marked = _marked(metadata, tokens)
-    types = _as_controls(_token_types(metadata, len(tokens)), marked.controls)
+    types = _token_types(metadata, len(tokens))
+    marked = _marked(metadata, tokens, types)
+    types = _as_controls(types, marked.controls)
     bos_id = _token_id(metadata, "bos_token_id", len(tokens))
     eos_id = _token_id(metadata, "eos_token_id", len(tokens))
     return Vocabulary(
@@ -161,7 +166,7 @@ def _token_id(metadata: Mapping[str, object], name: str, size: int) -> int | Non
     return token_id
 
 
-def _marked(metadata: Mapping[str, object], tokens: Sequence[str]) -> MarkedTokens:
+def _marked(metadata: Mapping[str, object], tokens: Sequence[str], types: NDArray[np.int32]) -> MarkedTokens:
     """The tokens that end an answer, and those that are control tokens by their spelling."""
     size = len(tokens)
     roles = ("eos", "eot", "eom", *FILL_IN_TEXTS)
@@ -170,7 +175,9 @@ def _marked(metadata: Mapping[str, object], tokens: Sequence[str]) -> MarkedToke
         if named[role] is None:
             named[role] = _token_id(metadata, f"{old}_token_id", size)
     listed: list[int] = np.ravel(np.asarray(metadata.get(PREFIX + "eos_token_ids", []))).tolist()
-    return find_marked(tokens, named, listed)
+    merges = read_strings(metadata, "merges") if PREFIX + "merges" in metadata else ()
+    words = find_words(tokens, merges, lambda token_id: int(types[token_id]) == TokenType.NORMAL)
+    return find_marked(tokens, named, listed, words)
 
 
 def _as_controls(types: NDArray[np.int32], ids: frozenset[int]) -> NDArray[np.int32]:
