@@ -22,6 +22,7 @@ from chaski.runner.slots import Slot
 from chaski.runner.stream import Piece, PieceStream
 from chaski.sample import Sampled, Sampler, SamplingOptions
 from chaski.sample.grammar import Grammar
+from chaski.sample.rules import TokenRules
 
 __all__ = ["Decoder", "Generation", "Request", "Shift"]
 
@@ -64,7 +65,11 @@ class Request:
     max_guesses     tokens that may be guessed and computed ahead, at a time
     draft           the model that guesses them; None guesses from the text itself
     grammar         which tokens may come; None is all of them. Nothing is guessed with one
+    rules           which tokens its options rule out
     end_ids         tokens that end it
+    shown_ends      those of them whose text is part of the answer
+    stop            texts that end it, behind its first `rules.min_tokens` tokens
+    keeps_stop      they are part of the answer
     decoder         makes the text; None when nobody reads it
     dropped_tokens  how many tokens the prompt lost to fit into the context
     load_seconds    how long the model took to load, for the report at the end
@@ -81,8 +86,11 @@ class Request:
     max_guesses: int = 0
     draft: Draft | None = None
     grammar: Grammar | None = None
+    rules: TokenRules | None = None
     end_ids: frozenset[int] = frozenset()
+    shown_ends: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
+    keeps_stop: bool = False
     decoder: Decoder | None = None
     dropped_tokens: int = 0
     load_seconds: float = 0.0
@@ -118,10 +126,10 @@ class Generation(Sequence):
         self._allowed = request.grammar.allowed() if request.grammar else None
         self._guesses: list[int] = []  # for the positions behind the last token
         self._request = request
-        self._sampler = Sampler(request.sampling)
-        self._sampler.accept_many([token for token in self.tokens if token >= 0])
+        self._sampler = Sampler(request.sampling, request.rules)
+        self._sampler.begin([token for token in self.tokens if token >= 0])
         self._decoder = request.decoder
-        self._pieces = PieceStream(request.stop)
+        self._pieces = PieceStream(request.stop, request.keeps_stop)
         self._sampled: list[Sampled] = []  # not written yet
         self._end: DoneReason | ChaskiError | None = None  # why it ended, not written yet
         self._cached = self._shifted = 0
@@ -231,7 +239,7 @@ class Generation(Sequence):
             self._num_generated += 1
             if self._grammar is not None:
                 self._grammar.accept(one.token_id)
-            if one.token_id not in self._request.end_ids:
+            if one.token_id not in self._request.end_ids or one.token_id in self._request.shown_ends:
                 self._write(one)
         if sampled and self._grammar is not None and self.is_running:
             try:
@@ -255,7 +263,10 @@ class Generation(Sequence):
         """Queue the text of a token, and end with it if a stop string does."""
         if self._decoder is None:
             return
-        event, is_stopped = self._pieces.feed(Piece(self._decoder.feed(sampled.token_id), sampled))
+        rules = self._request.rules
+        may_stop = rules is None or self._num_generated > rules.min_tokens
+        piece = Piece(self._decoder.feed(sampled.token_id), sampled)
+        event, is_stopped = self._pieces.feed(piece, may_stop)
         if event is not None:
             self.events.append(event)
         if is_stopped:

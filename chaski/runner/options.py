@@ -30,6 +30,20 @@ class GenerateOptions(TypedDict, total=False):
     repeat_penalty: float
     presence_penalty: float
     frequency_penalty: float
+    repetition_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: Sequence[str]
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    bad_words: Sequence[str]
+    min_tokens: int
+    ignore_eos: bool
+    stop_token_ids: Sequence[int]
+    include_stop_str_in_output: bool
     logit_bias: Mapping[int, float] | Mapping[str, float]
     seed: int | None
     draft_num_predict: int
@@ -48,7 +62,8 @@ class GenerateOptions(TypedDict, total=False):
 class Limits:
     """Where an answer ends, and what happens to a prompt that is too long.
 
-    num_predict  tokens to generate at most; below 0 as many as the context holds, ten times that with `shift`
+    num_predict  tokens to generate at most; below 0 as many as the context holds, ten times that with
+                 `shift`; with -2 nothing is shifted, and the answer ends where the context does
     num_keep     tokens at the beginning that `truncate` and `shift` keep; BOS is always kept
     truncate     drop tokens of a prompt that is longer than the context, instead of refusing it
     shift        forget half of what is behind num_keep when the context is full, instead of ending
@@ -64,6 +79,12 @@ class Limits:
     scope        whose prompt it is; what was computed for one scope is never taken over by another, so that
                  nobody can tell by the time it takes what others have asked
     stop         texts that end the answer and are not part of it
+    stop_token_ids  tokens that end the answer as well
+    include_stop_str_in_output  what ends the answer is part of it: texts, and the text of those tokens
+    min_tokens   tokens before which nothing ends the answer: no end token is chosen, no text counts
+    ignore_eos   the model's own end tokens are never chosen; only a complete `format` ends all the same
+    bad_words    texts whose tokens the answer never completes, at its start and behind a space
+    dry_sequence_breakers  texts over which no repetition reaches, for `dry_multiplier`
     """
 
     num_predict: int = -1
@@ -79,17 +100,21 @@ class Limits:
     special: bool = False
     scope: str = ""
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    bad_words: tuple[str, ...] = ()
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
 
     def __post_init__(self) -> None:
         _require("num_predict", self.num_predict, _is_integer(self.num_predict), "an integer")
-        is_count = _is_integer(self.num_keep) and self.num_keep >= 0
-        _require("num_keep", self.num_keep, is_count, "an integer of at least 0")
-        is_count = _is_integer(self.draft_num_predict) and self.draft_num_predict >= 0
-        _require("draft_num_predict", self.draft_num_predict, is_count, "an integer of at least 0")
-        _require("special", self.special, isinstance(self.special, bool), "True or False")
+        for name in ("num_keep", "draft_num_predict", "min_tokens"):
+            count = getattr(self, name)
+            _require(name, count, _is_integer(count) and count >= 0, "an integer of at least 0")
+        for name in ("special", "truncate", "shift", "ignore_eos", "include_stop_str_in_output"):
+            _require(name, getattr(self, name), isinstance(getattr(self, name), bool), "True or False")
         _require("scope", self.scope, isinstance(self.scope, str), "a text")
-        _require("truncate", self.truncate, isinstance(self.truncate, bool), "True or False")
-        _require("shift", self.shift, isinstance(self.shift, bool), "True or False")
         is_format = self.format is None or self.format == "json" or isinstance(self.format, Mapping)
         _require("format", self.format, is_format, '"json" or a JSON schema')
         for name in ("regex", "grammar"):
@@ -101,7 +126,17 @@ class Limits:
         given = [name for name in _KINDS if getattr(self, name) is not None]
         if len(given) > 1:
             raise OptionError(f"options {given[0]} and {given[1]} exclude each other; give one of them")
-        _require("stop", self.stop, _are_texts(self.stop), "a text or a list of texts, none of them empty")
+        for name in ("stop", "bad_words", "dry_sequence_breakers"):
+            texts = getattr(self, name)
+            _require(name, texts, _are_texts(texts), "a text or a list of texts, none of them empty")
+            _require(name, texts, len(texts) <= MAX_TEXTS, f"a list of at most {MAX_TEXTS} texts")
+        ids = self.stop_token_ids
+        are_ids = isinstance(ids, tuple) and all(_is_integer(token) and token >= 0 for token in ids)
+        _require("stop_token_ids", ids, are_ids and len(ids) <= MAX_CHOICES, "a list of token ids")
+        if 0 <= self.num_predict < self.min_tokens:
+            raise OptionError(
+                f"option min_tokens is {self.min_tokens}; it must be at most num_predict, {self.num_predict}"
+            )
 
     @property
     def constraint(self) -> Constraint | None:
@@ -111,6 +146,8 @@ class Limits:
 
 
 MAX_CHOICES = 4096
+MAX_TEXTS = 1024
+_LISTS = {"stop", "choice", "bad_words", "dry_sequence_breakers", "stop_token_ids"}
 _KINDS: tuple[Kind, ...] = ("format", "regex", "choice", "grammar")
 # No vocabulary is so large.
 _MAX_DIGITS = 12
@@ -125,8 +162,8 @@ def parse_options(options: Mapping[str, Any]) -> tuple[Limits, SamplingOptions]:
         known = ", ".join(sorted(_LIMITS | _SAMPLING))
         raise OptionError(f"option {min(unknown)!r} is unknown; known: {known}")
     limits = {name: options[name] for name in _LIMITS & options.keys()}
-    for name in {"stop", "choice"} & limits.keys():
-        limits[name] = _texts(limits[name])
+    for name in _LISTS & limits.keys():
+        limits[name] = _items(limits[name])
     if limits.get("format_thought") is not None:
         limits["format_thought"] = Lead.read(limits["format_thought"])
     sampling = {name: options[name] for name in _SAMPLING & options.keys()}
@@ -141,8 +178,8 @@ def _token(key: object) -> object:
     return int(key) if isinstance(key, str) and is_number else key
 
 
-def _texts(value: object) -> object:
-    """One text or several as a tuple; anything else as it is, to be refused."""
+def _items(value: object) -> object:
+    """One text or several items as a tuple; anything else as it is, to be refused."""
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else value
 
 

@@ -18,6 +18,7 @@ from chaski.runner.layout import marked, with_placeholders
 from chaski.runner.options import Limits
 from chaski.runner.readout import EveryOutput, PooledOutput
 from chaski.runner.stored import Defaults
+from chaski.runner.token_rules import token_rules
 from chaski.runner.writing import Message, Wanted, Writing
 from chaski.sample.grammar import Grammar, GrammarCompiler, Spelling
 
@@ -106,22 +107,29 @@ class Prompts(Writing):
         return [self._recent.read(image, self._vision) for image in images]
 
     def _sequence(self, wanted: Wanted) -> Generation:
+        limits = wanted.limits
+        stops, keeps_stop = frozenset(limits.stop_token_ids), limits.include_stop_str_in_output
         return Generation(
             Request(
                 prompt=wanted.prompt.tokens,
                 groups=wanted.prompt.groups,
                 images=wanted.prompt.images,
-                scope=wanted.limits.scope,
+                scope=limits.scope,
                 limit=wanted.limit,
-                grammar=self._grammar(wanted.limits),
+                grammar=self._grammar(limits),
                 context=self.context,
                 shift=wanted.shift,
-                max_guesses=wanted.limits.draft_num_predict if self._can_guess else 0,
+                max_guesses=limits.draft_num_predict if self._can_guess else 0,
                 draft=self._draft,
                 sampling=wanted.sampling,
-                end_ids=self.tokenizer.eos_ids,
-                stop=wanted.limits.stop,
-                decoder=self.tokenizer.stream(special=wanted.limits.special),
+                rules=token_rules(limits, self.tokenizer),
+                end_ids=self.tokenizer.eos_ids | stops,
+                shown_ends=stops - self.tokenizer.eos_ids
+                if limits.include_stop_str_in_output
+                else frozenset(),
+                stop=limits.stop,
+                keeps_stop=keeps_stop,
+                decoder=self.tokenizer.stream(special=limits.special),
                 dropped_tokens=wanted.dropped,
                 load_seconds=self._load_seconds,
             )

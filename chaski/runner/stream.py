@@ -25,8 +25,10 @@ class StopStrings:
     could decide.) Time is linear in the length of the text.
     """
 
-    def __init__(self, stops: Iterable[str]) -> None:
+    def __init__(self, stops: Iterable[str], keeps: bool = False) -> None:
+        """`keeps`: the stop string is shown as well."""
         self._matches = [_Match(stop) for stop in sorted(set(stops), key=len, reverse=True)]
+        self._keeps = keeps
         self._held = ""
         self.found: str | None = None
 
@@ -39,7 +41,7 @@ class StopStrings:
                 if match.advance(character):
                     self.found = match.stop
                     self._held = ""
-                    return held[: end - len(match.stop)], True
+                    return held[: end if self._keeps else end - len(match.stop)], True
         length = max((match.length for match in self._matches), default=0)
         shown = len(held) - length
         self._held = held[shown:]
@@ -91,8 +93,9 @@ class PieceStream:
     text that a stop string removed are never given out.
     """
 
-    def __init__(self, stops: Iterable[str]) -> None:
-        self._stops = StopStrings(stops)
+    def __init__(self, stops: Iterable[str], keeps_stop: bool = False) -> None:
+        """`keeps_stop`: the stop string is part of the text."""
+        self._stops = StopStrings(stops, keeps_stop)
         self._pending: deque[tuple[int, Sampled]] = deque()  # where its text begins, token
         self._fed = 0
         self._shown = 0
@@ -107,11 +110,14 @@ class PieceStream:
         """Tokens not given out; after a stop string, those that it dropped."""
         return len(self._pending)
 
-    def feed(self, piece: Piece) -> tuple[Text | None, bool]:
-        """The event that is ready, if any, and whether a stop string ended the text."""
+    def feed(self, piece: Piece, may_stop: bool = True) -> tuple[Text | None, bool]:
+        """The event that is ready, if any, and whether a stop string ended the text.
+
+        Without `may_stop` the piece is no part of one. Later ones may be.
+        """
         self._pending.append((self._fed, piece.token))
         self._fed += len(piece.text)
-        text, is_stopped = self._stops.feed(piece.text)
+        text, is_stopped = self._stops.feed(piece.text) if may_stop else (piece.text, False)
         return self._event(text), is_stopped
 
     def flush(self, tail: str = "") -> Text | None:

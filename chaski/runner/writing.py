@@ -28,6 +28,8 @@ __all__ = ["Encoder", "Message", "Wanted", "Writing"]
 
 # An answer without limit and end token ends after this many contexts (as in Ollama).
 _ENDLESS_CONTEXTS = 10
+# As in llama.cpp: until the context is full.
+_TO_THE_END = -2
 _EMPTY = "the prompt is empty; give at least one token"
 
 _log = logging.getLogger(__name__)
@@ -199,11 +201,12 @@ class Writing(ABC):
         limits, sampling = parse_options({**self.defaults.options, **options})
         prompt = self._fitted(whole, limits)
         self._require_tokens(sampling.logit_bias)
+        self._require_tokens(limits.stop_token_ids)
         return Wanted(
             prompt=prompt,
             dropped=dropped + len(whole.tokens) - len(prompt.tokens),
             limit=self._limit(len(prompt.tokens), limits),
-            shift=Shift(self.context, self._num_keep(prompt, limits)) if limits.shift else None,
+            shift=Shift(self.context, self._num_keep(prompt, limits)) if _shifts(limits) else None,
             limits=limits,
             sampling=sampling,
         )
@@ -242,7 +245,7 @@ class Writing(ABC):
         """Tokens of prompt and answer at which it ends. The last one needs no room in the context."""
         predict = limits.num_predict if limits.num_predict >= 0 else _ENDLESS_CONTEXTS * self.context
         end = prompt_tokens + predict
-        return end if limits.shift else min(end, self.context + 1)
+        return end if _shifts(limits) else min(end, self.context + 1)
 
     def _require_fit(self, length: int, advice: str) -> None:
         if length > self.context:
@@ -263,3 +266,8 @@ class Writing(ABC):
         """A special token as templates write it; empty when the file names none."""
         token_id = self._file.get(f"tokenizer.ggml.{role}_token_id", int, None)
         return "" if token_id is None else self.tokenizer.token(token_id)
+
+
+def _shifts(limits: Limits) -> bool:
+    """Whether an answer goes on where the context ends."""
+    return limits.shift and limits.num_predict != _TO_THE_END

@@ -22,10 +22,12 @@ __all__ = ["draw", "lowered"]
 _TOP_WEIGHT = 2**33
 
 
-def draw(ids: list[int], logits: Logits, options: SamplingOptions, random: int) -> int:
+def draw(
+    ids: list[int], logits: Logits, options: SamplingOptions, random: int, excludes_top: bool = False
+) -> int:
     """What `transforms.choose` gives for up to `top_k` tokens that are in its order. logits: (n,)."""
-    if options.typical_p < 1:
-        return transforms.choose(np.array(ids), logits, options, random)
+    if options.typical_p < 1 or excludes_top:
+        return transforms.choose(np.array(ids), logits, options, random, excludes_top)
     shares: list[float] = transforms.shares(transforms.temperature(logits, options.temperature)).tolist()
     weights = [int(share * _TOP_WEIGHT) for share in shares]
     if options.top_p < 1:

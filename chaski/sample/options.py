@@ -32,6 +32,16 @@ class SamplingOptions:
     repeat_penalty     divides positive and multiplies negative logits of those tokens; 1 is off
     presence_penalty   subtracted once from the logit of each of those tokens; 0 is off
     frequency_penalty  subtracted as often as the token occurs among them; 0 is off
+    repetition_penalty  `repeat_penalty` for all tokens of prompt and answer, as in vLLM; 1 is off
+    dry_multiplier     lowers tokens that would go on with a repetition (see `chaski.sample.dry`), by this
+                       times `dry_base` to the power of its length above `dry_allowed_length`; 0 is off
+    dry_base           at least 1
+    dry_allowed_length  repetitions shorter than this are free
+    dry_penalty_last_n  how many of the latest tokens are searched for repetitions; None all of them
+    top_n_sigma        drop tokens whose logit is more than this many standard deviations of all logits below
+                       the top one (Tang et al. 2024, "Top-nσ"); 0 or less keeps all
+    xtc_probability    how often the most likely tokens are excluded ("exclude top choices", p-e-w 2024): all
+    xtc_threshold      of at least this probability but the least likely of them
     logit_bias         by token id, what is added to its logit before all else, -100 to 100; 100 makes a
                        token as good as certain, -100 as good as impossible
     seed               0 to 2**64 - 1 for a repeatable draw; None takes a fresh one
@@ -48,20 +58,38 @@ class SamplingOptions:
     repeat_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int | None = None
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
     logprobs: bool = False
     top_logprobs: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty"):
+        for name in _NUMBERS:
             self._require(name, _is_number(getattr(self, name)), "a finite number")
-        is_divisor = _is_number(self.repeat_penalty) and self.repeat_penalty > 0
-        self._require("repeat_penalty", is_divisor, "a finite number above 0")
+        for name in ("repeat_penalty", "repetition_penalty"):
+            value = getattr(self, name)
+            self._require(name, _is_number(value) and value > 0, "a finite number above 0")
+        for name, least in (("dry_multiplier", 0), ("dry_base", 1)):
+            value = getattr(self, name)
+            self._require(name, _is_number(value) and value >= least, f"a finite number of at least {least}")
+        for name in ("xtc_probability", "xtc_threshold"):
+            value = getattr(self, name)
+            self._require(name, _is_number(value) and 0 <= value <= 1, "a number from 0 to 1")
         self._require("top_k", _is_integer(self.top_k), "an integer; 0 keeps every token")
-        window, seed = self.repeat_last_n, self.seed
-        is_window = window is None or (_is_integer(window) and window >= 0)
-        self._require("repeat_last_n", is_window, "an integer of at least 0, or None for all tokens")
+        length, seed = self.dry_allowed_length, self.seed
+        self._require("dry_allowed_length", _is_integer(length) and length >= 0, "an integer of at least 0")
+        for name in ("repeat_last_n", "dry_penalty_last_n"):
+            window = getattr(self, name)
+            is_window = window is None or (_is_integer(window) and window >= 0)
+            self._require(name, is_window, "an integer of at least 0, or None for all tokens")
         is_seed = seed is None or (_is_integer(seed) and 0 <= seed < 2**64)
         self._require("seed", is_seed, "an integer from 0 to 2**64 - 1, or None for a fresh one")
         self._require("logit_bias", _is_bias(self.logit_bias), _BIAS_MEANING)
@@ -80,11 +108,25 @@ class SamplingOptions:
         return self.repeat_last_n != 0 and not is_neutral
 
     @property
+    def has_dry(self) -> bool:
+        """Whether tokens that would repeat something are lowered."""
+        return self.dry_multiplier > 0 and self.dry_penalty_last_n != 0
+
+    @property
+    def needs_all_logits(self) -> bool:
+        """Whether the most likely tokens are not enough to choose from, whatever came before."""
+        return self.has_dry or self.repetition_penalty != 1 or self.top_n_sigma > 0 or bool(self.logit_bias)
+
+    @property
     def only_lowers(self) -> bool:
         """Whether no penalty raises a logit."""
         return self.repeat_penalty >= 1 and self.presence_penalty >= 0 and self.frequency_penalty >= 0
 
 
+_NUMBERS = (
+    *("temperature", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty"),
+    "top_n_sigma",
+)
 _BIAS_MEANING = f"an object of numbers from -{MAX_BIAS:.0f} to {MAX_BIAS:.0f} by token id"
 
 

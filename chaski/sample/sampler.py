@@ -13,8 +13,10 @@ import numpy.typing as npt
 
 from chaski.errors import SamplingError
 from chaski.sample import few, select, transforms
+from chaski.sample.dry import Repetitions
 from chaski.sample.options import SamplingOptions
 from chaski.sample.pcg import Pcg
+from chaski.sample.rules import TokenRules, forbidden
 from chaski.sample.transforms import Logits
 
 __all__ = ["Sampled", "Sampler", "TokenLogprob"]
@@ -43,18 +45,39 @@ class Sampled(NamedTuple):
 class Sampler:
     """Chooses the tokens of one sequence. Equal options, seed, history and logits give equal tokens."""
 
-    def __init__(self, options: SamplingOptions) -> None:
+    def __init__(self, options: SamplingOptions, rules: TokenRules | None = None) -> None:
+        """`rules`: what the vocabulary makes of options that speak of texts and of ends."""
         self.options = options
+        self._rules = rules or TokenRules()
         self.seed = secrets.randbits(64) if options.seed is None else options.seed
         self._random = Pcg.from_seed(self.seed)
         self._recent: deque[int] = deque()
         self._counts: Counter[int] = Counter()
+        self._seen: set[int] = set()
+        self._chosen: list[int] = []
+        self._repetitions = Repetitions(options, self._rules) if options.has_dry else None
         self._crowd: select.Crowd | None = None
         self._biased = np.fromiter(options.logit_bias.keys(), np.int64, len(options.logit_bias))
         self._biases = np.fromiter(options.logit_bias.values(), np.float32, len(options.logit_bias))
 
+    def begin(self, prompt: Iterable[int]) -> None:
+        """Take in the tokens of the prompt, which penalties look at as well."""
+        tokens = list(prompt)
+        for token_id in tokens:
+            self._note(token_id)
+        if self._repetitions is not None:
+            self._repetitions.begin(tokens)
+
     def accept(self, token_id: int) -> None:
-        """Append a token of the sequence, of the prompt or sampled, to what the penalties look at."""
+        """Append a token of the answer."""
+        self._chosen.append(token_id)
+        self._note(token_id)
+        if self._repetitions is not None:
+            self._repetitions.accept(token_id)
+
+    def _note(self, token_id: int) -> None:
+        if self.options.repetition_penalty != 1:
+            self._seen.add(token_id)
         if not self.options.has_penalties:
             return
         self._recent.append(token_id)
@@ -66,16 +89,17 @@ class Sampler:
             if not self._counts[oldest]:
                 del self._counts[oldest]
 
-    def accept_many(self, token_ids: Iterable[int]) -> None:
-        """`accept` for each of the tokens."""
-        for token_id in token_ids:
-            self.accept(token_id)
+    @property
+    def _needs_all_logits(self) -> bool:
+        rules = self._rules
+        is_ruled = rules.never or rules.bad_words or len(self._chosen) < rules.min_tokens
+        return self.options.needs_all_logits or bool(is_ruled)
 
     def num_likely(self, most: int) -> int:
         """How many of the most likely tokens `sample` would know next; 0 if `most` are too few for it."""
         options = self.options
         kept = 1 if options.temperature <= 0 else options.top_k
-        if not 0 < kept <= most or self._biased.size or (self._counts and not options.only_lowers):
+        if not 0 < kept <= most or self._needs_all_logits or (self._counts and not options.only_lowers):
             return 0
         return min(kept + len(self._counts), most)
 
@@ -94,7 +118,7 @@ class Sampler:
             limit = transforms.MAX_VOCABULARY
             raise SamplingError(f"there are {logits.size} logits to sample from; it must be 1 to {limit}")
         token_id = None
-        if likely is not None and likely.size and allowed is None and not self._biased.size:
+        if likely is not None and likely.size and allowed is None and not self._needs_all_logits:
             token_id = self._choose_likely(likely[:, : logits.size])
         if token_id is None:
             token_id = self._choose(self._considered(logits, allowed))
@@ -102,16 +126,34 @@ class Sampler:
             return Sampled(token_id)
         return _with_logprobs(logits, token_id, self.options.top_logprobs)
 
+    @_ignoring_overflow
     def _considered(self, logits: Logits, allowed: npt.NDArray[np.bool_] | None) -> Logits:
-        """The logits as they are chosen from."""
+        """The logits as they are chosen from. The order of the steps is that of `docs/sampling.md`."""
         considered = logits
         if self._biased.size:
             considered = transforms.add_bias(considered, self._biased, self._biases)
+        if self._seen:
+            seen = np.fromiter(self._seen, np.int64, len(self._seen))
+            considered = transforms.repetition_penalty(considered, seen, self.options.repetition_penalty)
         if self._counts:
             considered = self._penalize(considered)
+        if self._repetitions is not None:
+            considered = transforms.lowered(considered, *self._repetitions.penalties())
+        if self._rules.bad_words:
+            words = forbidden(self._rules.bad_words, self._chosen)
+            considered = transforms.rule_out(considered, words)
         if allowed is not None:
             considered = np.where(allowed[: logits.size], considered, np.float32(-np.inf))
-        return considered
+        considered = self._without_ends(considered)
+        return transforms.top_n_sigma(considered, self.options.top_n_sigma)
+
+    def _without_ends(self, logits: Logits) -> Logits:
+        """Without the tokens that end too early, unless nothing else is left, as at the end of a grammar."""
+        ends = self._rules.ends(len(self._chosen))
+        if not ends:
+            return logits
+        rest = transforms.rule_out(logits, ends)
+        return logits if rest.max() == -np.inf else rest
 
     def _choose_likely(self, likely: Logits) -> int | None:
         """`_choose` from the most likely tokens, or None where these do not settle it."""
@@ -134,9 +176,14 @@ class Sampler:
             ids, logits = found
         if options.temperature <= 0:
             return ids[0]
-        return few.draw(ids[:kept], logits[:kept], options, self._random.next_24())
+        excludes_top = self._excludes_top()
+        return few.draw(ids[:kept], logits[:kept], options, self._random.next_24(), excludes_top)
 
-    @_ignoring_overflow
+    def _excludes_top(self) -> bool:
+        """Whether the top choices of this token are excluded: a draw of its own, where that is open."""
+        probability = self.options.xtc_probability
+        return probability > 0 and self._random.next_24() < probability * 2**24
+
     def _penalize(self, logits: Logits) -> Logits:
         ids = np.fromiter(self._counts.keys(), np.int64, len(self._counts))
         counts = np.fromiter(self._counts.values(), np.float64, len(self._counts))
@@ -145,20 +192,24 @@ class Sampler:
     def _choose(self, logits: Logits) -> int:
         best = int(logits.argmax())  # the first of the largest, or the first NaN
         if not math.isfinite(logits[best]):
-            raise SamplingError(f"logit {best} is {logits[best]}: no token can be chosen; check the model")
+            what = "bad_words and the format leave none; " if self._rules.bad_words else ""
+            raise SamplingError(
+                f"logit {best} is {logits[best]}: no token can be chosen; {what}check the model"
+            )
         if self.options.temperature <= 0:
             return best
-        return self._draw(logits, self._random.next_24())
+        excludes_top = self._excludes_top()
+        return self._draw(logits, self._random.next_24(), excludes_top)
 
     @_ignoring_overflow
-    def _draw(self, logits: Logits, random: int) -> int:
+    def _draw(self, logits: Logits, random: int, excludes_top: bool) -> int:
         options = self.options
         if 0 < options.top_k <= _MAX_SORTED:
             ids = select.candidates(logits, options.top_k)
-            return transforms.choose(ids, logits[ids], options, random)
+            return transforms.choose(ids, logits[ids], options, random, excludes_top)
         if self._crowd is None or self._crowd.size != logits.size:
             self._crowd = select.Crowd(logits.size)
-        return self._crowd.choose(logits, options, random)
+        return self._crowd.choose(logits, options, random, excludes_top)
 
 
 def _with_logprobs(logits: Logits, token_id: int, num_top: int) -> Sampled:

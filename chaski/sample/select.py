@@ -22,6 +22,7 @@ from chaski.sample.transforms import (
     softmax,
     surprisal_deviations,
     temperature,
+    top_choices,
 )
 
 __all__ = ["Crowd", "Order", "candidates", "largest"]
@@ -67,14 +68,18 @@ class Crowd:
         self._weights = np.empty(size)
         self._buckets = np.empty(size, np.intp)
 
-    def choose(self, logits: Logits, options: SamplingOptions, random: int) -> int:
+    def choose(
+        self, logits: Logits, options: SamplingOptions, random: int, excludes_top: bool = False
+    ) -> int:
         """The token that `transforms.choose` would choose. logits: (size,)."""
         if 0 < options.top_k < logits.size:
             ids = largest(logits, options.top_k)
-            return int(ids[self._choose_from_all(logits[ids], options, random)])
-        return self._choose_from_all(logits, options, random)
+            return int(ids[self._choose_from_all(logits[ids], options, random, excludes_top)])
+        return self._choose_from_all(logits, options, random, excludes_top)
 
-    def _choose_from_all(self, logits: Logits, options: SamplingOptions, random: int) -> int:
+    def _choose_from_all(
+        self, logits: Logits, options: SamplingOptions, random: int, excludes_top: bool
+    ) -> int:
         weights = softmax(temperature(logits, options.temperature), out=self._weights[: logits.size])
         buckets = self._buckets[: logits.size]
         if options.typical_p < 1:
@@ -86,7 +91,17 @@ class Crowd:
             order.truncate(weights, nucleus_mass(weights, options.top_p))
         if options.min_p > 0:
             weights *= weights >= min(options.min_p, 1.0) * weights.max()
+        if excludes_top:
+            _exclude_top(logits, weights, options.xtc_threshold)
         return order.find(weights, draw_mass(weights, random) - 1)
+
+
+def _exclude_top(logits: Logits, weights: Weights, threshold: float) -> None:
+    """Set the weights of the top choices to 0, but for the least likely of them."""
+    above = np.flatnonzero(top_choices(weights, threshold))
+    if above.size > 1:
+        least = above[logits[above] == logits[above].min()][-1]
+        weights[above[above != least]] = 0
 
 
 class Order:

@@ -25,16 +25,22 @@ __all__ = [
     "choose",
     "draw",
     "draw_mass",
+    "exclude_top",
     "limit_temperature",
     "log_probabilities",
+    "lowered",
     "min_p",
     "nucleus_mass",
     "penalize",
+    "repetition_penalty",
+    "rule_out",
     "shares",
     "softmax",
     "surprisal_deviations",
     "temperature",
+    "top_choices",
     "top_k",
+    "top_n_sigma",
     "top_p",
     "typical_p",
 ]
@@ -50,13 +56,17 @@ MAX_VOCABULARY = 2**20
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-7, 1e38
 
 
-def choose(ids: Ids, logits: Logits, options: SamplingOptions, random: int) -> int:
+def choose(
+    ids: Ids, logits: Logits, options: SamplingOptions, random: int, excludes_top: bool = False
+) -> int:
     """The token that a random number below 2**24 picks after all truncations. ids, logits: (n,), n >= 1."""
     ids, logits = top_k(ids, logits, options.top_k)
     weights = softmax(temperature(logits, options.temperature))
     ids, weights = typical_p(ids, weights, options.typical_p)
     ids, weights = top_p(ids, weights, options.top_p)
     ids, weights = min_p(ids, weights, options.min_p)
+    if excludes_top:
+        ids, weights = exclude_top(ids, weights, options.xtc_threshold)
     return draw(ids, weights, random)
 
 
@@ -82,6 +92,42 @@ def penalize(logits: Logits, ids: Ids, counts: Weights, options: SamplingOptions
     penalized = logits.copy()
     penalized[ids] = recent - counts * options.frequency_penalty - options.presence_penalty
     return penalized
+
+
+def repetition_penalty(logits: Logits, ids: Ids, penalty: float) -> Logits:
+    """A copy of the logits with those of tokens divided, or multiplied where they are negative. ids: (m,)."""
+    seen = logits[ids].astype(np.float64)
+    penalized = logits.copy()
+    penalized[ids] = np.where(seen > 0, seen / penalty, seen * penalty)
+    return penalized
+
+
+def lowered(logits: Logits, ids: Ids, amounts: Weights) -> Logits:
+    """A copy of the logits with something subtracted from those of distinct tokens. ids, amounts: (m,)."""
+    changed = logits.copy()
+    changed[ids] = logits[ids].astype(np.float64) - amounts
+    return changed
+
+
+def rule_out(logits: Logits, ids: list[int]) -> Logits:
+    """A copy of the logits in which some tokens cannot be chosen."""
+    changed = logits.copy()
+    changed[[token for token in ids if token < logits.size]] = -np.inf
+    return changed
+
+
+def top_n_sigma(logits: Logits, n: float) -> Logits:
+    """A copy in which the tokens more than n standard deviations below the top one cannot be chosen.
+
+    Mean and deviation are of all logits that are finite, in float64.
+    """
+    if n <= 0:
+        return logits
+    finite = logits[np.isfinite(logits)].astype(np.float64)
+    if finite.size < 2:
+        return logits
+    bound = np.float64(finite.max() - n * finite.std())
+    return np.where(logits.astype(np.float64) < bound, np.float32(-np.inf), logits)
 
 
 def top_k(ids: Ids, logits: Logits, k: int) -> tuple[Ids, Logits]:
@@ -160,6 +206,19 @@ def min_p(ids: Ids, weights: Weights, p: float) -> tuple[Ids, Weights]:
     """The tokens of at least p times the largest probability."""
     kept = weights >= min(p, 1.0) * weights.max()
     return ids[kept], weights[kept]
+
+
+def exclude_top(ids: Ids, weights: Weights, threshold: float) -> tuple[Ids, Weights]:
+    """Without the tokens of at least this probability, but for the last of them. In descending order."""
+    above = np.flatnonzero(top_choices(weights, threshold))
+    kept = np.ones(ids.size, bool)
+    kept[above[:-1]] = False
+    return ids[kept], weights[kept]
+
+
+def top_choices(weights: Weights, threshold: float) -> npt.NDArray[np.bool_]:
+    """Which tokens have at least this probability among those that are left."""
+    return (weights > 0) & (weights >= threshold * float(weights.sum()))
 
 
 def draw(ids: Ids, weights: Weights, random: int) -> int:

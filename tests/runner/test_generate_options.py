@@ -36,6 +36,16 @@ def test_one_stop_text_may_stand_alone() -> None:
         ({"stop": ["a", ""]}, "option stop is ('a', ''); it must be a text or a list of texts, none of them"),
         ({"stop": [b"a"]}, "option stop is (b'a',)"),
         ({"top_p": "high"}, "option top_p is 'high'"),
+        ({"min_tokens": -1}, "option min_tokens is -1; it must be an integer of at least 0"),
+        ({"min_tokens": 5, "num_predict": 4}, "option min_tokens is 5; it must be at most num_predict, 4"),
+        ({"ignore_eos": 1}, "option ignore_eos is 1; it must be True or False"),
+        ({"include_stop_str_in_output": "y"}, "option include_stop_str_in_output is 'y'"),
+        ({"stop_token_ids": ["a"]}, "option stop_token_ids is ('a',); it must be a list of token ids"),
+        ({"stop_token_ids": [-1]}, "option stop_token_ids is (-1,)"),
+        ({"stop_token_ids": 4}, "option stop_token_ids is 4"),
+        ({"bad_words": [""]}, "option bad_words is ('',); it must be a text or a list of texts"),
+        ({"bad_words": ["a"] * 2000}, "it must be a list of at most 1024 texts"),
+        ({"dry_sequence_breakers": [1]}, "option dry_sequence_breakers is (1,)"),
     ],
 )
 def test_faults_are_named(options: dict[str, Any], message: str) -> None:

@@ -25,6 +25,15 @@ QUESTIONS = [
 ]
 
 
+OTHERS: list[dict[str, Any]] = [
+    {},
+    {"repetition_penalty": 1.1, "min_tokens": 5},
+    {"dry_multiplier": 0.8, "xtc_probability": 0.3, "xtc_threshold": 0.02},
+    {"top_n_sigma": 2.0, "bad_words": ["e", "th"]},
+    {"stop_token_ids": [80, 81], "include_stop_str_in_output": True, "ignore_eos": True},
+]
+
+
 def options(index: int) -> dict[str, Any]:
     """Every request has a seed of its own, and another way to be sampled."""
     return {
@@ -36,6 +45,7 @@ def options(index: int) -> dict[str, Any]:
         "repeat_penalty": (1.0, 1.2)[index % 2],
         "stop": [["the", "qz"], []][index % 2],
         "logprobs": index % 3 == 0,
+        **OTHERS[index % len(OTHERS)],
     }
 
 

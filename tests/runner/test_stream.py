@@ -194,3 +194,16 @@ def test_logprobs_follow_their_tokens() -> None:
     assert stream.feed(Piece("xe", second)) == (Text("ex", (7, 8), (first, second)), False)
     assert stream.feed(Piece("nd", Sampled(9, -2.0))) == (None, True)
     assert stream.num_pending == 1
+
+
+def test_a_stop_string_may_be_kept_and_may_come_too_early() -> None:
+    stops = StopStrings(["end"], keeps=True)
+    assert stops.feed("an e") == ("an ", False)
+    assert stops.feed("nd of it") == ("end", True)
+    pieces = PieceStream(["ab"], keeps_stop=True)
+    early, is_stopped = pieces.feed(Piece("ab a", Sampled(1)), may_stop=False)
+    assert early is not None
+    assert (early.text, is_stopped) == ("ab a", False)
+    later, is_stopped = pieces.feed(Piece("b ab.", Sampled(2)))
+    assert later is not None
+    assert (later.text, later.token_ids, is_stopped) == ("b ab", (2,), True)

@@ -65,7 +65,7 @@ def test_knowing_the_most_likely_tokens_changes_nothing(
     told, alone = Sampler(options), Sampler(options)
     size = min(map(len, steps))
     for sampler in (told, alone):
-        sampler.accept_many(token for token in history if token < size)
+        sampler.begin(token for token in history if token < size)
     for step in steps:
         logits = step[:size].copy()
         logits.setflags(write=False)
@@ -96,7 +96,7 @@ def test_knowing_the_most_likely_tokens_changes_nothing(
 )
 def test_it_asks_for_what_it_needs(options: dict[str, float], count: int) -> None:
     sampler = Sampler(SamplingOptions(**options))  # type: ignore[arg-type]
-    sampler.accept_many([5, 6, 7, 7])
+    sampler.begin([5, 6, 7, 7])
     assert sampler.num_likely(128) == count
 
 
@@ -113,5 +113,5 @@ def test_all_logits_are_read_where_penalties_leave_too_few() -> None:
     logits = np.arange(50, dtype=np.float32)
     sampler = Sampler(SamplingOptions(temperature=0, presence_penalty=100.0))
     likely = found(logits, sampler.num_likely(MOST))
-    sampler.accept_many([49, 48])
+    sampler.begin([49, 48])
     assert sampler.sample(logits, None, likely).token_id == 47

@@ -115,7 +115,7 @@ def test_penalties_look_at_the_latest_tokens(window: int | None, penalized: list
     for token_id in range(5):
         # Token 4 never occurred, so it wins unless this token has its full logit.
         sampler = Sampler(options)
-        sampler.accept_many([0, 0, 2, 1, 1, 3])
+        sampler.begin([0, 0, 2, 1, 1, 3])
         logits = floats(*(1.0 if other == token_id else 0.5 for other in range(4)), 0.75)
         expected = 4 if token_id in (*penalized, 4) else token_id
         assert sampler.sample(logits).token_id == expected
@@ -123,7 +123,7 @@ def test_penalties_look_at_the_latest_tokens(window: int | None, penalized: list
 
 def test_frequency_counts_fall_when_tokens_leave_the_window() -> None:
     sampler = Sampler(SamplingOptions(temperature=0, frequency_penalty=1.0, repeat_last_n=2))
-    sampler.accept_many([0, 0])
+    sampler.begin([0, 0])
     assert sampler.sample(floats(1.5, 0)).token_id == 1
     sampler.accept(1)
     # One 0 and one 1 are left in the window.
@@ -145,7 +145,7 @@ def test_logits_without_a_meaning_are_refused(
     options: dict[str, Any], logits: list[float], message: str
 ) -> None:
     sampler = Sampler(SamplingOptions(**options))
-    sampler.accept_many([0, 1, 2] if len(logits) > 2 else [])
+    sampler.begin([0, 1, 2] if len(logits) > 2 else [])
     with pytest.raises(SamplingError, match=message):
         sampler.sample(floats(*logits))
 

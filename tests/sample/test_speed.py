@@ -27,7 +27,7 @@ def test_a_token_of_a_vocabulary_of_128k(options: dict[str, Any], milliseconds: 
     rng = np.random.default_rng(0)
     logits = (rng.standard_normal(128_256) * 2.5).astype(np.float32)
     sampler = Sampler(SamplingOptions(seed=1, **options))
-    sampler.accept_many(range(64))
+    sampler.begin(range(64))
     times = []
     for _ in range(200):
         start = perf_counter()

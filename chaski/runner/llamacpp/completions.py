@@ -9,21 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from chaski.errors import UnsupportedError
 from chaski.runner.events import Done, DoneReason, Event, Text
 from chaski.runner.stream import Piece, PieceStream
 from chaski.runner.writing import Wanted
-from chaski.sample import Sampled, TokenLogprob
+from chaski.sample import Sampled, SamplingOptions, TokenLogprob
 from chaski.sample.grammar import checked_grammar
 
 __all__ = ["AnswerReader", "completion", "empty_answer"]
 
-_SAMPLERS = ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"]
+_SAMPLERS = (*("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"),)
+_MISSING = ("min_tokens", "stop_token_ids", "include_stop_str_in_output", "bad_words")
 _SEEDS = 2**32 - 1  # the largest number stands for a fresh seed
 
 
 def completion(wanted: Wanted, prompt_cache: bool, controls: Mapping[str, int]) -> dict[str, Any]:
-    """The request. controls: tokens that no text is made of, by spelling. Raises OptionError."""
+    """The request. controls: tokens that no text is made of, by spelling.
+
+    Raises OptionError, or UnsupportedError for what llama.cpp cannot do.
+    """
     limits, sampling = wanted.limits, wanted.sampling
+    for name in _MISSING:
+        if getattr(limits, name):
+            raise UnsupportedError(f"the engine llama.cpp does not know option {name}; leave it out")
     return {
         "prompt": wanted.prompt.tokens,
         "n_predict": wanted.limit - len(wanted.prompt.tokens),
@@ -32,20 +40,51 @@ def completion(wanted: Wanted, prompt_cache: bool, controls: Mapping[str, int]) 
         "stream": True,
         "return_tokens": True,
         "cache_prompt": prompt_cache,
-        "samplers": _SAMPLERS,
+        "samplers": list(_SAMPLERS),
         "temperature": max(sampling.temperature, 0),
         "top_k": max(sampling.top_k, 0),
         "top_p": min(max(sampling.top_p, 0), 1),
         "min_p": min(max(sampling.min_p, 0), 1),
         "typical_p": min(max(sampling.typical_p, 0), 1),
-        "repeat_last_n": -1 if sampling.repeat_last_n is None else sampling.repeat_last_n,
-        "repeat_penalty": sampling.repeat_penalty,
+        **_repeat_penalty(sampling),
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
+        **(_dry(wanted) if sampling.has_dry else {}),
+        "top_n_sigma": sampling.top_n_sigma,
+        "xtc_probability": sampling.xtc_probability,
+        "xtc_threshold": sampling.xtc_threshold,
+        "ignore_eos": limits.ignore_eos,
         "logit_bias": [[token, bias] for token, bias in sampling.logit_bias.items()],
         "seed": -1 if sampling.seed is None else sampling.seed % _SEEDS,
         "n_probs": max(sampling.top_logprobs, 1) if sampling.logprobs else 0,
         **_grammar(wanted, controls),
+    }
+
+
+def _repeat_penalty(sampling: SamplingOptions) -> dict[str, Any]:
+    """llama.cpp has one penalty of this kind, and one window for it and the others."""
+    window, penalty = sampling.repeat_last_n, sampling.repeat_penalty
+    if sampling.repetition_penalty != 1:
+        if sampling.has_penalties:
+            raise UnsupportedError(
+                "the engine llama.cpp cannot use option repetition_penalty together with repeat_penalty, "
+                "presence_penalty or frequency_penalty; give one of them"
+            )
+        window, penalty = None, sampling.repetition_penalty
+    return {"repeat_last_n": -1 if window is None else window, "repeat_penalty": penalty}
+
+
+def _dry(wanted: Wanted) -> dict[str, Any]:
+    sampling = wanted.sampling
+    # It keeps room for as many tokens as it is told.
+    most = min(wanted.limit, wanted.shift.context) if wanted.shift else wanted.limit
+    window = most if sampling.dry_penalty_last_n is None else min(sampling.dry_penalty_last_n, most)
+    return {
+        "dry_multiplier": sampling.dry_multiplier,
+        "dry_base": sampling.dry_base,
+        "dry_allowed_length": sampling.dry_allowed_length,
+        "dry_penalty_last_n": window,
+        "dry_sequence_breakers": list(wanted.limits.dry_sequence_breakers),
     }
 
 

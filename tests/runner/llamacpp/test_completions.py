@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaski.errors import OptionError
+from chaski.errors import OptionError, UnsupportedError
 from chaski.runner.events import Done, Event, Text
 from chaski.runner.generation import Shift
 from chaski.runner.layout import Prompt
@@ -69,6 +69,44 @@ def test_every_option_of_sampling_is_sent() -> None:
     sent = completion(other, False, {})
     names = ("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed")
     assert [sent[name] for name in names] == [-1, 1.3, 0.2, 0.4, -1]
+
+
+def test_options_of_its_own_are_sent() -> None:
+    sent = completion(wanted(), True, {})
+    assert [sent[name] for name in ("top_n_sigma", "xtc_probability", "ignore_eos")] == [-1, 0, False]
+    assert "dry_multiplier" not in sent
+    assert completion(wanted(dry_multiplier=1), True, {})["dry_penalty_last_n"] == 13
+    given: dict[str, Any] = {
+        "dry_multiplier": 0.7,
+        "dry_base": 2.0,
+        "dry_allowed_length": 3,
+        "dry_penalty_last_n": 9,
+        "dry_sequence_breakers": ["x"],
+        "top_n_sigma": 1.5,
+        "xtc_probability": 0.5,
+        "xtc_threshold": 0.2,
+        "ignore_eos": True,
+    }
+    sent = completion(wanted(**given), True, {})
+    assert {name: sent[name] for name in given} == given
+    sent = completion(wanted(repetition_penalty=1.2), True, {})
+    assert (sent["repeat_penalty"], sent["repeat_last_n"]) == (1.2, -1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("min_tokens", 2),
+        ("stop_token_ids", [3]),
+        ("include_stop_str_in_output", True),
+        ("bad_words", ["a"]),
+        ("repetition_penalty", 1.2),
+    ],
+)
+def test_what_it_does_not_know_is_refused_by_name(name: str, value: Any) -> None:
+    other = {"presence_penalty": 0.5} if name == "repetition_penalty" else {}
+    with pytest.raises(UnsupportedError, match=f"option {name}"):
+        completion(wanted(**{name: value}, **other), True, {})
 
 
 def test_biases_and_scores_are_sent() -> None:

@@ -1,0 +1,49 @@
+"""From options that speak of texts to the tokens of one vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+from chaski.runner.options import Limits
+from chaski.sample.rules import TokenRules
+
+if TYPE_CHECKING:
+    from chaski.text.tokenizer import Tokenizer
+
+__all__ = ["token_rules"]
+
+_NUM_KEPT = 4096
+
+
+def token_rules(limits: Limits, tokenizer: Tokenizer) -> TokenRules:
+    """What the options rule out, as token ids."""
+    stops = frozenset(limits.stop_token_ids)
+    return TokenRules(
+        never=tokenizer.eos_ids - stops if limits.ignore_eos else frozenset(),
+        end_ids=tokenizer.eos_ids | stops,
+        min_tokens=limits.min_tokens,
+        bad_words=tuple(dict.fromkeys(_spellings(limits.bad_words, tokenizer))),
+        breakers=tuple(text.encode(errors="replace") for text in limits.dry_sequence_breakers),
+        spell=lru_cache(_NUM_KEPT)(partial(_spelled, tokenizer)),
+    )
+
+
+def _spelled(tokenizer: Tokenizer, token_id: int) -> bytes:
+    """The bytes of a token; none for those that fill the vocabulary up."""
+    return tokenizer.token_bytes(token_id, special=True) if token_id < tokenizer.size else b""
+
+
+def _spellings(words: Iterable[str], tokenizer: Tokenizer) -> Iterable[tuple[int, ...]]:
+    """The tokens of each word as it stands, and as it stands behind a space, as in vLLM."""
+    for word in words:
+        alone, behind = (_encoded(text, tokenizer) for text in (word, " " + word.lstrip()))
+        yield alone
+        # A space that is a token of its own would only rule out one way of coming to the same word.
+        if alone[:1] != behind[:1] and len(alone) == len(behind):
+            yield behind
+
+
+def _encoded(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(text, add_special=False, parse_special=False))

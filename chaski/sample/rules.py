@@ -1,0 +1,41 @@
+"""What options that speak of texts and of ends come to for one vocabulary, as token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["TokenRules", "forbidden"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRules:
+    """Which tokens may not be chosen, and where.
+
+    never      tokens that are never chosen
+    end_ids    tokens that are not among the first `min_tokens`
+    bad_words  sequences of tokens that the answer never completes
+    breakers   texts over which no repetition reaches, see `chaski.sample.dry`
+    spell      the bytes of a token, for those
+    """
+
+    never: frozenset[int] = frozenset()
+    end_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    breakers: tuple[bytes, ...] = ()
+    spell: Callable[[int], bytes] = lambda token_id: b""
+
+    def ends(self, num_chosen: int) -> list[int]:
+        """The tokens that would end the answer too early, behind so many of its own."""
+        too_early = self.end_ids if num_chosen < self.min_tokens else frozenset()
+        return sorted(self.never | too_early)
+
+
+def forbidden(bad_words: Sequence[Sequence[int]], answer: Sequence[int]) -> list[int]:
+    """The tokens that would complete one of the sequences behind those of the answer, as vLLM counts."""
+    return [
+        word[-1]
+        for word in bad_words
+        if len(word) <= len(answer) + 1 and list(answer[len(answer) - len(word) + 1 :]) == list(word[:-1])
+    ]
