@@ -42,6 +42,7 @@ class ChatWish(Wish):
     tool_choice  whether there may, or must, be calls; another text is the name of the only tool to call
     drops_think  a model that cannot think is no error
     ignored      parts of the request that are left out, by name
+    custom_tools names of tools whose calls go out as one text, not as JSON
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -50,6 +51,7 @@ class ChatWish(Wish):
     parallel_calls: bool = True
     drops_think: bool = False
     ignored: Sequence[str] = ()
+    custom_tools: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

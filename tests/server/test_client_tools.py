@@ -1,4 +1,4 @@
-"""Tools and items of `/v1/responses` that are no plain functions, as Codex and `openai` send them."""
+"""Tools, items and parts of OpenAI's APIs beside functions and text, as Codex and `openai` send them."""
 
 from __future__ import annotations
 
@@ -300,3 +300,58 @@ def test_a_choice_among_tools(faked: openai.OpenAI, script: Script) -> None:
     for choice in ({"type": "web_search"}, {**allowed, "tools": [{"type": "web_search"}]}):
         with pytest.raises(openai.BadRequestError, match="tool_choice"):
             faked.responses.create(**asked, tool_choice=choice)
+
+
+# ---- chat completions ----
+
+
+def test_custom_tools_in_chats(faked: openai.OpenAI, fake: Running, script: Script) -> None:
+    grammar = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]+"}}
+    tools: Any = [
+        {"type": "custom", "custom": {"name": "dial", "description": "Calls.", "format": grammar}},
+        {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}},
+        {"type": "web_search"},
+    ]
+    asked: Any = {"model": "thinker", "messages": [{"role": "user", "content": "go"}], "tools": tools}
+    says(script, "dial", input="911")
+    reply = fake.post("/v1/chat/completions", asked)
+    assert reply.headers["x-chaski-ignored"] == "format of tool dial, tool web_search"
+    assert [tool["name"] for tool in tools_of(script)] == ["dial", "f"]
+    message = faked.chat.completions.create(**asked).choices[0].message
+    (call,) = message.tool_calls
+    assert (call.type, call.custom.name, call.custom.input) == ("custom", "dial", "911")
+    chunks = fake.post("/v1/chat/completions", asked | {"stream": True}).body.decode()
+    assert '"type":"custom","custom":{"name":"dial","input":"911"}' in chunks
+    history = [*asked["messages"], message.to_dict()]
+    history.append({"role": "tool", "tool_call_id": call.id, "content": "rings"})
+    faked.chat.completions.create(**asked | {"messages": history})
+    assert '[user]go[assistant]{"input": "911"}[tool]rings[assistant]' in prompt_of(script)
+    script.pieces = ('{"name":"dial","arguments":{"input":"0"}}',)
+    named = {"type": "custom", "custom": {"name": "dial"}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
+    for choice in (named, allowed):
+        forced = faked.chat.completions.create(**asked, tool_choice=choice, reasoning_effort="none")
+        assert forced.choices[0].message.tool_calls[0].custom.input == "0"
+    demanded = [call for call in script.asked if isinstance(call, Generate)][-1].options["format"]
+    assert [each["properties"]["name"]["const"] for each in demanded["anyOf"]] == ["dial"]
+    for bad in ({"type": "web_search"}, {"type": "allowed_tools", "allowed_tools": {"mode": "no"}}):
+        with pytest.raises(openai.BadRequestError, match="tool_choice"):
+            faked.chat.completions.create(**asked, tool_choice=bad)
+
+
+def test_files_and_other_parts_in_chats(fake: Running, script: Script) -> None:
+    data = base64.b64encode(b"pi = 3").decode()
+    content = [
+        {"type": "file", "file": {"filename": "a.txt", "file_data": f"data:text/plain;base64,{data}"}},
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "text", "text": "what?"},
+    ]
+    messages = [{"role": "user", "content": content}, {"role": "function", "name": "f", "content": "5"}]
+    reply = fake.post("/v1/chat/completions", {"model": "thinker", "messages": messages})
+    assert reply.status == 200
+    assert reply.headers["x-chaski-ignored"] == "document file_id, content thinking"
+    assert '<document title="a.txt">\npi = 3\n</document>' in prompt_of(script)
+    assert "\nwhat?[tool]5[assistant]" in prompt_of(script)
+    audio = [{"role": "user", "content": [{"type": "input_audio"}]}]
+    assert fake.post("/v1/chat/completions", {"model": "thinker", "messages": audio}).status == 400

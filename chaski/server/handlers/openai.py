@@ -25,10 +25,12 @@ W = TypeVar("W", ChatWish, GenerateWish)
 async def chat(ask: Ask) -> Reply:
     """Answer a conversation."""
     wish, count = openai.read_chat(ask.body), openai.read_count(ask.body)
+    ask.ignored.update(wish.ignored)
     answers = _answers(wish, count, lambda each: ask.services.answering.chat(each, ask.client))
     if wish.stream:
-        return _chunks(answers, openai.Chunks(wish.model, is_chat=True), openai.includes_usage(ask.body))
-    return openai.chat_whole(wish.model, await _wholes(answers))
+        chunks = openai.Chunks(wish.model, is_chat=True, custom_tools=wish.custom_tools)
+        return _chunks(answers, chunks, openai.includes_usage(ask.body))
+    return openai.chat_whole(wish.model, await _wholes(answers), wish.custom_tools)
 
 
 async def completions(ask: Ask) -> Reply:

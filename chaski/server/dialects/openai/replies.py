@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chaski.server.dialects.custom import custom_input
 from chaski.server.events import Delta, Finish, Score, TopScore, Whole
 from chaski.server.jsons import dump_text
 from chaski.text.parsers import Content, Thinking, ToolCall
@@ -22,10 +23,15 @@ __all__ = ["Chunks", "chat_whole", "completion_whole", "embeddings", "shown_scor
 
 @dataclass(slots=True)
 class Chunks:
-    """The chunks of one stream: they share an id and a time. `is_chat`: chat, else a text completion."""
+    """The chunks of one stream: they share an id and a time.
+
+    is_chat       chat, else a text completion
+    custom_tools  names of tools whose calls go out as one text
+    """
 
     model: str
     is_chat: bool
+    custom_tools: Collection[str] = ()
     id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
     _begun: set[int] = field(default_factory=set)
@@ -72,7 +78,7 @@ class Chunks:
         calls = [piece for piece in delta.pieces if isinstance(piece, ToolCall)]
         begin = self._calls.get(index, 0)
         self._calls[index] = begin + len(calls)
-        return [_call(begin + number, call) for number, call in enumerate(calls)]
+        return [_call(begin + number, call, self.custom_tools) for number, call in enumerate(calls)]
 
     def _chunk(self, index: int, said: dict[str, Any], reason: str | None) -> dict[str, Any]:
         return self._head() | {"choices": [{"index": index, **said, "finish_reason": reason}]}
@@ -82,12 +88,12 @@ class Chunks:
         return _head(self.id, kind, self.created, self.model)
 
 
-def chat_whole(model: str, answers: Sequence[Whole]) -> dict[str, Any]:
-    """A chat without stream."""
+def chat_whole(model: str, answers: Sequence[Whole], custom_tools: Collection[str] = ()) -> dict[str, Any]:
+    """A chat without stream. custom_tools: names of tools whose calls go out as one text."""
     choices = [
         {
             "index": index,
-            "message": _message_of(answer),
+            "message": _message_of(answer, custom_tools),
             "finish_reason": _reason(answer.finish),
             "logprobs": _chat_logprobs(answer.scores),
         }
@@ -148,20 +154,23 @@ def _thinking(delta: Delta) -> str:
     return "".join(piece.text for piece in delta.pieces if isinstance(piece, Thinking))
 
 
-def _message_of(answer: Whole) -> dict[str, Any]:
+def _message_of(answer: Whole, custom_tools: Collection[str]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.content}
     if answer.thinking:
         message["reasoning"] = answer.thinking
     if answer.calls:
-        message["tool_calls"] = [_call(index, call) for index, call in enumerate(answer.calls)]
+        message["tool_calls"] = [_call(index, call, custom_tools) for index, call in enumerate(answer.calls)]
         message["content"] = answer.content or None
     return message
 
 
-def _call(index: int, call: ToolCall) -> dict[str, Any]:
-    arguments = dump_text(call.arguments)
-    function = {"name": call.name, "arguments": arguments}
-    return {"id": f"call_{secrets.token_hex(12)}", "index": index, "type": "function", "function": function}
+def _call(index: int, call: ToolCall, custom_tools: Collection[str]) -> dict[str, Any]:
+    head = {"id": f"call_{secrets.token_hex(12)}", "index": index}
+    if call.name in custom_tools:
+        custom = {"name": call.name, "input": custom_input(call.arguments)}
+        return {**head, "type": "custom", "custom": custom}
+    function = {"name": call.name, "arguments": dump_text(call.arguments)}
+    return {**head, "type": "function", "function": function}
 
 
 def _usage(finishes: Sequence[Finish]) -> dict[str, Any]:

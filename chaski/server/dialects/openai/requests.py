@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from chaski.durations import parse_duration
-from chaski.errors import OptionError, UnsupportedError
-from chaski.server.dialects.images import Spoken, check_images, read_data_url
+from chaski.errors import OptionError
+from chaski.server.dialects.ignored import Ignored
+from chaski.server.dialects.images import check_images
+from chaski.server.dialects.openai.conversation import Conversation, chosen, custom_names, read_tools
 from chaski.server.dialects.thinking import agreed, read_thinking, template_variables
 from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish
-from chaski.text.parsers.json_text import load_json
 
 __all__ = [
-    "call_of",
     "includes_usage",
     "read_chat",
     "read_completion",
@@ -34,14 +34,19 @@ _PLAIN_OPTIONS_OF_OPENAI = ("seed", "frequency_penalty", "presence_penalty")
 def read_chat(body: Mapping[str, Any]) -> ChatWish:
     """A request of /v1/chat/completions. Raises OptionError or UnsupportedError."""
     fields = Fields(body)
-    messages = _messages(fields)
+    ignored = Ignored()
+    messages = Conversation(fields, ignored).messages
     if not messages:
         raise OptionError("[] is too short - 'messages'")
     check_images(messages)
+    choice, allowed = chosen(fields.data.get("tool_choice"))
+    tools = list(read_tools(fields, ignored))
     return ChatWish(
         messages=messages,
-        tools=[dict(tool.data) for tool in fields.objects("tools")],
-        tool_choice=_tool_choice(fields.data.get("tool_choice")),
+        tools=[tool for tool in tools if allowed is None or tool["function"].get("name") in allowed],
+        custom_tools=custom_names(fields),
+        ignored=tuple(ignored),
+        tool_choice=choice,
         parallel_calls=fields.flag("parallel_tool_calls", True),
         drops_think=True,
         logprobs=fields.flag("logprobs", False),
@@ -153,83 +158,3 @@ def top_of(count: int) -> int:
     if not 0 <= count <= 20:
         raise OptionError("top_logprobs must be between 0 and 20")
     return count
-
-
-def _tool_choice(choice: Any) -> str:
-    if choice is None:
-        return "auto"
-    if isinstance(choice, str):
-        if choice not in ("auto", "none", "required"):
-            raise OptionError(f"tool_choice {choice!r:.40} must be none, auto, required or a function")
-        return choice
-    named = Fields(Fields(choice, "tool_choice").mapping("function"), "tool_choice.function").text("name")
-    if not named:
-        raise OptionError("tool_choice.function.name is missing")
-    return named
-
-
-def _messages(fields: Fields) -> list[dict[str, Any]]:
-    names: dict[str, str] = {}
-    found: list[dict[str, Any]] = []
-    for message in fields.objects("messages"):
-        found.append(_message(message, names))
-    return found
-
-
-def _message(fields: Fields, names: dict[str, str]) -> dict[str, Any]:
-    """A message in Ollama's form. `names` remembers by their ids which tools were called."""
-    role = {"developer": "system"}.get(fields.text("role"), fields.text("role"))
-    if role not in ("system", "user", "assistant", "tool"):
-        raise OptionError(f"role {role!r:.40} must be system, developer, user, assistant or tool")
-    found: dict[str, Any] = {"role": role, **_content(fields)}
-    if thinking := fields.text("reasoning", "reasoning_content"):
-        found["thinking"] = thinking
-    calls = [_read_call(call) for call in fields.objects("tool_calls")]
-    if calls:
-        found["tool_calls"] = calls
-        names |= {call["id"]: call["function"]["name"] for call in calls}
-    if call_id := fields.text("tool_call_id"):
-        found |= {"tool_call_id": call_id, "tool_name": fields.text("name") or names.get(call_id, "")}
-    return found
-
-
-def _content(fields: Fields) -> dict[str, Any]:
-    """The text of a message and its images."""
-    spoken = Spoken()
-    if not isinstance(fields.data.get("content"), list):
-        spoken.add_text(fields.text("content"))
-        return spoken.fields
-    for part in fields.objects("content"):
-        match part.text("type"):
-            case "text" | "refusal" as kind:
-                spoken.add_text(part.text(kind))
-            case "image_url":
-                spoken.add_image(_read_image(part))
-            case kind:
-                raise UnsupportedError(
-                    f"content of type {kind!r:.40} is not supported by this version; text and image_url are"
-                )
-    return spoken.fields
-
-
-def _read_image(part: Fields) -> bytes:
-    """Its URL, alone or in an object."""
-    if isinstance(part.data.get("image_url"), str):
-        return read_data_url(part.text("image_url"), "image_url")
-    return read_data_url(Fields(part.mapping("image_url"), "image_url").text("url"), "image_url.url")
-
-
-def _read_call(fields: Fields) -> dict[str, Any]:
-    function = Fields(fields.mapping("function"), "function")
-    return call_of(fields.text("id"), function.text("name"), function.text("arguments"))
-
-
-def call_of(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    """A call in Ollama's form, from arguments as the JSON of an object."""
-    try:
-        found = load_json(arguments or "{}")
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError("invalid tool call arguments")
-    return {"id": call_id, "function": {"name": name, "arguments": found}}

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski.errors import OptionError
+from chaski.server.dialects.custom import PARAMETERS, custom_description, custom_input
 from chaski.server.dialects.ignored import Ignored
-from chaski.server.dialects.openai.requests import call_of
+from chaski.server.dialects.openai.conversation import call_of
 from chaski.server.fields import Fields
 from chaski.server.jsons import dump_text
 
@@ -79,12 +80,6 @@ class Tool:
         named = {"name": self.name} if not self.form.name else {}
         within = {"namespace": self.namespace} if self.namespace else {}
         return {**named, **within, **self.form.to_item(arguments)}
-
-
-def _input(arguments: Arguments) -> str:
-    """The text for a custom tool; what the model gave instead of it, as JSON."""
-    given = arguments.get("input")
-    return given if isinstance(given, str) else dump_text(arguments)
 
 
 def _strings(value: object) -> list[str]:
@@ -164,11 +159,11 @@ FUNCTION = Form(
 CUSTOM = Form(
     call="custom_tool_call",
     prefix="ctc",
-    to_item=lambda arguments: {"input": _input(arguments)},
+    to_item=lambda arguments: {"input": custom_input(arguments)},
     to_arguments=lambda item: {"input": item.text("input")},
     stream="custom_tool_call_input",
     field="input",
-    parameters=_object(["input"], input=_TEXT),
+    parameters=PARAMETERS,
 )
 FORMS: Mapping[str, Form] = {
     "function": FUNCTION,
@@ -267,8 +262,5 @@ def _tool(form: Form, tool: Fields, namespace: str, ignored: Ignored) -> Tool:
     parameters = tool.mapping("parameters") or form.parameters
     if form is CUSTOM:
         format = Fields(tool.mapping("format"), "format")
-        if definition := format.text("definition"):
-            ignored.add("format of tool", tool.text("name"))  # told to the model, but not enforced
-            described = f"The input follows this grammar ({format.text('syntax')}):\n{definition}"
-            description = f"{description}\n\n{described}".lstrip()
+        description = custom_description(tool.text("name"), description, format, ignored)
     return Tool(form, form.name or tool.text("name"), namespace, description, parameters)
