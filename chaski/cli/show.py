@@ -142,6 +142,8 @@ def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
 def _engine(file: GGUFFile, found: StoredModel) -> str:
     """Who would compute the model, and how to get that where it is missing."""
     from chaski.errors import ChaskiError
+    from chaski.model.dialects import in_our_names
+    from chaski.model.metadata import check_is_model
     from chaski.runner.engines import EXTRA, LLAMA_CPP, choose_engine, usual_engine
     from chaski.runner.stored import Defaults
 
@@ -149,7 +151,12 @@ def _engine(file: GGUFFile, found: StoredModel) -> str:
         wish = Defaults.of(found).engine
     except ChaskiError:  # its settings are shown, whether they can be used or not
         wish = None
-    engine = usual_engine(file.architecture, wish)
+    try:
+        file = in_our_names(file)
+        check_is_model(file)
+    except ChaskiError:
+        return "none"
+    engine = usual_engine(file, wish)
     try:
         return choose_engine(file, engine)
     except ChaskiError:

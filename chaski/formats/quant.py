@@ -1,4 +1,4 @@
-"""The block formats of GGUF tensors: their layouts and, in NumPy, what their bytes mean.
+"""The block formats of GGUF tensors: their layouts and, in NumPy, what the bytes of nearly all mean.
 
 Every row of a tensor is a whole number of blocks. A block stores `block_size` elements in `block_bytes`
 bytes, little-endian. `dequantize` is the definition that kernels are tested against; it is not meant to be
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from chaski.errors import FormatError
+from chaski.errors import FormatError, UnsupportedError
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float32]
@@ -50,6 +50,23 @@ class QuantType(IntEnum):
     F64 = 28
     BF16 = 30
     MXFP4 = 39
+    # Stored only: files with them can be looked at, and computed by llama.cpp.
+    IQ2_XXS = 16
+    IQ2_XS = 17
+    IQ3_XXS = 18
+    IQ1_S = 19
+    IQ3_S = 21
+    IQ2_S = 22
+    IQ1_M = 29
+    TQ1_0 = 34
+    TQ2_0 = 35
+    NVFP4 = 40
+    Q1_0 = 41
+
+    @property
+    def is_known(self) -> bool:
+        """Whether what the bytes mean is known here."""
+        return self in _DECODERS
 
     @property
     def block_size(self) -> int:
@@ -67,22 +84,8 @@ class QuantType(IntEnum):
         return _LAYOUTS[self][1]
 
 
-# Types that ggml knows and this version cannot read, for the error that names them.
-UNSUPPORTED_TYPES = {
-    9: "Q8_1",
-    15: "Q8_K",
-    16: "IQ2_XXS",
-    17: "IQ2_XS",
-    18: "IQ3_XXS",
-    19: "IQ1_S",
-    21: "IQ3_S",
-    22: "IQ2_S",
-    29: "IQ1_M",
-    34: "TQ1_0",
-    35: "TQ2_0",
-    40: "NVFP4",
-    41: "Q1_0",
-}
+# Types of ggml that no file has: activations are stored so while they are computed with.
+UNSUPPORTED_TYPES = {9: "Q8_1", 15: "Q8_K"}
 REMOVED_TYPES = {
     4: "Q4_2",
     5: "Q4_3",
@@ -134,6 +137,17 @@ _LAYOUTS: dict[QuantType, tuple[int, np.dtype[Any]]] = {
         np.dtype([("d", "<f2"), ("scales_h", "u1", 2), ("scales_l", "u1", 4), ("qs", "u1", 128)]),
     ),
     QuantType.MXFP4: (32, np.dtype([("e", "u1"), ("qs", "u1", 16)])),
+    QuantType.IQ2_XXS: (256, np.dtype("V66")),
+    QuantType.IQ2_XS: (256, np.dtype("V74")),
+    QuantType.IQ3_XXS: (256, np.dtype("V98")),
+    QuantType.IQ1_S: (256, np.dtype("V50")),
+    QuantType.IQ3_S: (256, np.dtype("V110")),
+    QuantType.IQ2_S: (256, np.dtype("V82")),
+    QuantType.IQ1_M: (256, np.dtype("V56")),
+    QuantType.TQ1_0: (256, np.dtype("V54")),
+    QuantType.TQ2_0: (256, np.dtype("V66")),
+    QuantType.NVFP4: (64, np.dtype("V36")),
+    QuantType.Q1_0: (128, np.dtype("V18")),
 }
 
 # The sixteen values of IQ4_NL and IQ4_XS: denser near zero, as weights are.
@@ -153,8 +167,11 @@ def dequantize(data: Bytes, type: QuantType, shape: tuple[int, ...]) -> Floats:
     """Return the float32 values of a tensor.
 
     data: its bytes, uint8 of any shape; shape: in elements, outermost first. FormatError when they do not
-    fit. Senseless bytes, such as an infinite scale, give what IEEE arithmetic gives, with no warning.
+    fit, UnsupportedError for a type whose bytes are not known. Senseless bytes, such as an infinite scale,
+    give what IEEE arithmetic gives, with no warning.
     """
+    if not type.is_known:
+        raise UnsupportedError(f"values of type {type.name} cannot be read by this version")
     needed = row_bytes(type, shape[-1]) * math.prod(shape[:-1])
     if data.size != needed:
         raise FormatError(f"a {type.name} tensor of shape {shape} takes {needed} bytes, not {data.size}")

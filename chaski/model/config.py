@@ -12,7 +12,15 @@ from chaski.image import Normal
 from chaski.model.pooling import CLASSIFIER, Pooling, read_pooling
 from chaski.model.rope import RopeConfig, read_rope
 
-__all__ = ["DecoderConfig", "kv_heads", "read_normal", "refuse", "sliding_layers", "vocab_size"]
+__all__ = [
+    "DecoderConfig",
+    "kv_heads",
+    "read_normal",
+    "refuse",
+    "same_in_all_layers",
+    "sliding_layers",
+    "vocab_size",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,33 +49,68 @@ class DecoderConfig:
         Raises ModelError for a key that is missing or of another type, UnsupportedError for a value."""
         arch = file.architecture
         hidden_size = file.get(f"{arch}.embedding_length", int)
-        num_heads = file.get(f"{arch}.attention.head_count", int)
+        num_heads = same_in_all_layers(file, f"{arch}.attention.head_count")
         # Ollama's converter writes 0 for what a checkpoint does not say.
         head_size = file.get(f"{arch}.attention.key_length", int, 0) or hidden_size // num_heads
+        pooling = read_pooling(file)
+        is_causal = file.get(f"{arch}.attention.causal", bool, True)
+        if not is_causal and pooling is None:
+            raise ModelError(
+                f"{file.path}: {arch}.pooling_type is 0 (none) or missing, though all tokens see each "
+                "other: the file does not say how it makes embeddings; convert it anew from its checkpoint"
+            )
         return cls(
             vocab_size=vocab_size(file),
             context_length=file.get(f"{arch}.context_length", int),
             hidden_size=hidden_size,
-            ffn_size=file.get(f"{arch}.feed_forward_length", int),
+            ffn_size=same_in_all_layers(file, f"{arch}.feed_forward_length"),
             num_layers=file.get(f"{arch}.block_count", int),
             num_heads=num_heads,
-            num_kv_heads=max(kv_heads(file, 1)),
+            num_kv_heads=_num_kv_heads(file),
             head_size=head_size,
             value_size=file.get(f"{arch}.attention.value_length", int, 0) or head_size,
             eps=file.get(f"{arch}.attention.{eps}", float),
             rope=read_rope(file, head_size),
-            pooling=(pooling := read_pooling(file)),
+            pooling=pooling,
             num_labels=file.tensors[CLASSIFIER].shape[0] if pooling is Pooling.RANK else 0,
-            is_causal=file.get(f"{arch}.attention.causal", bool, True),
+            is_causal=is_causal,
         )
+
+
+def same_in_all_layers(file: GGUFFile, key: str) -> int:
+    """A number that files have for all layers, or once for each.
+
+    Raises UnsupportedError where layers differ.
+    """
+    if not isinstance(file.metadata.get(key), np.ndarray):
+        return file.get(key, int)
+    numbers = set(file.get(key, list[int]).tolist())
+    if len(numbers) != 1:
+        raise UnsupportedError(
+            f"{file.path}: {key} differs from layer to layer, which is not supported for this architecture"
+        )
+    return int(numbers.pop())
 
 
 def kv_heads(file: GGUFFile, num_layers: int) -> list[int]:
     """The key/value heads of each layer: files have one number for all, or one for each."""
     key = f"{file.architecture}.attention.head_count_kv"
-    if isinstance(file.metadata.get(key), np.ndarray):
+    if key not in file.metadata:
+        return [same_in_all_layers(file, f"{file.architecture}.attention.head_count")] * num_layers
+    if isinstance(file.metadata[key], np.ndarray):
         return [int(heads) for heads in file.get(key, list[int])]
-    return [file.get(key, int, file.get(f"{file.architecture}.attention.head_count", int))] * num_layers
+    return [file.get(key, int)] * num_layers
+
+
+def _num_kv_heads(file: GGUFFile) -> int:
+    """Those of the layers that have any."""
+    numbers = set(kv_heads(file, 1)) - {0}
+    if len(numbers) > 1:
+        raise UnsupportedError(
+            f"{file.path}: {file.architecture}.attention.head_count_kv differs from layer to layer, which is "
+            "not supported"
+        )
+    return max(numbers, default=0)
 
 
 def sliding_layers(file: GGUFFile, num_layers: int, period: int) -> tuple[bool, ...]:

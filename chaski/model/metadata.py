@@ -13,15 +13,40 @@ from typing import Any
 
 import numpy as np
 
-from chaski.errors import ChaskiError, ModelError
+from chaski.errors import ChaskiError, ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 
-__all__ = ["blamed_on", "check_metadata"]
+__all__ = ["blamed_on", "check_is_model", "check_metadata"]
 
 _MAX_NUMBER = 2**31 - 1
 # Sizes of tensors, so none can be larger than the largest side of any.
 _SIZES = ("embedding_length", "head_count", "head_count_kv", "key_length", "value_length", "expert_count")
 _DIVISORS = ("block_count", "embedding_length", "attention.head_count", "rope.dimension_count")
+
+
+_NO_MODELS = {
+    "adapter": "an adapter (LoRA), which changes a model and is none; adapters cannot be applied by this "
+    "version: merge it into its model, and convert that",
+    "imatrix": "an importance matrix, which says how a model is best quantized, and no model",
+    "mmproj": "a projector (an encoder of images), and no model: give it beside its model, as "
+    "chaski.load(model, projector=...), or as a second FROM of a Modelfile",
+    "controlvector": "a control vector, which steers a model and is none; this version cannot apply them",
+}
+_KINDS = {"clip": "mmproj", "controlvector": "controlvector", "imatrix": "imatrix"}
+"""What a file is, by its architecture, where it does not say its type."""
+
+
+def check_is_model(file: GGUFFile) -> None:
+    """Raises UnsupportedError, saying what it is, for a file of another kind that models come with."""
+    kind = file.metadata.get("general.type")
+    if not isinstance(kind, str) or kind not in _NO_MODELS:
+        arch = file.metadata.get("general.architecture")
+        kind = "adapter" if "adapter.type" in file.metadata else _KINDS.get(str(arch), "")
+    if kind in _NO_MODELS:
+        raise UnsupportedError(f"{file.path}: this is {_NO_MODELS[kind]}")
+    if not file.tensors:
+        what = "a vocabulary without a model" if "tokenizer.ggml.tokens" in file.metadata else "no model"
+        raise UnsupportedError(f"{file.path}: this is {what}: it has no tensors")
 
 
 def check_metadata(file: GGUFFile) -> None:

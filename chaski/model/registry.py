@@ -11,7 +11,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerKind
 from chaski.ml.graph import Tensor, Weight
 from chaski.model.input import Inputs
-from chaski.model.metadata import blamed_on, check_metadata
+from chaski.model.metadata import blamed_on, check_is_model, check_metadata
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.pooling import Pooling
 
@@ -77,9 +77,10 @@ def build_model(file: GGUFFile, projector: GGUFFile | None = None) -> Model:
     """The model of the file's architecture, its weights declared but not bound yet.
 
     `projector` is a file that holds an encoder of images for it, where that is not in the file itself.
-    Raises UnsupportedError for an architecture that has no file here, or none that takes a projector, and
-    ModelError for a model that cannot be.
+    Raises UnsupportedError for a file that is no model, for an architecture that has no file here, or none
+    that takes a projector, and ModelError for a model that cannot be.
     """
+    check_is_model(file)
     kind = _model_of(file)
     if projector is not None and not takes_projector(file):
         raise UnsupportedError(

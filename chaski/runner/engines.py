@@ -1,36 +1,103 @@
-"""Which engine computes a model: ours, or llama.cpp where we have no file for the architecture."""
+"""Which engine computes a model: ours, or llama.cpp where we have not what it takes."""
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
-from pathlib import Path
 
 from chaski.env import Environment
-from chaski.errors import OptionError, UnsupportedError
+from chaski.errors import ChaskiError, OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.model.registry import ARCHITECTURES
+from chaski.model.metadata import check_is_model
+from chaski.model.registry import ARCHITECTURES, build_model
 
-__all__ = ["ENGINES", "EXTRA", "LLAMA_CPP", "NATIVE", "check_engine", "choose_engine", "usual_engine"]
+__all__ = [
+    "ENGINES",
+    "EXTRA",
+    "LLAMA_CPP",
+    "NATIVE",
+    "check_engine",
+    "choose_engine",
+    "native_gap",
+    "usual_engine",
+]
 
 NATIVE, LLAMA_CPP = "native", "llama.cpp"
 ENGINES = (NATIVE, LLAMA_CPP)
 EXTRA = "pip install 'chaski[llama-cpp]'"
 
+_log = logging.getLogger(__name__)
+
 
 def choose_engine(file: GGUFFile, wish: str | None = None) -> str:
     """The engine of a model, ready to be used; `wish` is what a request or the model itself asks for.
 
-    Raises UnsupportedError where that engine cannot have it, or is not installed.
+    Raises UnsupportedError where that engine cannot have it, or is not installed, and for what is no model.
     """
-    return _installed(file.path, file.architecture, usual_engine(file.architecture, wish))
+    check_is_model(file)
+    engine = _forced(wish)
+    known = ", ".join(sorted(ARCHITECTURES))
+    if engine == NATIVE and file.architecture not in ARCHITECTURES:
+        raise UnsupportedError(
+            f"{file.path}: architecture {file.architecture!r} is not implemented by the native engine, which "
+            f"is asked for; it has {known}"
+        )
+    if engine == LLAMA_CPP and not _is_installed():
+        raise UnsupportedError(f"{file.path}: the engine llama.cpp is asked for and not installed; {EXTRA}")
+    if engine is not None:
+        return engine
+    gap = native_gap(file)
+    if gap is None:
+        return NATIVE
+    if _is_installed():
+        _log.info("llama.cpp computes %s: %s", file.path.name, gap)
+        return LLAMA_CPP
+    raise UnsupportedError(f"{gap}; llama.cpp may have it: {EXTRA} adds it as a second engine")
 
 
-def usual_engine(architecture: str, wish: str | None = None) -> str:
-    """The engine of an architecture, whether it is installed or not: what is wished for, else what the
-    environment says, else ours for those that we have."""
+def usual_engine(file: GGUFFile, wish: str | None = None) -> str:
+    """The engine of a model, whether it is installed or not: what is wished for, else what the environment
+    says, else ours where we have what it takes."""
+    return _forced(wish) or (NATIVE if native_gap(file) is None else LLAMA_CPP)
+
+
+def _forced(wish: str | None) -> str | None:
     environment = Environment.read()
-    forced = NATIVE if environment.new_engine else environment.engine
-    return wish or forced or (NATIVE if architecture in ARCHITECTURES else LLAMA_CPP)
+    return wish or (NATIVE if environment.new_engine else environment.engine)
+
+
+def _is_installed() -> bool:
+    return find_spec("xllamacpp") is not None
+
+
+def native_gap(file: GGUFFile) -> str | None:
+    """What our engine has not that the model takes, as its header tells; None where that is nothing.
+
+    What is wrong with the file is not said here, but when it is loaded.
+    """
+    if file.architecture not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        return f"{file.path}: architecture {file.architecture!r} is not implemented here, only {known}"
+    unknown = next((tensor for tensor in file.tensors.values() if not tensor.type.is_known), None)
+    if unknown is not None:
+        return (
+            f"{unknown.path}: tensor {unknown.name} has the type {unknown.type.name}, which is not supported"
+        )
+    try:
+        build_model(file)
+    except UnsupportedError as error:
+        return str(error)
+    except ChaskiError:
+        return None
+    return _gap_of_tokens(file)
+
+
+def _gap_of_tokens(file: GGUFFile) -> str | None:
+    """A tokenizer of a kind that is not here; of use only where llama.cpp is installed, which may know it."""
+    from chaski.text.tokenizer.loader import unknown_kind
+
+    unknown = unknown_kind(file.metadata)
+    return f"{file.path}: {unknown} is not known here" if unknown and _is_installed() else None
 
 
 def check_engine(name: str | None) -> str | None:
@@ -38,20 +105,3 @@ def check_engine(name: str | None) -> str | None:
     if name is not None and name not in ENGINES:
         raise OptionError(f"option engine is {name!r}; it must be {' or '.join(ENGINES)}")
     return name
-
-
-def _installed(path: Path, architecture: str, engine: str) -> str:
-    known = ", ".join(sorted(ARCHITECTURES))
-    if engine == LLAMA_CPP and find_spec("xllamacpp") is None:
-        if architecture in ARCHITECTURES:
-            raise UnsupportedError(f"{path}: the engine llama.cpp is asked for and not installed; {EXTRA}")
-        raise UnsupportedError(
-            f"{path}: architecture {architecture!r} is not implemented here, only {known}; llama.cpp may "
-            f"have it: {EXTRA} adds it as a second engine"
-        )
-    if engine == NATIVE and architecture not in ARCHITECTURES:
-        raise UnsupportedError(
-            f"{path}: architecture {architecture!r} is not implemented by the native engine, which is asked "
-            f"for; it has {known}"
-        )
-    return engine

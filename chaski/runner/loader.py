@@ -18,7 +18,7 @@ from chaski.model.metadata import blamed_on
 from chaski.model.registry import Model, build_model, vision_of
 from chaski.runner.drafting import DraftModel
 from chaski.runner.engine import Engine
-from chaski.runner.engines import NATIVE, check_engine, choose_engine
+from chaski.runner.engines import NATIVE, check_engine, choose_engine, native_gap
 from chaski.runner.files import open_files
 from chaski.runner.llm import LLM
 from chaski.runner.reserve import Reservation, check_form, kv_types
@@ -136,9 +136,10 @@ def _reserve(
 
 def _require_native(file: GGUFFile, wish: str | None) -> None:
     if choose_engine(file, wish) != NATIVE:
+        reason = native_gap(file) or f"{file.path}: the engine llama.cpp is asked for"
         raise UnsupportedError(
-            f"{file.path}: {file.architecture} is computed by the engine llama.cpp, which has a process of "
-            "its own: use chaski.Worker, `chaski run` or `chaski serve`"
+            f"{reason}; llama.cpp computes it, which has a process of its own: use chaski.Worker, "
+            "`chaski run` or `chaski serve`"
         )
 
 

@@ -83,7 +83,10 @@ class Facts:
     @cached_property
     def engine(self) -> str:
         """Who computes it where a request does not say."""
-        return usual_engine(self.architecture, self.defaults.engine)
+        from chaski.model.dialects import open_model
+
+        with open_model(self.model.path) as file:
+            return usual_engine(file, self.defaults.engine)
 
     @cached_property
     def writer(self) -> Writer:

@@ -186,8 +186,8 @@ UNSUPPORTED: dict[str, tuple[bytes, list[str]]] = {
     "version 1": (gguf(version=1), ["version 1 is not supported; 2 and 3 are", "byte 4"]),
     "version 4": (gguf(version=4), ["version 4 is not supported"]),
     "type to come": (
-        gguf([], [tensor("t", [256], 16)], bytes(99)),
-        ["tensor 't': type IQ2_XXS is not supported yet"],
+        gguf([], [tensor("t", [256], 15)], bytes(999)),
+        ["tensor 't': type Q8_K is not supported yet"],
     ),
     "removed type": (gguf([], [tensor("t", [32], 31)], bytes(99)), ["tensor 't': type Q4_0_4_4 was removed"]),
     "array bomb": (nested(1000), ["the value of key 'k' has too many arrays inside arrays"]),

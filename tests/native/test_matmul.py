@@ -19,7 +19,7 @@ from chaski.formats.quant import QuantType, dequantize
 Floats = NDArray[np.float32]
 
 FLOAT_TYPES = [QuantType.F32, QuantType.F16, QuantType.BF16]
-QUANTIZED_TYPES = [t for t in QuantType if t.block_size > 1]
+QUANTIZED_TYPES = [t for t in QuantType if t.block_size > 1 and t.is_known]
 SUPER_TYPES = [QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K]
 TYPES = FLOAT_TYPES + QUANTIZED_TYPES
 ROWS = [1, 15, 16, 17, 100]

@@ -1,4 +1,4 @@
-"""Llama 1 to 3.2, Mistral 7B and all that declares `llama` (Touvron et al. 2023; Llama Team 2024)."""
+"""Llama 1 to 3.2, Mistral, Mixtral and all that declares `llama` (Touvron et al. 2023; Llama Team 2024)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
+from chaski.ml.expert_ops import Gating
 from chaski.ml.graph import Rope, Tensor
-from chaski.ml.nn import Linear, MixedFeedForward, Module, RMSNorm, RopeFactors, SwiGLU, attention
-from chaski.model.config import DecoderConfig, refuse
+from chaski.ml.nn import Experts, Linear, MixedFeedForward, Module, RMSNorm, RopeFactors, SwiGLU, attention
+from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
+from chaski.model.experts import read_routing
 from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import read_vision
 
-FeedForward = SwiGLU | MixedFeedForward
+FeedForward = SwiGLU | Experts | MixedFeedForward
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,11 @@ class Model(Decoder):
 
     def ffn(self, file: GGUFFile) -> FeedForward:
         """The feed-forward block of a layer."""
-        refuse(file, f"{file.architecture}.expert_count", allowed=0, what="experts (mixture of experts)")
-        return SwiGLU(self.config.hidden_size, self.config.ffn_size)
+        c = self.config
+        if not file.get(f"{file.architecture}.expert_count", int, 0):
+            return SwiGLU(c.hidden_size, c.ffn_size)
+        hidden = file.get(f"{file.architecture}.expert_feed_forward_length", int, 0) or c.ffn_size
+        return Experts(c.hidden_size, hidden, read_routing(file, Gating.SOFTMAX, normalized=True))
 
     def eyes(self, file: GGUFFile, projector: GGUFFile | None) -> MultimodalProcessor | None:
         """Its encoder of images, if it has one."""

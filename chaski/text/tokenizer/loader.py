@@ -9,7 +9,7 @@ import numpy as np
 
 from chaski.errors import TokenizerError
 from chaski.text.tokenizer.bpe import ByteLevelBPE, TextBPE
-from chaski.text.tokenizer.pretokenizers import pretokenizer
+from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS, pretokenizer
 from chaski.text.tokenizer.sentencepiece import SentencePieceBPE, read_normalizer
 from chaski.text.tokenizer.tokenizer import Tokenizer
 from chaski.text.tokenizer.vocabulary import (
@@ -100,3 +100,13 @@ _LOADERS: dict[str, Callable[[Mapping[str, object]], Tokenizer]] = {
     "gpt2": _load_pairs,
     "llama": _load_sentencepiece,
 }
+
+
+def unknown_kind(metadata: Mapping[str, object]) -> str | None:
+    """What the metadata asks for that is not known here, but may be elsewhere; None where all is known."""
+    model, pre = metadata.get(f"{PREFIX}model"), metadata.get(f"{PREFIX}pre")
+    if isinstance(model, str) and model not in (*_LOADERS, *_NONE):
+        return f"{PREFIX}model = {model!r:.40}"
+    if model == "gpt2" and isinstance(pre, str) and pre and pre not in PRETOKENIZERS:
+        return f"{PREFIX}pre = {pre!r:.40}"
+    return None
