@@ -107,6 +107,7 @@ def command(
     from chaski.cli.vectors import makes_vectors, vector
     from chaski.durations import parse_duration
     from chaski.env import Environment
+    from chaski.runner.options import parse_options
 
     text = _whole_prompt(prompt)
     if keepalive is not None:
@@ -114,6 +115,7 @@ def command(
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if form is not None:
         given["format"] = read_format(form)
+    parse_options(given)
 
     def opened(name: str, num_ctx: int | None = None, num_thread: int | None = None) -> Model:
         wishes = {"threads": num_thread or threads, "context": num_ctx or context}

@@ -21,6 +21,7 @@ def command(host: str | None, verbose: bool) -> None:
     from dataclasses import replace
 
     from chaski.env import Environment
+    from chaski.runner.sizes import thread_count
     from chaski.server.run import serve
     from chaski.server.settings import Settings
     from chaski.store.store import Store
@@ -30,6 +31,7 @@ def command(host: str | None, verbose: bool) -> None:
     if host is not None:
         environment = replace(environment, host=host)
     settings = Settings.of(environment)
+    thread_count(None, environment.threads)
     serve(settings, Store.default(), lambda url: click.echo(f"chaski listens on {url}", err=True))
 
 

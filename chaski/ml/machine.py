@@ -7,7 +7,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-__all__ = ["available_memory", "cpu_name", "physical_cores", "total_memory"]
+__all__ = ["available_memory", "cpu_name", "physical_cores", "total_memory", "usable_processors"]
 
 
 def physical_cores() -> int:
@@ -20,6 +20,11 @@ def physical_cores() -> int:
     usable = os.sched_getaffinity(0)
     cores = {_siblings(cpu) for cpu in usable}
     return max(1, min(len(cores), _quota(len(usable))))
+
+
+def usable_processors() -> int:
+    """Processors that this process may run on, hyper-threads included."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def total_memory() -> int:

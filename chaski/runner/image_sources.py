@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from chaski.errors import OptionError
 from chaski.model.multimodal import Image, MultimodalProcessor
+from chaski.runner.arguments import message_list
 from chaski.runner.layout import placeholder
 
 __all__ = ["ImageFile", "ImageSource", "RecentImages", "image_bytes", "take_images"]
@@ -74,11 +75,12 @@ def take_images(
 ) -> tuple[list[Mapping[str, Any]], list[ImageSource]]:
     """The messages of a conversation without their `images`, which placeholders in their texts stand for.
 
-    Each comes where the text says `[img]`, and where it does not, in front of the text.
+    Each comes where the text says `[img]`, and where it does not, in front of the text. Raises OptionError
+    for what is no conversation.
     """
     found: list[Mapping[str, Any]] = []
     images: list[ImageSource] = []
-    for message in messages:
+    for message in message_list(messages):
         own = list(message.get("images") or ())
         text = message.get("content") or ""
         if own and not isinstance(text, str):

@@ -18,6 +18,7 @@ from chaski.ml.backend import Backend, Memory
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
 from chaski.runner.answer import Answer, collect
+from chaski.runner.arguments import text_list
 from chaski.runner.drafting import DraftModel
 from chaski.runner.engine import Engine
 from chaski.runner.events import Done, Event, Outputs
@@ -195,7 +196,7 @@ class LLM:
         Texts are computed together, `parallel` at a time. `truncate` cuts off the end of a text that does not
         fit into the context. Raises UnsupportedError for a model that makes text.
         """
-        sequences = self.prompts.embeddings([texts] if isinstance(texts, str) else texts, truncate)
+        sequences = self.prompts.embeddings(text_list(texts), truncate)
         for sequence in sequences:
             self.engine.submit(sequence)
         try:

@@ -22,7 +22,7 @@ from chaski.runner.engines import NATIVE, check_engine, choose_engine, native_ga
 from chaski.runner.files import open_files
 from chaski.runner.llm import LLM
 from chaski.runner.reserve import Reservation, check_form, kv_types
-from chaski.runner.sizes import at_least, cache_size, context_size
+from chaski.runner.sizes import cache_size, context_size, thread_count
 from chaski.runner.slots import Policy
 from chaski.runner.stored import Defaults
 from chaski.store.model import find_model
@@ -87,8 +87,7 @@ def load(
     usual = defaults.loading.get("num_ctx", environment.context)
     context = context_size(found.path, trained, context, usual)
     size = cache_size(environment.parallel or 1 if parallel is None else parallel, context, num_batch)
-    own_threads = defaults.loading.get("num_thread") or environment.threads
-    threads = own_threads if threads is None else at_least("threads", threads, 1)
+    threads = thread_count(threads, defaults.loading.get("num_thread") or environment.threads)
     flash = environment.flash_attention if flash_attention is None else flash_attention
     kv_type = environment.kv_type if kv_type is None else kv_type
     with ExitStack() as undo:

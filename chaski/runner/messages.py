@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from chaski.ml.backend import Memory
+from chaski.runner.arguments import text_list, token_ids
 from chaski.runner.events import Done, Outputs, Text
 from chaski.runner.image_sources import ImageFile, image_bytes, take_images
 from chaski.runner.options import parse_options
@@ -154,7 +155,7 @@ def generate(
     Raises OptionError or SamplingError.
     """
     parse_options(options)
-    ids = prompt if isinstance(prompt, str) else tuple(map(int, prompt))
+    ids = prompt if isinstance(prompt, str) else tuple(token_ids(prompt))
     return Generate(ids, dict(options), tuple(map(image_bytes, images)))
 
 
@@ -173,6 +174,6 @@ def chat(
 
 def embed(texts: str | Iterable[str | Iterable[int]], truncate: bool, normalize: bool) -> Embed:
     """The call, for one text or for several."""
-    every = [texts] if isinstance(texts, str) else texts
-    prompts = (text if isinstance(text, str) else tuple(map(int, text)) for text in every)
+    every = text_list(texts)
+    prompts = (text if isinstance(text, str) else tuple(token_ids(text, "a text")) for text in every)
     return Embed(tuple(prompts), truncate, normalize)

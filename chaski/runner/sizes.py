@@ -7,12 +7,14 @@ from pathlib import Path
 
 from chaski.errors import OptionError
 from chaski.kvcache import CacheSize
+from chaski.ml.machine import usable_processors
 
-__all__ = ["at_least", "cache_size", "context_size"]
+__all__ = ["at_least", "cache_size", "context_size", "thread_count"]
 
 _log = logging.getLogger(__name__)
 
 _DEFAULT_CONTEXT = 4096
+_FEW_THREADS, _THREADS_EACH = 16, 4
 
 
 def context_size(path: Path, trained: int, asked: int | None, usual: int | None) -> int:
@@ -37,6 +39,24 @@ def cache_size(parallel: int, context: int, num_batch: int) -> CacheSize:
     parallel = at_least("parallel", parallel, 1)
     num_batch = min(at_least("num_batch", num_batch, parallel), parallel * context)
     return CacheSize(parallel, context, num_batch)
+
+
+def thread_count(asked: int | None, usual: int | None) -> int | None:
+    """Threads to compute on; None for what goes without saying. Raises OptionError for no such number.
+
+    A few more than there are processors are slow, and let pass with a warning, as recipes come from other
+    machines; many more are a mistake.
+    """
+    threads = usual if asked is None else asked
+    if threads is None:
+        return None
+    processors = usable_processors()
+    most = max(_FEW_THREADS, _THREADS_EACH * processors)
+    if at_least("threads", threads, 1) > most:
+        raise OptionError(f"threads = {threads} must be at most {most}: there are {processors} processors")
+    if threads > processors:
+        _log.warning("%d threads on %d processors wait for each other: fewer are faster", threads, processors)
+    return threads
 
 
 def at_least(name: str, value: int, smallest: int) -> int:

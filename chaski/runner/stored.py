@@ -10,6 +10,7 @@ from typing import Any
 from chaski.errors import OptionError, UnsupportedError
 from chaski.runner.engines import check_engine
 from chaski.runner.options import GenerateOptions, parse_options
+from chaski.sample.options import nearest
 from chaski.store.model import StoredModel
 from chaski.store.parameters import DEPRECATED, Parameter
 
@@ -91,9 +92,10 @@ def no_renderer(name: str, renderer: str) -> str:
     )
 
 
-def _value(name: str, value: Parameter) -> Parameter | None:
+def _value(name: str, value: Parameter) -> Any:
+    """Recipes of Ollama's users may set what its engine takes."""
     is_below_zero = isinstance(value, int | float) and value < 0
-    return None if name in _NONE_BELOW_ZERO and is_below_zero else value
+    return None if name in _NONE_BELOW_ZERO and is_below_zero else nearest(name, value)
 
 
 def _engine(model: StoredModel) -> str | None:

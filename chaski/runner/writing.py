@@ -14,6 +14,8 @@ from chaski.errors import ContextLengthError, OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image
 from chaski.model.pooling import Pooling
+from chaski.runner import arguments
+from chaski.runner.arguments import check_roles
 from chaski.runner.conversation import shortened
 from chaski.runner.generation import Shift
 from chaski.runner.layout import Prompt, lay_out, unmarked, with_placeholders
@@ -150,6 +152,7 @@ class Writing(ABC):
             text = self.template.render(conversation, tools=tools)
             return self._read_text(text, images, self._with_bos)
 
+        check_roles(messages, self.chat_template or "")
         conversation = self.defaults.conversation(messages)
         prompt = whole = written(conversation)
         if len(whole.tokens) > self.context and {**self.defaults.options, **options}.get("truncate"):
@@ -217,7 +220,7 @@ class Writing(ABC):
 
     def _checked(self, token_ids: Items[int], has_rows: bool = False) -> list[int]:
         """has_rows: ids below 0 stand for rows of images."""
-        ids = [int(token) for token in token_ids]
+        ids = arguments.token_ids(token_ids)
         if not ids:
             raise OptionError(_EMPTY)
         self._require_tokens(token for token in ids if token >= 0 or not has_rows)

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from chaski.errors import SamplingError
 
-__all__ = ["MAX_BIAS", "MAX_TOP_LOGPROBS", "SamplingOptions"]
+__all__ = ["MAX_BIAS", "MAX_TOP_LOGPROBS", "RANGES", "SamplingOptions", "nearest"]
 
 MAX_TOP_LOGPROBS = 20
 MAX_BIAS = 100.0
+
+
+RANGES = {"temperature": (0.0, math.inf), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0), "typical_p": (0.0, 1.0)}
+
+
+def nearest(name: str, value: Any) -> Any:
+    """What Ollama takes a number beyond an option's range for: as far as it goes. All else stays as it is."""
+    least, most = RANGES.get(name, (-math.inf, math.inf))
+    return min(max(value, least), most) if _is_number(value) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
     """Sampling options under the names that Ollama gave them.
 
-    Some values mean "as far as it goes" beyond their range: a temperature below 0 is 0 (greedy), `top_k` of
-    0 or less or above the vocabulary keeps every token, and `top_p`, `min_p` and `typical_p` count as the
-    nearest value of 0 to 1. Anything else out of range raises `SamplingError` with the option and its range.
+    `top_k` of 0 or less or above the vocabulary keeps every token. Anything else out of range raises
+    `SamplingError` with the option and its range. Ollama takes some numbers beyond theirs, see `nearest`.
 
     temperature        divides the logits; 0 always takes the most likely token
     top_k              keep this many of the most likely tokens; 0 keeps all
@@ -83,6 +93,9 @@ class SamplingOptions:
         for name in ("xtc_probability", "xtc_threshold"):
             value = getattr(self, name)
             self._require(name, _is_number(value) and 0 <= value <= 1, "a number from 0 to 1")
+        for name, (low, high) in RANGES.items():
+            wanted = f"a number from {low:g} {'up' if high == math.inf else f'to {high:g}'}"
+            self._require(name, low <= getattr(self, name) <= high, wanted)
         self._require("top_k", _is_integer(self.top_k), "an integer; 0 keeps every token")
         length, seed = self.dry_allowed_length, self.seed
         self._require("dry_allowed_length", _is_integer(length) and length >= 0, "an integer of at least 0")

@@ -10,6 +10,7 @@ from typing import Any
 from chaski.errors import OptionError
 from chaski.runner.engines import check_engine
 from chaski.runner.options import GenerateOptions, parse_options
+from chaski.sample.options import nearest
 
 __all__ = ["KNOWN_OPTIONS", "Options", "read_options"]
 
@@ -59,7 +60,7 @@ def _typed(name: str, value: Any) -> Any:
         return int(value)
     if name in _FLOATS:
         _require(is_number, name, "of type float32")
-        return float(value)
+        return nearest(name, float(value))
     if name == "stop":
         texts = [value] if isinstance(value, str) else value
         _require(isinstance(texts, list), name, "of type array")

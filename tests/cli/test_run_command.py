@@ -86,6 +86,10 @@ def test_options_reach_the_sampler(tiny_llama: Path) -> None:
         (("--top-p", "nan"), "Error: option top_p is nan"),
         (("--context", "3"), "Error: the prompt has 21 tokens, but the context holds 3"),
         (("--threads", "0"), "Error: threads = 0 must be"),
+        (("--threads", "999"), "Error: threads = 999 must be at most"),
+        (("--temperature", "-1"), "Error: option temperature is -1.0; it must be a number from 0 up"),
+        (("--top-p", "3"), "Error: option top_p is 3.0; it must be a number from 0 to 1"),
+        (("--min-p", "-0.1"), "Error: option min_p is -0.1; it must be a number from 0 to 1"),
         (("--backend", "abacus"), "Error: backend 'abacus' is unknown"),
     ],
 )

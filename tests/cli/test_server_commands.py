@@ -133,6 +133,12 @@ def test_without_a_server() -> None:
     assert alone.stdout == "Use `--threads`: `chaski\n"
 
 
+def test_serve_refuses_threads_that_cannot_be_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHASKI_THREADS", "9999")
+    for arguments in (("serve",), ("bench", "guide"), ("run", "guide", "hello")):
+        assert "threads = 9999 must be at most" in chaski(*arguments).stderr
+
+
 def test_serve_refuses_what_is_not_safe() -> None:
     result = chaski("serve", "--host", "0.0.0.0")
     assert result.exit_code == 1

@@ -22,7 +22,7 @@ logit = st.one_of(
     st.floats(-(2.0**100), 2.0**100, width=32),
 )
 rows = st.lists(logit, min_size=1, max_size=70).map(lambda values: np.array(values, np.float32))
-share = st.one_of(st.sampled_from([0.0, 0.5, 1.0, 1 - 2.0**-53]), st.floats(-0.1, 1.1))
+share = st.one_of(st.sampled_from([0.0, 0.5, 1.0, 1 - 2.0**-53]), st.floats(0.0, 1.0))
 options_strategy = st.builds(
     SamplingOptions,
     temperature=st.sampled_from([0.0, 1e-7, 0.5, 0.8, 1.0, 1.9, 50.0]),

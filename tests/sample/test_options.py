@@ -7,6 +7,7 @@ import pytest
 
 from chaski.errors import SamplingError
 from chaski.sample import SamplingOptions
+from chaski.sample.options import nearest
 
 
 def test_defaults_are_those_of_the_reference() -> None:
@@ -39,6 +40,10 @@ def test_defaults_are_those_of_the_reference() -> None:
         ("logit_bias", {"1": 1.0}, "an object of numbers from -100 to 100"),
         ("logit_bias", {1: True}, "an object of numbers from -100 to 100"),
         ("logit_bias", [1], "an object of numbers from -100 to 100"),
+        ("temperature", -1.0, "a number from 0 up"),
+        ("top_p", 3, "a number from 0 to 1"),
+        ("min_p", -0.5, "a number from 0 to 1"),
+        ("typical_p", 1.01, "a number from 0 to 1"),
         ("top_logprobs", 21, "an integer from 0 to 20"),
         ("top_logprobs", -1, "an integer from 0 to 20"),
         ("top_logprobs", 5, "0 unless logprobs is True"),
@@ -50,14 +55,21 @@ def test_a_bad_value_is_named_with_its_range(name: str, value: Any, wanted: str)
     assert str(caught.value).startswith(f"option {name} is {value!r}; it must be {wanted}")
 
 
+def test_ollama_takes_numbers_beyond_their_range_as_far_as_they_go() -> None:
+    beyond = {"temperature": -1.0, "top_p": 9, "min_p": -2.0, "typical_p": 1.5, "top_k": -3, "seed": None}
+    found = {name: nearest(name, value) for name, value in beyond.items()}
+    assert found == {"temperature": 0, "top_p": 1, "min_p": 0, "typical_p": 1, "top_k": -3, "seed": None}
+    SamplingOptions(**found)
+    assert math.isnan(nearest("top_p", math.nan))  # left for the range to refuse
+
+
 @pytest.mark.parametrize(
     "values",
     [
-        {"temperature": -1.0},
         {"temperature": 1},
         {"top_k": -1},
         {"top_k": 10**9},
-        {"top_p": 1.5, "min_p": -0.5, "typical_p": 2.0},
+        {"top_p": 1.0, "min_p": 0.0, "typical_p": 1},
         {"repeat_last_n": None},
         {"seed": 2**64 - 1},
         {"logprobs": True, "top_logprobs": 20},

@@ -25,7 +25,7 @@ logits_strategy = (
     .filter(lambda values: max(values) > -math.inf)
     .map(lambda values: np.array(values, np.float32))
 )
-share = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(-0.1, 1.1))
+share = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.0, 1.0))
 options_strategy = st.builds(
     SamplingOptions,
     temperature=st.sampled_from([0.01, 0.5, 0.8, 1.0, 1.9, 50.0]),
@@ -41,10 +41,10 @@ def define(logits: t.Logits, options: SamplingOptions, random: int) -> int:
     return t.choose(np.arange(logits.size), logits, options, random)
 
 
-# typical_p drops the top token and top_p, below 0, must still keep one of those that are left.
+# typical_p drops the top token and top_p, at 0, must still keep one of those that are left.
 @example(
     np.log(np.array([0.5, 0.25, 0.25], np.float32)),
-    SamplingOptions(typical_p=0.2, top_p=-0.1, temperature=2.0),
+    SamplingOptions(typical_p=0.2, top_p=0.0, temperature=2.0),
     5,
 )
 @given(logits_strategy, options_strategy, random_strategy)

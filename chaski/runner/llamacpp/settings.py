@@ -17,7 +17,7 @@ from chaski.ml.graph import DType
 from chaski.ml.machine import available_memory, physical_cores
 from chaski.model.pooling import Pooling, read_pooling
 from chaski.runner.reserve import check_form
-from chaski.runner.sizes import at_least, context_size
+from chaski.runner.sizes import at_least, context_size, thread_count
 from chaski.runner.stored import Defaults
 
 __all__ = ["LlamaSettings"]
@@ -68,14 +68,14 @@ class LlamaSettings:
                 f"{', '.join(known.value for known in _BYTES)}"
             )
         parallel = options.get("parallel")
-        threads = options.get("threads") or defaults.loading.get("num_thread") or environment.threads
+        usual_threads = defaults.loading.get("num_thread") or environment.threads
         return cls(
             path=os.fspath(file.path),
             context=context_size(file.path, trained, options.get("context"), usual),
             trained=trained,
             parallel=at_least("parallel", environment.parallel or 1 if parallel is None else parallel, 1),
             num_batch=at_least("num_batch", options.get("num_batch", 512), 1),
-            threads=at_least("threads", threads or physical_cores(), 1),
+            threads=thread_count(options.get("threads"), usual_threads) or physical_cores(),
             types=types,
             flash_attention=flash,
             prompt_cache=options.get("prompt_cache", True),

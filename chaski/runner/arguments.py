@@ -1,0 +1,58 @@
+"""What callers give as prompts and conversations, checked by type before anything else looks at it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from chaski.errors import OptionError
+
+__all__ = ["check_roles", "message_list", "text_list", "token_ids"]
+
+_ROLES = ("system", "user", "assistant", "tool", "developer")
+_FORM = 'a list of messages such as {"role": "user", "content": "hello"}'
+
+
+def token_ids(prompt: object, what: str = "the prompt") -> list[int]:
+    """A prompt of ids as a list. Raises OptionError for what is no text and no whole numbers."""
+    if isinstance(prompt, Iterable) and not isinstance(prompt, str | bytes | Mapping):
+        try:
+            return [operator.index(token) for token in prompt]
+        except TypeError:
+            pass
+    raise OptionError(f"{what} is {prompt!r:.80}; it must be a text, or a list of token ids")
+
+
+def text_list(texts: Any) -> list[Any]:
+    """Texts to embed, of which one may stand alone. Raises OptionError."""
+    if isinstance(texts, str):
+        return [texts]
+    if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping):
+        raise OptionError(f"the texts are {texts!r:.80}; they must be a text, or a list of texts or ids")
+    return list(texts)
+
+
+def message_list(messages: object) -> list[Mapping[str, Any]]:
+    """A conversation, whose messages have a role, and texts or parts as content. Raises OptionError."""
+    if not isinstance(messages, Iterable) or isinstance(messages, str | bytes | Mapping):
+        raise OptionError(f"the conversation is {messages!r:.80}; it must be {_FORM}")
+    found = list(messages)
+    for number, message in enumerate(found):
+        if not isinstance(message, Mapping):
+            raise OptionError(f"message {number} is {message!r:.80}; it must be one of {_FORM}")
+        if not isinstance(message.get("role"), str):
+            raise OptionError(f"message {number} has no role; it must be one of {_FORM}")
+        if not isinstance(content := message.get("content"), str | list | tuple | None):
+            raise OptionError(f"the content of message {number} is {content!r:.80}; it must be a text")
+    return found
+
+
+def check_roles(messages: Iterable[Mapping[str, object]], template: str) -> None:
+    """Raises OptionError for a role that neither is usual nor is named by the model's template."""
+    for number, message in enumerate(messages):
+        role = str(message["role"])
+        if role not in _ROLES and not any(f"{quote}{role}{quote}" in template for quote in "'\"`"):
+            raise OptionError(
+                f"message {number} has the unknown role {role!r:.40}; known: {', '.join(_ROLES)}"
+            )
