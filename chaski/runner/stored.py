@@ -22,7 +22,7 @@ _OPTIONS = GenerateOptions.__annotations__.keys()
 # Where and how a model is loaded. The first three are asked for by name, the others mean nothing here.
 _LOADING = {"num_ctx", "num_batch", "num_thread", "num_gpu", "main_gpu", "use_mmap", "draft_num_predict"}
 # What Ollama writes as a number below 0: a fresh seed, and all tokens.
-_NONE_BELOW_ZERO = {"seed", "repeat_last_n"}
+_NONE_BELOW_ZERO = {"seed", "repeat_last_n", "dry_penalty_last_n"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,8 @@ class Answering:
             )
             if is_demanded:
                 reader = DemandedCall(reader)
+            other = next((name for name in _OTHER_CONSTRAINTS if name in job.options.generate), None)
+            _require(not (is_demanded and other), f"tool_choice and {other} exclude each other; give one")
             format = schema_of_call(tools) if is_demanded else wish.format
             lead = None if _is_begun(prompt.text, messages) else reader.lead
             options = {**_generation(job, format, lead), **_SPECIAL}
@@ -315,13 +317,18 @@ class Answering:
 _SPECIAL: Mapping[str, Any] = {"special": True}
 
 
+_OTHER_CONSTRAINTS = ("regex", "choice", "grammar")
+
+
 def _generation(job: _Job, format: Any, lead: Lead | None) -> dict[str, Any]:
     """The options of a generation: the model's own, then those of the request."""
     wish = job.wish
     options = {**job.facts.defaults.options, **job.options.generate}
     options |= {"truncate": wish.truncate, "shift": wish.shift, "scope": job.scope}
     if format is not None:
-        options |= {"format": format, "format_thought": None if lead is None else asdict(lead)}
+        options["format"] = format
+    if lead is not None and any(name in options for name in ("format", *_OTHER_CONSTRAINTS)):
+        options["format_thought"] = asdict(lead)
     if wish.logprobs:
         options |= {"logprobs": True, "top_logprobs": wish.top_logprobs}
     return options

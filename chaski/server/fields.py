@@ -84,6 +84,12 @@ class Fields:
             return [self.data[name]]
         return [self._checked(f"{name}[{index}]", item, str) for index, item in enumerate(self.items(name))]
 
+    def integers(self, name: str) -> list[int]:
+        """A list of whole numbers."""
+        found = self.items(name)
+        self._require(all(type(item) is int for item in found), name, "a list of integers")
+        return list(found)
+
     def _checked(self, name: str, value: object, kind: type[T]) -> T:
         if not isinstance(value, kind):
             raise OptionError(f"{self._path(name)} must be {_NAMES[kind]}")

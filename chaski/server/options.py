@@ -17,15 +17,21 @@ __all__ = ["KNOWN_OPTIONS", "Options", "read_options"]
 _INTEGERS = {
     *("num_keep", "seed", "num_predict", "top_k", "repeat_last_n", "num_ctx", "num_batch", "num_gpu"),
     *("main_gpu", "num_thread", "draft_num_predict"),
+    *("min_tokens", "dry_allowed_length", "dry_penalty_last_n"),
 }
 _FLOATS = {
     *("top_p", "min_p", "typical_p", "temperature"),
-    *("repeat_penalty", "presence_penalty", "frequency_penalty"),
+    *("repeat_penalty", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("dry_multiplier", "dry_base", "top_n_sigma", "xtc_probability", "xtc_threshold"),
 }
-KNOWN_OPTIONS = frozenset({*_INTEGERS, *_FLOATS, "stop", "logit_bias", "engine", "use_mmap"})
+_FLAGS = {"use_mmap", "ignore_eos", "include_stop_str_in_output"}
+# How many there may be is for the runner to say.
+_LISTS = {"bad_words": str, "dry_sequence_breakers": str, "choice": str, "stop_token_ids": int}
+_TEXTS = {"regex", "grammar"}
+KNOWN_OPTIONS = frozenset({*_INTEGERS, *_FLOATS, *_FLAGS, *_LISTS, *_TEXTS, "stop", "logit_bias", "engine"})
 """The names that `read_options` knows. Others are told of, or refused, by `foreign.py`."""
 # Ollama says "a fresh one", or "all", by any number below 0.
-_NONE_BELOW_ZERO = {"seed", "repeat_last_n"}
+_NONE_BELOW_ZERO = {"seed", "repeat_last_n", "dry_penalty_last_n"}
 _MAX_STOPS = 64
 _MAX_BIASES = 4096
 _GENERATE = GenerateOptions.__annotations__.keys()
@@ -76,8 +82,19 @@ def _typed(name: str, value: Any) -> Any:
         return dict(value)
     if name == "engine":
         return check_engine(value)
-    if name == "use_mmap":
+    if name in _FLAGS:
         _require(isinstance(value, bool), name, "of type boolean")
+        return None if name == "use_mmap" else value
+    if name in _TEXTS:
+        _require(isinstance(value, str), name, "of type string")
+        return value or None
+    if name in _LISTS:
+        kind = _LISTS[name]
+        items = [value] if isinstance(value, str) and kind is str else value
+        _require(isinstance(items, list), name, "of type array")
+        wanted = "strings" if kind is str else "integers"
+        _require(all(type(item) is kind for item in items), name, f"of an array of {wanted}")
+        return items
     return None
 
 

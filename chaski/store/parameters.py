@@ -49,6 +49,9 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
             "repeat_last_n",
             "seed",
             "top_k",
+            "min_tokens",
+            "dry_allowed_length",
+            "dry_penalty_last_n",
         ),
         ("int", int),
     ),
@@ -61,14 +64,20 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
             "repeat_penalty",
             "presence_penalty",
             "frequency_penalty",
+            "repetition_penalty",
+            "dry_multiplier",
+            "dry_base",
+            "top_n_sigma",
+            "xtc_probability",
+            "xtc_threshold",
         ),
         ("float", _finite),
     ),
-    "use_mmap": ("bool", _TRUTH.__getitem__),
-    "stop": ("string", str),
+    **dict.fromkeys(("use_mmap", "ignore_eos", "include_stop_str_in_output"), ("bool", _TRUTH.__getitem__)),
+    **dict.fromkeys(("stop", "bad_words", "dry_sequence_breakers"), ("string", str)),
     "engine": ("engine", _engine),
 }
-LISTS = frozenset({"stop"})
+LISTS = frozenset({"stop", "bad_words", "dry_sequence_breakers"})
 DEPRECATED = frozenset(
     {
         "penalize_newline",

@@ -13,7 +13,7 @@ import pytest
 from chaski.errors import OptionError
 from chaski.sample.schema import closed
 from chaski.server.calls import DemandedCall, schema_of_call
-from chaski.server.dialects.openai.requests import call_of
+from chaski.server.dialects.openai.conversation import call_of
 from chaski.server.endpoint import Ask, Endpoint
 from chaski.server.jsons import dump
 from chaski.text.parsers import Content, Piece, Thinking, ToolCall, parser_for

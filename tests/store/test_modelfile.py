@@ -137,3 +137,15 @@ def test_any_text_comes_back(texts: list[str]) -> None:
         assert any('"""\n' in each or each.endswith('"') or '"\n' in each for each in texts)
         return
     assert Modelfile.parse(text) == written
+
+
+def test_options_of_other_engines() -> None:
+    lines = ("min_tokens 3", "bad_words a", "bad_words b", "ignore_eos true", "dry_base 2", "top_n_sigma 1.5")
+    text = "".join(f"\nPARAMETER {line}" for line in lines)
+    assert Modelfile.parse(f"FROM x{text}").parameters == {
+        "min_tokens": 3,
+        "bad_words": ["a", "b"],
+        "ignore_eos": True,
+        "dry_base": 2.0,
+        "top_n_sigma": 1.5,
+    }

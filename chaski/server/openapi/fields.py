@@ -72,6 +72,35 @@ _EMBED: Fields = {
     **_OPTIONS,
     **_KEEP_ALIVE,
 }
+_CONSTRAINTS: Fields = {
+    "guided_json": Field(_TEXT_OR_OBJECT, "as in vLLM: a JSON schema that the answer follows"),
+    "guided_regex": Field(_TEXT, "as in vLLM: a regular expression that the whole answer matches"),
+    "guided_choice": Field(_TEXTS, "as in vLLM: texts one of which is the answer"),
+    "guided_grammar": Field(_TEXT, "as in vLLM: a grammar in Lark or GBNF that the answer follows"),
+    "structured_outputs": Field(
+        _OBJECT,
+        "as in vLLM: one of `json`, `regex`, `choice`, `grammar`, `json_object`",
+        parts=("json", "regex", "choice", "grammar", "json_object", "structural_tag"),
+    ),
+    "json_schema": Field(_TEXT_OR_OBJECT, "as in llama.cpp: a JSON schema that the answer follows"),
+    "grammar": Field(_TEXT, "as in llama.cpp: a grammar in GBNF, or in Lark"),
+}
+_SAMPLING: Fields = {
+    "min_tokens": Field(_WHOLE, "tokens before which nothing ends the answer"),
+    "ignore_eos": Field(_FLAG, "whether the model's own ends are never chosen"),
+    "stop_token_ids": Field(_WHOLES, "tokens that end the answer as well"),
+    "include_stop_str_in_output": Field(_FLAG, "whether what ends the answer is part of it"),
+    "bad_words": Field(_TEXT_OR_TEXTS, "texts whose tokens the answer never completes"),
+    "repetition_penalty": Field(_NUMBER, "divides the logits of tokens of prompt and answer"),
+    "dry_multiplier": Field(_NUMBER, "lowers what would go on with a repetition; 0 is off"),
+    "dry_base": Field(_NUMBER, "how much more for longer ones; 1.75 by default"),
+    "dry_allowed_length": Field(_WHOLE, "repetitions shorter than this are free; 2 by default"),
+    "dry_penalty_last_n": Field(_WHOLE, "how many of the latest tokens are searched; below 0 all"),
+    "dry_sequence_breakers": Field(_TEXT_OR_TEXTS, "texts over which no repetition reaches"),
+    "top_n_sigma": Field(_NUMBER, "keep logits within so many standard deviations; 0 or less is off"),
+    "xtc_probability": Field(_NUMBER, "how often the top choices are excluded, 0 to 1"),
+    "xtc_threshold": Field(_NUMBER, "from which probability on; 0.1 by default"),
+}
 _PLAIN_OPTIONS: Fields = {
     "temperature": Field(_NUMBER, "divides the logits; 0 takes the most likely token; 1 by default"),
     "top_p": Field(_NUMBER, "keep the most likely tokens up to this probability; 1 by default"),
@@ -81,6 +110,8 @@ _PLAIN_OPTIONS: Fields = {
     "logit_bias": Field(_OBJECT, "what is added to logits, -100 to 100 by token id"),
     "stop": Field(_TEXT_OR_TEXTS, "texts that end the answer"),
     **_OPTIONS,
+    **_SAMPLING,
+    **_CONSTRAINTS,
     **{
         name: Field(_NUMBER, "the option of Ollama of that name")
         for name in ("top_k", "min_p", "num_ctx", "repeat_penalty", "repeat_last_n", "typical_p", "num_keep")
@@ -111,7 +142,7 @@ _OPENAI: Fields = {
     **_TRUNCATE,
     **_PLAIN_OPTIONS,
     **_KEEP_ALIVE,
-    "max_tokens": Field(_WHOLE, "tokens of the answer at most"),
+    "max_tokens": Field(_WHOLE, "tokens of the answer at most; -1: as many as the context holds"),
     "max_completion_tokens": Field(_WHOLE, "the same; it goes first"),
     "n": Field(_WHOLE, "how many answers, 1 to 16"),
     "stream": Field(_FLAG, f"{_STREAM}, as server-sent events; false by default"),

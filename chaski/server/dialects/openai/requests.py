@@ -7,6 +7,7 @@ from typing import Any
 
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
+from chaski.server.dialects.constraints import read_constraint, sampling_options
 from chaski.server.dialects.ignored import Ignored
 from chaski.server.dialects.images import check_images
 from chaski.server.dialects.openai.conversation import Conversation, chosen, custom_names, read_tools
@@ -28,6 +29,8 @@ __all__ = [
 MAX_ANSWERS = 16
 # Options of Ollama that people need and this API has no name for are taken under their own names.
 _PLAIN_OPTIONS = ("top_k", "min_p", "num_ctx", "repeat_penalty", "repeat_last_n", "typical_p", "num_keep")
+# The number that says of `num_predict` what llama.cpp says by -1 of `max_tokens`.
+_TO_THE_END = -2
 _PLAIN_OPTIONS_OF_OPENAI = ("seed", "frequency_penalty", "presence_penalty")
 
 
@@ -103,11 +106,14 @@ def includes_usage(body: Mapping[str, Any]) -> bool:
 
 
 def _common(fields: Fields) -> dict[str, Any]:
+    format = _format(Fields(fields.mapping("response_format"), "response_format"))
+    constrained = read_constraint(fields, "response_format", format)
+    options = read_options(fields, "max_completion_tokens", "max_tokens")
     return {
         "model": fields.text("model"),
-        "options": read_options(fields, "max_completion_tokens", "max_tokens"),
+        "options": {**options, **constrained.options},
         "stream": fields.flag("stream", False),
-        "format": _format(Fields(fields.mapping("response_format"), "response_format")),
+        "format": constrained.format,
         "keep_alive": parse_duration(fields.data["keep_alive"]) if fields.has("keep_alive") else None,
         "truncate": fields.flag("truncate", True),
         "think": agreed(read_thinking(fields)),
@@ -121,12 +127,13 @@ def read_options(fields: Fields, *limits: str) -> dict[str, Any]:
     names = (*_PLAIN_OPTIONS, *_PLAIN_OPTIONS_OF_OPENAI)
     options |= {name: fields.number(name, None) for name in names if fields.has(name)}
     options |= {name: fields.number(name, 1.0) for name in ("temperature", "top_p")}
+    options |= sampling_options(fields)
     name = next((name for name in limits if fields.has(name)), None)
     if name is not None:
         limit = fields.integer(name, 0)
-        if limit < 0:
-            raise OptionError(f"{name} must be at least 0")
-        options["num_predict"] = limit
+        if limit < -1:
+            raise OptionError(f"{name} must be at least 0, or -1 for as many as the context holds")
+        options["num_predict"] = limit if limit >= 0 else _TO_THE_END
     if bias := fields.mapping("logit_bias"):
         options["logit_bias"] = dict(bias)
     if stops := fields.texts("stop"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski.errors import OptionError, ResponseNotFoundError, UnsupportedError
+from chaski.server.dialects.constraints import read_constraint
 from chaski.server.dialects.ignored import Ignored
 from chaski.server.dialects.images import check_images
 from chaski.server.dialects.openai.requests import read_options, schema_in, top_of
@@ -77,15 +78,16 @@ def read_response(
             ignored.add("include", name)
     choice, allowed = _tool_choice(fields.data.get("tool_choice"))
     truncates = _truncation(fields) == "auto"
+    constrained = read_constraint(fields, "text.format", _format(fields))
     chat = ChatWish(
         model=fields.text("model"),
         messages=[*system, *turns],
         tools=[tool.function for tool in tools if allowed is None or tool.full_name in allowed],
         tool_choice=choice,
         parallel_calls=fields.flag("parallel_tool_calls", True),
-        options=read_options(fields, "max_output_tokens"),
+        options={**read_options(fields, "max_output_tokens"), **constrained.options},
         stream=fields.flag("stream", False),
-        format=_format(fields),
+        format=constrained.format,
         think=agreed(read_thinking(fields)),
         template_variables=template_variables(fields),
         drops_think=True,

@@ -1,0 +1,96 @@
+"""What an answer must follow, and options of sampling, under the names of vLLM and llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaski.errors import OptionError, UnsupportedError
+from chaski.server.fields import Fields
+from chaski.text.parsers.json_text import load_json
+
+__all__ = ["Constrained", "read_constraint", "sampling_options"]
+
+INTEGERS = ("min_tokens", "dry_allowed_length", "dry_penalty_last_n")
+NUMBERS = (
+    *("repetition_penalty", "top_n_sigma", "xtc_probability", "xtc_threshold"),
+    *("dry_multiplier", "dry_base"),
+)
+FLAGS = ("ignore_eos", "include_stop_str_in_output")
+TEXTS = ("bad_words", "dry_sequence_breakers")
+_KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+
+
+@dataclass(frozen=True, slots=True)
+class Constrained:
+    """What an answer follows: a `format`, or `options` that say something else."""
+
+    format: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def sampling_options(fields: Fields) -> dict[str, Any]:
+    """The options that are there. Raises OptionError for a value of another type."""
+    found: dict[str, Any] = {name: fields.integer(name, 0) for name in INTEGERS if fields.has(name)}
+    found |= {name: fields.number(name, 0.0) for name in NUMBERS if fields.has(name)}
+    found |= {name: fields.flag(name, False) for name in FLAGS if fields.has(name)}
+    found |= {name: fields.texts(name) for name in TEXTS if fields.has(name)}
+    if fields.has("stop_token_ids"):
+        found["stop_token_ids"] = fields.integers("stop_token_ids")
+    return found
+
+
+def read_constraint(fields: Fields, name: str, format: Any) -> Constrained:
+    """What the fields say; `name` is the field that has said the `format` already, if any did.
+
+    Raises OptionError for two that say something, or for a value of another type.
+    """
+    found = [(name, Constrained(format))] if format is not None else []
+    found += _named(fields)
+    if len(found) > 1:
+        raise OptionError(f"{found[0][0]} and {found[1][0]} exclude each other; give one of them")
+    return found[0][1] if found else Constrained()
+
+
+def _named(fields: Fields) -> Iterator[tuple[str, Constrained]]:
+    for name, kind in (
+        ("guided_json", "json"),
+        ("guided_regex", "regex"),
+        ("guided_choice", "choice"),
+        ("guided_grammar", "grammar"),
+        ("json_schema", "json"),
+        ("grammar", "grammar"),
+    ):
+        # llama.cpp takes an empty text for none.
+        if fields.has(name) and fields.data[name] != "":
+            yield name, _constrained(fields, name, kind)
+    within = Fields(fields.mapping("structured_outputs"), "structured_outputs")
+    for kind in _KINDS:
+        if within.has(kind) and within.data[kind] is not False:
+            yield f"structured_outputs.{kind}", _constrained(within, kind, kind)
+
+
+def _constrained(fields: Fields, name: str, kind: str) -> Constrained:
+    match kind:
+        case "json":
+            return Constrained(_schema(fields, name))
+        case "json_object":
+            return Constrained("json" if fields.flag(name, False) else None)
+        case "choice":
+            fields.items(name)
+            return Constrained(options={"choice": fields.texts(name)})
+        case "structural_tag":
+            raise UnsupportedError(f"{fields.where}.{name} is not supported here; leave it out")
+        case _:
+            return Constrained(options={kind: fields.text(name)})
+
+
+def _schema(fields: Fields, name: str) -> Mapping[str, Any]:
+    """A schema, as an object or as its JSON."""
+    if not isinstance(fields.data[name], str):
+        return fields.mapping(name)
+    try:
+        return Fields({name: load_json(fields.text(name))}, fields.where).mapping(name)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{name} is no JSON: {error}") from None
