@@ -56,6 +56,10 @@ def call(city: str) -> str:
     return f"<tool_call>{json.dumps({'name': 'weather', 'arguments': {'city': city}})}</tool_call>"
 
 
+def last_prompt(script: Script) -> Any:
+    return [each for each in script.asked if isinstance(each, Generate)][-1].prompt
+
+
 def prompts(script: Script) -> list[str]:
     """What was asked, without the description of tools."""
     asked = [bytes(each.prompt).decode() for each in script.asked if isinstance(each, Generate)]
@@ -209,11 +213,17 @@ def test_blocks_that_are_no_text_never_fail_a_conversation(fake: Running, script
             ],
         },
     ]  # fmt: skip
-    reply = fake.post("/v1/messages", {**ASKED, "messages": messages})
+    system = [
+        {"type": "text", "text": "Be kind."},
+        {"type": "mystery"},
+        {"type": "text", "text": "Be brief."},
+    ]
+    reply = fake.post("/v1/messages", {**ASKED, "messages": messages, "system": system})
     assert reply.status == 200
+    assert "[system]Be kind.\n\nBe brief.[user]" in bytes(last_prompt(script)).decode()
     assert reply.headers["x-chaski-ignored"] == (
-        "document application/pdf, document url, block container_upload, block redacted_thinking, "
-        "block server_tool_use, block web_search_tool_result, block made_up"
+        "block mystery, document application/pdf, document url, block container_upload, "
+        "block redacted_thinking, block server_tool_use, block web_search_tool_result, block made_up"
     )
     (prompt,) = prompts(script)
     assert '<document title="a.txt">\nnumbers\npi = 3\n</document>' in prompt

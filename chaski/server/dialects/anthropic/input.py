@@ -43,8 +43,14 @@ class Conversation:
         system = fields.data.get("system")
         if system is None or isinstance(system, str):
             return [{"role": "system", "content": system}] if system else []
-        texts = [block.text("text") for block in fields.objects("system")]
-        return [{"role": "system", "content": "\n\n".join(texts)}]
+        texts = []
+        for block in fields.objects("system"):
+            spoken = Spoken()
+            self._speak(spoken, block)
+            texts.append(spoken.text)
+            if spoken.images:
+                raise OptionError("system must be text; send images in messages")
+        return [{"role": "system", "content": "\n\n".join(filter(None, texts))}]
 
     def _turns(self, fields: Fields) -> Iterator[dict[str, Any]]:
         for message in fields.objects("messages"):
