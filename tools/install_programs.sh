@@ -1,0 +1,6 @@
+#!/bin/sh
+# Installs the command-line programs and packages of others that tests/server/test_programs.py starts, below build/programs.
+# Needs npm. Run from the root of the repository, then: pytest -m oracle tests/server/test_programs.py
+set -e
+mkdir -p build/programs
+npm install --no-audit --no-fund --prefix build/programs @openai/codex @anthropic-ai/claude-code @anthropic-ai/sdk
