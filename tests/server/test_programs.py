@@ -172,3 +172,50 @@ def test_the_tool_runner_of_the_npm_package(server: Running, rules: dict[str, st
     (tmp_path / "node_modules").symlink_to(PROGRAMS)
     found = json.loads(start(["node", str(program), server.url], tmp_path))
     assert found == {"threads": ["create", "continue", "continue"], "text": "Cold."}
+
+
+AI_SDK = """
+import { generateText, streamText, generateObject, tool, stepCountIs } from 'ai';
+import { createOpenAI } from '@ai-sdk/openai';
+import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
+import { createAnthropic } from '@ai-sdk/anthropic';
+import { createOllama } from 'ai-sdk-ollama';
+import { z } from 'zod';
+const url = process.argv[2], settings = { baseURL: url + '/v1', apiKey: 'any' };
+const openai = createOpenAI(settings);
+const models = {
+  responses: openai('thinker'), chat: openai.chat('thinker'), anthropic: createAnthropic(settings)('thinker'),
+  compatible: createOpenAICompatible({ name: 'any', ...settings })('thinker'),
+  ollama: createOllama({ baseURL: url })('thinker'),
+};
+const weather = tool({
+  description: 'How warm it is.', inputSchema: z.object({ city: z.string() }),
+  execute: async ({ city }) => `12 in ${city}`,
+});
+const found = {};
+for (const [name, model] of Object.entries(models)) {
+  const asked = { model, prompt: 'how warm?', tools: { weather }, stopWhen: stepCountIs(5) };
+  const whole = await generateText(asked);
+  let streamed = '';
+  for await (const piece of streamText(asked).textStream) streamed += piece;
+  const made = await generateObject({ model, schema: z.object({ n: z.number() }), prompt: 'a number' });
+  found[name] = [whole.text, whole.steps.length, streamed, made.object.n];
+}
+console.log(JSON.stringify(found));
+"""
+
+
+def test_the_ai_sdk(server: Running, rules: dict[str, str], tmp_path: Path) -> None:
+    """Tools over several steps, whole and streamed, and an object, by each of its ways to a server."""
+    rules |= {
+        "12 in Lima": "Cold.",
+        "12 in Cusco": call("weather", city="Lima"),
+        "how warm?": f"Wait. {call('weather', city='Cusco')}",
+        "a number": '{"n": 3}',
+    }
+    program = tmp_path / "sdk.mjs"
+    program.write_text(AI_SDK)
+    (tmp_path / "node_modules").symlink_to(PROGRAMS)
+    found = json.loads(start(["node", str(program), server.url], tmp_path).splitlines()[-1])
+    ways = ("responses", "chat", "anthropic", "compatible", "ollama")
+    assert found == {way: ["Cold.", 3, "Wait.Cold.", 3] for way in ways}
