@@ -65,9 +65,9 @@ Shape = tuple["int | Dim", ...]
 class Tensor:
     """A value in a graph. Made by `Graph` and the functions of `chaski.ml.ops`, never by models directly."""
 
-    graph: Graph
+    graph: Graph = field(repr=False)
     op: str
-    operands: tuple[Operand, ...]
+    operands: tuple[Operand, ...] = field(repr=False)
     shape: Shape
     dtype: DType = DType.F32
     attributes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

@@ -19,6 +19,7 @@ from chaski.formats.gguf import GGUFFile
 __all__ = ["blamed_on", "check_is_model", "check_metadata"]
 
 _MAX_NUMBER = 2**31 - 1
+_LONGEST_REASON = 300  # characters; an error may hold whatever it was raised with
 # Sizes of tensors, so none can be larger than the largest side of any.
 _SIZES = ("embedding_length", "head_count", "head_count_kv", "key_length", "value_length", "expert_count")
 _DIVISORS = ("block_count", "embedding_length", "attention.head_count", "rope.dimension_count")
@@ -70,7 +71,8 @@ def blamed_on(file: GGUFFile) -> Iterator[None]:
     except ChaskiError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ModelError(f"{file.path}: its metadata and its tensors make no model: {error}") from error
+        reason = f"{error}"[:_LONGEST_REASON]
+        raise ModelError(f"{file.path}: its metadata and its tensors make no model: {reason}") from error
 
 
 def _numbers(value: Any) -> Iterator[int | float]:

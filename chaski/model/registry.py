@@ -84,7 +84,7 @@ def build_model(file: GGUFFile, projector: GGUFFile | None = None) -> Model:
     kind = _model_of(file)
     if projector is not None and not takes_projector(file):
         raise UnsupportedError(
-            f"{projector.path}: models of architecture {file.architecture!r} do not take a projector here"
+            f"{projector.path}: models of architecture {file.architecture!r:.80} do not take a projector here"
         )
     check_metadata(file)
     if projector is not None:

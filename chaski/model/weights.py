@@ -78,7 +78,7 @@ def _match(model: Model, file: GGUFFile, tensors: dict[str, TensorInfo]) -> list
         names = ", ".join(sorted(tensors)[:5])
         more = f" and {len(tensors) - 5} more" if len(tensors) > 5 else ""
         raise ModelError(
-            f"{file.path}: architecture {file.architecture!r} has no use for tensors {names}{more}"
+            f"{file.path}: architecture {file.architecture!r:.80} has no use for tensors {names}{more}"
         )
     return pairs
 

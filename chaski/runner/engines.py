@@ -39,8 +39,8 @@ def choose_engine(file: GGUFFile, wish: str | None = None) -> str:
     known = ", ".join(sorted(ARCHITECTURES))
     if engine == NATIVE and file.architecture not in ARCHITECTURES:
         raise UnsupportedError(
-            f"{file.path}: architecture {file.architecture!r} is not implemented by the native engine, which "
-            f"is asked for; it has {known}"
+            f"{file.path}: architecture {file.architecture!r:.80} is not implemented by the native engine, "
+            f"which is asked for; it has {known}"
         )
     if engine == LLAMA_CPP and not _is_installed():
         raise UnsupportedError(f"{file.path}: the engine llama.cpp is asked for and not installed; {EXTRA}")
@@ -77,7 +77,7 @@ def native_gap(file: GGUFFile) -> str | None:
     """
     if file.architecture not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
-        return f"{file.path}: architecture {file.architecture!r} is not implemented here, only {known}"
+        return f"{file.path}: architecture {file.architecture!r:.80} is not implemented here, only {known}"
     unknown = next((tensor for tensor in file.tensors.values() if not tensor.type.is_known), None)
     if unknown is not None:
         return (

@@ -188,6 +188,25 @@ def test_gate_and_up_of_experts_as_one_tensor(name: str, backend: str, tmp_path:
     np.testing.assert_array_equal(found, logits(DATA / f"{name}.gguf", ids, backend))
 
 
+@pytest.mark.parametrize("quantized", [("gate",), ("up", "down"), ("down",)], ids=" ".join)
+@pytest.mark.parametrize("name", ["qwen3moe", "gpt-oss", "llama4", "mixtral"])
+def test_experts_of_two_types(name: str, quantized: tuple[str, ...], tmp_path: Path) -> None:
+    """One of gate and up is read as int8 blocks, the other as it is. Rounding chooses a few other experts."""
+    with open_gguf(DATA / f"{name}.gguf") as file:
+        tensors = {}
+        for key, info in file.tensors.items():
+            array = dequantize(info.data, info.type, info.shape)
+            is_chosen = key.endswith("exps.weight") and any(f"_{part}_" in key for part in quantized)
+            tensors[key] = (array, QuantType.Q8_0 if is_chosen else QuantType.F32)
+        write_gguf(tmp_path / "two.gguf", file.metadata, tensors)
+    ids, wanted = expected(name)
+    found = logits(tmp_path / "two.gguf", ids, kv_type="f32")
+    assert np.quantile(np.abs(found - wanted), 0.9) < 0.1 * float(wanted.std())
+    np.testing.assert_array_equal(
+        logits(tmp_path / "two.gguf", ids, kv_type="f32", num_batch=7, threads=1), found
+    )
+
+
 class Runs:
     """A model whose batches hold tokens of several sequences."""
 

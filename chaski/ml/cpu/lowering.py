@@ -50,7 +50,7 @@ class Lowering:
     """One walk over a graph; after it `calls` holds the steps, and `dims` run-time sizes and their maxima.
 
     `is_plain`: whether attention takes its plain form. `quantized_inputs`: what products read as int8 blocks,
-    or super-blocks if `in_super_blocks`.
+    or super-blocks if `in_super_blocks`; `float_inputs`: what anything reads as it is.
     `sums`: the products that a sum takes in, each with that sum. `tiles`: the steps that group tokens for
     attention, by mask and by query heads a key head, and their numbers.
     """
@@ -67,6 +67,7 @@ class Lowering:
         self._uses = Counter(x for node in graph.nodes for x in node.operands if isinstance(x, Tensor))
         self._uses.update(graph.outputs.values())
         self.quantized_inputs = _quantized_inputs(graph)
+        self.float_inputs = _float_inputs(graph)
         self.in_super_blocks = any(_wants_super_blocks(node) for node in graph.nodes)
         self.sums = _sums_of_products(graph, self._uses)
         self.tiles: dict[tuple[Tensor, int], int] = {}
@@ -217,6 +218,11 @@ def _sums_of_products(graph: Graph, uses: Mapping[Tensor, int]) -> dict[Tensor, 
                     taken[operand] = node
                     break
     return taken
+
+
+def _float_inputs(graph: Graph) -> set[Operand]:
+    """What any but products with quantized matrices read."""
+    return {operand for node in graph.nodes if not is_quantized_product(node) for operand in node.operands}
 
 
 def _quantized_inputs(graph: Graph) -> set[Tensor]:

@@ -36,7 +36,7 @@ def read_vision(file: GGUFFile, projector: GGUFFile | None, row_size: int) -> Mu
         known = ", ".join(sorted(PROJECTORS))
         raise UnsupportedError(
             f"{source.path}: a projector of type {kind!r:.40} cannot stand in front of architecture "
-            f"{file.architecture!r}; supported: {known}"
+            f"{file.architecture!r:.80}; supported: {known}"
         )
     vision: MultimodalProcessor = import_module(f"chaski.model.projectors.{PROJECTORS[kind]}").Vision(
         source, row_size

@@ -35,12 +35,14 @@ def group(lowering: Lowering, node: Tensor, routes: Tensor) -> None:
 def dispatch(
     lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, routes: Tensor | None = None
 ) -> None:
+    """Matrices of the same experts may be of two types: then both forms of the rows are sorted."""
     sizes = {"dim": lowering.dim(node), "count": groups.shape[1], "width": width(x)}
-    if routes is None and node in lowering.quantized_inputs:
+    is_quantized = routes is None and node in lowering.quantized_inputs
+    if is_quantized:
         source = lowering.quantized_form(x)
         target = lowering.new_quantized(node)
         lowering.call("dispatch_quantized", {"x": source, "groups": groups}, {"y": target}, **sizes)
-    else:
+    if not is_quantized or node in lowering.float_inputs:
         reads = {"x": x, "routes": routes, "groups": groups}
         lowering.call("dispatch", reads, {"y": lowering.new(node)}, **sizes)
 
