@@ -24,8 +24,11 @@ _DEFAULT_FILE = "Modelfile"
 )
 @click.option("-q", "--quantize", metavar="TYPE", help="Types for the weights, such as Q4_K_M or Q8_0.")
 @click.option("--draft-quantize", metavar="TYPE", help="Types for the weights of the draft model.")
+@click.option("--link", is_flag=True, help="Let the store have the very file, where it would copy it else.")
 @click.help_option("-h", "--help")
-def command(model: str, file: str | None, quantize: str | None, draft_quantize: str | None) -> None:
+def command(
+    model: str, file: str | None, quantize: str | None, draft_quantize: str | None, link: bool
+) -> None:
     """Create MODEL from weights and settings that a Modelfile names."""
     from chaski.names import ModelName
     from chaski.store.create import create
@@ -37,7 +40,7 @@ def command(model: str, file: str | None, quantize: str | None, draft_quantize: 
     modelfile, folder = _modelfile(file)
     types = (each.upper() if each else None for each in (quantize, draft_quantize))
     recipe = recipe_of(modelfile, folder, *types)
-    show_progress(create(store, name, recipe, lambda source: pull(store, source, access_to(source))))
+    show_progress(create(store, name, recipe, lambda source: pull(store, source, access_to(source)), link))
 
 
 def _modelfile(given: str | None) -> tuple[Modelfile, Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ __all__ = ["SMALL", "BlobWriter", "Blobs", "hash_file"]
 
 SMALL = 32 << 20  # bytes of the largest blob that is read whole: texts and settings, never weights
 _DAMAGED = "-damaged"
+_PIECE = 1 << 20
 
 
 class Blobs:
@@ -78,17 +78,33 @@ class Blobs:
                 yield BlobWriter(self, path, file)
 
     def add_file(self, source: Path) -> Digest:
-        """Store a file without a copy where the file system can: it shares blocks, else it is linked.
+        """Store a file: it shares blocks where the file system can, else it is copied."""
+        found = self.add_clone(source)
+        if found is None:
+            with store_errors(f"{source.name} cannot be read"), source.open("rb") as file:
+                found = self.add_stream(iter(lambda: file.read(_PIECE), b""))
+        return found
 
-        A linked blob is the same file as `source`: who later writes into that one damages the blob.
+    def add_clone(self, source: Path) -> Digest | None:
+        """Store a file that shares its blocks with `source`; None where the file system cannot do that."""
+        with self._new(source) as path:
+            return self.publish(path, hash_file(path)) if clone_file(source.resolve(), path) else None
+
+    def add_link(self, source: Path) -> Digest:
+        """Store the file itself under a second name: who later writes into `source` damages the blob.
+
+        Raises StoreError where it cannot be linked, as from another file system.
         """
+        with self._new(source) as path:
+            os.link(source.resolve(), path)
+            return self.publish(path, hash_file(path))
+
+    @contextmanager
+    def _new(self, source: Path) -> Iterator[Path]:
         with store_errors(f"{source.name} cannot be added"):
             make_folder(self.folder)
             with scratch(self.folder) as path:
-                original = source.resolve()
-                if not clone_file(original, path):
-                    _link_or_copy(original, path)
-                return self.publish(path, hash_file(path))
+                yield path
 
     def adopt(self, path: Path, expected: Digest | None = None) -> Digest:
         """Make a file in the folder of the blobs a blob, unless it is not the expected one -> its digest."""
@@ -161,11 +177,3 @@ def hash_file(path: Path) -> Digest:
 
 def _is_unchanged(before: os.stat_result, now: os.stat_result) -> bool:
     return os.path.samestat(before, now) and before.st_mtime_ns == now.st_mtime_ns
-
-
-def _link_or_copy(source: Path, path: Path) -> None:
-    try:
-        os.link(source, path)
-    except OSError:
-        # Another file system, or one without links.
-        shutil.copyfile(source, path)

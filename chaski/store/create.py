@@ -17,7 +17,7 @@ from chaski.store.model import read_model
 from chaski.store.parameters import Parameter
 from chaski.store.progress import Progress
 from chaski.store.recipe import CheckpointFiles, Recipe, Source
-from chaski.store.rewrite import convert_checkpoint, rewrite
+from chaski.store.rewrite import bring, convert_checkpoint, rewrite
 from chaski.store.store import Store
 from chaski.store.weights import Weights, inspect
 
@@ -29,10 +29,12 @@ def create(
     name: ModelName,
     recipe: Recipe,
     fetch: Callable[[ModelName], Iterator[Progress]] | None = None,
+    link: bool = False,
 ) -> Generator[Progress, None, None]:
     """Make a model; what has the name is replaced when all of it is there.
 
     fetch: gets a source that is not in the store. Without it such a source is a ModelNotFoundError.
+    link: a file that can share no blocks with its blob is the blob itself, where it would be copied else.
     Raises OptionError, TemplateError, UnsupportedError, GGUFError, StoreError, and what `fetch` raises.
     """
     _check_template(recipe.template)
@@ -43,7 +45,7 @@ def create(
             yield from fetch(source)
     with store.adding():
         replaced = store.entry(name).manifest.blobs if store.locate(name) else ()
-        draft = _Draft(store)
+        draft = _Draft(store, link)
         for source in recipe.sources:
             yield from _add_source(draft, source, recipe.quantize, name)
         if recipe.draft is not None:
@@ -70,8 +72,9 @@ def _check_template(source: str | None) -> None:
 class _Draft:
     """A manifest in the making."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, link: bool) -> None:
         self.store = store
+        self.link = link
         self.config: dict[str, Any] = {"model_format": "gguf"}
         self.layers: list[Layer] = []
 
@@ -139,7 +142,7 @@ def _add_source(draft: _Draft, source: Source, quantize: str | None, name: Model
         path = draft.store.blobs.path(layer.digest)
     else:
         path = draft.store.blobs.path(source) if isinstance(source, Digest) else source
-    digest = yield from _weights(draft.store, path, quantize)
+    digest = yield from _weights(draft, path, quantize)
     draft.add_weights(digest, inspect(draft.store.blobs.path(digest)))
 
 
@@ -151,23 +154,25 @@ def _add_guesser(draft: _Draft, source: Source, quantize: str | None) -> Iterato
         path = read_model(draft.store, draft.store.entry(source)).path
     else:
         path = draft.store.blobs.path(source) if isinstance(source, Digest) else source
-    digest = yield from _weights(draft.store, path, quantize)
+    digest = yield from _weights(draft, path, quantize)
     if inspect(draft.store.blobs.path(digest)).kind != "model":
         raise OptionError(f"{path.name} is no model of text: it cannot be a draft")
     draft.drop("draft")
     draft.add("draft", digest)
 
 
-def _weights(store: Store, path: Path, quantize: str | None) -> Generator[Progress, None, Digest]:
+def _weights(draft: _Draft, path: Path, quantize: str | None) -> Generator[Progress, None, Digest]:
     """The blob of the weights of a file or of a checkpoint's folder, in other types if that is wanted."""
-    blobs = store.blobs
+    blobs = draft.store.blobs
     if path.is_dir():
         return (yield from convert_checkpoint(blobs, path, quantize))
     yield Progress("parsing GGUF")
     weights = inspect(path)
     if weights.is_split or (quantize and weights.kind == "model"):
         return (yield from rewrite(blobs, path, weights, quantize))
-    return Digest.parse(path.name) if path.parent == blobs.folder else blobs.add_file(path)
+    if path.parent == blobs.folder:
+        return Digest.parse(path.name)
+    return (yield from bring(blobs, path, draft.link))
 
 
 def _add_checkpoint(draft: _Draft, folder: Path, quantize: str | None) -> Iterator[Progress]:

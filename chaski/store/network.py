@@ -21,15 +21,27 @@ from chaski.errors import RegistryError
 __all__ = ["GuardedNetwork", "is_public"]
 
 _Streams: TypeAlias = "WeakSet[_Stream]"
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-# Addresses of the fourth version behind a translator (RFC 6052).
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# All that the sixth version has given to the public internet so far, but for an example's range (RFC 9637).
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+_EXAMPLES = ipaddress.IPv6Network("3fff::/20")
+# Addresses of the fourth version behind a translator that reaches the public ones only (RFC 6052).
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: str) -> bool:
-    """Whether an address belongs to the public internet, whatever disguise it is written in."""
-    bare = _unwrapped(ipaddress.ip_address(address.partition("%")[0]))
-    return bare.is_global and not bare.is_multicast
+    """Whether an address belongs to the public internet, whatever disguise it is written in.
+
+    One of the sixth version that holds one of the fourth is as public as that. Forms that are given up, or
+    for a site's own use, such as `::127.0.0.1`, `fec0::1` and `64:ff9b:1::7f00:1`, are never public. Raises
+    ValueError for what is no address.
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = _inner(found)
+        if inner is None:
+            return found in _UNICAST and found not in _EXAMPLES and found.is_global
+        found = inner
+    return found.is_global and not found.is_multicast
 
 
 class GuardedNetwork(httpcore2.SyncBackend):
@@ -126,10 +138,8 @@ def _refusal(host: str) -> RegistryError:
     )
 
 
-def _unwrapped(address: _Address) -> _Address:
-    """The address of the fourth version inside one of the sixth, if there is one."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
+def _inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The address of the fourth version that a connection to this one leads to, if there is one."""
     if address in _NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
+    return address.ipv4_mapped or address.sixtofour

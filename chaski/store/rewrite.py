@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import TypeAlias
 
+from chaski.errors import StoreError
 from chaski.names import Digest
 from chaski.store.blobs import Blobs
 from chaski.store.durable import make_folder, scratch, store_errors
 from chaski.store.progress import Progress
 from chaski.store.weights import Weights
 
-__all__ = ["convert_checkpoint", "rewrite"]
+__all__ = ["bring", "convert_checkpoint", "rewrite"]
+
+_PIECE = 1 << 20
 
 _REPORT_SECONDS = 0.06
 _NO_DIGEST = Digest("0" * 64)
 
 Note: TypeAlias = Callable[[int, int], None]
-Write: TypeAlias = Callable[[Path, Note], None]
+Write: TypeAlias = Callable[[Path, Note], Digest | None]
+"""Makes a file, and tells its digest if it knows it."""
 
 
 def rewrite(
@@ -44,6 +52,42 @@ def rewrite(
     return (yield from _written(blobs, status, write))
 
 
+def bring(blobs: Blobs, source: Path, link: bool) -> Generator[Progress, None, Digest]:
+    """The blob of a file as it is -> its digest. It shares blocks where the file system can.
+
+    Else it is copied, or with `link` the blob is the file itself. Raises StoreError where there is no room
+    for a copy; closing it stops it.
+    """
+    found = blobs.add_clone(source)
+    if found is not None:
+        return found
+    if link:
+        return blobs.add_link(source)
+    _require_room(blobs, source)
+    return (yield from _written(blobs, "copying model", partial(_copy, source)))
+
+
+def _copy(source: Path, target: Path, note: Note) -> Digest:
+    hasher, done = hashlib.sha256(), 0
+    with source.open("rb") as original, target.open("xb") as copy:
+        size = os.fstat(original.fileno()).st_size
+        while piece := original.read(_PIECE):
+            hasher.update(piece)
+            copy.write(piece)
+            done += len(piece)
+            note(done, size)
+    return Digest(hasher.hexdigest())
+
+
+def _require_room(blobs: Blobs, source: Path) -> None:
+    size, free = source.stat().st_size, shutil.disk_usage(blobs.folder).free
+    if size > free:
+        raise StoreError(
+            f"{source.name} has {size} bytes, and the disk of the model store has room for {free}; make "
+            "room, or let the store have the file itself with --link"
+        )
+
+
 def convert_checkpoint(blobs: Blobs, folder: Path, mixture: str | None) -> Generator[Progress, None, Digest]:
     """Convert a checkpoint, by default to F16 -> the blob's digest. Raises what `convert` does."""
 
@@ -60,9 +104,10 @@ def _written(blobs: Blobs, status: str, write: Write) -> Generator[Progress, Non
     with store_errors("a blob cannot be written"):
         make_folder(blobs.folder)
         with scratch(blobs.folder) as path:
-            for done, total in _Work(path, write).run():
+            work = _Work(path, write)
+            for done, total in work.run():
                 yield Progress(status, _NO_DIGEST, total, done)
-            return blobs.adopt(path)
+            return blobs.adopt(path) if work.digest is None else blobs.publish(path, work.digest)
 
 
 class _StoppedError(Exception):
@@ -77,6 +122,7 @@ class _Work:
         self._stop = Event()
         self._share = (0, 0)
         self._failure: Exception | None = None
+        self.digest: Digest | None = None
 
     def run(self) -> Generator[tuple[int, int], None, None]:
         """Bytes that are done, and all; raises what the writing raises."""
@@ -94,7 +140,7 @@ class _Work:
 
     def _guarded(self) -> None:
         try:
-            self._write(self._target, self._note)
+            self.digest = self._write(self._target, self._note)
         except _StoppedError:
             pass
         except Exception as error:

@@ -6,10 +6,11 @@ What is damaged is renamed, so that it counts as missing: pull, create and uploa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-from chaski.errors import ChaskiError, StoreError
+from chaski.errors import ChaskiError, ModelNotFoundError, StoreError
 from chaski.names import Digest, ModelName
 from chaski.store.blobs import hash_file
 from chaski.store.lock import hold_deleting
@@ -46,6 +47,8 @@ def verify(store: Store, names: Sequence[ModelName] = ()) -> Iterator[Finding]:
         except ChaskiError as error:
             if names:
                 raise
+            if isinstance(error, ModelNotFoundError):
+                continue  # removed meanwhile
             yield Finding(None, 0, str(error), (name.short,))
             continue
         if entry.bundled is not None:
@@ -55,21 +58,44 @@ def verify(store: Store, names: Sequence[ModelName] = ()) -> Iterator[Finding]:
             users.setdefault(layer.digest, []).append(entry.name.short)
             sizes[layer.digest] = layer.size
     for digest, models in users.items():
-        yield _checked(store, digest, sizes.get(digest), tuple(models))
+        finding = _checked(store, digest, sizes.get(digest), tuple(models))
+        if finding.problem == "missing":
+            finding = replace(finding, models=_users_now(store, digest, models))
+            if not finding.models:
+                continue  # it was removed meanwhile, as its models were
+        yield finding
+
+
+def _users_now(store: Store, digest: Digest, models: Iterable[str]) -> tuple[str, ...]:
+    """Those of the models that still have the blob."""
+    found = []
+    for model in models:
+        with suppress(ChaskiError):  # removed, or damaged meanwhile
+            manifest = store.entry(ModelName.parse(model)).manifest
+            if digest in (layer.digest for layer in manifest.blobs):
+                found.append(model)
+    return tuple(found)
 
 
 def _checked(store: Store, digest: Digest, wanted: int | None, models: tuple[str, ...]) -> Finding:
     """Look at a blob that should have `wanted` bytes; None where no manifest says how many."""
     path = store.blobs.path(digest)
-    if not path.is_file():
-        return Finding(digest, 0, "missing", models)
-    seen = path.stat()
+    missing = Finding(digest, 0, "missing", models)
+    try:
+        seen = path.stat()
+    except FileNotFoundError:
+        return missing
+    problem = "damaged: its content has another digest"
     if wanted is not None and seen.st_size != wanted:
         problem = f"{seen.st_size} bytes instead of {wanted}"
-    elif store.blobs.is_intact(digest):
-        return Finding(digest, seen.st_size, None, models)
     else:
-        problem = "damaged: its content has another digest"
+        try:
+            if store.blobs.is_intact(digest):
+                return Finding(digest, seen.st_size, None, models)
+        except StoreError:
+            if path.is_file():
+                raise
+            return missing  # since a moment ago
     return Finding(digest, seen.st_size, problem, models, _set_aside(store, digest, seen))
 
 

@@ -6,12 +6,14 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import chaski
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
@@ -42,16 +44,32 @@ def test_64_clients_stream_at_once_and_nobody_gets_anothers_words(server: Runnin
 def test_a_model_that_dies_takes_nobody_with_it(server: Running) -> None:
     server.post("/api/chat", asked(1))
     (loaded,) = [each for each in server.services.models.loaded if each.name.startswith("guide")]
-    pid = loaded.worker.pid
-    os.kill(pid, signal.SIGSTOP)
-    waiting = ThreadPoolExecutor(1).submit(server.post, "/api/chat", asked(2) | {"stream": False})
+    with chaski.load("guide") as model:
+        (end,) = model.tokenizer.eos_ids
+    options = {"num_predict": 1_000_000, "logit_bias": {str(end): -100}}
+    endless = {"model": "guide", "prompt": "a", "raw": True, "options": options, "stream": False}
+    waiting = ThreadPoolExecutor(1).submit(server.post, "/api/generate", endless)
     wait_until(lambda: loaded.users)
-    os.kill(pid, signal.SIGKILL)
+    time.sleep(1)  # until it is being answered
+    os.kill(loaded.worker.pid, signal.SIGKILL)
     reply = waiting.result(10)
     assert reply.status == 500
     assert "model runner has unexpectedly stopped" in reply.error
     assert "/" not in reply.error.split("details:")[1]
     assert server.post("/api/chat", asked(3) | {"stream": False}).status == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_model_that_was_killed_at_rest_is_started_again(server: Running, stream: bool) -> None:
+    """The next request is answered, however soon it comes."""
+    body = asked(4) | {"stream": stream}
+    expected = server.post("/api/chat", body).lines[-1]["done_reason"]
+    for _ in range(3):
+        (loaded,) = [each for each in server.services.models.loaded if each.name.startswith("guide")]
+        os.kill(loaded.worker.pid, signal.SIGKILL)
+        reply = server.post("/api/chat", body)
+        assert reply.status == 200
+        assert reply.lines[-1]["done_reason"] == expected
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_a_source_that_fails_leaves_nothing(blobs: Blobs) -> None:
     assert os.listdir(blobs.folder) == []
 
 
-def test_a_file_is_added_without_a_copy(blobs: Blobs, tmp_path: Path) -> None:
+def test_a_file_is_added_and_stays_its_owners(blobs: Blobs, tmp_path: Path) -> None:
     source = tmp_path / "model.gguf"
     source.write_bytes(b"weights")
     (tmp_path / "link").symlink_to(source)
@@ -64,9 +64,20 @@ def test_a_file_is_added_without_a_copy(blobs: Blobs, tmp_path: Path) -> None:
         assert not stored.is_symlink()
         assert stored.read_bytes() == b"weights"
         assert os.listdir(blobs.folder) == [digest.file_name]
-    # A clone shares blocks and is another file; where there are none, it is the very file.
-    assert stored.samefile(source) or stored.stat().st_nlink == 1
-    assert source.read_bytes() == b"weights"
+    assert not stored.samefile(source)
+    assert stored.stat().st_nlink == 1
+    source.write_bytes(b"changed")
+    assert blobs.is_intact(digest)
+
+
+def test_a_file_is_linked_only_if_that_is_asked_for(blobs: Blobs, tmp_path: Path) -> None:
+    source = tmp_path / "model.gguf"
+    source.write_bytes(b"weights")
+    (tmp_path / "link").symlink_to(source)
+    for path in (source, source, tmp_path / "link"):
+        digest = blobs.add_link(path)
+        assert blobs.path(digest).samefile(source)
+        assert os.listdir(blobs.folder) == [digest.file_name]
 
 
 def test_a_file_of_another_file_system_is_copied(
@@ -82,6 +93,8 @@ def test_a_file_of_another_file_system_is_copied(
     stored = blobs.path(blobs.add_file(source))
     assert stored.read_bytes() == b"weights"
     assert not stored.samefile(source)
+    with pytest.raises(StoreError, match=r"model.gguf cannot be added: Invalid cross-device link"):
+        blobs.add_link(source)
 
 
 def test_faults_are_found_and_name_no_path(blobs: Blobs) -> None:

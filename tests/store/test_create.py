@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.names import Digest, ModelName
+from chaski.store import blobs
 from chaski.store.bundled import bundled_models, read_bundled
 from chaski.store.create import create
 from chaski.store.describe import modelfile_of
@@ -39,6 +41,12 @@ def weights(tmp_path: Path) -> Path:
     return write_tiny_llama(tmp_path / "tiny.gguf")
 
 
+@pytest.fixture
+def no_clones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without reflinks."""
+    monkeypatch.setattr(blobs, "clone_file", lambda source, path: False)
+
+
 def made(store: Store, text: str, folder: Path, name: ModelName = MINE) -> StoredModel:
     list(create(store, name, recipe_of(Modelfile.parse(text), folder)))
     assert_valid(store)
@@ -48,6 +56,34 @@ def made(store: Store, text: str, folder: Path, name: ModelName = MINE) -> Store
 def config_of(store: Store, name: ModelName = MINE) -> dict[str, object]:
     found: dict[str, object] = json.loads(store.blobs.read(store.entry(name).manifest.config.digest))
     return found
+
+
+def test_the_file_stays_its_owners(store: Store, weights: Path, tmp_path: Path, no_clones: None) -> None:
+    """What is written into it later does not reach the store, unless the store was given the very file."""
+    recipe = Recipe(sources=[weights])
+    steps = list(create(store, MINE, recipe))
+    size = weights.stat().st_size
+    assert [(step.total, step.completed) for step in steps if step.status == "copying model"][-1][0] in (
+        0,
+        size,
+    )
+    blob = find_model("mine", store).path
+    assert not blob.samefile(weights)
+    list(create(store, ModelName.parse("linked"), recipe, link=True))
+    assert find_model("linked", store).path.samefile(weights)
+    list(create(store, MINE, recipe))
+    weights.write_bytes(b"changed")
+    assert_valid(store)
+
+
+def test_a_file_that_the_disk_has_no_room_for(
+    store: Store, weights: Path, no_clones: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))  # type: ignore[attr-defined]
+    with pytest.raises(StoreError, match=r"tiny.gguf has \d+ bytes.* room for 10; .*--link"):
+        list(create(store, MINE, Recipe(sources=[weights])))
+    assert not any(store.blobs)
+    list(create(store, MINE, Recipe(sources=[weights]), link=True))
 
 
 def test_from_a_file(store: Store, weights: Path, tmp_path: Path) -> None:
@@ -105,7 +141,9 @@ def test_what_is_told(store: Store, weights: Path, tmp_path: Path) -> None:
     recipe = Recipe(sources=[weights], system="be brief")
     events = [event.status for event in create(store, MINE, recipe)]
     blobs = [f"creating new layer {layer.digest}" for layer in store.entry(MINE).manifest.blobs]
-    assert events == ["parsing GGUF", *blobs, "writing manifest", "success"]
+    # Where the file system has clones nothing is copied.
+    kept = [event for event in events if event != "copying model"]
+    assert kept == ["parsing GGUF", *blobs, "writing manifest", "success"]
 
 
 def test_from_a_blob(store: Store, weights: Path) -> None:

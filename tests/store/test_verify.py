@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from chaski.errors import ModelNotFoundError
-from chaski.names import ModelName
+from chaski.errors import ModelNotFoundError, StoreError
+from chaski.names import Digest, ModelName
+from chaski.store.blobs import Blobs
 from chaski.store.store import Store
 from chaski.store.verify import verify
 from tests.store.stores import put_by_hand, snapshot
@@ -70,6 +71,34 @@ def test_a_blob_that_was_replaced_meanwhile_stays(store: Store) -> None:
     assert store.blobs.is_intact(digest)
     assert store.blobs.set_aside(digest, path.stat())
     assert not store.blobs.set_aside(digest)
+
+
+def test_models_that_are_removed_meanwhile_are_no_findings(store: Store) -> None:
+    """Before their manifest is read, and while their blobs are; what others lack still is one."""
+    store.blobs.remove(store.entry(TWO).manifest.layers[1].digest)
+    names = store.names
+    seen: list[str | None] = []
+
+    def names_and_then_none() -> list[ModelName]:
+        return [*names(), ModelName.parse("gone")]
+
+    store.names = names_and_then_none  # type: ignore[method-assign, assignment]
+    for finding in verify(store):
+        if not seen:
+            store.remove(ONE)
+        seen.append(finding.problem)
+        assert finding.problem is None or finding.models == ("two:latest",)
+    assert seen.count("missing") == 1
+
+
+def test_a_blob_that_vanishes_while_it_is_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def vanish(self: object, digest: Digest) -> bool:
+        store.remove(ONE)
+        store.remove(TWO)
+        raise StoreError("blob cannot be read")
+
+    monkeypatch.setattr(Blobs, "is_intact", vanish)
+    assert [finding.problem for finding in verify(store)] == []
 
 
 def test_a_store_of_somebody_else_is_only_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

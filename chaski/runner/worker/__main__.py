@@ -21,7 +21,7 @@ from chaski.runner.loader import load
 from chaski.runner.messages import Call, Channel, Info, Reply, Ticket
 from chaski.runner.service import Service, describe
 from chaski.runner.stored import Defaults
-from chaski.runner.worker.codec import Cancel, Failure, Load, Message, Progress
+from chaski.runner.worker.codec import Cancel, Failure, Load, Message, Progress, Received
 from chaski.runner.worker.link import Link
 from chaski.store.model import find_model
 
@@ -82,8 +82,11 @@ def _receive(link: Link, arrived: Arrived, leaving: Leaving) -> None:
     """Ends the process with the stream, whatever it computes: nobody is there to hear of it."""
     try:
         while messages := link.receive():
-            for message in messages:
-                arrived.put(message)
+            for number, message in messages:
+                if isinstance(message, Call):
+                    link.send(number, Received())
+                arrived.put((number, message))
+            link.flush()
     except Exception:
         _log.exception("the parent cannot be understood")
     finally:

@@ -18,7 +18,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from chaski.errors import OptionError, WorkerError
+from chaski.errors import ChaskiError, OptionError, WorkerError
 from chaski.ml.backend import Progress
 from chaski.runner.answer import Answer, collect
 from chaski.runner.asynchronous import AsyncModel
@@ -42,7 +42,7 @@ from chaski.runner.messages import (
 )
 from chaski.runner.options import GenerateOptions
 from chaski.runner.worker.codec import Load
-from chaski.runner.worker.process import Process
+from chaski.runner.worker.process import InFlight, Process
 
 __all__ = ["LoadOptions", "Worker"]
 
@@ -73,7 +73,8 @@ class Worker:
     """A model in a process of its own, with the methods of an `LLM`. Safe to use from several threads.
 
     The process starts with the first request; `info` does just that. If it dies, the requests that it was
-    answering fail with WorkerError, and the next one starts another process. Errors of loading are those of
+    answering fail with WorkerError, and the next one starts another process; so do those that it had not read
+    yet. Errors of loading are those of
     `chaski.load`. `progress` is called from another thread, with the loaded share.
     """
 
@@ -174,11 +175,7 @@ class Worker:
 
         Raises OptionError for what cannot be sent, and WorkerError where no process can be started.
         """
-        with self._starting:
-            if self._process is None or self._process.error is not None:
-                self._process = self._next_process()
-            process = self._process
-        return process.start(call, put)
+        return self._living_process().start(call, put)
 
     def close(self) -> None:
         """End the process; what it was answering fails with WorkerError. Nothing can be asked any more."""
@@ -197,6 +194,24 @@ class Worker:
     ) -> None:
         self.close()
 
+    def _living_process(self) -> Process:
+        with self._starting:
+            if self._process is None or self._process.error is not None:
+                self._process = self._next_process()
+            return self._process
+
+    def _start_again(self, put: Put, call: Call, ticket: InFlight) -> None:
+        """Send a call to the next process."""
+        if ticket.is_cancelled:
+            return
+        try:
+            self._living_process().take_over(call, put, ticket)
+        except ChaskiError as error:
+            put(error)
+            return
+        if ticket.is_cancelled:  # meanwhile
+            ticket.cancel()
+
     def _next_process(self) -> Process:
         if self._is_closed:
             raise WorkerError(f"the worker of {self._model} is closed")
@@ -204,7 +219,7 @@ class Worker:
         level = logging.getLogger("chaski").getEffectiveLevel()
         load = Load(self._model, self._options, level)
         try:
-            return Process(load, self._folder, self._progress)
+            return Process(load, self._folder, self._progress, self._start_again)
         except OSError as error:
             raise WorkerError(f"no worker can be started for {self._model}: {error}") from None
 

@@ -35,7 +35,7 @@ from chaski.runner.messages import (
     Tokens,
 )
 
-__all__ = ["Cancel", "Failure", "Load", "Message", "Progress", "decode", "encode"]
+__all__ = ["Cancel", "Failure", "Load", "Message", "Progress", "Received", "decode", "encode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,11 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """Nobody waits for the replies to the call of this number any more. Not answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The worker has read the call of this number. One that it has not read can go to another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ class Failure:
         return error
 
 
-Message: TypeAlias = Load | Cancel | Call | Progress | Failure | Reply
+Message: TypeAlias = Load | Cancel | Call | Received | Progress | Failure | Reply
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind
@@ -95,6 +100,7 @@ _KINDS: dict[str, type] = {
         Detokenize,
         Embed,
         Describe,
+        Received,
         Progress,
         Failure,
         Text,

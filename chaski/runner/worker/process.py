@@ -10,19 +10,21 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic, sleep
+from typing import TypeAlias
 
 from chaski.env import without_secrets
 from chaski.errors import ChaskiError, WorkerError
 from chaski.ml.backend import Progress as ProgressCallback
 from chaski.runner.events import Text
 from chaski.runner.messages import Call, Info, Put, Reply
-from chaski.runner.worker.codec import Cancel, Failure, Load, Message, Progress
+from chaski.runner.worker.codec import Cancel, Failure, Load, Message, Progress, Received
 from chaski.runner.worker.link import Link
 
-__all__ = ["Process"]
+__all__ = ["InFlight", "Process"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,14 +41,19 @@ _ADVICE: dict[int, str] = {
 
 
 class Process:
-    """A process with a model in it. Its end is the end of all calls in flight, and of this object."""
+    """A process with a model in it. Its end is the end of all calls in flight, and of this object.
 
-    def __init__(self, load: Load, folder: Path, progress: ProgressCallback) -> None:
+    again  takes calls that a loaded process had not read when it ended: they were none of its ends' reasons
+    """
+
+    def __init__(self, load: Load, folder: Path, progress: ProgressCallback, again: Again) -> None:
         self._name = load.model
         self._folder = folder
         self._progress = progress
         self._numbers = itertools.count(_LOADING + 1)
+        self._again = again
         self._puts: dict[int, Put] = {}
+        self._unread: dict[int, tuple[Call, InFlight]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
         self._popen: subprocess.Popen[bytes] | None = None
@@ -65,21 +72,29 @@ class Process:
         """The process id, while it runs."""
         return self._popen.pid if self._popen is not None and self.error is None else None
 
-    def start(self, call: Call, put: Put) -> _InFlight:
-        """Send a call; it waits in the socket until the model is loaded. Raises OptionError."""
+    def start(self, call: Call, put: Put) -> InFlight:
+        """Send a call; it waits in the worker until the model is loaded. Raises OptionError."""
+        ticket = InFlight()
+        self.take_over(call, put, ticket)
+        return ticket
+
+    def take_over(self, call: Call, put: Put, ticket: InFlight) -> None:
+        """Send a call that has a ticket already. Raises OptionError."""
         number = next(self._numbers)
         with self._lock:
             error = self.error
             if error is None:
                 self._puts[number] = put
+                self._unread[number] = call, ticket
+                ticket.set(self, number)
         if error is not None:
             put(_copy(error))
         else:
             self._send_call(number, call)
-        return _InFlight(self, number)
 
     def cancel(self, number: int) -> None:
         """Forget a call, if it has not been answered."""
+        self._unread.pop(number, None)
         if self._puts.pop(number, None) is not None:
             self._send(number, Cancel())
 
@@ -104,6 +119,7 @@ class Process:
             self._send(number, call)
         except ChaskiError:
             self._puts.pop(number, None)
+            self._unread.pop(number, None)
             raise
 
     def _run(self, theirs: socket.socket) -> None:
@@ -121,7 +137,8 @@ class Process:
             _log.exception("worker of %s", self._name)
             error = WorkerError(f"the worker of {self._name} cannot be used: {found!r}")
         status = self._reap()
-        self._end(error or WorkerError(self._obituary(status)))
+        can_go_on = error is None and self.info is not None and not self._is_closed
+        self._end(error or WorkerError(self._obituary(status)), can_go_on)
         self._sends.put(False)
         sender.join()
         self._link.close()
@@ -135,6 +152,8 @@ class Process:
 
     def _take(self, number: int, message: Message) -> None:
         match message:
+            case Received():
+                self._unread.pop(number, None)
             case Progress():
                 self._progress(message.share)
             case Failure() if number == _LOADING:
@@ -165,12 +184,17 @@ class Process:
             self._popen.kill()
             return self._popen.wait()
 
-    def _end(self, error: ChaskiError) -> None:
+    def _end(self, error: ChaskiError, can_go_on: bool) -> None:
+        """Answer all calls with the error, but those that were not even read: another process gets these."""
         with self._lock:
             self.error, self.ended_at = error, monotonic()
             puts, self._puts = self._puts, {}
-        for put in puts.values():
-            put(_copy(error))
+            unread, self._unread = self._unread, {}
+        for number, put in puts.items():
+            if can_go_on and number in unread:
+                self._again(put, *unread[number])
+            else:
+                put(_copy(error))
 
     def _obituary(self, status: int | None) -> str:
         who = f"the worker of {self._name}"
@@ -186,15 +210,26 @@ class Process:
         return f"{who} was ended by signal {-status} ({signal.strsignal(-status)}); {lost}; {advice}"
 
 
-class _InFlight:
-    """A call on its way."""
+class InFlight:
+    """A call on its way: to which process, and with which number there."""
 
-    def __init__(self, process: Process, number: int) -> None:
-        self._process = process
-        self._number = number
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._number = 0
+        self.is_cancelled = False
+
+    def set(self, process: Process, number: int) -> None:
+        """Note who has it now."""
+        self._process, self._number = process, number
 
     def cancel(self) -> None:
-        self._process.cancel(self._number)
+        """Nobody waits for it any more."""
+        self.is_cancelled = True
+        if self._process is not None:
+            self._process.cancel(self._number)
+
+
+Again: TypeAlias = Callable[[Put, Call, InFlight], None]
 
 
 def _spawn(end: socket.socket, folder: Path) -> subprocess.Popen[bytes]:

@@ -18,6 +18,7 @@ import pytest
 
 import chaski
 from chaski.errors import GGUFError, ModelNotFoundError, OptionError, WorkerError
+from chaski.runner.messages import Tokenize
 from chaski.runner.worker import Worker
 from chaski.runner.worker import client as client_module
 from chaski.runner.worker import process as process_module
@@ -347,6 +348,40 @@ def test_a_worker_that_is_killed_at_rest(worker: Worker) -> None:
     assert worker.generate("hello", num_predict=1).done_reason == "length"
 
 
+def test_a_request_to_a_worker_that_is_just_killed(worker: Worker) -> None:
+    """Whether its end is known yet or not: nothing of the request was lost, so another process answers it."""
+    expected = worker.generate("hello", num_predict=3, temperature=0)
+    for _ in range(5):
+        pid = worker.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert same(worker.generate("hello", num_predict=3, temperature=0), expected)
+        assert worker.pid not in (None, pid)
+
+
+def test_what_a_worker_had_not_read_goes_to_the_next(worker: Worker, endless: str) -> None:
+    """A stopped process reads nothing; calls that nobody waits for any more are not sent again."""
+    with closing(worker.stream(endless, temperature=0)) as begun:
+        next(begun)
+        pid = worker.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        unread = [worker.stream("hello", num_predict=3, temperature=0) for _ in range(3)]
+        threads = [threading.Thread(target=lambda s=stream: results.append(list(s))) for stream in unread]
+        results: list[list[Any]] = []
+        for thread in threads:
+            thread.start()
+        cancelled = worker.start(Tokenize("hello"), lambda reply: results.append([reply]))
+        time.sleep(0.2)
+        cancelled.cancel()
+        os.kill(pid, signal.SIGKILL)
+        for thread in threads:
+            thread.join(60)
+        assert [events[-1].reason for events in results] == ["length"] * 3
+        with pytest.raises(WorkerError, match="signal 9"):
+            list(begun)
+
+
 def test_nothing_is_left_of_many_lives() -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
@@ -397,6 +432,7 @@ def test_a_worker_that_does_not_react_is_killed(monkeypatch: pytest.MonkeyPatch)
 
 PARENT = """
 import os, signal, sys, time
+from chaski.runner.messages import Tokenize
 from chaski.runner.worker import Worker
 
 worker = Worker("guide", threads=1)
