@@ -220,6 +220,7 @@ class _Output:
             self.said.append(event.text)
             self.print(event.text)
             return None
+        assert isinstance(event, Done), "nothing is asked of the prompt"
         return event
 
     def print(self, text: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from chaski.runner.conversation import shortened
-from chaski.runner.events import Text
+from chaski.runner.events import Done, Text
 from chaski.text.parsers import Content, Piece, Thinking
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ThinkingModel:
             for event in events:
                 if isinstance(event, Text):
                     yield from _said(reader.feed(event.text))
-                else:
+                elif isinstance(event, Done):
                     yield from _said(reader.flush())
                     yield replace(event, dropped_tokens=event.dropped_tokens + len(whole) - len(ids))
 

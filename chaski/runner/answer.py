@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chaski.runner.events import Done, DoneReason, Event, Text
+from chaski.runner.events import Done, DoneReason, Event, PromptScores, Text
 from chaski.sample import Sampled
 
 __all__ = ["Answer", "collect"]
@@ -15,13 +15,15 @@ __all__ = ["Answer", "collect"]
 class Answer:
     """A whole answer. `token_ids` are the tokens of `text`: no end token, nothing a stop string removed.
 
-    `logprobs` has one entry for each of `token_ids` if they were asked for. `done` has all counts and times.
+    `logprobs` has one entry for each of `token_ids` if they were asked for, `prompt_logprobs` one for each
+    token of the prompt but the first. `done` has all counts and times.
     """
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[Sampled, ...]
     done: Done
+    prompt_logprobs: tuple[Sampled, ...] = ()
 
     @property
     def done_reason(self) -> DoneReason:
@@ -64,4 +66,7 @@ def collect(events: Iterable[Event]) -> Answer:
         token_ids=tuple(token for piece in pieces for token in piece.token_ids),
         logprobs=tuple(entry for piece in pieces for entry in piece.logprobs),
         done=done,
+        prompt_logprobs=tuple(
+            entry for each in texts if isinstance(each, PromptScores) for entry in each.logprobs
+        ),
     )

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.runner.answer import Answer, collect
-from chaski.runner.events import Done, Event, Outputs, Text
+from chaski.runner.events import Done, Event, Outputs
 from chaski.runner.image_sources import ImageFile, image_bytes
 from chaski.runner.messages import (
     Call,
@@ -118,7 +118,7 @@ class AsyncModel:
         with self._replies(call) as replies:
             while True:
                 event = await replies.get()
-                assert isinstance(event, Text | Done)
+                assert isinstance(event, Event)
                 yield event
                 if isinstance(event, Done):
                     return

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["shortened"]
+__all__ = ["cut", "shortened"]
 
 Message = Mapping[str, Any]
 
@@ -27,3 +27,17 @@ def shortened(messages: Sequence[Message], fits: Callable[[Sequence[Message]], b
 
     first = bisect_left(begins[:-1], True, key=lambda begin: fits(since(begin)))
     return since(begins[first])
+
+
+def cut(ids: Sequence[int], bare: Sequence[int], length: int) -> list[int]:
+    """The tokens of a text that is too long, without as many of its last ones as it takes.
+
+    What closes it (EOS, or the SEP of encoders) stays: models for embeddings look there. bare: the same text
+    without what opens and closes it.
+    """
+    opening = next(
+        (n for n in range(len(ids) - len(bare) + 1) if list(ids[n : n + len(bare)]) == list(bare)), 0
+    )
+    closing = ids[opening + len(bare) :]
+    kept = max(0, length - len(closing))
+    return [*ids[:kept], *closing][:length]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from chaski.errors import ChaskiError
 from chaski.runner.desk import Task
 from chaski.runner.engine import Engine
-from chaski.runner.events import Text
+from chaski.runner.events import Partial
 from chaski.runner.messages import Put
 from chaski.runner.sequence import Sequence
 
@@ -100,7 +100,7 @@ def _pass_on(sequence: Sequence, task: Task, put: Put) -> bool:
     while sequence.events:
         event = sequence.events.popleft()
         put(event)
-        if not isinstance(event, Text):
+        if not isinstance(event, Partial):
             return False
     return True
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from chaski.sample import Sampled
 
-__all__ = ["Done", "DoneReason", "Event", "Outputs", "Text"]
+__all__ = ["Done", "DoneReason", "Event", "Outputs", "Partial", "PromptScores", "Text"]
 
 DoneReason = Literal["stop", "length", "cancelled"]
 
@@ -27,6 +27,16 @@ class Text:
     text: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[Sampled, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScores:
+    """How likely each token of the prompt was behind those before it, the first one left out.
+
+    It comes before all text, where option `prompt_logprobs` asks for it.
+    """
+
+    logprobs: tuple[Sampled, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,4 +81,7 @@ class Outputs:
     rows: npt.NDArray[np.float32]
 
 
-Event = Text | Done
+Partial = Text | PromptScores
+"""What is never the last event."""
+
+Event = Partial | Done

@@ -17,6 +17,7 @@ from chaski.runner.groups import Groups, not_inside, outside, without
 from chaski.runner.guesser import Guesser
 from chaski.runner.images import Images, moved_down, whole
 from chaski.runner.lookup import Lookup
+from chaski.runner.prompt_scores import PromptScorer
 from chaski.runner.sequence import Sequence
 from chaski.runner.slots import Slot
 from chaski.runner.stream import Piece, PieceStream
@@ -70,6 +71,7 @@ class Request:
     shown_ends      those of them whose text is part of the answer
     stop            texts that end it, behind its first `rules.min_tokens` tokens
     keeps_stop      they are part of the answer
+    prompt_logprobs how many likely tokens are told beside each token of the prompt; None tells nothing of it
     decoder         makes the text; None when nobody reads it
     dropped_tokens  how many tokens the prompt lost to fit into the context
     load_seconds    how long the model took to load, for the report at the end
@@ -91,6 +93,7 @@ class Request:
     shown_ends: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
     keeps_stop: bool = False
+    prompt_logprobs: int | None = None
     decoder: Decoder | None = None
     dropped_tokens: int = 0
     load_seconds: float = 0.0
@@ -115,6 +118,7 @@ class Generation(Sequence):
         "_request",
         "_sampled",
         "_sampler",
+        "_scorer",
         "_shifted",
         "_started",
     )
@@ -128,6 +132,8 @@ class Generation(Sequence):
         self._request = request
         self._sampler = Sampler(request.sampling, request.rules)
         self._sampler.begin([token for token in self.tokens if token >= 0])
+        top = request.prompt_logprobs
+        self._scorer = None if top is None else PromptScorer(self.tokens, top)
         self._decoder = request.decoder
         self._pieces = PieceStream(request.stop, request.keeps_stop)
         self._sampled: list[Sampled] = []  # not written yet
@@ -142,6 +148,15 @@ class Generation(Sequence):
         self._started = perf_counter()
 
     @property
+    def can_take_over(self) -> bool:
+        """Not where outputs of all of the prompt are wanted."""
+        return self._request.prompt_logprobs is None
+
+    @property
+    def _is_scoring(self) -> bool:
+        return self._scorer is not None and not self._scorer.is_done
+
+    @property
     def num_pending(self) -> int:
         """What is known and guessed; else the token to come, if that is not the end."""
         open_tokens = len(self.tokens) - len(self.slot.tokens) + len(self._guesses)
@@ -152,11 +167,18 @@ class Generation(Sequence):
         shift = self._request.shift
         # Where tokens are computed again before a shift, those behind the context wait for it.
         room = max_tokens if shift is None else shift.context - len(self.slot.tokens)
+        if self._is_scoring:
+            room = min(room, max_outputs)
         return super().share(min(max_tokens, num_without, room), max_outputs)
 
     def outputs(self, begin: int, count: int) -> range:
-        """The logits of the last token that is known, and of those that are guessed behind it."""
+        """The logits of the last token that is known, and of those that are guessed behind it.
+
+        Of all tokens while those of the prompt are scored.
+        """
         end = begin + count
+        if self._is_scoring:
+            return range(begin, end)
         return range(min(max(begin, len(self.tokens) - 1), end), end)
 
     def known(self, begin: int, count: int) -> list[int]:
@@ -184,6 +206,10 @@ class Generation(Sequence):
 
     def take(self, rows: npt.NDArray[np.float32], likely: npt.NDArray[np.float32]) -> int:
         """Sample the token after the last one; while it is the one that was guessed, the one after it too."""
+        count = self._take_prompt(rows)
+        rows, likely = rows[count:], likely[count:]
+        if not len(rows) or not self.is_running:
+            return 0
         if not self._prefilled:
             self._prefilled = perf_counter()
         guesses, self._guesses = self._guesses[: len(rows) - 1], []
@@ -197,6 +223,17 @@ class Generation(Sequence):
         if self._guesser is not None:
             self._wish(self._guesser, new, len(guesses), num_right)
         return len(guesses) - num_right
+
+    def _take_prompt(self, rows: npt.NDArray[np.float32]) -> int:
+        """Take the logits of tokens of the prompt -> how many these are."""
+        if not self._is_scoring:
+            return 0
+        assert self._scorer is not None
+        try:
+            return self._scorer.take(len(self.slot.tokens) - len(rows), rows)
+        except ChaskiError as error:
+            self._stop(error)
+            return len(rows)
 
     def _advance(self, row: npt.NDArray[np.float32], likely: npt.NDArray[np.float32]) -> None:
         if self._length >= self._request.limit:
@@ -232,6 +269,8 @@ class Generation(Sequence):
             guesser.wish(min(room, context - len(self.tokens)), self.slot.index)
 
     def write(self) -> None:
+        if self._scorer is not None and (scores := self._scorer.event()) is not None:
+            self.events.append(scores)
         sampled, self._sampled = self._sampled, []
         for one in sampled:
             if self._pieces.stop_string is not None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from chaski.ml.backend import Memory
 from chaski.runner.arguments import text_list, token_ids
-from chaski.runner.events import Done, Outputs, Text
+from chaski.runner.events import Done, Outputs, PromptScores, Text
 from chaski.runner.image_sources import ImageFile, image_bytes, take_images
 from chaski.runner.options import parse_options
 
@@ -126,8 +126,8 @@ class Info:
 
 Call: TypeAlias = Generate | Chat | Embed | Tokenize | Detokenize | Describe
 
-Reply: TypeAlias = Text | Done | Outputs | Tokens | String | Info
-"""All but `Text` are the last reply to their call."""
+Reply: TypeAlias = Text | PromptScores | Done | Outputs | Tokens | String | Info
+"""All but `Text` and `PromptScores` are the last reply to their call."""
 
 Put: TypeAlias = Callable[[Reply | Exception], None]
 """Takes the replies to a call in their order, from any thread; an exception ends them."""

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from chaski.errors import OptionError
 from chaski.sample import SamplingOptions
 from chaski.sample.lark import Constraint, Format, Kind, Lead
+from chaski.sample.options import MAX_TOP_LOGPROBS
 
 __all__ = ["GenerateOptions", "Limits", "parse_options"]
 
@@ -56,6 +57,7 @@ class GenerateOptions(TypedDict, total=False):
     scope: str
     logprobs: bool
     top_logprobs: int
+    prompt_logprobs: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Limits:
     ignore_eos   the model's own end tokens are never chosen; only a complete `format` ends all the same
     bad_words    texts whose tokens the answer never completes, at its start and behind a space
     dry_sequence_breakers  texts over which no repetition reaches, for `dry_multiplier`
+    prompt_logprobs  of how many of the most likely tokens it is told, beside each token of the prompt, how
+                 likely they were; None tells nothing. All of the prompt is computed for it, in small batches
     """
 
     num_predict: int = -1
@@ -106,6 +110,7 @@ class Limits:
     ignore_eos: bool = False
     bad_words: tuple[str, ...] = ()
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _require("num_predict", self.num_predict, _is_integer(self.num_predict), "an integer")
@@ -137,6 +142,9 @@ class Limits:
             raise OptionError(
                 f"option min_tokens is {self.min_tokens}; it must be at most num_predict, {self.num_predict}"
             )
+        top = self.prompt_logprobs
+        is_count = top is None or (_is_integer(top) and 0 <= top <= MAX_TOP_LOGPROBS)
+        _require("prompt_logprobs", top, is_count, f"an integer from 0 to {MAX_TOP_LOGPROBS}")
 
     @property
     def constraint(self) -> Constraint | None:

@@ -109,6 +109,8 @@ class Prompts(Writing):
     def _sequence(self, wanted: Wanted) -> Generation:
         limits = wanted.limits
         stops, keeps_stop = frozenset(limits.stop_token_ids), limits.include_stop_str_in_output
+        if limits.prompt_logprobs is not None and wanted.prompt.images:
+            raise UnsupportedError("prompt_logprobs is for prompts without images")
         return Generation(
             Request(
                 prompt=wanted.prompt.tokens,
@@ -129,6 +131,7 @@ class Prompts(Writing):
                 else frozenset(),
                 stop=limits.stop,
                 keeps_stop=keeps_stop,
+                prompt_logprobs=limits.prompt_logprobs,
                 decoder=self.tokenizer.stream(special=limits.special),
                 dropped_tokens=wanted.dropped,
                 load_seconds=self._load_seconds,

@@ -23,11 +23,13 @@ class EveryOutput(Sequence):
 
     __slots__ = ("_rows",)
 
-    can_take_over = False
-
     def __init__(self, tokens: Iterable[int], groups: Groups = (), images: Images = ()) -> None:
         super().__init__(tokens, groups, images)
         self._rows: list[F32] = []
+
+    @property
+    def can_take_over(self) -> bool:
+        return False
 
     def share(self, max_tokens: int, max_outputs: int) -> int:
         return super().share(min(max_tokens, max_outputs), max_outputs)
@@ -53,13 +55,15 @@ class PooledOutput(Sequence):
 
     __slots__ = ("_left", "_pooling", "_sum")
 
-    can_take_over = False
-
     def __init__(self, tokens: Iterable[int], pooling: Pooling, groups: Groups = ()) -> None:
         super().__init__(tokens, groups)
         self._pooling = pooling
         self._left = len(pooling.positions(len(self.tokens)))
         self._sum: F32 | None = None
+
+    @property
+    def can_take_over(self) -> bool:
+        return False
 
     def share(self, max_tokens: int, max_outputs: int) -> int:
         limit = min(max_tokens, max_outputs) if self._pooling is Pooling.MEAN else max_tokens

@@ -35,8 +35,6 @@ class Sequence(ABC):
     __slots__ = ("events", "groups", "images", "is_running", "scope", "slot", "tokens")
 
     slot: Slot
-    # Whether it may take over what a slot holds of its tokens: not if it wants outputs of all of them.
-    can_take_over = True
 
     def __init__(
         self, tokens: Iterable[int], groups: Groups = (), images: Images = (), scope: str = ""
@@ -51,6 +49,11 @@ class Sequence(ABC):
     def start(self, slot: Slot) -> None:
         """Take a slot, with what it holds of the tokens already."""
         self.slot = slot
+
+    @property
+    def can_take_over(self) -> bool:
+        """Whether it may take over what a slot holds of its tokens: not if it wants all their outputs."""
+        return True
 
     @property
     def num_pending(self) -> int:

@@ -16,7 +16,7 @@ from chaski.model.multimodal import Image
 from chaski.model.pooling import Pooling
 from chaski.runner import arguments
 from chaski.runner.arguments import check_roles
-from chaski.runner.conversation import shortened
+from chaski.runner.conversation import cut, shortened
 from chaski.runner.generation import Shift
 from chaski.runner.layout import Prompt, lay_out, unmarked, with_placeholders
 from chaski.runner.options import Limits, parse_options
@@ -194,8 +194,9 @@ class Writing(ABC):
 
     def _embeddable(self, text: str | Items[int], truncate: bool) -> list[int]:
         ids = self._checked(self.tokenizer.encode(text) if isinstance(text, str) else text)
-        if truncate:
-            return ids[: self.context]
+        if truncate and len(ids) > self.context:
+            bare = self.tokenizer.encode(text, add_special=False) if isinstance(text, str) else ids
+            return cut(ids, bare, self.context)
         self._require_fit(len(ids), ", load the model with a larger context or set truncate")
         return ids
 

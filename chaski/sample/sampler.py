@@ -19,7 +19,7 @@ from chaski.sample.pcg import Pcg
 from chaski.sample.rules import TokenRules, forbidden
 from chaski.sample.transforms import Logits
 
-__all__ = ["Sampled", "Sampler", "TokenLogprob"]
+__all__ = ["Sampled", "Sampler", "TokenLogprob", "scored"]
 
 # Extreme options may overflow float32; the largest logit is then not finite and refused.
 _ignoring_overflow = np.errstate(over="ignore")
@@ -124,7 +124,7 @@ class Sampler:
             token_id = self._choose(self._considered(logits, allowed))
         if not self.options.logprobs:
             return Sampled(token_id)
-        return _with_logprobs(logits, token_id, self.options.top_logprobs)
+        return scored(logits, token_id, self.options.top_logprobs)
 
     @_ignoring_overflow
     def _considered(self, logits: Logits, allowed: npt.NDArray[np.bool_] | None) -> Logits:
@@ -212,7 +212,8 @@ class Sampler:
         return self._crowd.choose(logits, options, random, excludes_top)
 
 
-def _with_logprobs(logits: Logits, token_id: int, num_top: int) -> Sampled:
+def scored(logits: Logits, token_id: int, num_top: int) -> Sampled:
+    """A token and the `num_top` most likely ones with their log-probabilities. logits: (vocabulary,)."""
     ids = np.array([token_id])
     if num_top:
         likely = select.candidates(logits, num_top)

@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import OptionError
+from chaski.runner.conversation import cut
 from chaski.runner.engines import NATIVE
-from chaski.runner.events import Text
+from chaski.runner.events import PromptScores, Text
 from chaski.runner.readout import normalized, relevance
 from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
 from chaski.server.catalog import Catalog, Facts, Found
-from chaski.server.events import Delta, Event, Finish
+from chaski.server.events import Delta, Event, Finish, Prompted
 from chaski.server.metrics import Metrics
 from chaski.server.models import Loaded, Models, Needs
 from chaski.server.options import Options, read_options
@@ -32,7 +33,7 @@ from chaski.server.prompts import (
     pair_ids,
     text_prompt,
 )
-from chaski.server.scores import score_of
+from chaski.server.scores import prompted_of, score_of
 from chaski.server.settings import Settings
 from chaski.server.templates import Writer, go_writer, plain_writer
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish, RerankWish, Wish
@@ -171,7 +172,7 @@ class Answering:
             prompts = [await _ids(loaded, text) for text in wish.inputs]
             for ids in prompts:
                 check_length(ids, loaded, wish)
-            prompts = [ids[: loaded.info.context] for ids in prompts]
+            prompts = [await _cut_to_fit(loaded, *each) for each in zip(wish.inputs, prompts, strict=True)]
             if prompts:
                 rows = await loaded.model.embed(prompts, normalize=wish.normalize)
             else:
@@ -216,10 +217,7 @@ class Answering:
         """The text of tokens."""
         job = await self._job(wish, client)
         async with self._models.use(job.needs, client) as loaded:
-            outside = [token for token in token_ids if not 0 <= token < loaded.info.vocab_size]
-            _require(
-                not outside, f"token {outside[:1]} is not among the {loaded.info.vocab_size} of the model"
-            )
+            _check_ids(token_ids, loaded)
             return await loaded.model.detokenize(token_ids)
 
     async def count(self, wish: ChatWish, client: str) -> int:
@@ -248,6 +246,10 @@ class Answering:
     async def _prompt(
         self, job: _Job, loaded: Loaded, wish: GenerateWish, writer: Writer, think: bool | str | None
     ) -> Prompt:
+        if wish.token_ids:
+            _check_ids(wish.token_ids, loaded)
+            text = await loaded.model.detokenize(wish.token_ids) if wish.echoes else ""
+            return Prompt(text, list(wish.token_ids))
         if wish.raw:
             ids = await loaded.model.tokenize(wish.prompt, images=wish.images)
             return Prompt(wish.prompt, ids, images=wish.images)
@@ -283,10 +285,18 @@ class Answering:
         is_single = isinstance(wish, ChatWish) and not wish.parallel_calls
         written: list[int] = []
         counts = _Counts()
-        if wish.logprobs:
+        plain = wish if isinstance(wish, GenerateWish) else None
+        if wish.logprobs or (plain is not None and plain.prompt_logprobs is not None):
             await asyncio.to_thread(lambda: job.facts.tokenizer)
+        if plain is not None and plain.echoes and plain.prompt_logprobs is None:
+            yield Delta((), (), len(prompt.token_ids), Prompted(prompt.text))
         async with aclosing(loaded.model.stream(prompt.token_ids, prompt.images, **options)) as events:
             async for event in events:
+                if isinstance(event, PromptScores):
+                    first, tokenizer = prompt.token_ids[0], job.facts.tokenizer
+                    told = await asyncio.to_thread(prompted_of, prompt.text, first, event.logprobs, tokenizer)
+                    yield Delta((), (), len(prompt.token_ids), told)
+                    continue
                 if isinstance(event, Text):
                     pieces = reader.feed(event.text)
                     scores = [score_of(sampled, job.facts.tokenizer) for sampled in event.logprobs]
@@ -331,6 +341,8 @@ def _generation(job: _Job, format: Any, lead: Lead | None) -> dict[str, Any]:
         options["format_thought"] = asdict(lead)
     if wish.logprobs:
         options |= {"logprobs": True, "top_logprobs": wish.top_logprobs}
+    if isinstance(wish, GenerateWish) and wish.prompt_logprobs is not None:
+        options["prompt_logprobs"] = wish.prompt_logprobs
     return options
 
 
@@ -377,11 +389,24 @@ async def _ids(loaded: Loaded, text: str | Sequence[int]) -> list[int]:
     return await loaded.model.tokenize(text) if isinstance(text, str) else list(text)
 
 
+async def _cut_to_fit(loaded: Loaded, text: str | Sequence[int], ids: list[int]) -> list[int]:
+    if len(ids) <= loaded.info.context:
+        return ids
+    bare = await loaded.model.tokenize(text, add_special=False) if isinstance(text, str) else ids
+    return cut(ids, bare, loaded.info.context)
+
+
 def _cut(rows: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[np.float32]:
     """The first dimensions, with a length of 1 again."""
     if not dimensions or dimensions >= rows.shape[-1]:
         return rows
     return normalized(rows[:, :dimensions])
+
+
+def _check_ids(token_ids: Sequence[int], loaded: Loaded) -> None:
+    size = loaded.info.vocab_size
+    outside = [token for token in token_ids if not 0 <= token < size]
+    _require(not outside, f"token {outside[:1]} is not among the {size} of the model")
 
 
 def _lacks(job: _Job, capability: str) -> str:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from chaski.runner.events import Done
 from chaski.text.parsers import Content, Piece, Thinking, ToolCall
 
-__all__ = ["Delta", "Event", "Finish", "Score", "TopScore", "Whole", "whole"]
+__all__ = ["Delta", "Event", "Finish", "Prompted", "Score", "TopScore", "Whole", "whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class TopScore:
     token: str
     data: bytes
     logprob: float
+    token_id: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,30 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompted:
+    """The prompt, for those who want it back.
+
+    first   its first token, which has no log-probability
+    scores  the others, if their log-probabilities were asked for
+    """
+
+    text: str
+    first: TopScore | None = None
+    scores: Sequence[Score] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """Pieces of the answer, and the scores of the tokens that they came from, if those were asked for.
 
     prompt_tokens: how long the prompt is, what was cached of it included
+    prompted: the prompt, with the first piece, for those who want it back
     """
 
     pieces: Sequence[Piece]
     scores: Sequence[Score] = ()
     prompt_tokens: int = 0
+    prompted: Prompted | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +98,7 @@ class Whole:
     calls: Sequence[ToolCall]
     scores: Sequence[Score]
     finish: Finish
+    prompted: Prompted | None = None
 
 
 async def whole(events: AsyncIterator[Event]) -> Whole:
@@ -97,4 +114,5 @@ async def whole(events: AsyncIterator[Event]) -> Whole:
         calls=[piece for piece in pieces if isinstance(piece, ToolCall)],
         scores=[score for delta in deltas for score in delta.scores],
         finish=finish,
+        prompted=next((delta.prompted for delta in deltas if delta.prompted), None),
     )

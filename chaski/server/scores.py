@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from chaski.sample import Sampled
-from chaski.server.events import Score, TopScore
+from chaski.server.events import Prompted, Score, TopScore
 
 if TYPE_CHECKING:
     from chaski.text.tokenizer import Tokenizer
 
-__all__ = ["score_of"]
+__all__ = ["prompted_of", "score_of"]
 
 
 def score_of(sampled: Sampled, tokenizer: Tokenizer) -> Score:
     """What dialects show of a sampled token."""
+    top = sampled.top_logprobs
+    shown = None if top is None else [_shown(tokenizer, *each) for each in top]
+    return Score(_shown(tokenizer, sampled.token_id, sampled.logprob), shown)
 
-    def shown(token_id: int, logprob: float | None) -> TopScore:
-        data = tokenizer.token_bytes(token_id, special=True)
-        return TopScore(data.decode(errors="replace"), data, 0.0 if logprob is None else logprob)
 
-    top = None if sampled.top_logprobs is None else [shown(*each) for each in sampled.top_logprobs]
-    return Score(shown(sampled.token_id, sampled.logprob), top)
+def prompted_of(text: str, first_id: int, scores: Iterable[Sampled], tokenizer: Tokenizer) -> Prompted:
+    """What dialects show of a prompt. first_id: its first token."""
+    return Prompted(text, _shown(tokenizer, first_id, None), [score_of(each, tokenizer) for each in scores])
+
+
+def _shown(tokenizer: Tokenizer, token_id: int, logprob: float | None) -> TopScore:
+    data = tokenizer.token_bytes(token_id, special=True)
+    return TopScore(data.decode(errors="replace"), data, 0.0 if logprob is None else logprob, token_id)

@@ -60,6 +60,9 @@ class GenerateWish(Wish):
 
     context  tokens of an earlier answer that go before
     images   files
+    token_ids  the prompt, where it is no text; as it is
+    prompt_logprobs  how many likely tokens are told beside each token of the prompt; None tells nothing
+    echoes   the prompt is given back before the answer
     """
 
     prompt: str
@@ -70,6 +73,9 @@ class GenerateWish(Wish):
     raw: bool = False
     images: Sequence[bytes] = ()
     returns_context: bool = False
+    token_ids: Sequence[int] = ()
+    prompt_logprobs: int | None = None
+    echoes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

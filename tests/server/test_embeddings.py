@@ -110,3 +110,23 @@ def test_such_a_model_makes_no_text(server: Running) -> None:
 def test_a_model_that_is_not_there(server: Running) -> None:
     reply = server.post("/api/embed", {"model": "nobody", "input": "x"})
     assert (reply.status, reply.error) == (404, 'model "nobody" not found, try pulling it first')
+
+
+def test_what_closes_a_text_stays_when_it_is_cut(tmp_path: Path) -> None:
+    """Models that look at the last token, or at SEP, see it; in the server and in Python alike."""
+    fields = {"llama__pooling_type": 3, "tokenizer__ggml__add_eos_token": True}
+    file = write_tiny_llama(tmp_path / "closing.gguf", **fields)
+    text = " ".join(TEXTS * 3)
+    with chaski.load(file, context=8) as model:
+        ids = model.tokenize(text)
+        assert ids[-1] in model.tokenizer.eos_ids
+        expected = model.embed([[*ids[:7], ids[-1]], ids[:3]])
+        np.testing.assert_array_equal(model.embed([text, ids[:3]], truncate=True), expected)
+        np.testing.assert_array_equal(model.embed([ids[:-1]], truncate=True), model.embed([ids[:8]]))
+    for _ in create(Store(tmp_path), ModelName.parse("closing"), Recipe(sources=[file])):
+        pass
+    with running(Settings(address=SOMEWHERE), tmp_path) as server:
+        asked = {"model": "closing", "input": [text, ids[:3]], "options": {"num_ctx": 8}}
+        reply = server.post("/api/embed", asked).json
+    np.testing.assert_array_equal(np.float32(reply["embeddings"]), expected)
+    assert reply["prompt_eval_count"] == 11

@@ -32,6 +32,8 @@ def completion(wanted: Wanted, prompt_cache: bool, controls: Mapping[str, int]) 
     for name in _MISSING:
         if getattr(limits, name):
             raise UnsupportedError(f"the engine llama.cpp does not know option {name}; leave it out")
+    if limits.prompt_logprobs is not None:
+        raise UnsupportedError("the engine llama.cpp does not tell log-probabilities of prompts")
     return {
         "prompt": wanted.prompt.tokens,
         "n_predict": wanted.limit - len(wanted.prompt.tokens),

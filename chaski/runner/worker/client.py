@@ -23,7 +23,7 @@ from chaski.ml.backend import Progress
 from chaski.runner.answer import Answer, collect
 from chaski.runner.asynchronous import AsyncModel
 from chaski.runner.engines import check_engine
-from chaski.runner.events import Done, Event, Outputs, Text
+from chaski.runner.events import Done, Event, Outputs
 from chaski.runner.image_sources import ImageFile, image_bytes
 from chaski.runner.messages import (
     Call,
@@ -227,7 +227,7 @@ class Worker:
         with self._replies(call) as replies:
             while True:
                 event = _next(replies)
-                assert isinstance(event, Text | Done)
+                assert isinstance(event, Event)
                 yield event
                 if isinstance(event, Done):
                     return

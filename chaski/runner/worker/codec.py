@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from chaski import errors
 from chaski.errors import ChaskiError, OptionError, WorkerError
-from chaski.runner.events import Done, Outputs, Text
+from chaski.runner.events import Done, Outputs, PromptScores, Text
 from chaski.runner.messages import (
     Call,
     Chat,
@@ -104,6 +104,7 @@ _KINDS: dict[str, type] = {
         Progress,
         Failure,
         Text,
+        PromptScores,
         Done,
         Outputs,
         Tokens,

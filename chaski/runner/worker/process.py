@@ -19,7 +19,7 @@ from typing import TypeAlias
 from chaski.env import without_secrets
 from chaski.errors import ChaskiError, WorkerError
 from chaski.ml.backend import Progress as ProgressCallback
-from chaski.runner.events import Text
+from chaski.runner.events import Partial, Text
 from chaski.runner.messages import Call, Info, Put, Reply
 from chaski.runner.worker.codec import Cancel, Failure, Load, Message, Progress, Received
 from chaski.runner.worker.link import Link
@@ -168,7 +168,7 @@ class Process:
 
     def _answer(self, number: int, reply: Reply | ChaskiError) -> None:
         """Pass a reply on, unless the call was cancelled in the meantime."""
-        is_last = not isinstance(reply, Text)
+        is_last = not isinstance(reply, Partial)
         put = self._puts.pop(number, None) if is_last else self._puts.get(number)
         if put is not None:
             put(reply)

@@ -57,6 +57,8 @@ def read_generate(body: Mapping[str, Any]) -> GenerateWish:
     template, system = fields.text("template"), fields.text_or_none("system")
     if raw and (template or system or context):
         raise OptionError("raw mode does not support template, system, or context")
+    if raw and fields.text("suffix"):
+        raise OptionError("raw mode does not support suffix, which the model's template writes")
     if not all(type(token) is int for token in context):
         raise OptionError("context must be a list of integers")
     images = _images(fields)

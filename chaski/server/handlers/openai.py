@@ -8,7 +8,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
-from chaski.errors import OptionError
 from chaski.server.dialects import openai
 from chaski.server.dialects.dialect import sse
 from chaski.server.endpoint import Ask, Reply, Stream
@@ -28,20 +27,24 @@ async def chat(ask: Ask) -> Reply:
     ask.ignored.update(wish.ignored)
     answers = _answers(wish, count, lambda each: ask.services.answering.chat(each, ask.client))
     if wish.stream:
-        chunks = openai.Chunks(wish.model, is_chat=True, custom_tools=wish.custom_tools)
+        chunks = openai.Chunks(wish.model, custom_tools=wish.custom_tools)
         return _chunks(answers, chunks, openai.includes_usage(ask.body))
     return openai.chat_whole(wish.model, await _wholes(answers), wish.custom_tools)
 
 
 async def completions(ask: Ask) -> Reply:
-    """Answer a prompt."""
-    wish, count = openai.read_completion(ask.body), openai.read_count(ask.body)
-    if not wish.prompt and not wish.suffix:
-        raise OptionError("prompt is required")
-    answers = _answers(wish, count, lambda each: ask.services.answering.generate(each, ask.client))
-    if wish.stream:
-        return _chunks(answers, openai.Chunks(wish.model, is_chat=False), openai.includes_usage(ask.body))
-    return openai.completion_whole(wish.model, await _wholes(answers))
+    """Answer prompts, texts or tokens, or tell how likely they are."""
+    wish = openai.read_completion(ask.body)
+    answers = [
+        answer
+        for prompt in wish.prompts
+        for answer in _answers(
+            prompt, wish.best_of, lambda each: ask.services.answering.generate(each, ask.client)
+        )
+    ]
+    if wish.prompts[0].stream:
+        return _chunks(answers, openai.Chunks(wish.model, wish), openai.includes_usage(ask.body))
+    return openai.completion_whole(wish, await _wholes(answers))
 
 
 async def embeddings(ask: Ask) -> Reply:
@@ -79,7 +82,7 @@ def _answers(
 
 
 async def _wholes(answers: list[AsyncGenerator[Event, None]]) -> list[Whole]:
-    tasks = [asyncio.create_task(whole(answer)) for answer in answers]
+    tasks = [asyncio.create_task(whole(answer)) for answer in _few_at_a_time(answers)]
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -99,7 +102,7 @@ async def _chunks(
                     yield b"".join(map(sse, said))
             else:
                 finishes[index] = event
-                yield sse(chunks.finish(index, event))
+                yield b"".join(map(sse, chunks.finish(index, event)))
     if has_usage:
         yield sse(chunks.usage([finishes[index] for index in sorted(finishes)]))
     yield _DONE
@@ -113,7 +116,9 @@ async def _merged(answers: list[AsyncGenerator[Event, None]]) -> AsyncGenerator[
                 yield 0, event
         return
     arrived: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue()
-    tasks = [asyncio.create_task(_forward(n, answer, arrived)) for n, answer in enumerate(answers)]
+    tasks = [
+        asyncio.create_task(_forward(n, answer, arrived)) for n, answer in enumerate(_few_at_a_time(answers))
+    ]
     running = len(tasks)
     try:
         while running:
@@ -128,6 +133,20 @@ async def _merged(answers: list[AsyncGenerator[Event, None]]) -> AsyncGenerator[
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _few_at_a_time(
+    answers: list[AsyncGenerator[Event, None]],
+) -> list[AsyncGenerator[Event, None]]:
+    """The same answers, of which no more are asked for at once than one prompt may have."""
+    gate = asyncio.Semaphore(openai.MAX_ANSWERS)
+
+    async def behind_gate(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+        async with gate, aclosing(events):
+            async for event in events:
+                yield event
+
+    return [behind_gate(events) for events in answers] if len(answers) > openai.MAX_ANSWERS else answers
 
 
 async def _forward(

@@ -311,9 +311,17 @@ FIELDS: Mapping[tuple[str, str], Fields] = {
     },
     ("POST", "/v1/completions"): {
         **_OPENAI,
-        "prompt": Field(_TEXT, "what to answer", True),
+        "prompt": Field(
+            _INPUTS, "what to answer: a text, or tokens as they are, or a list of these, at most 256", True
+        ),
         "suffix": Field(_TEXT, "what comes behind: the answer belongs between"),
         "logprobs": Field(_WHOLE, "how many likely tokens to tell beside each one, 0 to 20"),
+        "echo": Field(_FLAG, "give the prompt back before the answer, with its `logprobs`; it is raw then"),
+        "prompt_logprobs": Field(
+            _WHOLE, "tell how likely the tokens of the prompt were, and of that many others; it is raw then"
+        ),
+        "best_of": Field(_WHOLE, "the `n` answers are the most likely ones of that many, up to 16"),
+        "raw": Field(_FLAG, "no template: the prompt as it is"),
     },
     ("POST", "/v1/embeddings"): {
         **_MODEL,

@@ -2,6 +2,8 @@
 
 from chaski.server.dialects.openai.replies import Chunks, chat_whole, completion_whole, embeddings
 from chaski.server.dialects.openai.requests import (
+    MAX_ANSWERS,
+    CompletionWish,
     includes_usage,
     read_chat,
     read_completion,
@@ -10,7 +12,9 @@ from chaski.server.dialects.openai.requests import (
 )
 
 __all__ = [
+    "MAX_ANSWERS",
     "Chunks",
+    "CompletionWish",
     "chat_whole",
     "completion_whole",
     "embeddings",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import secrets
 import time
 from collections.abc import Collection, Sequence
@@ -14,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.server.dialects.custom import custom_input
-from chaski.server.events import Delta, Finish, Score, TopScore, Whole
+from chaski.server.dialects.openai.requests import CompletionWish
+from chaski.server.events import Delta, Finish, Prompted, Score, TopScore, Whole
 from chaski.server.jsons import dump_text
 from chaski.text.parsers import Content, Thinking, ToolCall
 
@@ -25,12 +27,12 @@ __all__ = ["Chunks", "chat_whole", "completion_whole", "embeddings", "shown_scor
 class Chunks:
     """The chunks of one stream: they share an id and a time.
 
-    is_chat       chat, else a text completion
+    completion    what is completed; None for a chat
     custom_tools  names of tools whose calls go out as one text
     """
 
     model: str
-    is_chat: bool
+    completion: CompletionWish | None = None
     custom_tools: Collection[str] = ()
     id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -39,17 +41,17 @@ class Chunks:
     _lengths: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.id = self.id or _id("chatcmpl" if self.is_chat else "cmpl")
+        self.id = self.id or _id("chatcmpl" if self.completion is None else "cmpl")
 
     def delta(self, index: int, delta: Delta) -> list[dict[str, Any]]:
         """Chunks for what is new in answer `index`: thinking and content apart."""
-        if not self.is_chat:
-            text = _content(delta)
+        if self.completion is not None:
             begin = self._lengths.get(index, 0)
-            self._lengths[index] = begin + len(text)
-            return [self._chunk(index, {"text": text, "logprobs": _text_logprobs(delta.scores, begin)}, None)]
-        said = [{"reasoning": _thinking(delta)}, {"content": _content(delta)}]
-        parts: list[dict[str, Any]] = [part for part in said if any(part.values())]
+            said = _completed(self.completion, delta.prompted, _content(delta), delta.scores, begin)
+            self._lengths[index] = begin + len(said["text"])
+            return [self._chunk(index, said, None)]
+        texts = [{"reasoning": _thinking(delta)}, {"content": _content(delta)}]
+        parts: list[dict[str, Any]] = [part for part in texts if any(part.values())]
         parts += [{"tool_calls": [call]} for call in self._tool_calls(index, delta)]
         if not parts and delta.scores:
             parts = [{"content": ""}]
@@ -58,16 +60,18 @@ class Chunks:
             chunks[-1]["choices"][0]["logprobs"] = _chat_logprobs(delta.scores)
         return chunks
 
-    def finish(self, index: int, finish: Finish) -> dict[str, Any]:
-        """The last chunk of answer `index`."""
+    def finish(self, index: int, finish: Finish) -> list[dict[str, Any]]:
+        """The last chunk of answer `index`; where nothing was said, behind one that says who is silent."""
         reason = _reason(finish)
-        if self.is_chat:
-            return self._chunk(index, {"delta": {}, "logprobs": None}, reason)
-        return self._chunk(index, {"text": "", "logprobs": None}, reason)
+        if self.completion is not None:
+            return [self._chunk(index, {"text": "", "logprobs": None}, reason)]
+        first = [] if index in self._begun else [self._chat_chunk(index, {"content": ""})]
+        return [*first, self._chunk(index, {"delta": {}, "logprobs": None}, reason)]
 
     def usage(self, finishes: Sequence[Finish]) -> dict[str, Any]:
         """The chunk of counts, behind all answers."""
-        return self._head() | {"choices": [], "usage": _usage(finishes)}
+        num_prompts = 1 if self.completion is None else len(self.completion.prompts)
+        return self._head() | {"choices": [], "usage": _usage(finishes, num_prompts)}
 
     def _chat_chunk(self, index: int, delta: dict[str, Any]) -> dict[str, Any]:
         role = {} if index in self._begun else {"role": "assistant"}
@@ -84,7 +88,7 @@ class Chunks:
         return self._head() | {"choices": [{"index": index, **said, "finish_reason": reason}]}
 
     def _head(self) -> dict[str, Any]:
-        kind = "chat.completion.chunk" if self.is_chat else "text_completion"
+        kind = "chat.completion.chunk" if self.completion is None else "text_completion"
         return _head(self.id, kind, self.created, self.model)
 
 
@@ -103,19 +107,54 @@ def chat_whole(model: str, answers: Sequence[Whole], custom_tools: Collection[st
     return head | {"choices": choices, "usage": _usage([answer.finish for answer in answers])}
 
 
-def completion_whole(model: str, answers: Sequence[Whole]) -> dict[str, Any]:
-    """A completion without stream."""
+def completion_whole(wish: CompletionWish, answers: Sequence[Whole]) -> dict[str, Any]:
+    """A completion without stream. answers: `best_of` of them for each prompt in turn."""
+    groups = [answers[begin : begin + wish.best_of] for begin in range(0, len(answers), wish.best_of)]
     choices = [
-        {
-            "index": index,
-            "text": answer.content,
-            "finish_reason": _reason(answer.finish),
-            "logprobs": _text_logprobs(answer.scores, 0),
-        }
-        for index, answer in enumerate(answers)
+        {"index": index, "finish_reason": _reason(answer.finish)}
+        | _completed(wish, answer.prompted, answer.content, answer.scores, 0)
+        for index, answer in enumerate(answer for group in groups for answer in _best(group, wish.count))
     ]
-    head = _head(_id("cmpl"), "text_completion", int(time.time()), model)
-    return head | {"choices": choices, "usage": _usage([answer.finish for answer in answers])}
+    head = _head(_id("cmpl"), "text_completion", int(time.time()), wish.model)
+    usage = _usage([answer.finish for answer in answers], len(wish.prompts))
+    return head | {"choices": choices, "usage": usage}
+
+
+def _best(answers: Sequence[Whole], count: int) -> Sequence[Whole]:
+    """Those whose tokens were the most likely ones on average; one without tokens is the last choice."""
+    if len(answers) == count:
+        return answers
+
+    def mean(answer: Whole) -> float:
+        chosen = [score.chosen.logprob for score in answer.scores]
+        return sum(chosen) / len(chosen) if chosen else -math.inf
+
+    return sorted(answers, key=mean, reverse=True)[:count]
+
+
+def _completed(
+    wish: CompletionWish, prompted: Prompted | None, text: str, scores: Sequence[Score], begin: int
+) -> dict[str, Any]:
+    """What is told of a completion, or of a piece of one that begins at the character `begin`."""
+    echoed = prompted if wish.echoes else None
+    said: dict[str, Any] = {"text": text if echoed is None else echoed.text + text}
+    said["logprobs"] = _text_logprobs(scores, begin, echoed) if wish.has_logprobs else None
+    if wish.has_prompt_logprobs and prompted is not None:
+        said["prompt_logprobs"] = [None, *map(_by_id, prompted.scores)]
+    return said
+
+
+def _by_id(score: Score) -> dict[str, Any]:
+    """A token of a prompt, and those that were most likely in its place, as vLLM tells them."""
+    ranked = {each.token_id: rank for rank, each in enumerate(score.top or (), start=1)}
+    return {
+        str(each.token_id): {
+            "logprob": each.logprob,
+            "rank": ranked.get(each.token_id),
+            "decoded_token": each.token,
+        }
+        for each in (score.chosen, *(score.top or ()))
+    }
 
 
 def embeddings(model: str, rows: npt.NDArray[np.float32], tokens: int, in_base64: bool) -> dict[str, Any]:
@@ -173,15 +212,16 @@ def _call(index: int, call: ToolCall, custom_tools: Collection[str]) -> dict[str
     return {**head, "type": "function", "function": function}
 
 
-def _usage(finishes: Sequence[Finish]) -> dict[str, Any]:
-    """Counts of all answers; their common prompt counts once."""
-    first = finishes[0]
+def _usage(finishes: Sequence[Finish], num_prompts: int = 1) -> dict[str, Any]:
+    """Counts of all answers; a prompt that several have in common counts once."""
+    firsts = finishes[:: len(finishes) // num_prompts]
+    first, length = firsts[0], sum(each.done.prompt_tokens for each in firsts)
     generated = sum(finish.done.generated_tokens for finish in finishes)
     usage: dict[str, Any] = {
-        "prompt_tokens": first.done.prompt_tokens,
+        "prompt_tokens": length,
         "completion_tokens": generated,
-        "total_tokens": first.done.prompt_tokens + generated,
-        "prompt_tokens_details": {"cached_tokens": first.done.cached_tokens},
+        "total_tokens": length + generated,
+        "prompt_tokens_details": {"cached_tokens": sum(each.done.cached_tokens for each in firsts)},
         "completion_tokens_details": {"reasoning_tokens": sum(finish.thought for finish in finishes)},
     }
     # What a client cannot see otherwise: how much of its prompt was left out.
@@ -209,13 +249,23 @@ def _shown(score: TopScore) -> dict[str, Any]:
     return {"token": score.token, "logprob": score.logprob, "bytes": list(score.data)}
 
 
-def _text_logprobs(scores: Sequence[Score], begin: int) -> dict[str, Any] | None:
-    """begin: characters of the answer before these tokens."""
-    if not scores:
+def _text_logprobs(scores: Sequence[Score], begin: int, echoed: Prompted | None) -> dict[str, Any] | None:
+    """begin: characters of the answer before these tokens. echoed: the prompt, which goes before them."""
+    first = None if echoed is None else echoed.first
+    if echoed is not None:
+        scores = [*echoed.scores, *scores]
+    if not scores and first is None:
         return None
+    # A token that begins every text is none of it.
+    is_written = first is not None and echoed is not None and echoed.text.startswith(first.token)
+    begins = [] if first is None else [begin]
+    begin += len(first.token) if first is not None and is_written else 0
+    ends = accumulate((len(score.chosen.token) for score in scores), initial=begin)
+    # Of several tokens with one spelling the most likely one counts.
+    top = [{each.token: each.logprob for each in reversed(score.top or ())} for score in scores]
     return {
-        "tokens": [score.chosen.token for score in scores],
-        "token_logprobs": [score.chosen.logprob for score in scores],
-        "top_logprobs": [{each.token: each.logprob for each in score.top or ()} for score in scores],
-        "text_offset": list(accumulate((len(score.chosen.token) for score in scores[:-1]), initial=begin)),
+        "tokens": [*([] if first is None else [first.token]), *(score.chosen.token for score in scores)],
+        "token_logprobs": [*(None for _ in begins), *(score.chosen.logprob for score in scores)],
+        "top_logprobs": [*(None for _ in begins), *top],
+        "text_offset": [*begins, *list(ends)[: len(scores)]],
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from chaski.durations import parse_duration
@@ -16,6 +17,7 @@ from chaski.server.fields import Fields
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish
 
 __all__ = [
+    "CompletionWish",
     "includes_usage",
     "read_chat",
     "read_completion",
@@ -27,11 +29,41 @@ __all__ = [
 ]
 
 MAX_ANSWERS = 16
+"""To one prompt."""
+MAX_PROMPTS = 256
+MAX_TOP = 20
+_PROMPTS = "a string, a list of strings, a list of tokens, or a list of such lists"
 # Options of Ollama that people need and this API has no name for are taken under their own names.
 _PLAIN_OPTIONS = ("top_k", "min_p", "num_ctx", "repeat_penalty", "repeat_last_n", "typical_p", "num_keep")
 # The number that says of `num_predict` what llama.cpp says by -1 of `max_tokens`.
 _TO_THE_END = -2
 _PLAIN_OPTIONS_OF_OPENAI = ("seed", "frequency_penalty", "presence_penalty")
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionWish:
+    """A request of /v1/completions.
+
+    prompts       a wish for each of them; they differ in nothing else
+    count         how many answers each gets, the best ones of `best_of`
+    has_logprobs  the scores of answers are told, with those of what is given back of the prompt
+    has_prompt_logprobs  the scores of prompts are told by themselves
+    """
+
+    prompts: Sequence[GenerateWish]
+    count: int
+    best_of: int
+    has_logprobs: bool
+    has_prompt_logprobs: bool
+
+    @property
+    def model(self) -> str:
+        return self.prompts[0].model
+
+    @property
+    def echoes(self) -> bool:
+        """Whether prompts are given back."""
+        return self.prompts[0].echoes
 
 
 def read_chat(body: Mapping[str, Any]) -> ChatWish:
@@ -58,17 +90,89 @@ def read_chat(body: Mapping[str, Any]) -> ChatWish:
     )
 
 
-def read_completion(body: Mapping[str, Any]) -> GenerateWish:
-    """A request of /v1/completions. The prompt goes through the model's template, as in Ollama."""
+def read_completion(body: Mapping[str, Any]) -> CompletionWish:
+    """A request of /v1/completions. A text goes through the model's template, as in Ollama, unless it is raw.
+
+    Tokens, and what is given back or scored, are the prompt as they are. Raises OptionError.
+    """
     fields = Fields(body)
-    top = fields.integer("logprobs", None)
-    return GenerateWish(
-        prompt=fields.text("prompt"),
-        suffix=fields.text("suffix"),
-        logprobs=top is not None,
+    prompts = _prompts(fields.data.get("prompt"))
+    suffix, echoes = fields.text("suffix"), fields.flag("echo", False)
+    count, best_of = _read_counts(fields)
+    if not prompts and suffix:
+        prompts = [""]
+    if not prompts or (not all(prompts) and not suffix):
+        raise OptionError("prompt is required")
+    top, prompt_top = fields.integer("logprobs", None), fields.integer("prompt_logprobs", None)
+    is_whole = echoes or prompt_top is not None or not isinstance(prompts[0], str)
+    raw = fields.flag("raw", is_whole)
+    if is_whole and not raw:
+        raise OptionError("echo, prompt_logprobs and prompts of tokens are raw; leave out raw")
+    if raw and suffix:
+        raise OptionError("suffix is written by the model's template; not with raw, echo or tokens")
+    common = _common(fields) | ({"truncate": False, "shift": False} if is_whole else {})
+    wish = GenerateWish(
+        prompt="",
+        suffix=suffix,
+        raw=raw,
+        echoes=echoes,
+        logprobs=top is not None or best_of > count,
         top_logprobs=top_of(top or 0),
-        **_common(fields),
+        prompt_logprobs=_prompt_top(prompt_top, top if echoes else None),
+        **common,
     )
+    return CompletionWish(
+        [replace(wish, **_prompted(prompt)) for prompt in prompts],
+        count,
+        best_of,
+        has_logprobs=top is not None,
+        has_prompt_logprobs=prompt_top is not None,
+    )
+
+
+def _read_counts(fields: Fields) -> tuple[int, int]:
+    """How many answers are wanted, and of how many they are the best ones."""
+    count = read_count(fields.data)
+    best_of = fields.integer("best_of", count)
+    if not count <= best_of <= MAX_ANSWERS:
+        raise OptionError(f"best_of must be n to {MAX_ANSWERS}")
+    if best_of > count and fields.flag("stream", False):
+        raise OptionError("a stream cannot choose the best of its answers; best_of must be n")
+    return count, best_of
+
+
+def _prompts(value: Any) -> list[str | list[int]]:
+    """One prompt or several: texts, or lists of tokens."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise OptionError(f"prompt must be {_PROMPTS}")
+    if value and _are_tokens(value):
+        return [value]
+    if len(value) > MAX_PROMPTS:
+        raise OptionError(f"there are {len(value)} prompts; at most {MAX_PROMPTS} are taken")
+    kind = str if value and isinstance(value[0], str) else list
+    if not all(isinstance(item, kind) and (kind is str or _are_tokens(item)) for item in value):
+        raise OptionError(f"prompt must be {_PROMPTS}")
+    return list(value)
+
+
+def _are_tokens(items: Sequence[Any]) -> bool:
+    return all(type(item) is int for item in items)
+
+
+def _prompted(prompt: str | list[int]) -> dict[str, Any]:
+    return {"prompt": prompt} if isinstance(prompt, str) else {"token_ids": prompt}
+
+
+def _prompt_top(asked: int | None, echoed: int | None) -> int | None:
+    """How many likely tokens are told beside each token of the prompt, as that or as what is given back."""
+    found = [top for top in (asked, echoed) if top is not None]
+    if any(not 0 <= top <= MAX_TOP for top in found):
+        raise OptionError(f"prompt_logprobs and logprobs must be between 0 and {MAX_TOP}")
+    return max(found, default=None)
 
 
 def read_count(body: Mapping[str, Any]) -> int:

@@ -1,0 +1,59 @@
+"""Log-probabilities of a prompt: its tokens as if the model had chosen them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import ChaskiError
+from chaski.runner.events import PromptScores
+from chaski.sample import Sampled, scored
+
+__all__ = ["PromptScorer"]
+
+
+class PromptScorer:
+    """Collects the logits behind each token of a prompt but the last, in order.
+
+    num_top: how many of the most likely tokens are told beside each one.
+    """
+
+    def __init__(self, prompt: Items[int], num_top: int) -> None:
+        self._prompt = list(prompt)
+        self._num_top = num_top
+        self._rows: list[npt.NDArray[np.float32]] = []  # not looked at yet
+        self._scores: list[Sampled] = []
+        self._num_taken = 0
+        self._is_told = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the logits of all tokens are there."""
+        return self._num_taken == len(self._prompt) - 1
+
+    def take(self, begin: int, rows: npt.NDArray[np.float32]) -> int:
+        """Take logits (n, vocabulary) of the positions from `begin` on -> how many of them are the prompt's.
+
+        Some may be here already, if they were computed again. Raises ChaskiError where others are missing.
+        """
+        count = max(0, min(len(rows), len(self._prompt) - 1 - begin))
+        known = self._num_taken - begin
+        if count and known < 0:
+            raise ChaskiError("the computation of the prompt was interrupted; ask again")
+        if count > known:
+            self._rows.append(rows[max(0, known) : count].copy())
+            self._num_taken = begin + count
+        return count
+
+    def event(self) -> PromptScores | None:
+        """What there is to tell, once, when all is known."""
+        rows, self._rows = self._rows, []
+        for row in (row for several in rows for row in several):
+            token_id = self._prompt[len(self._scores) + 1]
+            self._scores.append(scored(row, token_id, self._num_top))
+        if self._is_told or not self.is_done:
+            return None
+        self._is_told = True
+        return PromptScores(tuple(self._scores))
