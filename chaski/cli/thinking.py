@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chaski.cli.local import WorkerModel
     from chaski.runner.events import Event
     from chaski.runner.llm import LLM
-    from chaski.server.templates import Writer
+    from chaski.runner.templates import Writer
 
 __all__ = ["ThinkingModel"]
 
@@ -46,7 +46,7 @@ class ThinkingModel:
         self, messages: Messages, think: bool | str | None = None, **options: Any
     ) -> Generator[Event | Thinking, None, None]:
         """Answer a conversation. think: whether, or how much; it does unless it is told otherwise."""
-        think = True if think is None else think
+        think = self._writer.thinking(think)
         turns = kept = self.defaults.conversation(messages)
         ids = whole = self._ids(turns, think)
         if len(whole) > self.context and options.get("truncate"):
@@ -67,7 +67,7 @@ class ThinkingModel:
         """Release the model."""
         self._model.close()
 
-    def _ids(self, turns: Messages, think: bool | str) -> list[int]:
+    def _ids(self, turns: Messages, think: bool | str | None) -> list[int]:
         """The tokens of a conversation, with the one that begins every text."""
         text = self._writer.render(turns, None, think)
         ids = self._model.tokenize(text, add_special=False, images=_images(turns))

@@ -35,6 +35,7 @@ class Defaults:
     template  how a conversation is written, in Go's template language; None for the way of the file
     opening   the turns that every conversation begins with
     renderer  the named way of writing conversations that the model asks for; it has no template then
+    parser    the named format of its answers
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Defaults:
     opening: Sequence[Mapping[str, str]] = ()
     renderer: str = ""
     engine: str | None = None
+    parser: str = ""
 
     @classmethod
     def of(cls, model: StoredModel) -> Defaults:
@@ -75,6 +77,7 @@ class Defaults:
             model.messages,
             renderer,
             _engine(model),
+            model.config.parser,
         )
 
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

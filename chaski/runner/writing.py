@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from chaski.errors import ContextLengthError, OptionError, UnsupportedError
+from chaski.errors import ContextLengthError, OptionError, TemplateError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image
 from chaski.model.pooling import Pooling
@@ -20,11 +20,11 @@ from chaski.runner.conversation import cut, shortened
 from chaski.runner.generation import Shift
 from chaski.runner.layout import Prompt, lay_out, unmarked, with_placeholders
 from chaski.runner.options import Limits, parse_options
-from chaski.runner.stored import Defaults, no_renderer
+from chaski.runner.stored import Defaults
 from chaski.sample import SamplingOptions
 
 if TYPE_CHECKING:
-    from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
+    from chaski.runner.templates import Writer
 
 __all__ = ["Encoder", "Message", "Wanted", "Writing"]
 
@@ -103,29 +103,36 @@ class Writing(ABC):
 
     @property
     def chat_template(self) -> str | None:
-        """How a conversation is written: by a renderer, in Go's language by the store, else by the file.
+        """The template that conversations are written by, in Jinja or Go's language; None without any.
 
-        None when none of them says.
+        One that cannot be read is shown all the same.
         """
-        from chaski.text.template.renderers import find_renderer
-
-        if renderer := find_renderer(self.defaults.renderer, self._file.num_weights):
-            return renderer.source
-        return self.defaults.template or self._file.get("tokenizer.chat_template", str, None)
+        try:
+            return self.writer.source
+        except (TemplateError, UnsupportedError):
+            return self.defaults.template or self._file.get("tokenizer.chat_template", str, None)
 
     @cached_property
-    def template(self) -> ChatTemplate | GoTemplate | PlainTemplate:
-        """The chat template, ready to render; for a file without one, plain text and a warning in the log."""
-        from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
+    def writer(self) -> Writer:
+        """How conversations are written. Raises TemplateError or UnsupportedError."""
+        from chaski.runner.templates import TemplateSources, choose_writer
+        from chaski.text.parsers.formats import FORMATS
 
-        if self.defaults.template:
-            return GoTemplate(self.defaults.template)
-        if (source := self.chat_template) is not None:
-            return ChatTemplate(source, self._spelling("bos"), self._spelling("eos"))
-        if self.defaults.renderer:
-            raise UnsupportedError(no_renderer(self._name, self.defaults.renderer))
-        _log.warning("%s has no chat template: it gets plain text, without roles", self._name)
-        return PlainTemplate()
+        stored = self.defaults
+        # Answers are given as they are, so that a format of another version does no harm.
+        parser = stored.parser if stored.parser in FORMATS else ""
+        return choose_writer(
+            TemplateSources.of(
+                self._file, self._name, go=stored.template, renderer=stored.renderer, parser=parser
+            )
+        )
+
+    @cached_property
+    def _chat_writer(self) -> Writer:
+        """The same, with a warning in the log where there is no template."""
+        if self.writer.source is None:
+            _log.warning("%s has no chat template: it gets plain text, without roles", self._name)
+        return self.writer
 
     def continuation(
         self, prompt: str | Items[int], options: Mapping[str, Any], images: Items[Image] = ()
@@ -148,8 +155,10 @@ class Writing(ABC):
         With `truncate` a conversation that does not fit loses its oldest turns first.
         """
 
+        writer = self._chat_writer
+
         def written(conversation: Items[Message]) -> Prompt:
-            text = self.template.render(conversation, tools=tools)
+            text = writer.render(conversation, tools, writer.thinking())
             return self._read_text(text, images, self._with_bos)
 
         check_roles(messages, self.chat_template or "")
@@ -265,11 +274,6 @@ class Writing(ABC):
         ids = self.tokenizer.encode(text, add_special=False)
         needs_bos = opening == [self.tokenizer.bos_id] and ids[:1] != opening
         return opening + ids if needs_bos else ids
-
-    def _spelling(self, role: str) -> str:
-        """A special token as templates write it; empty when the file names none."""
-        token_id = self._file.get(f"tokenizer.ggml.{role}_token_id", int, None)
-        return "" if token_id is None else self.tokenizer.token(token_id)
 
 
 def _shifts(limits: Limits) -> bool:

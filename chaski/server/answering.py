@@ -18,6 +18,7 @@ from chaski.runner.conversation import cut
 from chaski.runner.engines import NATIVE
 from chaski.runner.events import PromptScores, Text
 from chaski.runner.readout import normalized, relevance
+from chaski.runner.templates import Writer, go_writer, plain_writer
 from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
 from chaski.server.catalog import Catalog, Facts, Found
 from chaski.server.events import Delta, Event, Finish, Prompted
@@ -35,7 +36,6 @@ from chaski.server.prompts import (
 )
 from chaski.server.scores import prompted_of, score_of
 from chaski.server.settings import Settings
-from chaski.server.templates import Writer, go_writer, plain_writer
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish, RerankWish, Wish
 from chaski.text.parsers import Lead, Parser, Piece, Thinking, ToolCall, parser_for
 
@@ -360,13 +360,13 @@ def _writer(job: _Job, wish: GenerateWish) -> Writer:
     """How the prompt is written. A raw one needs no template, nor that of the model to be readable."""
     if wish.raw:
         return plain_writer()
-    return go_writer(wish.template, job.facts) if wish.template else job.facts.writer
+    return go_writer(wish.template, job.facts.sources) if wish.template else job.facts.writer
 
 
 def _think(job: _Job, writer: Writer, think: bool | str | None, drops: bool) -> bool | str | None:
     """Whether to think: models that can do so do, unless they are told otherwise."""
     if "thinking" in writer.capabilities:
-        return True if think is None else think
+        return writer.thinking(think)
     _require(not think or drops, f'"{job.wish.model}" does not support thinking')
     return None if think else think
 

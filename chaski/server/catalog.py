@@ -19,7 +19,7 @@ from chaski.store.model import StoredModel, read_model
 from chaski.store.store import Entry, Store
 
 if TYPE_CHECKING:
-    from chaski.server.templates import Writer
+    from chaski.runner.templates import Writer
     from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["Catalog", "Facts", "Found"]
@@ -40,7 +40,7 @@ class Found:
 class Facts:
     """What a model's files say, read once. Safe to use from several threads.
 
-    jinja: the template of its file. renderer: what stands for the one that the model names.
+    sources: what says how conversations are written.
     projector: the file of its encoder of images, where that is another one. has_vision: whether it has any.
     """
 
@@ -49,7 +49,7 @@ class Facts:
         from chaski.model.pooling import Pooling
         from chaski.model.registry import ARCHITECTURES, takes_projector
         from chaski.runner.files import stored_projector
-        from chaski.text.template.renderers import find_renderer
+        from chaski.runner.templates import TemplateSources
 
         self.model = model
         with open_model(model.path) as file:
@@ -61,12 +61,14 @@ class Facts:
             self.is_ranking = pooling == Pooling.RANK
             self.is_embedding = not (self.makes_text or self.is_ranking)
             self._ranking_template = file.get("tokenizer.chat_template.rerank", str, None)
-            self.jinja = file.get("tokenizer.chat_template", str, None)
-            self.renderer = find_renderer(model.config.renderer, file.num_weights)
+            self.sources = TemplateSources.of(
+                file,
+                model.name.short if model.name else "",
+                go=model.template,
+                renderer=model.config.renderer,
+                parser=model.config.parser,
+            )
             self.bos_id = file.get("tokenizer.ggml.bos_token_id", int, None)
-            tokens = file.get("tokenizer.ggml.tokens", list[str], ())
-            ids = (self.bos_id, file.get("tokenizer.ggml.eos_token_id", int, None))
-            self.bos, self.eos = ("" if i is None or not 0 <= i < len(tokens) else tokens[i] for i in ids)
             sees = self.architecture in ARCHITECTURES and takes_projector(file)
             projector = stored_projector(model, file) if sees else None
             self.projector = projector.path if projector is not None else None
@@ -91,9 +93,9 @@ class Facts:
     @cached_property
     def writer(self) -> Writer:
         """How conversations are written. Raises TemplateError."""
-        from chaski.server.templates import choose_writer
+        from chaski.runner.templates import choose_writer
 
-        return choose_writer(self)
+        return choose_writer(self.sources)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -9,8 +9,8 @@ from typing import Any
 
 from chaski.errors import ContextLengthError
 from chaski.runner.conversation import shortened
+from chaski.runner.templates import Writer
 from chaski.server.models import Loaded
-from chaski.server.templates import Writer
 from chaski.server.wishes import Wish
 
 __all__ = [

@@ -81,10 +81,10 @@ def test_text_to_ids_and_back(model: chaski.LLM) -> None:
 
 
 def test_logits_need_no_tokenizer(tmp_path: Path) -> None:
-    path = write_tiny_llama(tmp_path / "tiny.gguf", tokenizer__ggml__model="nothing known")
+    path = write_tiny_llama(tmp_path / "tiny.gguf", tokenizer__ggml__model="no_vocab")
     model = load(path)
     assert model.logits([1, 2]).shape == (2, 265)
-    with pytest.raises(ChaskiError, match="nothing known"):
+    with pytest.raises(ChaskiError, match="no_vocab: this file has no tokenizer"):
         model.tokenize("text")
 
 

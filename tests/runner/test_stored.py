@@ -95,7 +95,7 @@ def test_a_renderer_that_nothing_stands_for(root: Path, tmp_path: Path) -> None:
     put_by_hand(root, "registry.ollama.ai/library/bare/latest", layers, b'{"renderer":"later"}')
     put_by_hand(root, "registry.ollama.ai/library/known/latest", layers, b'{"renderer":"lfm2"}')
     with chaski.load("known") as model:
-        assert "<|im_start|>" in model.prompts.template.render([HELLO])
+        assert "<|im_start|>" in model.prompts.writer.render([HELLO])
     with chaski.load("bare") as model:
         assert model.generate("hello", **SHORT).text is not None
         with pytest.raises(chaski.UnsupportedError, match="asks for the renderer 'later'"):

@@ -1,4 +1,5 @@
-"""`Writer`: how a model wants conversations written, and how what it answers is read.
+"""How a model wants conversations written, and how what it answers is read: one decision, for the server, for
+Python and for `chaski run` alike.
 
 A model may name a renderer, which goes before all. It may bring a template of Ollama, in Go's language, and
 one of its file, in Jinja. Ollama's goes first, unless the file's can do more (then Ollama's still fills in),
@@ -12,23 +13,79 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from chaski.errors import OptionError, UnsupportedError
+from chaski.formats.gguf import GGUFFile
 from chaski.runner.image_sources import take_images
 from chaski.runner.stored import no_renderer
 
 if TYPE_CHECKING:
-    from chaski.server.catalog import Facts
     from chaski.text.parsers import Parser
     from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
     from chaski.text.template.renderers import Renderer
 
-__all__ = ["GoWriter", "JinjaWriter", "Writer", "choose_writer", "go_writer", "plain_writer"]
+__all__ = [
+    "GoWriter",
+    "JinjaWriter",
+    "TemplateSources",
+    "Writer",
+    "choose_writer",
+    "go_writer",
+    "plain_writer",
+]
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
 Think = bool | str | None
 
 _NOTHING: Mapping[str, Any] = {}
+_OLLAMA_KEYS = ("thinking", "tool_calls", "tool_name")
 _THINKING_VARIABLES = ("enable_thinking", "reasoning_content", "reasoning_effort", "thinking")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSources:
+    """All that says how conversations with a model are written.
+
+    name           the model's, for messages
+    architecture   of its file
+    jinja          the template of its file
+    bos, eos       what templates in Jinja call by these names
+    go             the template of Ollama that was stored with it
+    renderer_name  what the model asks for instead of a template
+    renderer       what stands for that, where it is known
+    parser         the format of answers that was stored with it; empty where the template shows it
+    """
+
+    name: str
+    architecture: str
+    jinja: str | None = None
+    bos: str = ""
+    eos: str = ""
+    go: str | None = None
+    renderer_name: str = ""
+    renderer: Renderer | None = None
+    parser: str = ""
+
+    @classmethod
+    def of(
+        cls, file: GGUFFile, name: str, *, go: str | None = None, renderer: str = "", parser: str = ""
+    ) -> TemplateSources:
+        """Read them off a model's file and what was stored with it."""
+        from chaski.text.template.renderers import find_renderer
+
+        tokens = file.get("tokenizer.ggml.tokens", list[str], ())
+        ids = [file.get(f"tokenizer.ggml.{role}_token_id", int, None) for role in ("bos", "eos")]
+        bos, eos = ("" if i is None or not 0 <= i < len(tokens) else tokens[i] for i in ids)
+        return cls(
+            name,
+            file.architecture,
+            file.get("tokenizer.chat_template", str, None),
+            bos,
+            eos,
+            go,
+            renderer,
+            find_renderer(renderer, file.num_weights),
+            parser,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +96,18 @@ class Writer:
     parser         the name of the format that answers are in
     thinking_tags  what stands around thinking, where that is known
     tool_call_tag  what stands before calls, where a Go template shows it
+    source         the template as it is stored; None for plain text
     """
 
     capabilities: tuple[str, ...]
     parser: str
     thinking_tags: tuple[str, str] | None = None
     tool_call_tag: str = ""
+    source: str | None = None
+
+    def thinking(self, think: Think = None) -> Think:
+        """What a template is told: a model that can think does, unless it is told otherwise."""
+        return True if think is None and "thinking" in self.capabilities else think
 
     def render(
         self,
@@ -119,17 +182,16 @@ class JinjaWriter(Writer):
         )
 
 
-def choose_writer(facts: Facts) -> Writer:
+def choose_writer(sources: TemplateSources) -> Writer:
     """The way of a model. Raises TemplateError, or UnsupportedError where it names one that is not there."""
-    model = facts.model
-    if facts.renderer is not None:
-        return _renderer_writer(facts, facts.renderer)
-    jinja = None if facts.jinja is None else _jinja_writer(facts, facts.jinja)
-    if model.config.renderer and jinja is None:
-        raise UnsupportedError(no_renderer(model.name.short if model.name else "", model.config.renderer))
-    if model.template is None or (jinja is not None and model.config.renderer):
+    if sources.renderer is not None:
+        return _renderer_writer(sources, sources.renderer)
+    jinja = None if sources.jinja is None else _jinja_writer(sources, sources.jinja)
+    if sources.renderer_name and jinja is None:
+        raise UnsupportedError(no_renderer(sources.name, sources.renderer_name))
+    if sources.go is None or sources.renderer_name:
         return jinja or plain_writer()
-    go = go_writer(model.template, facts)
+    go = go_writer(sources.go, sources)
     if jinja is None or not set(jinja.capabilities) > set(go.capabilities) - {"insert"}:
         return go
     if "insert" in go.capabilities:
@@ -137,42 +199,44 @@ def choose_writer(facts: Facts) -> Writer:
     return jinja
 
 
-def go_writer(source: str, facts: Facts) -> GoWriter:
+def go_writer(source: str, sources: TemplateSources) -> GoWriter:
     """By a template of Ollama, of the model or of a request."""
     from chaski.text.template import GoTemplate
 
     template = GoTemplate(source)
     tags = template.thinking_tags()
-    parser = _parser(facts, source)
+    parser = _parser(sources, source)
     thinks = tags is not None or "think" in template.names or parser == "harmony"
     found = {"tools": "tools" in template.names, "insert": "suffix" in template.names, "thinking": thinks}
     names = tuple(name for name, is_there in found.items() if is_there)
-    return GoWriter(names, parser, tags, template.tool_call_tag(), template)
+    return GoWriter(names, parser, tags, template.tool_call_tag(), source, template)
 
 
-def _jinja_writer(facts: Facts, source: str) -> JinjaWriter:
+def _jinja_writer(sources: TemplateSources, source: str) -> JinjaWriter:
     from chaski.text.parsers.formats import tags_in
     from chaski.text.template import ChatTemplate
 
-    parser = _parser(facts, source)
+    parser = _parser(sources, source)
     tags = tags_in(source)
     thinks = tags is not None or parser == "harmony" or any(name in source for name in _THINKING_VARIABLES)
     found = {"tools": "tools" in source, "thinking": thinks}
     names = tuple(name for name, is_there in found.items() if is_there)
-    return JinjaWriter(names, parser, tags, "", ChatTemplate(source, facts.bos, facts.eos))
+    return JinjaWriter(names, parser, tags, "", source, ChatTemplate(source, sources.bos, sources.eos))
 
 
-def _renderer_writer(facts: Facts, renderer: Renderer) -> JinjaWriter:
+def _renderer_writer(sources: TemplateSources, renderer: Renderer) -> JinjaWriter:
     """By a template of ours. What the model can do besides is in the format of its answers."""
     from chaski.text.parsers.formats import FORMATS
     from chaski.text.template import ChatTemplate
 
     source = renderer.source
-    parser = _named_parser(facts) or renderer.parser
+    parser = _named_parser(sources) or renderer.parser
     format = FORMATS[parser]
     found = {"tools": "tools" in source, "thinking": format.thinks}
     names = tuple(name for name, is_there in found.items() if is_there)
-    return JinjaWriter(names, parser, format.thinking, "", ChatTemplate(source, facts.bos, facts.eos))
+    return JinjaWriter(
+        names, parser, format.thinking, "", source, ChatTemplate(source, sources.bos, sources.eos)
+    )
 
 
 def plain_writer() -> JinjaWriter:
@@ -182,18 +246,18 @@ def plain_writer() -> JinjaWriter:
     return JinjaWriter((), "passthrough", template=PlainTemplate())
 
 
-def _parser(facts: Facts, source: str) -> str:
+def _parser(sources: TemplateSources, source: str) -> str:
     """The format that was stored with the model; else what the template shows. Raises UnsupportedError."""
     from chaski.text.parsers import choose_format
 
-    return _named_parser(facts) or choose_format(source, facts.architecture)
+    return _named_parser(sources) or choose_format(source, sources.architecture)
 
 
-def _named_parser(facts: Facts) -> str:
+def _named_parser(sources: TemplateSources) -> str:
     """The format that was stored with the model, if one was. Raises UnsupportedError."""
     from chaski.text.parsers.formats import FORMATS
 
-    named = facts.model.config.parser
+    named = sources.parser
     if named and named not in FORMATS:
         raise UnsupportedError(
             f"the model asks for the parser {named!r}, which this version does not know; create it anew from "
@@ -217,20 +281,19 @@ def _thinking_variables(think: bool | str) -> dict[str, object]:
 
 
 def _as_jinja(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message of Ollama's API as transformers' templates expect it."""
-    found: dict[str, Any] = {"role": message["role"], "content": message.get("content") or ""}
+    """A message of Ollama's API as transformers' templates expect it. What they know besides stays."""
+    found = {key: value for key, value in message.items() if key not in _OLLAMA_KEYS}
+    found["content"] = message.get("content") or ""
     if thinking := message.get("thinking"):
         found |= {"reasoning_content": thinking, "thinking": thinking}
     if calls := message.get("tool_calls"):
         found["tool_calls"] = [_call(call) for call in calls]
     if name := message.get("tool_name"):
         found["name"] = name
-    if call_id := message.get("tool_call_id"):
-        found["tool_call_id"] = call_id
     return found
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    named = {"name": function["name"], "arguments": function.get("arguments") or {}}
+    function = call.get("function", call)
+    named = {"name": function.get("name", ""), "arguments": function.get("arguments") or {}}
     return {"type": "function", "id": call.get("id") or "", "function": named}
