@@ -82,7 +82,7 @@ class TestAtLoad:
         changed = {f"tokenizer__ggml__{key}": value for key, value in changes.items()}
         path = write_tiny_llama(tmp_path / "odd.gguf", **changed)
         with pytest.raises(TokenizerError, match=says):
-            chaski.load(path)
+            chaski.load(path, engine="native")
 
     @pytest.mark.parametrize("model", [None, "none", "no_vocab"])
     def test_a_file_without_one_is_given_ids(self, tmp_path, model):
