@@ -205,7 +205,7 @@ class _Output:
 
     def show(self, event: Event | Thinking) -> Done | None:
         """Print an event; the last one is given back."""
-        from chaski.runner.events import Text
+        from chaski.runner.events import Done, Text
         from chaski.text.parsers import Thinking
 
         if isinstance(event, Thinking):
