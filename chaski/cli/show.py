@@ -126,6 +126,8 @@ def _memory(found: StoredModel, asked: int | None, parallel: int | None) -> Iter
 
 
 def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
+    from chaski.runner.files import named_templates
+
     architecture = file.architecture
     if name := file.get("general.name", str, ""):
         yield "name", name
@@ -136,6 +138,8 @@ def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
         if key in file.metadata:
             yield label, file.get(key, int)
     yield "quantization", file_type(file)
+    if len(templates := named_templates(file)) > 1:
+        yield "chat templates", ", ".join(templates)
     yield "tensors", f"{len(file.tensors)}: {_tensor_types(file)}"
 
 

@@ -29,8 +29,10 @@ EXTRA = "pip install 'chaski[llama-cpp]'"
 _log = logging.getLogger(__name__)
 
 
-def choose_engine(file: GGUFFile, wish: str | None = None) -> str:
+def choose_engine(file: GGUFFile, wish: str | None = None, *, text: bool = True) -> str:
     """The engine of a model, ready to be used; `wish` is what a request or the model itself asks for.
+
+    `text`: whether a tokenizer that is not here is a reason for llama.cpp; ids can be computed without one.
 
     Raises UnsupportedError where that engine cannot have it, or is not installed, and for what is no model.
     """
@@ -46,7 +48,7 @@ def choose_engine(file: GGUFFile, wish: str | None = None) -> str:
         raise UnsupportedError(f"{file.path}: the engine llama.cpp is asked for and not installed; {EXTRA}")
     if engine is not None:
         return engine
-    gap = native_gap(file)
+    gap = native_gap(file) or (_gap_of_tokens(file) if text else None)
     if gap is None:
         return NATIVE
     if _is_installed():
@@ -58,7 +60,7 @@ def choose_engine(file: GGUFFile, wish: str | None = None) -> str:
 def usual_engine(file: GGUFFile, wish: str | None = None) -> str:
     """The engine of a model, whether it is installed or not: what is wished for, else what the environment
     says, else ours where we have what it takes."""
-    return _forced(wish) or (NATIVE if native_gap(file) is None else LLAMA_CPP)
+    return _forced(wish) or (LLAMA_CPP if native_gap(file) or _gap_of_tokens(file) else NATIVE)
 
 
 def _forced(wish: str | None) -> str | None:
@@ -88,8 +90,8 @@ def native_gap(file: GGUFFile) -> str | None:
     except UnsupportedError as error:
         return str(error)
     except ChaskiError:
-        return None
-    return _gap_of_tokens(file)
+        pass
+    return None
 
 
 def _gap_of_tokens(file: GGUFFile) -> str | None:

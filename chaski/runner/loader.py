@@ -134,7 +134,7 @@ def _reserve(
 
 
 def _require_native(file: GGUFFile, wish: str | None) -> None:
-    if choose_engine(file, wish) != NATIVE:
+    if choose_engine(file, wish, text=False) != NATIVE:
         reason = native_gap(file) or f"{file.path}: the engine llama.cpp is asked for"
         raise UnsupportedError(
             f"{reason}; llama.cpp computes it, which has a process of its own: use chaski.Worker, "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
+from chaski.runner.files import file_templates
 from chaski.runner.image_sources import take_images
 from chaski.runner.stored import no_renderer
 
@@ -53,6 +54,7 @@ class TemplateSources:
     renderer_name  what the model asks for instead of a template
     renderer       what stands for that, where it is known
     parser         the format of answers that was stored with it; empty where the template shows it
+    tool_jinja     what the file has instead of `jinja` where there are tools
     """
 
     name: str
@@ -64,6 +66,7 @@ class TemplateSources:
     renderer_name: str = ""
     renderer: Renderer | None = None
     parser: str = ""
+    tool_jinja: str | None = None
 
     @classmethod
     def of(
@@ -75,16 +78,18 @@ class TemplateSources:
         tokens = file.get("tokenizer.ggml.tokens", list[str], ())
         ids = [file.get(f"tokenizer.ggml.{role}_token_id", int, None) for role in ("bos", "eos")]
         bos, eos = ("" if i is None or not 0 <= i < len(tokens) else tokens[i] for i in ids)
+        jinja, tool_jinja = file_templates(file)
         return cls(
             name,
             file.architecture,
-            file.get("tokenizer.chat_template", str, None),
+            jinja,
             bos,
             eos,
             go,
             renderer,
             find_renderer(renderer, file.num_weights),
             parser,
+            tool_jinja,
         )
 
 
@@ -216,12 +221,14 @@ def _jinja_writer(sources: TemplateSources, source: str) -> JinjaWriter:
     from chaski.text.parsers.formats import tags_in
     from chaski.text.template import ChatTemplate
 
-    parser = _parser(sources, source)
-    tags = tags_in(source)
-    thinks = tags is not None or parser == "harmony" or any(name in source for name in _THINKING_VARIABLES)
-    found = {"tools": "tools" in source, "thinking": thinks}
+    both = f"{source}{sources.tool_jinja or ''}"
+    parser = _parser(sources, both)
+    tags = tags_in(both)
+    thinks = tags is not None or parser == "harmony" or any(name in both for name in _THINKING_VARIABLES)
+    found = {"tools": "tools" in both, "thinking": thinks}
     names = tuple(name for name, is_there in found.items() if is_there)
-    return JinjaWriter(names, parser, tags, "", source, ChatTemplate(source, sources.bos, sources.eos))
+    template = ChatTemplate(source, sources.bos, sources.eos, tool_use=sources.tool_jinja)
+    return JinjaWriter(names, parser, tags, "", source, template)
 
 
 def _renderer_writer(sources: TemplateSources, renderer: Renderer) -> JinjaWriter:

@@ -17,6 +17,7 @@ from chaski.model.pooling import Pooling
 from chaski.runner import arguments
 from chaski.runner.arguments import check_roles
 from chaski.runner.conversation import cut, shortened
+from chaski.runner.files import file_templates
 from chaski.runner.generation import Shift
 from chaski.runner.layout import Prompt, lay_out, unmarked, with_placeholders
 from chaski.runner.options import Limits, parse_options
@@ -110,7 +111,7 @@ class Writing(ABC):
         try:
             return self.writer.source
         except (TemplateError, UnsupportedError):
-            return self.defaults.template or self._file.get("tokenizer.chat_template", str, None)
+            return self.defaults.template or file_templates(self._file)[0]
 
     @cached_property
     def writer(self) -> Writer:
@@ -156,12 +157,14 @@ class Writing(ABC):
         """
 
         writer = self._chat_writer
+        if tools and writer.source is not None and "tools" not in writer.capabilities:
+            raise UnsupportedError(f"{self._name} does not support tools: its chat template leaves them out")
 
         def written(conversation: Items[Message]) -> Prompt:
             text = writer.render(conversation, tools, writer.thinking())
             return self._read_text(text, images, self._with_bos)
 
-        check_roles(messages, self.chat_template or "")
+        check_roles(messages, f"{self.chat_template or ''}{file_templates(self._file)[1] or ''}")
         conversation = self.defaults.conversation(messages)
         prompt = whole = written(conversation)
         if len(whole.tokens) > self.context and {**self.defaults.options, **options}.get("truncate"):

@@ -40,6 +40,12 @@ def test_the_overview(tiny_llama: Path) -> None:
     )
 
 
+def test_the_names_of_several_templates(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "f.gguf", tokenizer__chat_template__tool_use="{{ tools }}")
+    assert "    chat templates      default, tool_use\n" in show(str(path)).output
+    assert "    tools\n" in show(str(path)).output
+
+
 def test_who_would_compute_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_tiny_llama(tmp_path / "f.gguf", general__architecture="foreign")
     monkeypatch.setattr(engines, "find_spec", lambda name: None)

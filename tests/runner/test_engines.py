@@ -103,6 +103,7 @@ def test_llama_cpp_for_a_tokenizer_that_is_not_known(
 ) -> None:
     with open_gguf(write_tiny_llama(tmp_path / "a.gguf", **metadata)) as file:
         assert choose_engine(file) == (LLAMA_CPP if is_installed else NATIVE)
+        assert choose_engine(file, text=False) == NATIVE
 
 
 def test_the_same_number_for_every_layer_is_one(tmp_path: Path, tiny_llama: Path) -> None:

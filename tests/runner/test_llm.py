@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import chaski
-from chaski.errors import ChaskiError, OptionError
+from chaski.errors import ChaskiError, OptionError, UnsupportedError
 from tests.tiny_llama import BOS, CONTEXT, END, EOT, write_tiny_llama
 
 GREEDY: dict[str, Any] = {"temperature": 0, "num_predict": 24}
@@ -261,6 +261,30 @@ def test_chat_writes_the_template_with_one_bos(model: chaski.LLM) -> None:
     assert answer.token_ids == model.generate(ids, **GREEDY).token_ids
     *_, done = model.stream_chat(messages, **GREEDY)
     assert done.prompt_tokens == len(ids)
+
+
+def test_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
+    """As files of llama.cpp's converter have them for models with several templates."""
+    templates = {
+        "tokenizer__chat_template__tool_use": "{{ tools[0].name }}: {{ messages[0].content }}",
+        "tokenizer__chat_template__rag": "never",
+    }
+    chat, tools = [{"role": "user", "content": "Hi"}], [{"name": "weather"}]
+    both = write_tiny_llama(tmp_path / "a.gguf", "{{ messages[0].content }}", **templates)
+    with chaski.load(both) as model:
+        plain, with_tools = (model.chat(chat, tools=each, num_predict=1) for each in (None, tools))
+        for answer, text in ((plain, "Hi"), (with_tools, "weather: Hi")):
+            assert answer.done.prompt_tokens == len(model.tokenize(text))
+    only = write_tiny_llama(tmp_path / "b.gguf", None, **templates)
+    with chaski.load(only) as model:
+        assert model.chat_template == templates["tokenizer__chat_template__tool_use"]
+
+
+def test_tools_are_never_left_out_in_silence(tmp_path: Path) -> None:
+    chat, tools = [{"role": "user", "content": "Hi"}], [{"name": "weather"}]
+    path = write_tiny_llama(tmp_path / "a.gguf", "{{ messages[0].content }}")
+    with chaski.load(path) as model, pytest.raises(UnsupportedError, match="does not support tools"):
+        model.chat(chat, tools=tools)
 
 
 def test_bos_is_added_where_the_template_forgets_it(tmp_path: Path) -> None:

@@ -264,3 +264,23 @@ def test_transformers_renders_the_same(source, tools, generate):
         eos_token="</s>",
     )
     assert render(source, CHAT, tools=tools, add_generation_prompt=generate) == texts[0]
+
+
+class TestTwoTemplates:
+    """A model may have one template for conversations, and one for those with tools."""
+
+    TEMPLATE = ChatTemplate(
+        "{{ messages[0].content }}", "", "", tool_use="{{ tools | length }} tools {{ more }}"
+    )
+
+    def test_tools_decide(self) -> None:
+        assert self.TEMPLATE.render(USER) == "Hi"
+        assert self.TEMPLATE.render(USER, tools=[]) == "Hi"
+        assert self.TEMPLATE.render(USER, tools=TOOLS) == "1 tools "
+
+    def test_variables_are_those_of_both(self) -> None:
+        assert self.TEMPLATE.variables == {"messages", "tools", "more"}
+
+    def test_both_must_be_templates(self) -> None:
+        with pytest.raises(TemplateError):
+            ChatTemplate("{{ messages }}", "", "", tool_use="{{ messages")

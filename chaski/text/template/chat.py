@@ -21,14 +21,25 @@ class ChatTemplate:
     `TemplateError`, and so is passing a limit: `Limits` of time, output and intermediate values.
     """
 
-    def __init__(self, source: str, bos_token: str, eos_token: str, limits: Limits | None = None) -> None:
-        """Compile the template; `bos_token` and `eos_token` are what it calls by these names."""
+    def __init__(
+        self,
+        source: str,
+        bos_token: str,
+        eos_token: str,
+        limits: Limits | None = None,
+        tool_use: str | None = None,
+    ) -> None:
+        """Compile the template; `bos_token` and `eos_token` are what it calls by these names.
+
+        `tool_use` is the template that stands for it where there are tools, for models that have two.
+        """
         self._limits = limits or Limits()
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        self._source = source
-        check_source(source)
+        self._sources = [source] if tool_use is None else [source, tool_use]
+        for each in self._sources:
+            check_source(each)
         with guarded(self._limits):
-            self._template = _environment().from_string(source)
+            self._templates = [_environment().from_string(each) for each in self._sources]
 
     def render(
         self,
@@ -71,11 +82,12 @@ class ChatTemplate:
         from jinja2.meta import find_undeclared_variables
 
         with guarded(self._limits):
-            return frozenset(find_undeclared_variables(_environment().parse(self._source)))
+            parsed = [_environment().parse(each) for each in self._sources]
+            return frozenset().union(*map(find_undeclared_variables, parsed))
 
     def _text(self, variables: Mapping[str, Any]) -> str:
         with guarded(self._limits) as meter:
-            pieces = self._template.generate(variables)
+            pieces = self._templates[-1 if variables["tools"] else 0].generate(variables)
             return "".join(_limited(pieces, meter))
 
 
