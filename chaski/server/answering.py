@@ -53,6 +53,14 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokenized:
+    """The tokens of a text, and how many the model may hold."""
+
+    token_ids: list[int]
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Job:
     """A request on its way: what it asks for, of which model, since when, for whom (see `Limits.scope`)."""
 
@@ -150,8 +158,8 @@ class Answering:
         _require(job.facts.makes_text, f'"{wish.model}" does not support generate')
         _require(not wish.images or job.facts.has_vision, _lacks(job, "vision"))
         writer = await asyncio.to_thread(_writer, job, wish)
-        _require(not wish.suffix or wish.raw or "insert" in writer.capabilities, _lacks(job, "insert"))
-        is_plain = wish.raw or bool(wish.suffix)
+        _require(not wish.fills_in or wish.raw or "insert" in writer.capabilities, _lacks(job, "insert"))
+        is_plain = wish.raw or wish.fills_in
         _require(not (is_plain and wish.template_variables), "chat_template_kwargs need a conversation")
         think = None if is_plain else _think(job, writer, wish.think, False)
         async with self._models.use(job.needs, client) as loaded:
@@ -207,11 +215,21 @@ class Answering:
         found = await asyncio.to_thread(self._catalog.find, label)
         await self._models.expire(found.model.path)
 
-    async def tokenize(self, wish: Wish, text: str, client: str) -> list[int]:
-        """The tokens of a text, with those that begin every prompt."""
+    async def tokenize(
+        self, wish: Wish, text: str, client: str, add_special: bool = True, parse_special: bool = True
+    ) -> Tokenized:
+        """The tokens of a text. add_special: with those that open and close every text."""
         job = await self._job(wish, client)
         async with self._models.use(job.needs, client) as loaded:
-            return await loaded.model.tokenize(text)
+            ids = await loaded.model.tokenize(text, add_special, parse_special)
+            return Tokenized(ids, loaded.info.context)
+
+    async def spell(self, label: str, token_ids: Sequence[int]) -> list[bytes]:
+        """The bytes of each token."""
+        _, facts = await asyncio.to_thread(self._catalog.look_up, label)
+        return await asyncio.to_thread(
+            lambda: [facts.tokenizer.token_bytes(token_id, special=True) for token_id in token_ids]
+        )
 
     async def detokenize(self, wish: Wish, token_ids: Sequence[int], client: str) -> str:
         """The text of tokens."""
@@ -222,26 +240,35 @@ class Answering:
 
     async def count(self, wish: ChatWish, client: str) -> int:
         """How many tokens the prompt of a conversation has, all of it."""
+        return len((await self.conversation(wish, client)).token_ids)
+
+    async def rendered(self, wish: ChatWish, client: str) -> str:
+        """A conversation as the model's template writes it."""
+        return await asyncio.to_thread((await self._turns(await self._job(wish, client), wish)).render)
+
+    async def conversation(self, wish: ChatWish, client: str) -> Tokenized:
+        """The tokens of the prompt of a conversation, all of it."""
         job = await self._job(wish, client)
+        turns = await self._turns(job, wish)
+        async with self._models.use(job.needs, client) as loaded:
+            ids = await encode(loaded, await asyncio.to_thread(turns.render), turns.images)
+            return Tokenized(ids, loaded.info.context)
+
+    async def _turns(self, job: _Job, wish: ChatWish) -> Turns:
         writer = await asyncio.to_thread(lambda: job.facts.writer)
         think = _think(job, writer, wish.think, wish.drops_think)
         tools = chosen_tools(wish.tools, wish.tool_choice)
         messages = job.facts.defaults.conversation(wish.messages)
         turns = Turns(writer, messages, tools, think, wish.template_variables)
         _require(not turns.images or job.facts.has_vision, _lacks(job, "vision"))
-        async with self._models.use(job.needs, client) as loaded:
-            return len(await encode(loaded, await asyncio.to_thread(turns.render), turns.images))
+        return turns
 
     async def _job(self, wish: Wish, client: str) -> _Job:
         started = perf_counter()
-        found, facts = await asyncio.to_thread(self._look_up, wish.model)
+        found, facts = await asyncio.to_thread(self._catalog.look_up, wish.model)
         # Without keys there is one user, and all prompts are that one's.
         scope = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
         return _Job(wish, found, facts, read_options(wish.options), started, scope)
-
-    def _look_up(self, label: str) -> tuple[Found, Facts]:
-        found = self._catalog.find(label)
-        return found, self._catalog.facts(found)
 
     async def _prompt(
         self, job: _Job, loaded: Loaded, wish: GenerateWish, writer: Writer, think: bool | str | None
@@ -253,8 +280,8 @@ class Answering:
         if wish.raw:
             ids = await loaded.model.tokenize(wish.prompt, images=wish.images)
             return Prompt(wish.prompt, ids, images=wish.images)
-        if wish.suffix:
-            text = await asyncio.to_thread(writer.fill_in, wish.prompt, wish.suffix)
+        if wish.fills_in:
+            text = await asyncio.to_thread(writer.fill_in, wish.prompt, wish.suffix) + (wish.begun or "")
             return await text_prompt(loaded, text, wish.images)
         asked: dict[str, Any] = {"role": "user", "content": wish.prompt, "images": wish.images}
         messages = [{"role": "system", "content": wish.system}, asked] if wish.system else [asked]

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from chaski.server.access_log import AccessLog
 from chaski.server.endpoint import Endpoint, Handler
 from chaski.server.guard import Guard
-from chaski.server.handlers import anthropic, general, native, openai, rerank, responses, store
+from chaski.server.handlers import anthropic, engines, general, native, openai, rerank, responses, store
 from chaski.server.models import OpenWorker
 from chaski.server.openapi.fields import FIELDS
 from chaski.server.services import Services
@@ -72,11 +72,21 @@ def _routes() -> list[Route]:
         _post("/v1/completions", openai.completions),
         _post("/v1/embeddings", openai.embeddings),
         _post("/v1/rerank", rerank.openai),
+        _post("/rerank", rerank.plain),
+        _post("/v2/rerank", rerank.cohere),
+        _post("/tokenize", engines.tokenize),
+        _post("/detokenize", engines.detokenize),
+        _post("/apply-template", engines.apply_template),
+        _post("/infill", engines.infill),
+        *_get("/props", engines.props),
+        *_get("/slots", engines.slots),
         *_get("/v1/models", openai.models),
         *_get("/v1/models/{model:path}", openai.model),
         _post("/v1/responses", responses.create),
         _post("/v1/responses/input_tokens", responses.count_tokens),
         *_get("/v1/responses/{id}", responses.retrieve),
+        *_get("/v1/responses/{id}/input_items", responses.list_input),
+        Route("/v1/responses/{id}/cancel", Endpoint(responses.cancel, has_body=False), methods=["POST"]),
         Route("/v1/responses/{id}", Endpoint(responses.delete, has_body=False), methods=["DELETE"]),
         _post("/v1/messages", anthropic.messages),
         _post("/v1/messages/count_tokens", anthropic.count_tokens),

@@ -144,6 +144,11 @@ class Catalog:
         entry = self.store.entry(name)
         return Found(label, entry.name, read_model(self.store, entry), entry)
 
+    def look_up(self, label: str) -> tuple[Found, Facts]:
+        """`find`, and what its file says."""
+        found = self.find(label)
+        return found, self.facts(found)
+
     def facts(self, found: Found) -> Facts:
         """What its file says. Raises GGUFError, UnsupportedError."""
         key = (found.model.path, str(found.entry.digest))

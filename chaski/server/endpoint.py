@@ -64,12 +64,12 @@ class Endpoint:
     ) -> None:
         """fields: those of the body that the handler reads; None for one that has none."""
         self.handler = handler
-        self._has_body = has_body
+        self.has_body = has_body
         self._fields = fields or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         dialect = dialect_of(scope["path"])
-        if not self._has_body:
+        if not self.has_body:
             await self._work({}, dialect, scope, receive, send)
             return
         bodies: Bodies = scope["app"].state.services.bodies
@@ -84,7 +84,7 @@ class Endpoint:
     ) -> None:
         """Answer, unless the client leaves before."""
         ignored = Ignored()
-        for name in unread_fields(body, self._fields) if self._has_body else ():
+        for name in unread_fields(body, self._fields) if self.has_body else ():
             ignored.add("field", name)
         ask = Ask(body, _client(scope), Request(scope), ignored)
         send = _telling(send, ignored)

@@ -18,10 +18,14 @@ _MAX_COUNT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """fields: the object that was answered. turns: the conversation, this answer included."""
+    """fields: the object that was answered. turns: the conversation, this answer included.
+
+    input: the items that the request brought.
+    """
 
     fields: Mapping[str, Any]
     turns: Sequence[Mapping[str, Any]]
+    input: Sequence[Mapping[str, Any]] = ()
 
 
 class Remembered:
@@ -36,7 +40,7 @@ class Remembered:
 
     def add(self, owner: str, response: Response) -> None:
         """Keep a response."""
-        size = sum(map(_size, response.turns)) + len(dump(response.fields))
+        size = sum(map(_size, response.turns)) + len(dump(response.fields)) + len(dump(response.input))
         self._found[owner, response.fields["id"]] = response, size
         self._items |= {(owner, item["id"]): item for item in _items(response)}
         self._bytes += size

@@ -63,6 +63,7 @@ class GenerateWish(Wish):
     token_ids  the prompt, where it is no text; as it is
     prompt_logprobs  how many likely tokens are told beside each token of the prompt; None tells nothing
     echoes   the prompt is given back before the answer
+    begun    where what is filled in begins with a text; None fills in only before a suffix
     """
 
     prompt: str
@@ -76,6 +77,12 @@ class GenerateWish(Wish):
     token_ids: Sequence[int] = ()
     prompt_logprobs: int | None = None
     echoes: bool = False
+    begun: str | None = None
+
+    @property
+    def fills_in(self) -> bool:
+        """Whether the answer belongs between two texts."""
+        return bool(self.suffix) or self.begun is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,10 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
         "POST /v1/messages/count_tokens",
     }
     ours |= {"POST /v1/responses/input_tokens", "GET /v1/responses/{id}", "DELETE /v1/responses/{id}"}
-    ours |= {f"GET {path}" for path in ("/health", "/metrics", "/openapi.json", "/docs")}
+    ours |= {"GET /v1/responses/{id}/input_items", "POST /v1/responses/{id}/cancel"}
+    others = ("/rerank", "/v2/rerank", "/tokenize", "/detokenize", "/apply-template", "/infill")
+    ours |= {f"POST {path}" for path in others}
+    ours |= {f"GET {path}" for path in ("/health", "/metrics", "/openapi.json", "/docs", "/props", "/slots")}
     texts = {"GET /", "GET /api/status", "POST /v1/responses"}  # of the last one: as "response"
     heads = {name.replace("GET", "HEAD") for name in known | ours | texts}
     assert there - known == (ours | texts | heads) & there - known

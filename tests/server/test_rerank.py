@@ -92,6 +92,29 @@ def test_only_some_and_with_their_texts(server: Running) -> None:
     ]
 
 
+def test_routes_of_other_engines(server: Running) -> None:
+    """llama.cpp's and vLLM's, Cohere's, and that of Hugging Face's server for embeddings."""
+    usual = server.post("/v1/rerank", ASKED | {"return_documents": True}).json
+    assert server.post("/rerank", ASKED | {"return_documents": True}).json == usual
+    cohere = server.post("/v2/rerank", ASKED | {"top_n": 2}).json
+    assert [each.keys() for each in cohere["results"]] == [{"index", "relevance_score"}] * 2
+    assert cohere["results"][0]["index"] == usual["results"][0]["index"]
+    assert cohere["id"]
+    assert cohere["meta"]["api_version"] == {"version": "2"}
+    asked = {"model": "ranker", "query": ASKED["query"], "texts": DOCUMENTS, "return_text": True}
+    assert server.post("/rerank", asked).json == [
+        {
+            "index": each["index"],
+            "score": each["relevance_score"],
+            "text": DOCUMENTS[each["index"]],
+        }
+        for each in usual["results"]
+    ]
+    for path, wrong in (("/rerank", {"raw_scores": True}), ("/v2/rerank", {"max_tokens_per_doc": 9})):
+        reply = server.post(path, (asked if path == "/rerank" else ASKED) | wrong)
+        assert (reply.status, next(iter(wrong)) in reply.json["error"]["message"]) == (400, True)
+
+
 def test_each_document_is_judged_for_itself(server: Running) -> None:
     together = {each["index"]: each for each in server.post("/api/rerank", ASKED).json["results"]}
     for index, document in enumerate(DOCUMENTS):

@@ -10,7 +10,7 @@ from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.fields import Fields
 from chaski.server.wishes import RerankWish
 
-__all__ = ["read_rerank", "results"]
+__all__ = ["read_rerank", "read_texts", "results", "text_results"]
 
 
 def read_rerank(body: Mapping[str, Any]) -> RerankWish:
@@ -34,6 +34,32 @@ def read_rerank(body: Mapping[str, Any]) -> RerankWish:
         top_n=top_n,
         returns_documents=fields.flag("return_documents", False),
     )
+
+
+def read_texts(body: Mapping[str, Any]) -> RerankWish:
+    """A request with `texts`. Raises OptionError."""
+    fields = Fields(body)
+    if fields.flag("raw_scores", False):
+        raise OptionError("raw_scores are not told here; leave it out")
+    return read_rerank(
+        {
+            "model": fields.text("model"),
+            "query": fields.data.get("query"),
+            "documents": fields.texts("texts"),
+            "return_documents": fields.flag("return_text", False),
+            "truncate": fields.flag("truncate", True),
+            "keep_alive": fields.data.get("keep_alive"),
+        }
+    )
+
+
+def text_results(wish: RerankWish, scores: Sequence[float]) -> list[dict[str, Any]]:
+    """The answer to a request with `texts`."""
+    return [
+        {"index": found["index"], "score": found["relevance_score"]}
+        | ({"text": found["document"]["text"]} if wish.returns_documents else {})
+        for found in results(wish, scores)
+    ]
 
 
 def results(wish: RerankWish, scores: Sequence[float]) -> list[dict[str, Any]]:

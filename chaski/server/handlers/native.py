@@ -74,8 +74,8 @@ async def tokenize(ask: Ask) -> Reply:
     """The tokens of a text."""
     fields = Fields(ask.body)
     wish = Wish(model=fields.text("model", "name"), keep_alive=ollama.read_keep_alive(fields))
-    tokens = await ask.services.answering.tokenize(wish, fields.text("content", "text", "prompt"), ask.client)
-    return {"model": wish.model, "tokens": tokens}
+    found = await ask.services.answering.tokenize(wish, fields.text("content", "text", "prompt"), ask.client)
+    return {"model": wish.model, "tokens": found.token_ids}
 
 
 async def detokenize(ask: Ask) -> Reply:

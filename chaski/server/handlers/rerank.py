@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from chaski.server.dialects.rerank import read_rerank, results
-from chaski.server.endpoint import Ask, Reply
+from collections.abc import Mapping
+from uuid import uuid4
 
-__all__ = ["native", "openai"]
+from starlette.responses import Response
+
+from chaski.server.dialects.rerank import read_rerank, read_texts, results, text_results
+from chaski.server.endpoint import Ask, Reply
+from chaski.server.fields import Fields
+from chaski.server.jsons import dump
+
+__all__ = ["cohere", "native", "openai", "plain"]
 
 
 async def native(ask: Ask) -> Reply:
@@ -31,3 +38,21 @@ async def openai(ask: Ask) -> Reply:
         "results": results(wish, found.rows.tolist()),
         "usage": {"prompt_tokens": found.num_tokens, "total_tokens": found.num_tokens},
     }
+
+
+async def plain(ask: Ask) -> Reply:
+    """The same; with `texts` in place of documents, as Hugging Face's server for embeddings tells it."""
+    if Fields(ask.body).has("texts"):
+        wish = read_texts(ask.body)
+        found = await ask.services.answering.rerank(wish, ask.client)
+        items = text_results(wish, found.rows.tolist())
+        return Response(dump(items), media_type="application/json; charset=utf-8")
+    return await openai(ask)
+
+
+async def cohere(ask: Ask) -> Reply:
+    """The same, with what Cohere's clients look for."""
+    reply = await openai(ask)
+    assert isinstance(reply, Mapping)
+    meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
+    return {"id": str(uuid4()), **reply, "meta": meta}

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from chaski.errors import ContextLengthError
+from chaski.errors import ContextLengthError, OptionError
 from chaski.server.dialects import responses
 from chaski.server.dialects.dialect import sse
 from chaski.server.endpoint import Ask, Reply, Stream
@@ -15,7 +15,7 @@ from chaski.server.events import Delta, Event
 from chaski.server.problems import problem_of
 from chaski.server.remembered import Response
 
-__all__ = ["count_tokens", "create", "delete", "retrieve"]
+__all__ = ["cancel", "count_tokens", "create", "delete", "list_input", "retrieve"]
 
 
 async def create(ask: Ask) -> Reply:
@@ -45,6 +45,18 @@ async def retrieve(ask: Ask) -> Reply:
     """A response that is remembered."""
     found: Response = ask.services.remembered.get(ask.client, ask.request.path_params["id"])
     return found.fields
+
+
+async def list_input(ask: Ask) -> Reply:
+    """The items that the request of a response brought, page by page; `order`, `limit`, `after`."""
+    found: Response = ask.services.remembered.get(ask.client, ask.request.path_params["id"])
+    return responses.page_of_items(found.input, ask.request.query_params)
+
+
+async def cancel(ask: Ask) -> Reply:
+    """Refused: no response is made in the background; who closes the connection ends its own."""
+    ask.services.remembered.get(ask.client, ask.request.path_params["id"])
+    raise OptionError("only responses with background=true can be cancelled; this one is complete")
 
 
 async def delete(ask: Ask) -> Reply:
@@ -84,7 +96,9 @@ def _take(ask: Ask, items: responses.Items, event: Event) -> list[dict[str, Any]
         return list(items.delta(event))
     said, wish = list(items.finish(event)), items.wish
     if wish.is_kept:  # before anybody can ask for it
-        ask.services.remembered.add(ask.client, Response(items.response, [*wish.turns, items.turn]))
+        turns = [*wish.turns, items.turn]
+        response = Response(items.response, turns, responses.input_items(ask.body))
+        ask.services.remembered.add(ask.client, response)
     return said
 
 

@@ -226,6 +226,41 @@ _RERANK: Fields = {
     "options": Field(_OBJECT, "options of loading"),
 }
 
+_ANY_MODEL = {"model": Field(_TEXT, "the name of a model; without one the model that was used last")}
+_TOKEN_LIST = {"tokens": Field(_WHOLES, "the tokens", True)}
+_TEXTS_TO_RANK: Fields = {
+    "texts": Field(_TEXTS, "documents, for an answer as a list of `index` and `score`"),
+    "return_text": Field(_FLAG, "with `texts`: whether they are given back too; false by default"),
+    "raw_scores": Field(_FLAG, "with `texts`: not supported, an error where it is asked for"),
+}
+_CHAT: Fields = {
+    **_OPENAI,
+    **_TOOLS,
+    "messages": Field(_OBJECTS, "the conversation", True),
+    "logprobs": Field(_FLAG, "whether to tell the log-probability of each token"),
+    "top_logprobs": Field(_WHOLE, "and of that many others in its place, 0 to 20"),
+}
+
+_INFILL: Fields = {
+    **_ANY_MODEL,
+    **_KEEP_ALIVE,
+    "input_prefix": Field(_TEXT, "what comes before", True),
+    "input_suffix": Field(_TEXT, "what comes behind", True),
+    "prompt": Field(_TEXT, "what the part between begins with"),
+    "n_predict": Field(_WHOLE, "tokens of the answer at most"),
+    "n_keep": Field(_WHOLE, "the option num_keep"),
+    "stop": _PLAIN_OPTIONS["stop"],
+    "stream": Field(_FLAG, f"{_STREAM}, as server-sent events; false by default"),
+    **{
+        name: Field(_NUMBER, "the option of that name")
+        for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "repeat_last_n")
+    },
+    **{
+        name: Field(_NUMBER, "the option of that name")
+        for name in ("repeat_penalty", "presence_penalty", "frequency_penalty")
+    },
+}
+
 FIELDS: Mapping[tuple[str, str], Fields] = {
     ("POST", "/api/generate"): {
         **_NATIVE,
@@ -302,13 +337,30 @@ FIELDS: Mapping[tuple[str, str], Fields] = {
             for name in ("adapters", "remote_host", "info")
         },
     },
-    ("POST", "/v1/chat/completions"): {
-        **_OPENAI,
-        **_TOOLS,
-        "messages": Field(_OBJECTS, "the conversation", True),
-        "logprobs": Field(_FLAG, "whether to tell the log-probability of each token"),
-        "top_logprobs": Field(_WHOLE, "and of that many others in its place, 0 to 20"),
+    ("POST", "/v1/chat/completions"): _CHAT,
+    ("POST", "/apply-template"): {**_CHAT, **_ANY_MODEL},
+    ("POST", "/tokenize"): {
+        **_CHAT,
+        **_ANY_MODEL,
+        "messages": Field(_OBJECTS, "the conversation whose prompt is told"),
+        "prompt": Field(_TEXT, "or a text"),
+        "add_special_tokens": Field(
+            _FLAG, "with `prompt`: with the tokens around every text; true by default"
+        ),
+        "return_token_strs": Field(_FLAG, "whether the texts of tokens are told; false by default"),
+        "content": Field(_TEXT, "or a text, for an answer as llama.cpp's"),
+        "add_special": Field(_FLAG, "with `content`: with the tokens around every text; false by default"),
+        "parse_special": Field(_FLAG, "with `content`: control tokens are read as such; true by default"),
+        "with_pieces": Field(_FLAG, "with `content`: whether the texts of tokens are told; false by default"),
     },
+    ("POST", "/detokenize"): {**_ANY_MODEL, **_KEEP_ALIVE, **_TOKEN_LIST},
+    ("POST", "/infill"): _INFILL,
+    ("POST", "/rerank"): {
+        **_RERANK,
+        **_TEXTS_TO_RANK,
+        "documents": Field({}, "texts, or objects with a `text`"),
+    },
+    ("POST", "/v2/rerank"): _RERANK,
     ("POST", "/v1/completions"): {
         **_OPENAI,
         "prompt": Field(

@@ -1,0 +1,73 @@
+"""Requests and replies of llama.cpp's server that no other API has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chaski.errors import OptionError
+from chaski.server.dialects.ollama import read_keep_alive
+from chaski.server.events import Delta, Finish
+from chaski.server.fields import Fields
+from chaski.server.wishes import GenerateWish
+from chaski.text.parsers import Content
+
+__all__ = ["infill_end", "infill_piece", "read_infill"]
+
+_NUMBERS = (
+    *("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "repeat_last_n"),
+    *("repeat_penalty", "presence_penalty", "frequency_penalty"),
+)
+_RENAMED = {"n_predict": "num_predict", "n_keep": "num_keep"}
+
+
+def read_infill(body: Mapping[str, Any], model: str) -> GenerateWish:
+    """A request of /infill. Raises OptionError."""
+    fields = Fields(body)
+    if not fields.has("input_prefix") or not fields.has("input_suffix"):
+        raise OptionError("input_prefix and input_suffix are required")
+    options = {name: fields.number(name, None) for name in _NUMBERS if fields.has(name)}
+    options |= {ours: fields.integer(name, None) for name, ours in _RENAMED.items() if fields.has(name)}
+    if stops := fields.texts("stop"):
+        options["stop"] = stops  # type: ignore[assignment]
+    return GenerateWish(
+        model=model,
+        prompt=fields.text("input_prefix"),
+        suffix=fields.text("input_suffix"),
+        begun=fields.text("prompt"),
+        options=options,
+        stream=fields.flag("stream", False),
+        keep_alive=read_keep_alive(fields),
+    )
+
+
+def infill_piece(delta: Delta) -> dict[str, Any]:
+    """An event of the stream."""
+    text = "".join(piece.text for piece in delta.pieces if isinstance(piece, Content))
+    return {"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": -1}
+
+
+def infill_end(model: str, content: str, finish: Finish) -> dict[str, Any]:
+    """The answer, or the last event of the stream, which has no more content."""
+    done = finish.done
+    stopped = "word" if done.stop_string else "limit" if finish.is_cut else "eos"
+    return {
+        "index": 0,
+        "content": content,
+        "tokens": [],
+        "stop": True,
+        "id_slot": -1,
+        "model": model,
+        "tokens_predicted": done.generated_tokens,
+        "tokens_evaluated": done.prompt_tokens,
+        "tokens_cached": done.cached_tokens,
+        "truncated": finish.dropped > 0,
+        "stop_type": stopped,
+        "stopping_word": done.stop_string or "",
+        "timings": {
+            "prompt_n": done.evaluated_tokens,
+            "prompt_ms": done.prefill_seconds * 1e3,
+            "predicted_n": done.generated_tokens,
+            "predicted_ms": done.decode_seconds * 1e3,
+        },
+    }
