@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Grammar", "GrammarCompiler", "Spelling", "checked_grammar"]
 
 _NUM_KEPT = 32
+# How much a grammar may branch within one token: arithmetic in GBNF needs more than the library's 50,000 for
+# a vocabulary of 128k tokens. Whoever needs more than this takes a twentieth of a second, and gets an error.
+_MAX_ITEMS = 150_000
 # A small model would write blanks for ever.
 _BLANKS: Mapping[str, Any] = {"whitespace_pattern": r"\n? {0,20}"}
 # Older versions of the library, as inside of llama.cpp, repeat the pattern, and read separators as they are.
@@ -101,10 +104,11 @@ class GrammarCompiler:
             return Grammar(matcher.deep_copy(), constraint.kind)
 
     def _compiled(self, constraint: Constraint, lead: Lead | None) -> LLMatcher:
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
-        grammars = written(constraint, lead, self._controls, _BLANKS)
-        matcher = LLMatcher(self._tokenizer, json.dumps({"grammars": grammars}), log_level=0)
+        grammars = json.dumps({"grammars": written(constraint, lead, self._controls, _BLANKS)})
+        limits = LLParserLimits(step_max_items=_MAX_ITEMS)
+        matcher = LLMatcher(self._tokenizer, grammars, log_level=0, limits=limits)
         if matcher.is_error():
             raise refused(constraint.kind, matcher.get_error())
         return matcher

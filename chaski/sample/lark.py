@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
 
 from chaski.errors import OptionError
+from chaski.sample.gbnf import is_gbnf, lark_rules
 from chaski.sample.schema import closed
 
 __all__ = ["Constraint", "Format", "Kind", "Lead", "refused", "written"]
@@ -23,6 +24,7 @@ Kind: TypeAlias = Literal["format", "regex", "choice", "grammar"]
 
 _MAX_LENGTH = {"format": 1 << 18, "regex": 1 << 14, "choice": 1 << 18, "grammar": 1 << 16}
 """Characters at most. Compiling the worst ones of that length takes a second or two."""
+_MAX_PARTS = 700
 _WORDS = {"format": "holds a schema", "regex": "is one", "choice": "holds texts", "grammar": "holds one"}
 _BLANKS_BEHIND_THOUGHT = r"/[ \t\r\n]{0,8}/"
 
@@ -96,7 +98,12 @@ def written(
     Raises OptionError.
     """
     text = constraint.text
+    if constraint.kind == "grammar" and is_gbnf(text):
+        rules = _gbnf_rules(text)
+        _check_depth(rules)
+        return [{"lark_grammar": _led("answer", lead, controls) + rules}]
     if constraint.kind == "grammar":
+        _check_depth(text)
         if lead is None:
             return [{"lark_grammar": text}]
         return [
@@ -105,6 +112,25 @@ def written(
         ]
     rule = {"format": _json_rule, "regex": _regex_rule, "choice": _choice_rule}[constraint.kind]
     return [{"lark_grammar": _led("answer", lead, controls) + f"answer: {rule(text, blanks)}\n"}]
+
+
+def _check_depth(text: str) -> None:
+    """Refuse grammars whose rules and groups could stand in each other too deeply.
+
+    `llguidance` goes through them by recursion, and from about 1,300 on it runs out of stack and takes the
+    process with it.
+    """
+    if (count := text.count(":") + text.count("(")) > _MAX_PARTS:
+        raise refused("grammar", f"it has {count} rules and groups; at most {_MAX_PARTS} are taken")
+
+
+def _gbnf_rules(text: str) -> str:
+    try:
+        return lark_rules(text)
+    except ValueError as error:
+        raise refused("grammar", str(error)) from None
+    except RecursionError:
+        raise refused("grammar", "it is too deep") from None
 
 
 def _json_rule(text: str, blanks: Mapping[str, Any]) -> str:
