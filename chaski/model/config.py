@@ -15,6 +15,7 @@ from chaski.model.rope import RopeConfig, read_rope
 __all__ = [
     "DecoderConfig",
     "kv_heads",
+    "patches_a_side",
     "read_normal",
     "refuse",
     "same_in_all_layers",
@@ -134,6 +135,16 @@ def read_normal(file: GGUFFile, default: Normal) -> Normal:
     if len(mean) != 3 or len(std) != 3 or not all(std):
         raise ModelError(f"{file.path}: clip.vision.image_mean and image_std are not three numbers each")
     return Normal((mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+
+
+def patches_a_side(file: GGUFFile, image_size: int, patch_size: int) -> int:
+    """How many patches cover a side of an image. Raises ModelError where some would stick out."""
+    if image_size < 1 or image_size % patch_size:
+        raise ModelError(
+            f"{file.path}: images of {image_size} x {image_size} pixels are not whole patches of "
+            f"{patch_size} x {patch_size}"
+        )
+    return image_size // patch_size
 
 
 def refuse(file: GGUFFile, key: str, allowed: int, what: str) -> None:

@@ -52,6 +52,16 @@ def test_numbers_that_cannot_be(tmp_path: Path, metadata: dict[str, Any], text: 
     assert perf_counter() - started < 5
 
 
+def test_an_embedder_that_does_not_say_how(tmp_path: Path) -> None:
+    with open_gguf(DATA / "embedders" / "nomic-bert.gguf") as file:
+        tensors = {
+            name: LazyTensor(x.shape, x.type, lambda x=x: [x.data]) for name, x in file.tensors.items()
+        }
+        write_gguf(tmp_path / "a.gguf", {**file.metadata, "nomic-bert.pooling_type": 0}, tensors)
+    with pytest.raises(chaski.ChaskiError, match=r"pooling_type is 0 \(none\) or missing"):
+        chaski.load(tmp_path / "a.gguf")
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_any_number_anywhere(tmp_path: Path, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Some numbers of each architecture, a few at each run of a seed; all of them were tried once."""

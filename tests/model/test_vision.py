@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 import chaski
 from chaski.errors import ModelError, ModelNotFoundError, UnsupportedError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.model.multimodal import Image
 from tests.image.pictures import png
 from tests.seeing import BACKENDS, Eyes, quantized
@@ -95,6 +97,17 @@ def test_a_projector_of_another_model() -> None:
 def test_a_projector_beside_a_model_that_has_eyes() -> None:
     with pytest.raises(ModelError, match=r"tensor mm\.input_projection\.weight is in .*gemma3\.gguf as well"):
         chaski.load(GEMMA, projector=DATA / "gemma3-mmproj.gguf")
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_an_image_must_be_whole_patches(size: int, tmp_path: Path) -> None:
+    with open_gguf(GEMMA) as file:
+        tensors = {
+            name: LazyTensor(x.shape, x.type, lambda x=x: [x.data]) for name, x in file.tensors.items()
+        }
+        write_gguf(tmp_path / "a.gguf", {**file.metadata, "gemma3.vision.image_size": size}, tensors)
+    with pytest.raises(ModelError, match=f"images of {size} x {size} pixels are not whole patches"):
+        chaski.load(tmp_path / "a.gguf")
 
 
 def test_a_projector_that_is_not_there() -> None:

@@ -318,6 +318,9 @@ class TestErrors:
     def test_of_character_tables(self):
         with pytest.raises(UnsupportedError, match="precompiled_charsmap"):
             load_tokenizer(sentencepiece_metadata(precompiled_charsmap=np.zeros(8, np.uint8)))
+        for value in (1, 1.5, True, "eHg="):
+            with pytest.raises(TokenizerError, match=r"precompiled_charsmap is a .*, expected an array"):
+                load_tokenizer(sentencepiece_metadata(precompiled_charsmap=value))
 
     def test_of_byte_tokens(self):
         metadata = sentencepiece_metadata()

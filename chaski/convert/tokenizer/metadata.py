@@ -17,6 +17,8 @@ from chaski.errors import TokenizerError, UnsupportedError
 
 __all__ = ["tokenizer_metadata"]
 
+_LONGEST_REASON = 200  # characters
+
 
 def tokenizer_metadata(
     folder: Path, config: Config, pre_tokenizers: Mapping[str, str], num_extra: int = 0
@@ -31,8 +33,15 @@ def tokenizer_metadata(
     if not files.tokenizer.values and not files.sentencepiece.exists():
         raise TokenizerError(f"{folder}: no tokenizer: neither tokenizer.json nor tokenizer.model is there")
     tokens = TokenList(files.tokenizer.path, config.get("vocab_size", int) + num_extra)
-    entries = _vocabulary(files, tokens, pre_tokenizers)
-    return entries | special_metadata(files, tokens.ids())
+    try:
+        entries = _vocabulary(files, tokens, pre_tokenizers)
+        return entries | special_metadata(files, tokens.ids())
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        # The files are JSON of strangers, in which any value may be of any type.
+        reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+        raise TokenizerError(
+            f"{files.tokenizer.path}: it, or a file beside it, has a value that no tokenizer has ({reason})"
+        ) from error
 
 
 def _vocabulary(files: TokenizerFiles, tokens: TokenList, pre_tokenizers: Mapping[str, str]) -> Metadata:

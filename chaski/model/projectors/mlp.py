@@ -18,6 +18,7 @@ from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, attention
+from chaski.model.config import patches_a_side
 from chaski.model.multimodal import EncoderShape, Image
 
 _COLORS = 3
@@ -34,6 +35,7 @@ class Config:
 
     edge: int
     patch_size: int
+    side: int
     hidden_size: int
     ffn_size: int
     num_layers: int
@@ -51,9 +53,11 @@ class Config:
             file.get(f"{prefix}.{key}_length", int) for key in ("embedding", "feed_forward")
         )
         first = file.tensors.get("v.blk.0.ffn_down.weight")
+        edge, patch_size = (file.get(f"{prefix}.{key}_size", int) for key in ("image", "patch"))
         return cls(
-            edge=file.get(f"{prefix}.image_size", int),
-            patch_size=file.get(f"{prefix}.patch_size", int),
+            edge=edge,
+            patch_size=patch_size,
+            side=patches_a_side(file, edge, patch_size),
             hidden_size=hidden_size,
             ffn_size=ffn_size,
             num_layers=file.get(f"{prefix}.block_count", int),
@@ -67,7 +71,7 @@ class Config:
 
     @property
     def num_patches(self) -> int:
-        return (self.edge // self.patch_size) ** 2
+        return self.side**2
 
 
 def _refuse_parts(file: GGUFFile) -> None:

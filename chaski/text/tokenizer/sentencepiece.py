@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,10 @@ def read_normalizer(metadata: Mapping[str, object]) -> NormalizerSettings:
     A table of character replacements is refused: no model of this kind needs one, and the library would
     follow a damaged one out of its memory.
     """
-    if len(cast("Sized", metadata.get(PREFIX + "precompiled_charsmap", ()))) > 0:
+    table = metadata.get(PREFIX + "precompiled_charsmap", ())
+    if not isinstance(table, Sized) or isinstance(table, str):
+        raise TokenizerError(f"{PREFIX}precompiled_charsmap is a {type(table).__name__}, expected an array")
+    if len(table) > 0:
         raise UnsupportedError(
             f"{PREFIX}precompiled_charsmap: SentencePiece files with one are not supported"
         )

@@ -13,7 +13,7 @@ from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding, RMSNorm, attention
 from chaski.model.arch.gemma3.image import patches_by_squares, read_square, square_order
-from chaski.model.config import read_normal
+from chaski.model.config import patches_a_side, read_normal
 from chaski.model.multimodal import EncoderShape, Image
 
 _COLORS = 3
@@ -42,7 +42,7 @@ class Config:
         prefix = f"{file.architecture}.vision"
         image_size = file.get(f"{prefix}.image_size", int)
         patch_size = file.get(f"{prefix}.patch_size", int)
-        side = image_size // patch_size
+        side = patches_a_side(file, image_size, patch_size)
         return cls(
             size=image_size,
             hidden_size=file.get(f"{prefix}.embedding_length", int),

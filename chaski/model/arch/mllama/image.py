@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from chaski.formats.gguf import GGUFFile
 from chaski.image import CLIP, Values, in_tiles, open_image, patches
-from chaski.model.config import refuse
+from chaski.model.config import patches_a_side, refuse
 from chaski.model.multimodal import Image
 
 __all__ = ["Tiling", "read_image"]
@@ -33,7 +33,9 @@ class Tiling:
     def read(cls, file: GGUFFile) -> Tiling:
         refuse(file, "mllama.vision.num_channels", allowed=3, what="pictures of other channels")
         keys = ("image_size", "patch_size", "max_num_tiles")
-        return cls(*(file.get(f"mllama.vision.{key}", int) for key in keys))
+        found = cls(*(file.get(f"mllama.vision.{key}", int) for key in keys))
+        patches_a_side(file, found.edge, found.patch_size)
+        return found
 
     @property
     def grids(self) -> list[tuple[int, int]]:

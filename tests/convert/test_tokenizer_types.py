@@ -1,0 +1,53 @@
+"""Values of any type anywhere in tokenizer.json: the conversion works, or says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaski.convert.config import Config
+from chaski.convert.tokenizer import tokenizer_metadata
+from chaski.errors import ChaskiError
+
+DATA = Path(__file__).parents[1] / "data" / "checkpoints"
+OTHERS: list[Any] = [None, True, -1, 1.5, "x", [], [1], [[]], {}, {"a": 1}, 10**30]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value, but no more than a few of a list or of many keys."""
+    yield path
+    items = list(
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, item in items[:12]:
+        yield from places(item, (*path, key))
+
+
+def changed(value: Any, path: tuple[Any, ...], other: Any) -> Any:
+    if not path:
+        return other
+    copy = value.copy()
+    copy[path[0]] = changed(copy[path[0]], path[1:], other)
+    return copy
+
+
+@pytest.mark.parametrize("name", ["qwen2", "nomic-bert"])
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
+def test_values_of_any_type(name: str, file: str, tmp_path: Path) -> None:
+    texts = {each: (DATA / name / each).read_text() for each in ("tokenizer.json", "tokenizer_config.json")}
+    for each, text in texts.items():
+        (tmp_path / each).write_text(text)
+    config = Config(DATA / name / "config.json", json.loads((DATA / name / "config.json").read_text()))
+    whole = json.loads(texts[file])
+    chosen = random.Random(name)
+    ways = list(places(whole))
+    for path in chosen.sample(ways, min(len(ways), 60)):
+        (tmp_path / file).write_text(json.dumps(changed(whole, path, chosen.choice(OTHERS))))
+        with suppress(ChaskiError):
+            tokenizer_metadata(tmp_path, config, {})
