@@ -158,7 +158,7 @@ class Answering:
         _require(job.facts.makes_text, f'"{wish.model}" does not support generate')
         _require(not wish.images or job.facts.has_vision, _lacks(job, "vision"))
         writer = await asyncio.to_thread(_writer, job, wish)
-        _require(not wish.fills_in or wish.raw or "insert" in writer.capabilities, _lacks(job, "insert"))
+        _require(not wish.fills_in or wish.raw or _can_fill_in(job, writer), _lacks(job, "insert"))
         is_plain = wish.raw or wish.fills_in
         _require(not (is_plain and wish.template_variables), "chat_template_kwargs need a conversation")
         think = None if is_plain else _think(job, writer, wish.think, False)
@@ -281,7 +281,7 @@ class Answering:
             ids = await loaded.model.tokenize(wish.prompt, images=wish.images)
             return Prompt(wish.prompt, ids, images=wish.images)
         if wish.fills_in:
-            text = await asyncio.to_thread(writer.fill_in, wish.prompt, wish.suffix) + (wish.begun or "")
+            text = await asyncio.to_thread(_filled_in, job, writer, wish) + (wish.begun or "")
             return await text_prompt(loaded, text, wish.images)
         asked: dict[str, Any] = {"role": "user", "content": wish.prompt, "images": wish.images}
         messages = [{"role": "system", "content": wish.system}, asked] if wish.system else [asked]
@@ -428,6 +428,19 @@ def _cut(rows: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[n
     if not dimensions or dimensions >= rows.shape[-1]:
         return rows
     return normalized(rows[:, :dimensions])
+
+
+def _can_fill_in(job: _Job, writer: Writer) -> bool:
+    return "insert" in writer.capabilities or job.facts.fill_in_tokens is not None
+
+
+def _filled_in(job: _Job, writer: Writer, wish: GenerateWish) -> str:
+    """By a template where there is one for it, else by the tokens that the model's file names."""
+    tokens = job.facts.fill_in_tokens
+    if "insert" in writer.capabilities or tokens is None:
+        return writer.fill_in(wish.prompt, wish.suffix)
+    before, behind, between = tokens
+    return f"{before}{wish.prompt}{behind}{wish.suffix}{between}"
 
 
 def _check_ids(token_ids: Sequence[int], loaded: Loaded) -> None:

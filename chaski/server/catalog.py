@@ -19,6 +19,7 @@ from chaski.store.model import StoredModel, read_model
 from chaski.store.store import Entry, Store
 
 if TYPE_CHECKING:
+    from chaski.formats.gguf import GGUFFile
     from chaski.runner.templates import Writer
     from chaski.text.tokenizer import Tokenizer
 
@@ -41,6 +42,7 @@ class Facts:
     """What a model's files say, read once. Safe to use from several threads.
 
     sources: what says how conversations are written.
+    fill_in_tokens: the texts of the tokens before, behind and in place of what is filled in, or None.
     projector: the file of its encoder of images, where that is another one. has_vision: whether it has any.
     """
 
@@ -68,6 +70,7 @@ class Facts:
                 renderer=model.config.renderer,
                 parser=model.config.parser,
             )
+            self.fill_in_tokens = _fill_in_tokens(file)
             self.bos_id = file.get("tokenizer.ggml.bos_token_id", int, None)
             sees = self.architecture in ARCHITECTURES and takes_projector(file)
             projector = stored_projector(model, file) if sees else None
@@ -122,7 +125,9 @@ class Facts:
             return ["rerank"] if self.is_ranking else ["embedding"]
         found = ["completion", "vision"] if self.has_vision else ["completion"]
         try:
-            return [*found, *self.writer.capabilities]
+            words = self.writer.capabilities
+            fills_in = ["insert"] if self.fill_in_tokens and "insert" not in words else []
+            return [*found, *words, *fills_in]
         except ChaskiError:
             return found
 
@@ -158,6 +163,20 @@ class Catalog:
                 self._facts.popitem(last=False)
         self._facts.move_to_end(key)
         return self._facts[key]
+
+
+def _fill_in_tokens(file: GGUFFile) -> tuple[str, str, str] | None:
+    """The tokens that a file names for it, under the keys of newer or of older converters."""
+    tokens = file.get("tokenizer.ggml.tokens", list[str], ())
+    found = []
+    for new, old in (("fim_pre", "prefix"), ("fim_suf", "suffix"), ("fim_mid", "middle")):
+        ids = (file.get(f"tokenizer.ggml.{name}_token_id", int, None) for name in (new, old))
+        token_id = next((each for each in ids if each is not None), None)
+        if token_id is None or not 0 <= token_id < len(tokens):
+            return None
+        found.append(tokens[token_id])
+    before, behind, between = found
+    return before, behind, between
 
 
 def _parse(label: str) -> ModelName:

@@ -128,8 +128,8 @@ def unread_fields(body: Mapping[str, Any], known: Mapping[str, Known]) -> Iterat
     yield from _unread(body, known.keys())
     for name, field in known.items():
         part = body.get(name)
-        if isinstance(part, Mapping) and name == "options":
-            yield from _unread(part, _OPTIONS, "options.")
+        if isinstance(part, Mapping) and name in ("options", "parameters"):
+            yield from _unread(part, _OPTIONS, f"{name}.")
         elif isinstance(part, Mapping) and field.parts is not None:
             yield from _unread(part, field.parts, f"{name}.")
 

@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 
+from chaski.formats.gguf import open_gguf
 from chaski.names import ModelName
 from chaski.runner.messages import Generate, Tokenize
 from chaski.server.settings import Settings
@@ -130,6 +131,24 @@ def test_filling_in(fake: Running, script: Script) -> None:
         assert fake.post("/infill", asked | wrong).status == 400
     lacking = fake.post("/infill", asked | {"model": "guide"})
     assert (lacking.status, "does not support insert" in lacking.json["error"]["message"]) == (400, True)
+
+
+@pytest.mark.parametrize("names", [("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle")])
+def test_filling_in_by_the_tokens_of_a_file(tmp_path: Path, script: Script, names: tuple[str, ...]) -> None:
+    """Files of llama.cpp's converter name them, and have no template for it."""
+    ids = {f"tokenizer__ggml__{name}_token_id": 10 + number for number, name in enumerate(names)}
+    file = write_tiny_llama(tmp_path / "coder.gguf", **ids)
+    for _ in create(Store(tmp_path), ModelName.parse("coder"), Recipe(sources=[file])):
+        pass
+    a, b, c = open_gguf(file).get("tokenizer.ggml.tokens", list[str])[10:13]
+    with running(Settings(address=SOMEWHERE), tmp_path, script.open) as server:
+        assert "insert" in server.post("/api/show", {"model": "coder"}).json["capabilities"]
+        asked = {"model": "coder", "input_prefix": "1+", "input_suffix": ""}
+        assert server.post("/infill", asked).status == 200
+        native = {"model": "coder", "prompt": "1+", "suffix": "=3", "stream": False}
+        assert server.post("/api/generate", native).status == 200
+    texts = [call.text for call in script.asked if isinstance(call, Tokenize) and call.text]
+    assert texts == [f"{a}1+{b}{c}", f"{a}1+{b}=3{c}"]
 
 
 def test_what_a_response_was_asked(server: Running) -> None:

@@ -111,7 +111,7 @@ async def props(ask: Ask) -> Reply:
     """What a model is and how it is loaded: the one in memory that was used last, or `?model=`."""
     from chaski import __version__
 
-    loaded = _loaded(ask)
+    loaded = await _loaded(ask)
     if not loaded:
         raise OptionError("no such model is in memory; ask it something first")
     _, facts = await asyncio.to_thread(ask.services.catalog.look_up, loaded[0].name)
@@ -132,7 +132,7 @@ async def props(ask: Ask) -> Reply:
 async def slots(ask: Ask) -> Reply:
     """The places of the models in memory, and whether they are taken; nothing of what is asked in them."""
     found: list[dict[str, Any]] = []
-    for loaded in _loaded(ask):
+    for loaded in await _loaded(ask):
         taken = min(loaded.users - loaded.queue.waiting, loaded.parallel)
         for number in range(loaded.parallel):
             place = {"id": len(found), "model": loaded.name, "n_ctx": loaded.info.context}
@@ -160,11 +160,11 @@ def _model(ask: Ask, fields: Fields) -> str:
     return str(loaded[0].name)
 
 
-def _loaded(ask: Ask) -> list[Loaded]:
+async def _loaded(ask: Ask) -> list[Loaded]:
     """The models in memory; with `?model=` that one only."""
     loaded: list[Loaded] = ask.services.models.loaded
     named = ask.request.query_params.get("model")
     if not named:
         return loaded
-    path = ask.services.catalog.find(named).model.path
+    path = (await asyncio.to_thread(ask.services.catalog.find, named)).model.path
     return [each for each in loaded if each.path == path]
