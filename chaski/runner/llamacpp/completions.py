@@ -13,7 +13,7 @@ from chaski.errors import UnsupportedError
 from chaski.runner.events import Done, DoneReason, Event, Text
 from chaski.runner.stream import Piece, PieceStream
 from chaski.runner.writing import Wanted
-from chaski.sample import Sampled, SamplingOptions, TokenLogprob
+from chaski.sample import Sampled, TokenLogprob
 from chaski.sample.grammar import checked_grammar
 
 __all__ = ["AnswerReader", "completion", "empty_answer"]
@@ -48,7 +48,7 @@ def completion(wanted: Wanted, prompt_cache: bool, controls: Mapping[str, int]) 
         "top_p": min(max(sampling.top_p, 0), 1),
         "min_p": min(max(sampling.min_p, 0), 1),
         "typical_p": min(max(sampling.typical_p, 0), 1),
-        **_repeat_penalty(sampling),
+        **_repeat_penalty(wanted),
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         **(_dry(wanted) if sampling.has_dry else {}),
@@ -63,8 +63,9 @@ def completion(wanted: Wanted, prompt_cache: bool, controls: Mapping[str, int]) 
     }
 
 
-def _repeat_penalty(sampling: SamplingOptions) -> dict[str, Any]:
+def _repeat_penalty(wanted: Wanted) -> dict[str, Any]:
     """llama.cpp has one penalty of this kind, and one window for it and the others."""
+    sampling = wanted.sampling
     window, penalty = sampling.repeat_last_n, sampling.repeat_penalty
     if sampling.repetition_penalty != 1:
         if sampling.has_penalties:
@@ -73,19 +74,22 @@ def _repeat_penalty(sampling: SamplingOptions) -> dict[str, Any]:
                 "presence_penalty or frequency_penalty; give one of them"
             )
         window, penalty = None, sampling.repetition_penalty
-    return {"repeat_last_n": -1 if window is None else window, "repeat_penalty": penalty}
+    return {"repeat_last_n": _window(wanted, window), "repeat_penalty": penalty}
+
+
+def _window(wanted: Wanted, window: int | None) -> int:
+    """How many tokens are looked at. llama.cpp knows no word for all, and keeps room for what it is told."""
+    most = min(wanted.limit, wanted.shift.context) if wanted.shift else wanted.limit
+    return most if window is None else min(window, most)
 
 
 def _dry(wanted: Wanted) -> dict[str, Any]:
     sampling = wanted.sampling
-    # It keeps room for as many tokens as it is told.
-    most = min(wanted.limit, wanted.shift.context) if wanted.shift else wanted.limit
-    window = most if sampling.dry_penalty_last_n is None else min(sampling.dry_penalty_last_n, most)
     return {
         "dry_multiplier": sampling.dry_multiplier,
         "dry_base": sampling.dry_base,
         "dry_allowed_length": sampling.dry_allowed_length,
-        "dry_penalty_last_n": window,
+        "dry_penalty_last_n": _window(wanted, sampling.dry_penalty_last_n),
         "dry_sequence_breakers": list(wanted.limits.dry_sequence_breakers),
     }
 

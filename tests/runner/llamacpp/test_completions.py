@@ -68,7 +68,7 @@ def test_every_option_of_sampling_is_sent() -> None:
     other = wanted(repeat_last_n=None, repeat_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.4)
     sent = completion(other, False, {})
     names = ("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed")
-    assert [sent[name] for name in names] == [-1, 1.3, 0.2, 0.4, -1]
+    assert [sent[name] for name in names] == [13, 1.3, 0.2, 0.4, -1]
 
 
 def test_options_of_its_own_are_sent() -> None:
@@ -90,7 +90,7 @@ def test_options_of_its_own_are_sent() -> None:
     sent = completion(wanted(**given), True, {})
     assert {name: sent[name] for name in given} == given
     sent = completion(wanted(repetition_penalty=1.2), True, {})
-    assert (sent["repeat_penalty"], sent["repeat_last_n"]) == (1.2, -1)
+    assert (sent["repeat_penalty"], sent["repeat_last_n"]) == (1.2, 13)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,13 @@ def test_formats_and_characters_of_several_tokens(worker: Worker, native: chaski
         worker.generate("Hello", format={"type": "nothing"})
 
 
+def test_options_of_its_own(worker: Worker) -> None:
+    options: Any = {"num_predict": 20, "ignore_eos": True, "dry_multiplier": 0.8, "xtc_probability": 0.5}
+    answer = worker.generate("Hello", top_n_sigma=1.0, repetition_penalty=1.1, **options)
+    assert (answer.done.generated_tokens, answer.done_reason) == (20, "length")
+    assert worker.generate("Hello", repeat_last_n=None, repeat_penalty=1.2, num_predict=5).done_reason
+
+
 def test_other_constraints_and_a_thought_before_them(worker: Worker) -> None:
     options: Any = {"num_predict": 200, "seed": 3, "temperature": 1.0}
     assert worker.generate("Hello", choice=["yes", "no"], **options).text in {"yes", "no"}
