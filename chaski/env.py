@@ -197,12 +197,13 @@ class Environment:
         unset="none",
     )
 
-    host: str = _variable(
+    host: str | None = _variable(
         "OLLAMA_HOST",
         "address",
-        "where the server listens, and where commands look for it: host, host:port or a URL",
+        "where the server listens, and where commands look for it: host, host:port or a URL; if set, "
+        "commands on models ask that server instead of the store here",
         str,
-        default="127.0.0.1:11434",
+        unset="127.0.0.1:11434",
     )
     origins: tuple[str, ...] = _variable(
         "OLLAMA_ORIGINS",

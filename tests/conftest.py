@@ -30,4 +30,4 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     monkeypatch.setenv("HOME", str(tmp_path_factory.getbasetemp() / "home"))
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path_factory.getbasetemp() / "no-models"))
     # Nothing listens there: a server of the user's is none of a test's business.
-    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+    monkeypatch.setattr("chaski.cli.remote._USUAL_ADDRESS", "127.0.0.1:1")

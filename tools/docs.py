@@ -12,10 +12,27 @@ from chaski.env import variables
 DOCS = Path(__file__).parent.parent / "docs"
 
 
+_WHICH_STORE = """\
+## Which store
+
+`list`, `show`, `create`, `cp`, `rm`, `pull` and `push` work on [the store of this machine](store.md), without
+a server. Where `OLLAMA_HOST` is set, they ask the server that it names, over its API, with the key in
+`OLLAMA_API_KEY`, and fail where it does not answer; so do `ps` and `stop`, which ask the server at its usual
+address otherwise. `run` asks a server that has the model, and loads it here where there is none.
+
+* `create` sends the GGUF files that a Modelfile names. A checkpoint is converted first, by `chaski convert`.
+* `show` looks at a file (`./model.gguf`) here in any case. What memory a model of a server takes, `ps` tells
+  when it is loaded.
+* `verify` and `prune` are for the store of this machine, and say so.
+
+What others write (models, files, servers, registries) reaches a terminal with its control characters spelled
+out, and files and pipes as it is."""
+
+
 def cli_page() -> str:
     """Every command with its help, as the command line prints it."""
     context = click.Context(chaski_command, info_name="chaski")
-    parts = ["# Commands", "This page is made by `make docs`.", _help(chaski_command, context)]
+    parts = ["# Commands", "This page is made by `make docs`.", _WHICH_STORE, _help(chaski_command, context)]
     for name in chaski_command.list_commands(context):
         command = chaski_command.get_command(context, name)
         assert command is not None

@@ -15,8 +15,12 @@ __all__ = ["command"]
 @click.help_option("-h", "--help")
 def command(source: str, destination: str) -> None:
     """Let DESTINATION be the same model as SOURCE. No file is copied."""
+    from chaski.cli.remote_store import chosen_server
     from chaski.names import ModelName
     from chaski.store.store import Store
 
-    Store.default().copy(ModelName.parse(source), ModelName.parse(destination))
+    if (server := chosen_server()) is not None:
+        server.tell("POST", "/api/copy", {"source": source, "destination": destination})
+    else:
+        Store.default().copy(ModelName.parse(source), ModelName.parse(destination))
     click.echo(f"copied '{source}' to '{destination}'")

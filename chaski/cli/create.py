@@ -30,6 +30,8 @@ def command(
     model: str, file: str | None, quantize: str | None, draft_quantize: str | None, link: bool
 ) -> None:
     """Create MODEL from weights and settings that a Modelfile names."""
+    from chaski.cli.remote_store import chosen_server, create_there
+    from chaski.errors import UnsupportedError
     from chaski.names import ModelName
     from chaski.store.create import create
     from chaski.store.pull import pull
@@ -40,6 +42,13 @@ def command(
     modelfile, folder = _modelfile(file)
     types = (each.upper() if each else None for each in (quantize, draft_quantize))
     recipe = recipe_of(modelfile, folder, *types)
+    if (server := chosen_server()) is not None:
+        if link:
+            raise UnsupportedError(
+                "--link is for the store of this machine; a server gets a copy of the file"
+            )
+        show_progress(create_there(server, model, recipe))
+        return
     show_progress(create(store, name, recipe, lambda source: pull(store, source, access_to(source)), link))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from datetime import datetime
 
 import click
 
@@ -13,13 +15,29 @@ __all__ = ["command"]
 @click.argument("prefix", default="")
 @click.help_option("-h", "--help")
 def command(prefix: str) -> None:
-    """List the models of the store whose names begin with PREFIX, the newest first."""
+    """List the models of the store whose names begin with PREFIX, the newest first.
+
+    The store is that of the server that OLLAMA_HOST names, else the one here.
+    """
     from chaski.cli.layout import age, file_size, table
-    from chaski.store.store import Store
 
     rows = [
-        (entry.name.short, entry.digest.short, file_size(entry.size), age(time.time() - entry.modified))
-        for entry in Store.default().entries()
-        if entry.name.short.lower().startswith(prefix.lower())
+        (name, digest, file_size(size), age(time.time() - modified))
+        for name, digest, size, modified in _models()
+        if name.lower().startswith(prefix.lower())
     ]
     click.echo(table([("NAME", "ID", "SIZE", "MODIFIED"), *rows], indent=""))
+
+
+def _models() -> Iterator[tuple[str, str, int, float]]:
+    """Names, digests, sizes, and when they were changed."""
+    from chaski.cli.remote_store import chosen_server
+    from chaski.store.store import Store
+
+    if (server := chosen_server()) is None:
+        for entry in Store.default().entries():
+            yield entry.name.short, entry.digest.short, entry.size, entry.modified
+        return
+    for model in server.get("/api/tags")["models"]:
+        modified = datetime.fromisoformat(model["modified_at"]).timestamp()
+        yield model["name"], model["digest"].removeprefix("sha256:")[:12], model["size"], modified

@@ -15,7 +15,9 @@ def command() -> None:
     Files younger than an hour stay, because another program may be about to use them.
     """
     from chaski.cli.layout import file_size
+    from chaski.cli.remote_store import note_own_store
     from chaski.store.store import Store
 
+    note_own_store()
     count, size = Store.default().prune()
     click.echo(f"deleted {count} files, {file_size(size)}")

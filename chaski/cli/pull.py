@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from chaski.cli.transfer import access_to, registry_options, show_progress
+from chaski.cli.transfer import access_to, fields_of, registry_options, show_progress
 
 __all__ = ["command", "pull_model"]
 
@@ -15,7 +15,14 @@ __all__ = ["command", "pull_model"]
 @click.help_option("-h", "--help")
 def command(model: str, insecure: bool, username: str | None, password: str | None) -> None:
     """Pull MODEL: llama3.2:1b, hf.co/USER/REPOSITORY:QUANT or HOST/NAMESPACE/MODEL:TAG."""
-    pull_model(model, insecure, username, password)
+    from chaski.cli.remote_store import chosen_server, transfer
+    from chaski.names import ModelName
+
+    if (server := chosen_server()) is None:
+        pull_model(model, insecure, username, password)
+        return
+    access = access_to(ModelName.parse(model), insecure, username, password)
+    show_progress(transfer(server, "/api/pull", {"model": model, **fields_of(access)}))
 
 
 def pull_model(

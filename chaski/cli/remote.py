@@ -8,7 +8,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from chaski.errors import ChaskiError, ModelNotFoundError
 
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from chaski.runner.stored import Defaults
     from chaski.text.parsers import Thinking
 
-__all__ = ["Remote", "RemoteModel", "running_server"]
+__all__ = ["Remote", "RemoteModel", "chosen_server", "running_server"]
 
 # A server on this machine answers at once, or is not there.
 _KNOCK_SECONDS = 1.0
 _MAX_LINE = 8 << 20
+_USUAL_ADDRESS = ""  # as `Address` reads nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,24 @@ class Remote:
         with self._ask("POST", path, body) as response:
             return _object(response.read())
 
+    def tell(self, method: str, path: str, body: Mapping[str, Any]) -> None:
+        """Ask for something that has no answer but that it was done. Raises as `post` does."""
+        with self._ask(method, path, body) as response:
+            response.read()
+
+    def has(self, path: str) -> bool:
+        """Whether there is something at an address."""
+        try:
+            with self._ask("HEAD", path, None):
+                return True
+        except ModelNotFoundError:
+            return False
+
+    def upload(self, path: str, file: Path) -> None:
+        """Send the bytes of a file. Raises ChaskiError."""
+        with file.open("rb") as data, self._ask("POST", path, data, None, file.stat().st_size) as response:
+            response.read()
+
     def lines(self, path: str, body: Mapping[str, Any]) -> Generator[Any, None, None]:
         """The objects of a stream as they come; closing it stops the work."""
         with self._ask("POST", path, body) as response:
@@ -67,14 +87,22 @@ class Remote:
 
     @contextmanager
     def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | BinaryIO | None,
+        timeout: float | None = None,
+        size: int | None = None,
     ) -> Iterator[HTTPResponse]:
+        """The response to an object, or to a file of that size."""
         kind = HTTPSConnection if self.scheme == "https" else HTTPConnection
         prefix = f"/{self.path}" if self.path else ""
         headers = {"Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        data = None if body is None else json.dumps(body).encode()
+        data = json.dumps(body).encode() if isinstance(body, Mapping) else body
+        if size is not None:
+            headers |= {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
         with closing(kind(self.host, self.port, timeout=timeout)) as connection:
             try:
                 connection.request(method, prefix + path, data, headers)
@@ -170,13 +198,20 @@ class RemoteModel:
         raise ChaskiError(f"{self._remote.url} broke off its answer")
 
 
+def chosen_server() -> Remote | None:
+    """The server that `OLLAMA_HOST` names; None where it is not set, and commands work on the store here."""
+    from chaski.env import Environment
+
+    return running_server() if Environment.read().host else None
+
+
 def running_server() -> Remote:
-    """The server that the environment names, whether it runs or not."""
+    """The server that the environment names, else the one at the usual address, whether it runs or not."""
     from chaski.env import Environment
     from chaski.server.address import Address
 
     environment = Environment.read()
-    address = Address.parse(environment.host)
+    address = Address.parse(environment.host or _USUAL_ADDRESS)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
     return Remote(address.scheme, host, address.port, address.path, environment.api_key)
 

@@ -14,10 +14,14 @@ __all__ = ["command"]
 @click.help_option("-h", "--help")
 def command(models: tuple[str, ...]) -> None:
     """Remove each MODEL, and the files that only it used."""
+    from chaski.cli.remote_store import chosen_server
     from chaski.names import ModelName
     from chaski.store.store import Store
 
-    store = Store.default()
+    server, store = chosen_server(), Store.default()
     for model in models:
-        store.remove(ModelName.parse(model))
+        if server is not None:
+            server.tell("DELETE", "/api/delete", {"model": model})
+        else:
+            store.remove(ModelName.parse(model))
         click.echo(f"deleted '{model}'")

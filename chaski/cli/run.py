@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chaski.cli.completion import model_names
+from chaski.cli.remote_store import is_path
 from chaski.cli.session import Session, read_format, read_think
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_PATHS = (".", "/", "~")
 _INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 
 
@@ -120,7 +120,7 @@ def command(
     def opened(name: str, num_ctx: int | None = None, num_thread: int | None = None) -> Model:
         wishes = {"threads": num_thread or threads, "context": num_ctx or context}
         is_own_choice = bool(any(wishes.values()) or draft or engine or backend != "cpu")
-        served = None if is_own_choice or _is_path(name) else _of_server(name)
+        served = None if is_own_choice or is_path(name) else _of_server(name)
         if served is not None:
             served.keep_alive = keepalive
             return served
@@ -172,10 +172,6 @@ def _of_server(model: str) -> RemoteModel | None:
         return None
 
 
-def _is_path(model: str) -> bool:
-    return model.startswith(_PATHS) or model.endswith(".gguf")
-
-
 def _pull_if_missing(model: str, insecure: bool) -> None:
     """Pull what is called like a model and is not here. Raises ModelNotFoundError where that fails too."""
     from chaski.cli.pull import pull_model
@@ -185,7 +181,7 @@ def _pull_if_missing(model: str, insecure: bool) -> None:
     try:
         find_model(model)
     except ModelNotFoundError as error:
-        if _is_path(model):
+        if is_path(model):
             raise
         try:
             pull_model(model, insecure)

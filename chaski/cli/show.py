@@ -62,12 +62,23 @@ def command(
     **texts: bool,
 ) -> None:
     """Show the architecture, sizes and types of MODEL, a name or a path to a GGUF file."""
+    from chaski.cli.remote_store import chosen_server, is_path
+    from chaski.cli.show_remote import show_there
+    from chaski.errors import UnsupportedError
     from chaski.formats.gguf import open_gguf
     from chaski.server.catalog import Facts
     from chaski.store.model import find_model
 
     if not memory and (context or parallel):
         raise click.UsageError("--context and --parallel go with --memory")
+    server = None if is_path(model) else chosen_server()
+    if server is not None and not memory:
+        show_there(server, model, (verbose, tensors), texts)
+        return
+    if server is not None:
+        raise UnsupportedError(
+            f"{server.url} does not tell what memory a model takes; unset OLLAMA_HOST, or see `chaski ps`"
+        )
     found = find_model(model)
     file = open_gguf(found.path)
     if (text := chosen_text(found, file, texts)) is not None:

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from chaski.formats.gguf import GGUFFile
     from chaski.store.model import StoredModel
 
-__all__ = ["chosen_text", "first_lines", "projector_section", "stored_sections", "text_options"]
+__all__ = [
+    "chosen_name",
+    "chosen_text",
+    "first_lines",
+    "projector_section",
+    "stored_sections",
+    "text_options",
+]
 
 _TEXTS = {
     "license": "Print the license and nothing else.",
@@ -43,17 +50,22 @@ def chosen_text(model: StoredModel, file: GGUFFile, chosen: Mapping[str, bool]) 
     """The text that an option asks for, None when none does. Raises UnsupportedError where it is missing."""
     from chaski.errors import UnsupportedError
 
-    names = [name for name, is_chosen in chosen.items() if is_chosen]
-    if not names:
+    if (name := chosen_name(chosen)) is None:
         return None
+    text = _text(name, model, file)
+    if not text:
+        what = "chat template" if name == "template" else name
+        raise UnsupportedError(f"{model.name.short if model.name else model.path} has no {what}")
+    return text
+
+
+def chosen_name(chosen: Mapping[str, bool]) -> str | None:
+    """The text that an option asks for, None when none does."""
+    names = [name for name, is_chosen in chosen.items() if is_chosen]
     if len(names) > 1:
         options = ", ".join(f"'--{name}'" for name in _TEXTS)
         raise click.UsageError(f"only one of {options} can be specified")
-    text = _text(names[0], model, file)
-    if not text:
-        what = "chat template" if names[0] == "template" else names[0]
-        raise UnsupportedError(f"{model.name.short if model.name else model.path} has no {what}")
-    return text
+    return names[0] if names else None
 
 
 def projector_section(path: Path) -> str:

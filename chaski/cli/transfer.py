@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from chaski.store.http import Access
     from chaski.store.progress import Progress
 
-__all__ = ["access_to", "registry_options", "show_progress"]
+__all__ = ["access_to", "fields_of", "registry_options", "show_progress"]
 
 _REDRAW_SECONDS = 0.1
 _RATE_SECONDS = 10.0
@@ -48,6 +48,12 @@ def access_to(
         password = click.prompt("Password", hide_input=True, err=True)
     hosts = {*Environment.read().private_registries, name.host.lower()}
     return Access(insecure, frozenset(hosts), username, password)
+
+
+def fields_of(access: Access) -> dict[str, Any]:
+    """How a server is told of it: which private hosts it may reach is its own business."""
+    given = {"insecure": access.insecure, "username": access.username, "password": access.password}
+    return {name: value for name, value in given.items() if value}
 
 
 def show_progress(events: Iterable[Progress]) -> None:

@@ -21,10 +21,12 @@ def command(models: tuple[str, ...]) -> None:
     `chaski prune` deletes it.
     """
     from chaski.cli.layout import file_size, table
+    from chaski.cli.remote_store import note_own_store
     from chaski.names import ModelName
     from chaski.store.store import Store
     from chaski.store.verify import verify
 
+    note_own_store()
     count, size, faults = 0, 0, []
     for finding in verify(Store.default(), [ModelName.parse(model) for model in models]):
         count, size = count + 1, size + finding.size

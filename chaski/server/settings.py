@@ -48,7 +48,7 @@ class Settings:
     def of(cls, environment: Environment) -> Self:
         """Raises OptionError for settings that are not safe together."""
         settings = cls(
-            address=Address.parse(environment.host),
+            address=Address.parse(environment.host or ""),
             origins=environment.origins,
             allowed_hosts=environment.allowed_hosts,
             api_keys=environment.api_keys,

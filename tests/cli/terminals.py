@@ -83,7 +83,7 @@ def terminal(*arguments: str, columns: int = 80, **environment: str) -> Iterator
         stdout=theirs,
         stderr=theirs,
         cwd=ROOT,
-        env={**os.environ, "TERM": "xterm", **environment},
+        env={**os.environ, "TERM": "xterm", "OLLAMA_HOST": "127.0.0.1:1", **environment},
         start_new_session=True,
     )
     os.close(theirs)

@@ -100,7 +100,7 @@ def test_it_is_chosen_in_a_chat(script: Script, chat: Callable[..., Result]) -> 
 @pytest.fixture
 def speaker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A model that thinks before it speaks, and that no server has."""
-    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+    monkeypatch.delenv("OLLAMA_HOST", raising=False)
     monkeypatch.setenv("OLLAMA_NOHISTORY", "1")
     pieces = ["<think>", "hm, ", "well", "</think>", "So."]
     return str(write_speaking_llama(tmp_path / "speaker.gguf", {"why?": pieces, "again?": pieces[3:]}))
@@ -127,7 +127,7 @@ def test_old_turns_of_one_that_thinks_are_left_out(speaker: str, chat: Callable[
 
 
 def test_one_that_cannot_think(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+    monkeypatch.delenv("OLLAMA_HOST", raising=False)
     result = run("guide", "--think", "hello")
     assert result.exit_code == 1
     assert '"guide" does not support thinking' in result.stderr

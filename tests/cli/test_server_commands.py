@@ -20,6 +20,9 @@ from tests.tiny_llama import write_tiny_llama
 __all__ = ["models"]
 
 
+CHECKPOINT = Path(__file__).parents[1] / "data" / "checkpoints" / "qwen3"
+
+
 @pytest.fixture
 def server(models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     with running(Settings(address=SOMEWHERE, parallel=2), models) as found:
@@ -124,8 +127,64 @@ def test_ps_and_stop(server: Running) -> None:
     assert 'couldn\'t find model "nobody" to stop' in missing.stderr
 
 
-def test_without_a_server() -> None:
-    for arguments in (["ps"], ["stop", "guide"]):
+def test_commands_on_models_obey_ollama_host(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them look at the store of the server; the one here stays empty."""
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "here"))
+    weights = write_tiny_llama(tmp_path / "tiny.gguf")
+    modelfile = tmp_path / "Modelfile"
+    modelfile.write_text("FROM ./tiny.gguf\nSYSTEM be brief\x1b[31m\nPARAMETER stop a\nDRAFT ./tiny.gguf")
+    made = chaski("create", "there", "-f", str(modelfile))
+    assert (made.exit_code, made.stderr.splitlines()[-1]) == (0, "success")
+    assert "there:latest" in [model["name"] for model in server.get("/api/tags").json["models"]]
+    assert chaski("create", "again", "-f", str(modelfile)).exit_code == 0  # the file is there already
+    assert chaski("cp", "there", "elsewhere").stdout == "copied 'there' to 'elsewhere'\n"
+    header, *rows = chaski("list", "EL").stdout.splitlines()
+    assert header.split() == ["NAME", "ID", "SIZE", "MODIFIED"]
+    assert [row.split()[0] for row in rows] == ["elsewhere:latest"]
+    shown = chaski("show", "elsewhere", "--verbose").stdout
+    for text in ("architecture", "be brief\\x1b[31m", "tokenizer.ggml.model", "blk.0.attn_q.weight", "stop"):
+        assert text in shown
+    assert chaski("show", "elsewhere", "--system").stdout == "be brief\x1b[31m\n"
+    assert "elsewhere has no license" in chaski("show", "elsewhere", "--license").stderr
+    assert "unset OLLAMA_HOST" in chaski("show", "elsewhere", "--memory").stderr
+    assert chaski("show", str(weights), "--memory").exit_code == 0  # a file is here in any case
+    assert chaski("rm", "there", "elsewhere", "again").stdout.count("deleted") == 3
+    assert "elsewhere:latest" not in chaski("list").stdout
+    assert "not found" in chaski("rm", "there").stderr
+    assert "not found" in chaski("cp", "there", "x").stderr
+    pulled = chaski("pull", "http://127.0.0.1:9/me/model", "--insecure")
+    assert pulled.stderr.splitlines()[0] == "pulling manifest"  # by the server, which may not go there
+    assert pulled.exit_code == 1
+    assert chaski("push", "127.0.0.1:9/me/model").exit_code == 1
+    note = f"Note: this is about the store of this machine, not that of {server.url}"
+    assert note in chaski("verify").stderr
+    assert note in chaski("prune").stderr
+    assert not (tmp_path / "here").exists()
+
+
+def test_what_a_server_cannot_be_told(server: Running, tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path / "tiny.gguf")
+    modelfile = tmp_path / "Modelfile"
+    for text, message in (
+        ("FROM helper\nFROM ./tiny.gguf", "FROM must name one model, or GGUF files"),
+        ("FROM helper\nDRAFT helper", "DRAFT must name a GGUF file"),
+        (f"FROM {CHECKPOINT}", "use `chaski convert`"),
+    ):
+        modelfile.write_text(text)
+        assert message in chaski("create", "x", "-f", str(modelfile)).stderr
+    modelfile.write_text("FROM ./tiny.gguf")
+    assert (
+        "--link is for the store of this machine"
+        in chaski("create", "x", "--link", "-f", str(modelfile)).stderr
+    )
+
+
+def test_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+    store = (["list"], ["show", "guide"], ["rm", "x"], ["cp", "x", "y"], ["pull", "x"], ["push", "x"])
+    for arguments in (["ps"], ["stop", "guide"], *store):
         result = chaski(*arguments)
         assert result.exit_code == 1
         assert "run 'chaski serve' to start one" in result.stderr

@@ -1,0 +1,99 @@
+"""The store of a server: what commands do there instead of here when `OLLAMA_HOST` names one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chaski.cli.remote import Remote, chosen_server
+from chaski.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from chaski.names import Digest
+    from chaski.store.progress import Progress
+    from chaski.store.recipe import Recipe, Source
+
+__all__ = ["chosen_server", "create_there", "is_path", "note_own_store", "transfer"]
+
+_PATHS = (".", "/", "~")
+
+
+def note_own_store() -> None:
+    """Say that a command knows the files here only, where another one would ask a server."""
+    import click
+
+    if (server := chosen_server()) is not None:
+        click.echo(f"Note: this is about the store of this machine, not that of {server.url}", err=True)
+
+
+def is_path(model: str) -> bool:
+    """Whether what a user calls a model is a file of this machine in any case."""
+    return model.startswith(_PATHS) or model.endswith(".gguf")
+
+
+def transfer(server: Remote, path: str, body: Mapping[str, Any]) -> Iterator[Progress]:
+    """The steps of a long work of the server. Raises ChaskiError with what it says."""
+    from chaski.names import Digest
+    from chaski.store.progress import Progress
+
+    for line in server.lines(path, body):
+        digest = line.get("digest")
+        yield Progress(
+            str(line.get("status", "")),
+            Digest.parse(digest) if digest else None,
+            line.get("total"),
+            line.get("completed"),
+        )
+
+
+def create_there(server: Remote, name: str, recipe: Recipe) -> Iterator[Progress]:
+    """Make a model of a recipe on a server, which gets the files that the recipe names.
+
+    Raises UnsupportedError for what its API cannot be told.
+    """
+    body: dict[str, Any] = {"model": name, **(yield from _sources(server, recipe.sources))}
+    if recipe.draft is not None:
+        if not isinstance(recipe.draft, Path) or recipe.draft.is_dir():
+            raise UnsupportedError("for a server, DRAFT must name a GGUF file; or unset OLLAMA_HOST")
+        body["draft_files"] = yield from _uploaded(server, recipe.draft)
+    for key in ("template", "system", "parameters", "messages", "renderer", "parser", "requires"):
+        body[key] = getattr(recipe, key)
+    body |= {"license": list(recipe.licenses), "quantize": recipe.quantize}
+    body["draft_quantize"] = recipe.draft_quantize
+    given = {key: value for key, value in body.items() if value not in (None, (), [], {})}
+    yield from transfer(server, "/api/create", given)
+
+
+def _sources(server: Remote, sources: Sequence[Source]) -> Generator[Progress, None, dict[str, Any]]:
+    """What the models and files of a recipe are to the server, once it has the files."""
+    from chaski.names import ModelName
+
+    names = [source for source in sources if isinstance(source, ModelName)]
+    if len(names) == len(sources) == 1:
+        return {"from": str(names[0])}
+    if names:
+        raise UnsupportedError("for a server, FROM must name one model, or GGUF files; or unset OLLAMA_HOST")
+    files: dict[str, str] = {}
+    for source in sources:
+        files |= yield from _uploaded(server, source)
+    return {"files": files}
+
+
+def _uploaded(server: Remote, source: Source) -> Generator[Progress, None, dict[str, str]]:
+    """Send a file that the server does not have -> its digest by its name."""
+    from chaski.store.blobs import hash_file
+    from chaski.store.progress import Progress
+
+    if not isinstance(source, Path) or source.is_dir():
+        raise UnsupportedError(
+            f"{source} is a checkpoint, which is converted here: use `chaski convert` and name the GGUF file "
+            "in FROM, or unset OLLAMA_HOST"
+        )
+    digest: Digest = hash_file(source)
+    size = source.stat().st_size
+    yield Progress(f"copying {source.name}", digest, size)
+    if not server.has(f"/api/blobs/{digest}"):
+        server.upload(f"/api/blobs/{digest}", source)
+    yield Progress(f"copying {source.name}", digest, size, size)
+    return {source.name: str(digest)}
