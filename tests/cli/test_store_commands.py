@@ -134,7 +134,9 @@ def test_a_model_is_made_shown_and_run(root: Path, tiny_llama: Path, tmp_path: P
     assert result.exit_code == 0, result.stderr
     assert result.stdout == ""
     layers = r"(creating new layer sha256:[0-9a-f]{64}\n){5}"
-    assert re.fullmatch(rf"parsing GGUF\n{layers}writing manifest\nsuccess\n", result.stderr)
+    assert re.fullmatch(
+        rf"parsing GGUF\n(copying model\n)?{layers}writing manifest\nsuccess\n", result.stderr
+    )
     before = snapshot(root)
     shown = chaski("show", "mine").output
     assert "  Model\n    name                Tiny\n" in shown
