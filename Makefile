@@ -2,6 +2,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# The `requires` of pyproject.toml, and what scikit-build-core would fetch where the system has none.
+BUILD_REQUIREMENTS := "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.20" ninja
 NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
 
 .PHONY: run test test-slow test-aarch64 lint format types native bench docs clean
@@ -49,12 +52,18 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-# The native core is compiled by the package's own build.
-.venv/installed: .venv/bin/python pyproject.toml $(NATIVE)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+# What the package's own build needs, in the environment itself: in an environment that pip throws away, each
+# installation would compile everything anew.
+.venv/building: .venv/bin/python pyproject.toml
+	$(PIP) install $(BUILD_REQUIREMENTS)
 	touch $@
 
-.venv/developing: .venv/bin/python pyproject.toml $(NATIVE)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]" \
-	    --config-settings=cmake.define.CHASKI_COMPARISON=ON
-	touch .venv/installed $@
+# The native core is compiled by the package's own build.
+.venv/installed: .venv/building $(NATIVE)
+	$(PIP) install --no-build-isolation -e .
+	touch $@
+
+# Compiles what changed, and the program that compares the instruction sets.
+.venv/developing: .venv/installed
+	$(PIP) install --no-build-isolation -e ".[dev]" --config-settings=cmake.define.CHASKI_COMPARISON=ON
+	touch $@

@@ -19,9 +19,9 @@
 //                       that the halves of a pair always belong to two neighbours of 32 elements
 //   d(), dmin()         what they are multiplied by; dmin is below zero, so that mins are added
 //
-// To add a format: a row in kFormats (panel.h), a struct here, and its name in QuantizedFormats.
-// docs/adding-a-kernel.md walks through one.
-// The formats are ggml's (GGUF files); `line<F>(u)` is unit u of field F in the order of kFormats.
+// To add a format: a row in kFormats (panel.h), a struct here, and its name in BlockFormats or
+// SuperBlockFormats. docs/adding-a-kernel.md walks through one. The formats are ggml's (GGUF files);
+// `line<F>(u)` is unit u of field F in the order of kFormats.
 #pragma once
 
 #include "panel.h"
@@ -314,8 +314,8 @@ struct MXFP4 : Block<DType::MXFP4, 32, 12, 24> {
 
 template <class... Formats>
 struct FormatList {};
-using QuantizedFormats =
-    FormatList<Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4>;
+using BlockFormats = FormatList<Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, IQ4_XS, MXFP4>;
+using SuperBlockFormats = FormatList<Q2_K, Q3_K, Q4_K, Q5_K, Q6_K>;
 
 // Float types: value number i along k of each of 16 rows, widened.
 struct F32Weights {

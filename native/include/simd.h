@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #ifndef CHASKI_ISA
 #error "define CHASKI_ISA as the namespace of the instruction set"
@@ -48,12 +49,14 @@ struct Index {
     CHASKI_INLINE constexpr operator int() const { return I; }
 };
 
-template <int N, int I = 0, class F>
+// Not by recursion, whose functions contain all later calls: compiling them takes time in the square of N.
+template <class F, int... I>
+CHASKI_INLINE void unroll(const F& f, std::integer_sequence<int, I...>) {
+    (f(Index<I>{}), ...);
+}
+template <int N, class F>
 CHASKI_INLINE void unroll(const F& f) {
-    if constexpr (I < N) {
-        f(Index<I>{});
-        unroll<N, I + 1>(f);
-    }
+    unroll(f, std::make_integer_sequence<int, N>{});
 }
 
 }  // namespace chaski::CHASKI_ISA

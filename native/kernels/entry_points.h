@@ -17,6 +17,12 @@ void matmul_float(const Matrix& w, int64_t panel_begin, int64_t panel_end, const
                   const Output& out, void* scratch);
 void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                  const Output& out, void* scratch);
+// Products of at most kStreamTokens tokens with types without super-blocks and with them, in files of their
+// own because they take the compiler long.
+void stream_blocks(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
+                   const Output& out, void* scratch);
+void stream_super_blocks(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
+                         int64_t n, const Output& out, void* scratch);
 int64_t scratch_bytes_quantized(int64_t k, int64_t n);
 int64_t scratch_bytes_bf16(int64_t k, int64_t n);
 // With tile registers; made only for the set that such processors also have.

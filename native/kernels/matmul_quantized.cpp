@@ -2,7 +2,6 @@
 #include "coefficients.h"
 #include "entry_points.h"
 #include "product.h"
-#include "stream_quantized.h"
 #include "super_blocks.h"
 
 #if defined(__AVX512VNNI__)
@@ -160,9 +159,12 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                       int64_t n, const Output& out, void* scratch) {
-    if (stream_few(w, panel_begin, panel_end, x, n, out, scratch)) return;
-    const Unpacker& u = unpacker_of(w.type);
     const bool is_super = wants_super_blocks(w.type);
+    if (n <= kStreamTokens) {
+        const auto stream = is_super ? stream_super_blocks : stream_blocks;
+        return stream(w, panel_begin, panel_end, x, n, out, scratch);
+    }
+    const Unpacker& u = unpacker_of(w.type);
     const auto product = is_super && u.min_sub == 16 ? run_product<SuperQuantized<16, 16>>
                          : is_super && !u.mins       ? run_product<SuperQuantized<16, 0>>
                          : is_super && u.sub == 16   ? run_product<SuperQuantized<16, 32>>
@@ -171,6 +173,14 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
                          : u.max_code > kNarrow      ? run_product<Quantized<false, kWide>>
                                                      : run_product<Quantized<false, kNarrow>>;
     product(u, w, panel_begin, panel_end, x, n, out, scratch);
+}
+
+// Few tokens need numbers for each block, or super-block, whichever is more.
+static int64_t stream_scratch_bytes(int64_t k) {
+    constexpr int64_t kNumbers = 3 * sizeof(float) * (kSuperElements / 32);
+    constexpr int64_t kTerms = sizeof(SuperTerms);
+    return kStreamTokens * (k + kSuperElements - 1) / kSuperElements *
+           (kTerms > kNumbers ? kTerms : kNumbers);
 }
 
 int64_t scratch_bytes_quantized(int64_t k, int64_t n) {

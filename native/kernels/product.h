@@ -62,8 +62,8 @@ struct Product {
     int panels = 0, tokens = 0;
     int64_t at = 0;  // of k
     int elements = 0;
-    const uint8_t* next[K::kGroup];  // what of each panel is unpacked after this step
-    int64_t next_share = 0;          // of its bytes, for each tile of tokens
+    const uint8_t* next[K::kGroup] = {};  // what of each panel is unpacked after this step
+    int64_t next_share = 0;               // of its bytes, for each tile of tokens
 
     void run(int64_t begin, int64_t end, int64_t n) {
         for (first_token = 0; first_token < n; first_token += kTokenBlock) {

@@ -211,26 +211,10 @@ static void stream(const Matrix& w, int64_t begin, int64_t end, const Activation
     }
 }
 
-// Of numbers for each block, or super-block, whichever is more.
-constexpr int64_t stream_scratch_bytes(int64_t k) {
-    constexpr int64_t kNumbers = 3 * sizeof(float) * (kSuperElements / 32);
-    constexpr int64_t kTerms = sizeof(SuperTerms);
-    return kStreamTokens * (k + kSuperElements - 1) / kSuperElements *
-           (kTerms > kNumbers ? kTerms : kNumbers);
-}
-
 template <class... Formats>
-static void stream_as(FormatList<Formats...>, const Matrix& w, int64_t begin, int64_t end,
-                      const Activations& x, int64_t n, const Output& out, void* scratch) {
+CHASKI_INLINE void stream_as(FormatList<Formats...>, const Matrix& w, int64_t begin, int64_t end,
+                             const Activations& x, int64_t n, const Output& out, void* scratch) {
     ((w.type == Formats::kType ? stream<Formats>(w, begin, end, x, n, out, scratch) : void()), ...);
-}
-
-// Whether n tokens were few enough, and are done.
-static bool stream_few(const Matrix& w, int64_t begin, int64_t end, const Activations& x, int64_t n,
-                       const Output& out, void* scratch) {
-    if (n > kStreamTokens) return false;
-    if constexpr (kStreamTokens > 0) stream_as(QuantizedFormats(), w, begin, end, x, n, out, scratch);
-    return true;
 }
 
 }  // namespace chaski::CHASKI_ISA

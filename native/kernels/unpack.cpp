@@ -146,20 +146,18 @@ constexpr Unpacker kFloat = {.type = Weights::kType,
                              .unpack_centred = nullptr,
                              .read_lane = nullptr};
 
-template <class List>
+template <class Blocks, class SuperBlocks>
 struct Unpackers;
-template <class... Formats>
-struct Unpackers<FormatList<Formats...>> {
+template <class... Blocks, class... SuperBlocks>
+struct Unpackers<FormatList<Blocks...>, FormatList<SuperBlocks...>> {
     static constexpr Unpacker kAll[] = {
-        kFloat<F32Weights>,
-        kFloat<F16Weights>,
-        kFloat<BF16Weights>,
-        quantized<Formats>()...,
+        kFloat<F32Weights>,     kFloat<F16Weights>,          kFloat<BF16Weights>,
+        quantized<Blocks>()..., quantized<SuperBlocks>()...,
     };
 };
 
 const Unpacker& unpacker_of(DType type) {
-    const Unpacker* u = Unpackers<QuantizedFormats>::kAll;
+    const Unpacker* u = Unpackers<BlockFormats, SuperBlockFormats>::kAll;
     while (u->type != type) ++u;
     return *u;
 }
