@@ -11,6 +11,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerKind
 from chaski.ml.graph import Tensor, Weight
 from chaski.model.input import Inputs
+from chaski.model.keys import check_keys
 from chaski.model.metadata import blamed_on, check_is_model, check_metadata
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.pooling import Pooling
@@ -87,6 +88,7 @@ def build_model(file: GGUFFile, projector: GGUFFile | None = None) -> Model:
             f"{projector.path}: models of architecture {file.architecture!r:.80} do not take a projector here"
         )
     check_metadata(file)
+    check_keys(file)
     if projector is not None:
         check_metadata(projector)
     with blamed_on(file):

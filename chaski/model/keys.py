@@ -1,0 +1,174 @@
+"""What each metadata key of llama.cpp means here: it is read, it is refused by name, or it changes no number.
+
+The names are those of its `llama-arch.cpp`, without the architecture. A key that would change what a model
+computes, and that its architecture does not read, is an error, so that no model is silently another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile
+
+__all__ = ["HARMLESS", "READ", "READ_BY", "REFUSED", "check_keys"]
+
+READ = frozenset(
+    {
+        "attention.causal",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.layer_norm_epsilon",  # or the next, by the kind of norms; files may have both
+        "attention.layer_norm_rms_epsilon",
+        "attention.value_length",
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "pooling_type",
+        "rope.dimension_count",
+        "rope.freq_base",
+        "rope.scale_linear",
+        "rope.scaling.attn_factor",
+        "rope.scaling.factor",
+        "rope.scaling.original_context_length",
+        "rope.scaling.type",
+        "rope.scaling.yarn_beta_fast",
+        "rope.scaling.yarn_beta_slow",
+        "rope.scaling.yarn_ext_factor",
+        "rope.scaling.yarn_log_multiplier",
+        # Where an architecture has experts; where it has none, their tensors are refused.
+        "expert_count",
+        "expert_feed_forward_length",
+        "expert_gating_func",
+        "expert_shared_feed_forward_length",
+        "expert_used_count",
+        "expert_weights_norm",
+        "expert_weights_scale",
+    }
+)
+"""Keys that all architectures read, or that go with tensors that they would refuse."""
+
+READ_BY: Mapping[str, frozenset[str]] = {
+    "attention.scale": frozenset({"gemma3"}),
+    "attention.sliding_window": frozenset({"gemma3", "gpt-oss"}),
+    "attention.temperature_length": frozenset({"llama4"}),
+    "attention.temperature_scale": frozenset({"llama4", "mistral3"}),
+    "attn_logit_softcapping": frozenset({"gemma3"}),
+    "final_logit_softcapping": frozenset({"gemma3"}),
+    "hidden_activation": frozenset({"gemma3"}),
+    "interleave_moe_layer_step": frozenset({"llama4"}),
+    "rope.freq_base_swa": frozenset({"gemma3"}),
+}
+"""Keys of REFUSED that these architectures read, or for which they have one answer."""
+
+_SAME_AS = {
+    "attention.key_length_swa": "attention.key_length",
+    "attention.value_length_swa": "attention.value_length",
+    "embedding_length_out": "embedding_length",
+    "rope.dimension_count_swa": "rope.dimension_count",
+    "rope.freq_base_swa": "rope.freq_base",
+}
+
+REFUSED: Mapping[str, tuple[object, ...]] = {
+    "attention.clamp_kqv": (0.0,),
+    "attention.key_length_swa": (0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.output_scale": (0.0, 1.0),
+    "attention.scale": (0.0,),
+    "attention.shared_kv_layers": (0,),
+    "attention.sliding_window": (0,),
+    "attention.temperature_scale": (0.0,),
+    "attention.value_length_swa": (0,),
+    "attention.value_scale": (0.0, 1.0),
+    "attn_logit_softcapping": (0.0,),
+    "embedding_length_out": (0,),
+    "embedding_length_per_layer_input": (0,),
+    "embedding_scale": (0.0, 1.0),
+    "expert_group_count": (0, 1),
+    "expert_group_scale": (0.0, 1.0),
+    "expert_group_used_count": (0, 1),
+    "experts_per_group": (0, 1),
+    "final_logit_softcapping": (0.0,),
+    "full_attention_interval": (0, 1),
+    "hidden_activation": ("", "silu", "swiglu"),
+    "interleave_moe_layer_step": (0, 1),
+    "leading_dense_block_count": (0,),
+    "logit_scale": (0.0, 1.0),
+    "moe_every_n_layers": (0,),
+    "nextn_predict_layers": (0,),
+    "residual_scale": (0.0, 1.0),
+    "rope.dimension_count_swa": (0,),
+    "rope.freq_base_swa": (0.0,),
+    "rope.scaling.alpha": (0.0, 1.0),
+    "router_logit_softcapping": (0.0,),
+    "swiglu_clamp_exp": (0.0,),
+    "swiglu_clamp_shexp": (0.0,),
+    "swin_norm": (False,),
+    "use_parallel_residual": (False,),
+}
+"""Keys that change numbers, and the values with which they change none."""
+
+HARMLESS: Mapping[str, str] = {
+    "attention.sliding_window_pattern": "means something only beside a window",
+    "attention.temperature_length": "means something only beside its scale",
+    "classifier.output_labels": "names of labels",
+    "rope.dimension_sections": "all positions of a text's token are one",
+    "rope.scaling.finetuned": "tells how the model was trained",
+    "rope.scaling.yarn_attn_factor": "llama.cpp computes it from the factor",
+    "tensor_data_layout": "the layout that all files have by now",
+    "vocab_size": "the tensors say it",
+    **dict.fromkeys(
+        (
+            *("activation_sparsity_scale", "altup.active_idx", "altup.num_inputs"),
+            *("attention.compress_ratios", "attention.compress_rope_freq_base", "attention.decay_lora_rank"),
+            *("attention.gate_lora_rank", "attention.group_norm_epsilon", "attention.group_norm_groups"),
+            *("attention.iclr_lora_rank", "attention.indexer.head_count", "attention.indexer.key_length"),
+            *("attention.indexer.top_k", "attention.key_length_mla", "attention.kv_lora_rank"),
+            *("attention.output_group_count", "attention.output_lora_rank", "attention.q_lora_rank"),
+            *("attention.recurrent_layers", "attention.relative_buckets_count"),
+            *("attention.value_length_mla", "attention.value_residual_mix_lora_rank"),
+            *("convnext.block_count", "convnext.embedding_length", "decoder_block_count"),
+            *("decoder_start_token_id", "deepstack_mapping", "n_deepstack_layers"),
+            *("dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out"),
+            *("expert_chunk_feed_forward_length", "expert_shared_count", "features_length"),
+            *("hash_layer_count", "hyper_connection.count", "hyper_connection.epsilon"),
+            *("hyper_connection.sinkhorn_iterations", "kda.head_dim", "moe_latent_size"),
+            *("norm_before_residual", "posnet.block_count", "posnet.embedding_length"),
+            *("rescale_every_n_layers", "shortconv.l_cache", "ssm.conv_kernel", "ssm.dt_b_c_rms"),
+            *("ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"),
+            *("target_hidden_size", "target_layers", "time_decay_extra_dim", "time_mix_extra_dim"),
+            *("token_shift_count", "wkv.head_size"),
+        ),
+        "goes with tensors, which are refused where the architecture has none of them",
+    ),
+}
+"""Keys that change no number where REFUSED and the tensors are as they must be, and why."""
+
+
+def check_keys(file: GGUFFile) -> None:
+    """Raises UnsupportedError for a key that would change what the model computes, and is not read."""
+    arch = file.architecture
+    for name, neutral in REFUSED.items():
+        key = f"{arch}.{name}"
+        if key in file.metadata and arch not in READ_BY.get(name, ()):
+            value = file.metadata[key]
+            if not _is_neutral(file, name, value, neutral):
+                shown = f"{value}"[:40]
+                raise UnsupportedError(
+                    f"{file.path}: {key} = {shown} changes what the model computes, and is not supported "
+                    "for this architecture"
+                )
+
+
+def _is_neutral(file: GGUFFile, name: str, value: Any, neutral: tuple[object, ...]) -> bool:
+    values = value.tolist() if isinstance(value, np.ndarray) else [value]
+    if name == "attention.sliding_window":  # one that sees all of the context is none
+        length = file.metadata.get(f"{file.architecture}.context_length")
+        return all(each == 0 or (isinstance(length, int) and each >= length) for each in values)
+    other = file.metadata.get(f"{file.architecture}.{_SAME_AS.get(name, '')}")
+    return all(each in neutral or (isinstance(other, int | float) and each == other) for each in values)

@@ -1,0 +1,73 @@
+"""Every key of llama.cpp is read, refused by name, or harmless, whatever the architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.model.keys import HARMLESS, READ, READ_BY, REFUSED, check_keys
+from chaski.model.registry import build_model
+
+DATA = Path(__file__).parents[1] / "data"
+FILES = [*sorted((DATA / "architectures").glob("*.gguf")), *(DATA / "embedders").glob("*.gguf")]
+# Of encoders, of files and of tokenizers, which have rules of their own.
+OTHERS = ("clip.", "diffusion.", "general.", "imatrix.", "split.", "tokenizer.", "adapter.", "xielu.")
+# What llama.cpp reads and the package `gguf` has no constant for.
+MORE = {"rope.scale_linear", "rope.scaling.alpha", "attention.value_scale", "attention.output_scale"}
+
+
+def keys_of(group: type) -> Iterator[str]:
+    for name, value in vars(group).items():
+        if name.startswith("__"):
+            continue
+        if isinstance(value, type):
+            yield from keys_of(value)
+        elif isinstance(value, str) and value.startswith("{arch}."):
+            yield value.removeprefix("{arch}.")
+
+
+def test_every_key_has_its_place() -> None:
+    known = READ | REFUSED.keys() | HARMLESS.keys()
+    wanted = {key for key in keys_of(gguf.constants.Keys) if "{" not in key and not key.startswith(OTHERS)}
+    assert len(wanted) > 100
+    assert wanted | MORE <= known
+    assert not READ & (REFUSED.keys() | HARMLESS.keys())
+    assert REFUSED.keys() & HARMLESS.keys() == set()
+
+
+def with_key(file: GGUFFile, name: str, value: Any) -> GGUFFile:
+    return GGUFFile(file.path, {**file.metadata, f"{file.architecture}.{name}": value}, dict(file.tensors))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_would_change_numbers_is_refused_by_name(path: Path) -> None:
+    file = open_gguf(path)
+    check_keys(file)
+    for name, neutral in REFUSED.items():
+        if file.architecture in READ_BY.get(name, ()):
+            continue
+        strange: Any = "gelu" if isinstance(neutral[0], str) else True if neutral[0] is False else 7
+        for value in (strange, np.array([7, 7])):
+            with pytest.raises(UnsupportedError, match=rf"{file.architecture}\.{name} = .* changes what"):
+                build_model(with_key(file, name, value))
+        for value in neutral:
+            check_keys(with_key(file, name, value))
+        check_keys(with_key(file, name, np.array([neutral[0]] * 3)))
+
+
+def test_values_that_mean_the_same_as_another_key() -> None:
+    file = open_gguf(DATA / "architectures" / "qwen3.gguf")
+    for name, value in (
+        ("attention.sliding_window", 256),
+        ("attention.key_length_swa", 24),
+        ("embedding_length_out", 64),
+        ("rope.freq_base_swa", 1000.0),
+    ):
+        check_keys(with_key(file, name, value))
