@@ -145,7 +145,7 @@ def test_a_thought_that_has_begun_goes_on(server: Running) -> None:
 def test_a_format_holds_behind_the_thinking(server: Running) -> None:
     def lead(model: str, *messages: Any, **fields: Any) -> Any:
         chat(server, model, "{}", format="json", messages=list(messages), **fields)
-        return [call for call in script.asked if isinstance(call, Generate)][-1].options["format_thought"]
+        return [call for call in script.asked if isinstance(call, Generate)][-1].options.get("format_thought")
 
     tags = {"opening": "<think>", "closing": "</think>", "header": "", "is_open": True, "repeats": False}
     assert lead("qwen3.5", HELLO) == tags
