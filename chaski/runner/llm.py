@@ -25,7 +25,7 @@ from chaski.runner.events import Done, Event, Outputs
 from chaski.runner.image_sources import ImageSource, take_images
 from chaski.runner.options import GenerateOptions
 from chaski.runner.prompts import Prompts
-from chaski.runner.readout import normalized
+from chaski.runner.readout import embeddings
 from chaski.runner.sequence import Sequence
 from chaski.runner.stored import Defaults
 from chaski.runner.writing import Message
@@ -194,7 +194,8 @@ class LLM:
         """One vector a text (or list of ids) -> (len(texts), size), of length 1 each with `normalize`.
 
         Texts are computed together, `parallel` at a time. `truncate` cuts off the end of a text that does not
-        fit into the context. Raises UnsupportedError for a model that makes text.
+        fit into the context. Raises UnsupportedError for a model that makes text, and ModelError
+        for vectors that are not all finite numbers.
         """
         sequences = self.prompts.embeddings(text_list(texts), truncate)
         for sequence in sequences:
@@ -204,7 +205,7 @@ class LLM:
         finally:
             for sequence in sequences:
                 sequence.cancel()
-        return normalized(vectors) if normalize else vectors
+        return embeddings(vectors, normalize)
 
     def memory(self) -> Memory:
         """The bytes that the model holds, and its draft model."""

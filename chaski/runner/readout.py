@@ -7,13 +7,14 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from chaski.errors import ModelError
 from chaski.model.pooling import Pooling
 from chaski.runner.events import Outputs
 from chaski.runner.groups import Groups
 from chaski.runner.images import Images
 from chaski.runner.sequence import Sequence
 
-__all__ = ["EveryOutput", "PooledOutput", "normalized", "relevance"]
+__all__ = ["EveryOutput", "PooledOutput", "embeddings", "normalized", "relevance"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -86,10 +87,28 @@ class PooledOutput(Sequence):
             self.events.append(Outputs(self._sum[None] / np.float32(count)))
 
 
+def embeddings(vectors: F32, normalize: bool) -> F32:
+    """What the model made of some texts, one row each, ready to be handed out.
+
+    Raises ModelError for a row that is not all finite numbers: it could be compared with nothing.
+    """
+    is_finite = np.isfinite(vectors).all(axis=1)
+    if not is_finite.all():
+        raise ModelError(
+            f"the embedding of text {is_finite.argmin()} of {len(vectors)}, counted from 0, has values that "
+            "are no finite numbers: the model computes beyond float32 for it, or its file is damaged"
+        )
+    return normalized(vectors) if normalize else vectors
+
+
 def normalized(vectors: F32) -> F32:
-    """Rows of length 1, in the same directions."""
-    lengths: F32 = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / lengths
+    """Rows of length 1, in the same directions; one of zeros has none and stays."""
+    with np.errstate(over="ignore"):
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if not np.isfinite(lengths).all():  # squares of large numbers
+        lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    unit: F32 = (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+    return unit
 
 
 def relevance(outputs: F32) -> F32:

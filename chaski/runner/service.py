@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from chaski.errors import ModelError
 from chaski.runner.desk import Desk, Task
 from chaski.runner.driver import Driver
 from chaski.runner.events import Outputs
 from chaski.runner.messages import Call, Chat, Describe, Embed, Generate, Info, Reply, Tokenize
-from chaski.runner.readout import normalized
+from chaski.runner.readout import embeddings
 
 if TYPE_CHECKING:
     from chaski.runner.llm import LLM
@@ -84,7 +85,14 @@ class _Rows:
         self._rows[index] = reply.rows
         if len(self._rows) == self._count:
             vectors = np.concatenate([self._rows[index] for index in range(self._count)])
-            self._task.put(Outputs(normalized(vectors) if self._normalize else vectors))
+            self._task.put(_outputs(vectors, self._normalize))
+
+
+def _outputs(vectors: npt.NDArray[np.float32], normalize: bool) -> Outputs | ModelError:
+    try:
+        return Outputs(embeddings(vectors, normalize))
+    except ModelError as error:
+        return error
 
 
 def describe(model: LLM) -> Info:

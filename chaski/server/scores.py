@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["prompted_of", "score_of"]
 
+_IMPOSSIBLE = -9999.0
+
 
 def score_of(sampled: Sampled, tokenizer: Tokenizer) -> Score:
     """What dialects show of a sampled token."""
@@ -28,4 +30,6 @@ def prompted_of(text: str, first_id: int, scores: Iterable[Sampled], tokenizer: 
 
 def _shown(tokenizer: Tokenizer, token_id: int, logprob: float | None) -> TopScore:
     data = tokenizer.token_bytes(token_id, special=True)
-    return TopScore(data.decode(errors="replace"), data, 0.0 if logprob is None else logprob, token_id)
+    # JSON has no infinite numbers; a token that could not be is told as OpenAI does.
+    known = 0.0 if logprob is None else max(logprob, _IMPOSSIBLE)
+    return TopScore(data.decode(errors="replace"), data, known, token_id)

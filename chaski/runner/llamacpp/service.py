@@ -25,7 +25,7 @@ from chaski.runner.llamacpp.completions import AnswerReader, completion, empty_a
 from chaski.runner.llamacpp.server import LlamaServer
 from chaski.runner.llamacpp.settings import LlamaSettings
 from chaski.runner.messages import Call, Chat, Describe, Embed, Generate, Info, Put, Tokenize
-from chaski.runner.readout import normalized
+from chaski.runner.readout import embeddings
 from chaski.runner.stored import Defaults
 from chaski.runner.writing import Wanted, Writing
 from chaski.store.model import find_model
@@ -137,7 +137,7 @@ class LlamaService(Desk[LlamaTask]):
         found = self._server.ask("/embedding", {"content": prompts, "embd_normalize": -1})
         rows = [each["embedding"][0] for each in sorted(found, key=lambda each: each["index"])]
         vectors = np.array(rows, np.float32)
-        task.reply(Outputs(normalized(vectors) if call.normalize else vectors))
+        task.reply(Outputs(embeddings(vectors, call.normalize)))
 
     def _encode(self, call: Tokenize) -> Iterable[int]:
         return self._writing.tokenizer.encode(call.text, call.add_special, call.parse_special)

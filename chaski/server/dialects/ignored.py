@@ -20,7 +20,8 @@ class Ignored:
     def add(self, kind: str, name: str) -> None:
         """Note a part; `name` comes from the client and may hold anything."""
         plain = "".join(letter if " " <= letter <= "~" and letter != "," else "?" for letter in name)
-        self._names[f"{kind} {plain[:_LONGEST_NAME]}"] = None
+        # A header must not end with a blank.
+        self._names[f"{kind} {plain[:_LONGEST_NAME].strip() or '?'}"] = None
 
     def update(self, names: Iterable[str]) -> None:
         """Note what another one has."""

@@ -1,0 +1,155 @@
+"""Each value of requests to all routes, replaced by hostile ones: answered or refused, never a defect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chaski.server.app import _routes
+from tests.server.running import Running
+
+# As they stand in a body.
+HOSTILE = {
+    "ten to the 400th": "1" + "0" * 400,
+    "ten to the 300th": "1" + "0" * 300,
+    "-1e999": "-1e999",
+    "largest float": "1.7e308",
+    "two to the 63rd": str(2**63),
+    "below zero": "-1",
+    "fraction": "0.5",
+    "half of a pair": r'"\ud800"',
+    "halves in turn": r'"a\udc00\ud800b"',
+    "NaN": "NaN",
+    "nothing": "null",
+    "true": "true",
+    "empty text": '""',
+    "text": '"\\u0000\\n\u202e"',
+    "long text": '"' + "x" * 5000 + '"',
+    "empty list": "[]",
+    "list": '[[], {}, null, 1, "a"]',
+    "object": '{"": null, "a": [1]}',
+    "depth": "[" * 200 + "]" * 200,
+}
+IMPOSSIBLE = ("ten to the 400th", "-1e999", "half of a pair", "halves in turn", "NaN")
+
+_OPTIONS = {"num_predict": 1, "temperature": 0.5, "top_k": 3, "top_p": 0.5, "seed": 1, "stop": ["x"]}
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get",
+        "description": "d",
+        "parameters": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+    },
+}
+_MESSAGES = [{"role": "system", "content": "Hi"}, {"role": "user", "content": "Hello"}]
+_ITEMS = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/api/show": {"model": "guide", "verbose": False},
+    "/api/generate": {
+        "model": "guide",
+        "prompt": "Hi",
+        "system": "s",
+        "stream": False,
+        "keep_alive": "5m",
+        "context": [1, 2],
+        "format": {"type": "boolean"},
+        "options": _OPTIONS,
+    },
+    "/api/chat": {
+        "model": "guide",
+        "messages": _MESSAGES,
+        "stream": False,
+        "logprobs": True,
+        "top_logprobs": 1,
+        "options": _OPTIONS,
+    },
+    "/api/embed": {"model": "guide", "input": ["a"], "dimensions": 2, "truncate": True},
+    "/api/embeddings": {"model": "guide", "prompt": "a"},
+    "/api/rerank": {"model": "guide", "query": "a", "documents": ["b"], "top_n": 1},
+    "/api/tokenize": {"model": "guide", "text": "a"},
+    "/api/detokenize": {"model": "guide", "tokens": [1, 2]},
+    "/api/create": {"model": "", "from": "guide", "parameters": {"temperature": 1}, "system": "s"},
+    "/api/copy": {"source": "none", "destination": "other"},
+    "/api/pull": {"model": "127.0.0.1:9/a/b", "stream": False},
+    "/api/push": {"model": "127.0.0.1:9/a/b", "stream": False},
+    "/v1/chat/completions": {
+        "model": "guide",
+        "messages": _MESSAGES,
+        "max_tokens": 1,
+        "temperature": 0.5,
+        "tools": [_TOOL],
+        "tool_choice": "none",
+        "logit_bias": {"3": 1},
+        "stop": ["x"],
+        "seed": 1,
+    },
+    "/v1/completions": {"model": "guide", "prompt": "Hi", "max_tokens": 1, "suffix": "", "logprobs": 1},
+    "/v1/embeddings": {"model": "guide", "input": ["a"], "encoding_format": "base64"},
+    "/v1/rerank": {"model": "guide", "query": "a", "documents": ["b"], "top_n": 1},
+    "/v1/responses": {"model": "guide", "input": _ITEMS, "max_output_tokens": 1, "instructions": "Hi"},
+    "/v1/responses/input_tokens": {"model": "guide", "input": _ITEMS},
+    "/v1/messages": {"model": "guide", "max_tokens": 1, "system": "s", "messages": _MESSAGES[1:]},
+    "/v1/messages/count_tokens": {"model": "guide", "messages": _MESSAGES[1:]},
+    "/api/delete": {"model": "none"},
+}
+_ANY = {"model": "guide", "prompt": "a", "content": "a", "messages": _MESSAGES, "tokens": [1], "n_predict": 1}
+_MARK = "@hostile@"
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from leaves(item, (*path, index))
+
+
+def replaced(body: dict[str, Any], path: tuple[Any, ...], text: str) -> bytes:
+    """The body with the value at `path` written as `text`."""
+    copy = json.loads(json.dumps(body))
+    place = copy
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = _MARK
+    return json.dumps(copy).replace(json.dumps(_MARK), text).encode()
+
+
+def routes() -> list[str]:
+    """All that take a body; those that are not in the table above get a body of fields that many know."""
+    found = [
+        route.path
+        for route in _routes()
+        if route.methods and route.methods & {"POST", "DELETE"} and "{" not in route.path
+    ]
+    assert BODIES.keys() <= set(found)
+    return sorted(set(found) - {"/"})
+
+
+@pytest.mark.parametrize("route", routes())
+def test_hostile_values(server: Running, route: str) -> None:
+    body, method = BODIES.get(route, _ANY), "DELETE" if route == "/api/delete" else "POST"
+    faults = {}
+    for path in list(leaves(body))[1:]:
+        for name, text in HOSTILE.items():
+            reply = server.ask(method, route, replaced(body, path, text))
+            if reply.status >= 500 or (name in IMPOSSIBLE and reply.status != 400):
+                faults[f"{'.'.join(map(str, path))} = {name}"] = (reply.status, reply.body[:200])
+    assert faults == {}
+
+
+def test_what_is_no_text_is_named(server: Running) -> None:
+    body = rb'{"model": "guide", "messages": [{"role": "user", "content": "a\ud800"}]}'
+    for route in ("/api/chat", "/v1/chat/completions", "/v1/messages"):
+        reply = server.post(route, body)
+        assert reply.status == 400
+        assert "messages[0].content holds half of a surrogate pair" in reply.body.decode()
+    named = server.post("/api/chat", rb'{"model": "guide", "options": {"\udc00": 1}}')
+    assert "a name in options holds half" in named.error
+    whole = server.post("/api/tokenize", rb'{"model": "guide", "text": "\ud83d\ude00"}')
+    assert whole.status == 200
