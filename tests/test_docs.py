@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -34,7 +35,10 @@ def test_the_first_page_runs_as_it_is_written(capsys: pytest.CaptureFixture[str]
     code = next(re.finditer(r"```python\n(import chaski.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
     names: dict[str, object] = {}
     exec(code[1], names)
-    assert "--threads" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "--threads" in output
+    # The block reads the answer that follows a schema as JSON.
+    assert list(ast.literal_eval(output[output.rindex("{") :])) == ["name"]
     names["model"].close()  # type: ignore[attr-defined]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -318,3 +320,12 @@ def test_the_ends_of_broken_streams(fake: Running, script: Script) -> None:
     last = fake.post("/v1/messages", asked).body.strip().split(b"\n\n")[-1]
     assert last.startswith(b"event: error\n")
     assert b"it died" in last
+
+
+def test_the_first_page_asks_as_it_is_written(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(from openai import.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code.replace(":11434/", f":{server.port}/"), names)
+    names["client"].close()
+    assert "chaski" in capsys.readouterr().out
