@@ -159,7 +159,7 @@ def test_bad_requests_are_refused_as_in_this_process(worker: Worker, here: chask
 
 def test_what_cannot_be_sent(worker: Worker) -> None:
     with pytest.raises(OptionError, match="cannot be sent to a worker: a value of type object"):
-        worker.chat([{"role": "user", "content": object()}])
+        worker.chat([{"role": "user", "content": "hi", "note": object()}])
     assert worker.generate("hello", num_predict=1).done_reason == "length"
 
 
