@@ -1,15 +1,9 @@
-"""Programs and packages of others, with their default settings: each finishes a task with a call of a tool.
-
-`tools/install_programs.sh` installs them. The model says set texts, by what its prompt ends with.
-"""
+"""Programs with a worker that answers by what its prompt has: tools of all kinds, and several steps."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +15,20 @@ from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
+from tests.clients.conftest import CLIENTS, Run, call, codex
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import FakeWorker, Script
 from tests.server.running import Running, running
 from tests.server.test_openai_client import TEMPLATE
 from tests.tiny_llama import write_tiny_llama
 
-PROGRAMS = Path(__file__).parents[2] / "build" / "programs" / "node_modules"
-MODELS = ("thinker", "gpt-5.5")  # Codex knows the second, and sends it other tools
+MODELS = ("thinker", "gpt-5.5")
 
 pytestmark = [
     pytest.mark.oracle,
-    pytest.mark.skipif(not PROGRAMS.is_dir(), reason="tools/install_programs.sh installs the programs"),
+    pytest.mark.skipif(
+        not (CLIENTS / "node_modules").exists(), reason="tests/clients/install.sh was not run"
+    ),
 ]
 
 
@@ -63,82 +59,18 @@ def server(tmp_path: Path, rules: dict[str, str], monkeypatch: pytest.MonkeyPatc
         yield found
 
 
-def call(name: str, **arguments: object) -> str:
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
-
-
-def start(command: list[str], folder: Path, **environment: str) -> str:
-    """Run a program in a folder of its own -> what it writes."""
-    home = folder / "home"
-    home.mkdir(exist_ok=True)
-    path = os.environ["PATH"]
-    found = subprocess.run(
-        command,
-        cwd=folder,
-        env={"PATH": path, "HOME": str(home), **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert found.returncode == 0, found.stdout + found.stderr
-    return found.stdout
-
-
-@pytest.mark.parametrize(
-    ("model", "wish"),
-    [
-        ("thinker", call("exec_command", cmd="echo hello > a.txt")),
-        (
-            "gpt-5.5",
-            call("apply_patch", input="*** Begin Patch\n*** Add File: a.txt\n+hello\n*** End Patch\n"),
-        ),
-    ],
-)
-def test_codex(server: Running, rules: dict[str, str], tmp_path: Path, model: str, wish: str) -> None:
-    settings = tmp_path / "home" / ".codex" / "config.toml"
-    settings.parent.mkdir(parents=True)
-    settings.write_text(
-        f'model = "{model}"\nmodel_provider = "chaski"\n[model_providers.chaski]\nname = "chaski"\n'
-        f'base_url = "{server.url}/v1"\nwire_api = "responses"\n'
-    )
-    rules |= {"[tool]": "All done.", "write hello": wish}
-    work = tmp_path / "work"
-    work.mkdir()
-    flags = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-    said = start(
-        [str(PROGRAMS / ".bin" / "codex"), "exec", *flags, "-C", str(work), "write hello to a.txt"],
-        tmp_path,
-    )
-    assert "All done." in said
-    assert (work / "a.txt").read_text() == "hello\n"
-
-
-def test_claude_code(server: Running, rules: dict[str, str], tmp_path: Path) -> None:
-    target = tmp_path / "b.txt"
+def test_codex_with_tools_of_its_own_kinds(
+    server: Running, rules: dict[str, str], run: Run, tmp_path: Path
+) -> None:
+    """Codex knows this name of a model, and sends it custom tools."""
     rules |= {
-        "Generate a concise": '{"title": "Hello"}',
         "[tool]": "All done.",
-        "write hello": call("Write", file_path=str(target), content="hello"),
+        "write hello": call(
+            "apply_patch", input="*** Begin Patch\n*** Add File: a.txt\n+hello\n*** End Patch\n"
+        ),
     }
-    machine = {"x86_64": "x64", "aarch64": "arm64"}[platform.machine()]
-    program = PROGRAMS / "@anthropic-ai" / f"claude-code-linux-{machine}" / "claude"
-    said = start(
-        [str(program), "-p", "write hello to b.txt", "--dangerously-skip-permissions"],
-        tmp_path,
-        **claude_environment(server),
-    )
-    assert "All done." in said
-    assert target.read_text() == "hello"
-
-
-def claude_environment(server: Running) -> Mapping[str, str]:
-    return {
-        "IS_SANDBOX": "1",  # it does not skip permissions as root otherwise
-        "ANTHROPIC_BASE_URL": server.url,
-        "ANTHROPIC_AUTH_TOKEN": "any",
-        "ANTHROPIC_MODEL": "thinker",
-    }
+    assert "All done." in run(codex(server.url, "gpt-5.5", "write hello to a.txt"))
+    assert (tmp_path / "a.txt").read_text() == "hello\n"
 
 
 RUNNER = """
@@ -161,7 +93,7 @@ console.log(JSON.stringify({ threads, text: answer.content[0].text }));
 """
 
 
-def test_the_tool_runner_of_the_npm_package(server: Running, rules: dict[str, str], tmp_path: Path) -> None:
+def test_threads_of_the_tool_runner(server: Running, rules: dict[str, str], run: Run, tmp_path: Path) -> None:
     rules |= {
         "12 in Lima": "Cold.",
         "12 in Cusco": call("weather", city="Lima"),
@@ -169,8 +101,8 @@ def test_the_tool_runner_of_the_npm_package(server: Running, rules: dict[str, st
     }
     program = tmp_path / "runner.mjs"
     program.write_text(RUNNER)
-    (tmp_path / "node_modules").symlink_to(PROGRAMS)
-    found = json.loads(start(["node", str(program), server.url], tmp_path))
+    (tmp_path / "node_modules").symlink_to(CLIENTS / "node_modules")
+    found = json.loads(run(["node", program, server.url]))
     assert found == {"threads": ["create", "continue", "continue"], "text": "Cold."}
 
 
@@ -205,7 +137,9 @@ console.log(JSON.stringify(found));
 """
 
 
-def test_the_ai_sdk(server: Running, rules: dict[str, str], tmp_path: Path) -> None:
+def test_the_ai_sdk_by_each_of_its_ways(
+    server: Running, rules: dict[str, str], run: Run, tmp_path: Path
+) -> None:
     """Tools over several steps, whole and streamed, and an object, by each of its ways to a server."""
     rules |= {
         "12 in Lima": "Cold.",
@@ -215,7 +149,7 @@ def test_the_ai_sdk(server: Running, rules: dict[str, str], tmp_path: Path) -> N
     }
     program = tmp_path / "sdk.mjs"
     program.write_text(AI_SDK)
-    (tmp_path / "node_modules").symlink_to(PROGRAMS)
-    found = json.loads(start(["node", str(program), server.url], tmp_path).splitlines()[-1])
+    (tmp_path / "node_modules").symlink_to(CLIENTS / "node_modules")
+    found = json.loads(run(["node", program, server.url]).splitlines()[-1])
     ways = ("responses", "chat", "anthropic", "compatible", "ollama")
     assert found == {way: ["Cold.", 3, "Wait.Cold.", 3] for way in ways}

@@ -1,0 +1,97 @@
+"""A server with a model that says set texts, and one that embeds, for programs that nobody here wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from chaski.names import ModelName
+from chaski.server.settings import Settings
+from chaski.store.create import create
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
+from tests.server.conftest import SOMEWHERE
+from tests.server.running import Running, running
+from tests.speaking_llama import write_speaking_llama
+from tests.tiny_llama import write_tiny_llama
+
+ROOT = Path(__file__).parents[2]
+CLIENTS = Path(os.environ.get("CHASKI_CLIENTS", ROOT / "build/clients"))
+"""Where install.sh put them."""
+
+Run = Callable[..., str]
+
+# What a person and tools say comes last, whatever a program puts around it: the last word of a prompt decides
+# what the model says.
+_TEMPLATE = (
+    "{% if tools %}<tool_call>{% endif %}"
+    "{% for m in messages if m.role not in ('system', 'developer') %}[{{ m.role }}]{{ m.content | trim }}"
+    "{% endfor %}"
+)
+
+
+def call(name: str, **arguments: object) -> str:
+    """The text by which the model calls a tool."""
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def codex(url: str, model: str, prompt: str) -> list[str | Path]:
+    """The command that has Codex answer a prompt with a model of a server, in the folder where it starts."""
+    provider = f'{{name="chaski",base_url="{url}/v1",wire_api="responses"}}'
+    options = ["-c", 'model_provider="chaski"', "-c", f"model_providers.chaski={provider}", "-m", model]
+    # The tests run in sandboxes of their own, where Codex cannot make one.
+    free = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+    return [CLIENTS / "node_modules/.bin/codex", "exec", *free, *options, prompt]
+
+
+SAYINGS = {
+    "hello": ["Good ", "morning."],
+    "What is the weather?": [call("weather", city="Cusco")],
+    "sunny": ["It is ", "fine."],
+    "Which city?": ['{"city":', '"Lima"', "}"],
+    # Each agent has a name of its own for running a command.
+    "Claude, read the note!": [call("Bash", command="cat note.txt", description="Read the note")],
+    "Codex, read the note!": [call("exec_command", cmd="cat note.txt")],
+    "the llama carries the load": ["The note is about ", "a llama."],
+}
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """`speaker` says what SAYINGS has; `vectors` embeds."""
+    folder = tmp_path_factory.mktemp("clients")
+    speaking = write_speaking_llama(folder / "speaking.gguf", SAYINGS, _TEMPLATE, llama__context_length=32768)
+    embedding = write_tiny_llama(folder / "vectors.gguf", llama__pooling_type=1)
+    for name, file in (("speaker", speaking), ("vectors", embedding)):
+        for _ in create(Store(folder), ModelName.parse(name), Recipe(sources=[file])):
+            pass
+    with running(Settings(address=SOMEWHERE, parallel=2), folder) as found:
+        yield found
+
+
+@pytest.fixture
+def run(server: Running, tmp_path: Path) -> Run:
+    """Run a program in an empty folder, with a home of its own; its standard output."""
+
+    def run(command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
+        home = tmp_path / "home"
+        home.mkdir(exist_ok=True)
+        variables = {"PATH": os.environ["PATH"], "HOME": str(home), "CHASKI_URL": server.url}
+        done = subprocess.run(
+            list(map(str, command)),
+            env=variables | dict(environment or {}),
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    return run
