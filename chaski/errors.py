@@ -20,6 +20,8 @@ ChaskiError
 │   ├── CacheFullError        no free cells for the batch
 │   └── NotSupportedError     this cache cannot do that; remove the whole sequence instead
 ├── WorkerError               the process of a model died, or what it says cannot be understood
+├── ComputationError          what computes a model failed, for one request or for all that ran
+├── ForkError                 a model that another process loaded, of which this one is a fork
 ├── BusyError                 too many requests are waiting already
 ├── SamplingError             options or logits that cannot be sampled from
 └── OptionError               a bad argument, option or environment variable
@@ -34,8 +36,10 @@ __all__ = [
     "CacheError",
     "CacheFullError",
     "ChaskiError",
+    "ComputationError",
     "ContextLengthError",
     "DigestError",
+    "ForkError",
     "FormatError",
     "GGUFError",
     "ImageError",
@@ -134,6 +138,14 @@ class NotSupportedError(CacheError):
 
 class WorkerError(ChaskiError):
     """The process that computes a model ended or failed; a new one is started for the next request."""
+
+
+class ComputationError(ChaskiError):
+    """What computes a model failed; the request is lost, and the next one may be sent."""
+
+
+class ForkError(ChaskiError):
+    """The model was loaded before this process was forked, and can only be used where it was loaded."""
 
 
 class BusyError(ChaskiError):

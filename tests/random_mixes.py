@@ -1,8 +1,8 @@
 """Random requests beside each other, each compared with what it is told alone, bit for bit.
 
 They share beginnings, fill their context exactly, forget parts of it again and again, hold images where those
-are forgotten, come while others run, and are left before their end. The default tests run a few of them;
-`python -m tests.random_mixes 20000` runs many.
+are forgotten, come while others run, are left before their end, and are interrupted at any line. The default
+tests run a few of them; `python -m tests.random_mixes 20000` runs many.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from chaski.kvcache import CausalCache
 from chaski.kvcache.recurrent import RecurrentCache
 from chaski.runner.engine import Engine
 from chaski.runner.slots import Policy
+from tests.interrupting import Lines, raise_signal
 from tests.mllama.test_mllama import DATA as MLLAMA
 from tests.mllama.test_mllama import png
 from tests.tiny_llama import write_tiny_llama
@@ -132,7 +133,7 @@ class Mix:
         self.num_batch = int(pick((9, 12, 16, 24, 512) if model.pictures else (4, 5, 7, 16, 24, 512)))
         self.policy = list(Policy)[int(self.random.integers(3))]
         self.stems = [self._ids(2 * self.context) for _ in range(3)]
-        self.forgotten = 0
+        self.forgotten = self.interrupts = 0
 
     def __str__(self) -> str:
         return f"{self.model.name} {self.settings}, parallel {self.parallel}, num_batch {self.num_batch}"
@@ -144,7 +145,7 @@ class Mix:
             chaski.load(self.path, **beside, **self.settings) as loaded,
             chaski.load(self.path, parallel=1, prompt_cache=False, **self.settings) as alone,
         ):
-            loaded.engine._prompt_cache = self.policy
+            loaded.engine._prompt_cache.policy = self.policy
             different = []
             for asked in self._asked_at_random(loaded):
                 told = Asked(asked.prompt, asked.images, asked.options)
@@ -166,7 +167,7 @@ class Mix:
             if not running:
                 continue
             asked = running[int(self.random.integers(len(running)))]
-            event = next(asked.stream, None)
+            event = self._next(asked)
             if event is not None:
                 asked.events.append(event)
                 asked.was_left = self.random.random() < 0.01
@@ -174,6 +175,18 @@ class Mix:
                 asked.stream.close()
                 running.remove(asked)
                 yield asked
+
+    def _next(self, asked: Asked) -> Any:
+        """What is said next, if anything; now and then a Ctrl-C comes meanwhile."""
+        if self.random.random() > 0.02:
+            return next(asked.stream, None)
+        try:
+            with Lines(int(self.random.integers(1, 700)), raise_signal):
+                return next(asked.stream, None)
+        except KeyboardInterrupt:
+            asked.was_left = True
+            self.interrupts += 1
+            return None
 
     def _begin(self, model: chaski.LLM) -> Asked:
         while True:
@@ -232,11 +245,9 @@ def caches(engine: Engine) -> list[Any]:
 
 def assert_whole(engine: Engine) -> None:
     """Slots and caches agree, every cell is owned by those who list it, and nobody holds what is free."""
-    running = {id(sequence.slot) for sequence in engine._running if sequence.is_running}
-    upcoming = engine._computing
     for slot in engine._slots:
         assert slot.is_free or any(sequence.slot is slot for sequence in engine._running), "busy for ever"
-        assert engine._cache.length(slot.index) == len(slot.tokens), (slot, upcoming, running)
+        assert engine._cache.length(slot.index) == len(slot.tokens), slot
     for cache in caches(engine):
         if isinstance(cache, CausalCache):
             _assert_counted(cache)
@@ -267,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--of", help="only the model of this name")
     parsed = parser.parse_args(arguments)
-    done = failures = forgotten = 0
+    done = failures = forgotten = interrupts = 0
     seed = parsed.seed
     models = [model for model in MODELS if parsed.of in (None, model.name)]
     with tempfile.TemporaryDirectory() as folder:
@@ -284,10 +295,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failures += len(different)
             done += mix.count
             forgotten += mix.forgotten
+            interrupts += mix.interrupts
             seed += 1
-            if seed % 20 == 0:
-                print(f"{done} requests, {forgotten} of them shifted, {failures} failures", flush=True)
-    print(f"{done} requests, {forgotten} of them shifted, {failures} failures, up to seed {seed}", flush=True)
+            if seed % 20 == 0 or done >= parsed.requests:
+                counts = f"{forgotten} of them shifted, {interrupts} interrupted, {failures} failures"
+                print(f"{done} requests, {counts}, up to seed {seed}", flush=True)
     return min(failures, 1)
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from chaski.forks import ForkGuard
 from chaski.runner.messages import (
     Call,
     Chat,
@@ -56,9 +57,11 @@ class Desk(ABC, Generic[T]):
     def __init__(self, flush: Callable[[], None], new_task: Callable[[Put], T]) -> None:
         self._flush = flush
         self._new_task = new_task
+        self._fork_guard = ForkGuard("the model")
 
     def start(self, call: Call, put: Put) -> T:
-        """Begin to answer a call."""
+        """Begin to answer a call. Raises ForkError in a fork, which has none of the threads."""
+        self._fork_guard.check()
         task = self._new_task(put)
         self._threads(call).submit(self._handle, call, task)
         return task

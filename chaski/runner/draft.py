@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,7 +73,7 @@ class Draft:
             while jobs := [job for job in jobs if job.is_open and self._knows(job.pending)]:
                 self._step(jobs)
         except BaseException:
-            self._forget()
+            self.forget()
             raise
 
     def _bring_up(self, job: _Job) -> None:
@@ -126,11 +127,13 @@ class Draft:
                 job.found.append(int(guess))
             job.pending = [int(guess)]
 
-    def _forget(self) -> None:
-        """After a failure, or Ctrl-C: what the cache holds is not known."""
-        self._program.wait()
-        for slot, held in enumerate(self._held):
-            self._cache.remove(slot, 0)
+    def forget(self) -> None:
+        """Begin again with empty places, whatever a failure has left."""
+        with suppress(Exception):  # it is what failed
+            self._program.wait()
+        self._jobs = []
+        self._cache.forget(range(len(self._held)))
+        for held in self._held:
             held.clear()
 
 

@@ -7,10 +7,12 @@ and the worker cannot wait; for them there is this one thread a model.
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 from collections.abc import Callable
 
 from chaski.errors import ChaskiError
+from chaski.forks import ForkGuard
 from chaski.runner.desk import Task
 from chaski.runner.engine import Engine
 from chaski.runner.events import Partial
@@ -18,6 +20,8 @@ from chaski.runner.messages import Put
 from chaski.runner.sequence import Sequence
 
 __all__ = ["Driver"]
+
+_log = logging.getLogger(__name__)
 
 
 class Driver:
@@ -31,6 +35,7 @@ class Driver:
     def __init__(self, engine: Engine, flush: Callable[[], None]) -> None:
         self._engine = engine
         self._flush = flush
+        self._fork_guard = ForkGuard("the model")
         self._changed = threading.Condition()
         self._followed: list[tuple[Sequence, Task, Put]] = []
         self._is_closed = False
@@ -49,8 +54,13 @@ class Driver:
             self._fail(_closed())
 
     def close(self) -> None:
-        """End the thread, after the batch that it computes; what it still follows ends with an error."""
+        """End the thread, after the batch that it computes; what it still follows ends with an error.
+
+        A fork does not have the thread, so there is nothing to end.
+        """
         atexit.unregister(self.close)
+        if self._fork_guard.is_forked:
+            return
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -79,8 +89,20 @@ class Driver:
 
     def _hand_on(self) -> None:
         with self._changed:
-            self._followed = [followed for followed in self._followed if _pass_on(*followed)]
+            self._followed = [followed for followed in self._followed if self._pass_on(*followed)]
         self._flush()
+
+    def _pass_on(self, sequence: Sequence, task: Task, put: Put) -> bool:
+        """Hand on what the sequence has; whether there is more to come. A reader that fails has left."""
+        if task.is_cancelled:
+            sequence.cancel()
+            return False
+        try:
+            return _put_all(sequence, put)
+        except Exception:
+            _log.exception("an answer cannot be handed on")
+            sequence.cancel()
+            return False
 
     def _fail(self, error: Exception) -> None:
         """End all of them."""
@@ -92,11 +114,8 @@ class Driver:
         self._flush()
 
 
-def _pass_on(sequence: Sequence, task: Task, put: Put) -> bool:
+def _put_all(sequence: Sequence, put: Put) -> bool:
     """Hand on what the sequence has; whether there is more to come."""
-    if task.is_cancelled:
-        sequence.cancel()
-        return False
     while sequence.events:
         event = sequence.events.popleft()
         put(event)

@@ -9,46 +9,31 @@ are filled in when they are known. When something did end, or came, it is taken 
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Items
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 
-from chaski.errors import NotSupportedError, OptionError
+from chaski.errors import OptionError
+from chaski.forks import ForkGuard
 from chaski.kvcache import Cache
 from chaski.model.program import Program
 from chaski.runner.draft import Draft
-from chaski.runner.groups import Groups, not_inside
-from chaski.runner.images import EncodedImages
+from chaski.runner.exclusive import Exclusive
+from chaski.runner.images import EncodedImages, rows_in
+from chaski.runner.isolation import Isolation
+from chaski.runner.prompt_cache import PromptCache
 from chaski.runner.scheduler import Scheduler
 from chaski.runner.sequence import Sequence
-from chaski.runner.slots import Policy, Slot, place
+from chaski.runner.slots import Policy
 from chaski.runner.step import Step, prepare_step
 
 __all__ = ["Engine"]
 
 F32 = npt.NDArray[np.float32]
-
-
-class _Turn:
-    """A lock that nobody gets twice in a row while another thread waits for it.
-
-    The one that waits holds the gate, which all must pass. Much quicker than a condition variable: the
-    code around it runs between any two tokens, when none of it is in the processor's caches.
-    """
-
-    def __init__(self) -> None:
-        self._gate = threading.Lock()
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        with self._gate:
-            self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
 
 
 class Engine:
@@ -69,16 +54,18 @@ class Engine:
     ) -> None:
         self._program = program
         self._cache = cache
-        self._prompt_cache = prompt_cache
+        self._prompt_cache = PromptCache(cache, parallel, prompt_cache)
+        self._slots = self._prompt_cache.slots
         self._images = images
         self.draft = draft
         self._scheduler: Scheduler[Sequence] = Scheduler(program.max_tokens, program.max_outputs)
-        self._slots = [Slot(index) for index in range(parallel)]
         self._running: list[Sequence] = []
         self._waiting: deque[Sequence] = deque()
         self._computing: Step | None = None
-        self._uses = 0
-        self._turn = _Turn()
+        self._unwritten: list[Sequence] = []  # those that have outputs, whose events are still to be made
+        self._each = Isolation()
+        self._exclusive = Exclusive()
+        self._fork_guard = ForkGuard("the model")
 
     @property
     def can_guess(self) -> bool:
@@ -88,8 +75,9 @@ class Engine:
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence. It runs while `wait` is called, for it or for any other one.
 
-        Raises OptionError for a group that is larger than a batch, or has more outputs than one.
+        Raises OptionError for a group that is larger than a batch, or has more outputs than one; ForkError.
         """
+        self.check_fork()
         for group in sequence.groups:
             if len(group) > self._program.max_tokens:
                 raise OptionError(
@@ -105,57 +93,115 @@ class Engine:
         self._waiting.append(sequence)
 
     def wait(self, sequence: Sequence) -> None:
-        """Compute until `sequence` has events. Raises what went wrong in the computation."""
+        """Compute until `sequence` has events, the last of which is an error if something went wrong."""
         self.wait_until(lambda: bool(sequence.events))
 
     def wait_until(self, is_ready: Callable[[], bool]) -> None:
         """Compute until `is_ready()`; while it is not, a sequence of the caller has not ended."""
+        self._fork_guard.check()
         while not is_ready():
-            with self._turn:
-                if not is_ready():
-                    self._step()
+            self._exclusive.run(self._step_unless, is_ready)
 
     def close(self) -> None:
         """Let the machine finish what it computes. Nothing may be submitted any more."""
-        with self._turn:
-            self._program.wait()
+        self._exclusive.run(self._program.wait)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a fork of the one that loaded the model, and cannot compute with it."""
+        return self._fork_guard.is_forked
+
+    def check_fork(self) -> None:
+        """Raise ForkError in a fork."""
+        self._fork_guard.check()
+
+    def _step_unless(self, is_ready: Callable[[], bool]) -> None:
+        if not is_ready():
+            self._step()
 
     def _step(self) -> None:
-        """Give every sequence what it gets from the batch that is computed, and go on with the next one."""
+        """Go on by a batch. What goes wrong with one sequence ends that one; with the batch, all that run."""
+        num_failed = self._each.num_failed
         try:
-            step = self._computing or self._launch(self._prepare())
-            assert step, "somebody waits, and there is nothing to compute"
-            upcoming = self._prepare() if self._is_foreseeable() else None
-            self._program.wait()
-            self._take(step, self._program.outputs(), self._program.likely())
-            self._computing = None
-            self._guess(step)
-            if upcoming is not None and self._is_outdated(upcoming):
-                self._cache.undo_forward(upcoming.batch)
-                upcoming = None
-            self._launch(upcoming or self._prepare())
-        except BaseException:
-            self._recover()
+            went_on = self._go_on()
+        except Exception as error:
+            self._recover(error, self._running)
+            if self._each.num_failed == num_failed:
+                raise
+        except BaseException as error:
+            self._recover(error, [])
             raise
-        for sequence, _ in step.shares:
-            sequence.write()
+        else:
+            assert went_on or self._each.num_failed > num_failed, (
+                "somebody waits, and there is nothing to compute"
+            )
+
+    def _go_on(self) -> bool:
+        """Give every sequence what it gets from the batch that is computed, and go on with the next one.
+
+        False if there is nothing to compute.
+        """
+        step = self._computing or self._launch(self._prepare())
+        if step is None:
+            return False
+        upcoming = self._prepare() if self._is_foreseeable() else None
+        self._program.wait()
+        self._unwritten = [sequence for sequence, _ in step.shares]
+        self._take(step, self._program.outputs(), self._program.likely())
+        self._computing = None
+        self._guess(step)
+        if upcoming is not None and self._is_outdated(upcoming):
+            self._cache.undo_forward(upcoming.batch)
+            upcoming = None
+        self._launch(upcoming or self._prepare())
+        for sequence in self._unwritten:
+            self._each.attempt(sequence, None, sequence.write)
+        self._unwritten = []
+        return True
 
     def _prepare(self) -> Step | None:
         """The next batch, or None if there is nothing to compute."""
         self._dismiss()
         self._admit()
         for sequence in self._running:
-            dropped = sequence.full_context
-            if dropped:
-                self._shift(sequence, dropped)
-        shares = self._scheduler.next(self._running)
-        return prepare_step(shares, self._program, self._images) if shares else None
+            if not self._each.attempt(sequence, False, self._make_room, sequence):
+                self._prompt_cache.forget([sequence.slot])
+        able = [sequence for sequence in self._running if sequence.is_running]
+        try:
+            shares = self._scheduler.next(able)
+            return prepare_step(shares, self._program, self._images) if shares else None
+        except Exception as error:
+            self._end_those_of(able, error)
+            return self._prepare()
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        dropped = sequence.full_context
+        if dropped:
+            self._prompt_cache.shift(sequence, dropped)
+        return True
+
+    def _end_those_of(self, sequences: Items[Sequence], error: Exception) -> None:
+        """End the sequences whose part of a batch cannot be prepared; all, where each of them alone can."""
+        able = [self._each.attempt(sequence, False, self._prepare_alone, sequence) for sequence in sequences]
+        if all(able):
+            for sequence in sequences:
+                self._each.fail(sequence, error)
+        self._prompt_cache.forget(sequence.slot for sequence in sequences if not sequence.is_running)
+
+    def _prepare_alone(self, sequence: Sequence) -> bool:
+        shares = Scheduler[Sequence](self._program.max_tokens, self._program.max_outputs).next([sequence])
+        if shares:
+            self._cache.undo_forward(prepare_step(shares, self._program, self._images).batch)
+        return True
 
     def _launch(self, step: Step | None) -> Step | None:
         """Fill in the tokens and the rows of images, and begin to compute.
 
         What was not encoded before is encoded now, while the machine computes nothing else.
         """
+        if step is not None and step.images and not self._encode(step):
+            self._cache.undo_forward(step.batch)
+            return self._launch(self._prepare())
         if step is None:
             return None
         tokens = step.fill(self._images)
@@ -168,18 +214,31 @@ class Engine:
             sequence.slot.tokens += computed
         return step
 
+    def _encode(self, step: Step) -> bool:
+        """Encode the images of a batch, where they are not; whether all its sequences still run."""
+        assert self._images is not None, "a model that does not see gets no images"
+        for sequence, count in step.shares:
+            begin = len(sequence.slot.tokens)
+            for run in rows_in(sequence.images, range(begin, begin + count)):
+                self._each.attempt(sequence, None, self._images.rows, run.image)
+        return all(sequence.is_running for sequence, _ in step.shares)
+
     def _take(self, step: Step, outputs: F32, likely: F32) -> None:
         """Hand out the outputs; those of sequences that ended meanwhile are dropped."""
         row = 0
         wanted = zip(step.shares, step.num_outputs, step.num_likely, strict=True)
         for (sequence, _), count, num_likely in wanted:
+            end = row + count
             if sequence.is_running and count:
-                end = row + count
-                num_wrong = sequence.take(outputs[row:end], likely[row:end, :, :num_likely])
-                if num_wrong:
-                    slot = sequence.slot
-                    self._keep(slot, len(slot.tokens) - num_wrong, sequence.groups)
-            row += count
+                rows, largest = outputs[row:end], likely[row:end, :, :num_likely]
+                self._each.attempt(sequence, None, self._hand_out, sequence, rows, largest)
+            row = end
+
+    def _hand_out(self, sequence: Sequence, rows: F32, likely: F32) -> None:
+        num_wrong = sequence.take(rows, likely)
+        if num_wrong:
+            slot = sequence.slot
+            self._prompt_cache.keep(slot, len(slot.tokens) - num_wrong, sequence.groups)
 
     def _guess(self, step: Step) -> None:
         """Let those who have new tokens guess the next ones."""
@@ -187,11 +246,11 @@ class Engine:
             self.draft.compute()
         for (sequence, _), count in zip(step.shares, step.num_outputs, strict=True):
             if sequence.is_running and count:
-                sequence.guess()
+                self._each.attempt(sequence, None, sequence.guess)
 
     def _is_foreseeable(self) -> bool:
         """Whether the batch after the one that is computed can be prepared already."""
-        return not any(sequence.full_context or sequence.is_guessing for sequence in self._running)
+        return not any(self._each.attempt(sequence, True, _is_open, sequence) for sequence in self._running)
 
     def _is_outdated(self, step: Step) -> bool:
         """Whether a batch was prepared without what has happened since: an end, a guess, a new sequence."""
@@ -213,85 +272,50 @@ class Engine:
         """Give waiting sequences the slots that are free, in the order in which they came."""
         while self._waiting:
             sequence = self._waiting[0]
-            if sequence.is_running and not self._start(sequence):
-                return
+            if sequence.is_running:
+                num_failed = self._each.num_failed
+                if self._each.attempt(sequence, None, self._prompt_cache.start, sequence) is not None:
+                    self._running.append(sequence)
+                elif self._each.num_failed == num_failed:
+                    return  # no slot is free
+                else:
+                    self._prompt_cache.forget(slot for slot in self._slots if slot.is_free)
             self._waiting.popleft()
 
-    def _start(self, sequence: Sequence) -> bool:
-        """Place a sequence on what the slots hold of its prompt; False while no slot is free."""
-        if self._prompt_cache is None or not sequence.can_take_over:
-            placement = place(self._slots, [])
-        else:
-            placement = place(
-                self._slots, sequence.tokens, sequence.groups, self._prompt_cache, sequence.scope
-            )
-        if placement is None:
-            return False
-        source, slot, length = placement
-        # The last token of the prompt is always computed: its outputs are what the answer begins with.
-        length = not_inside(min(length, len(sequence.tokens) - 1), sequence.groups)
-        if length and source is not slot:
-            self._cache.copy_prefix(source.index, slot.index, length)
-            slot.tokens, slot.shifted_at = source.tokens[:length], None
-        self._keep(slot, length, sequence.groups)
-        self._uses += 1
-        slot.is_free, slot.last_used, slot.scope = False, self._uses, sequence.scope
-        sequence.start(slot)
-        self._running.append(sequence)
-        return True
+    def _recover(self, error: BaseException, ended: Items[Sequence]) -> None:
+        """Begin again with empty slots after a failure of a whole step, which ends the sequences `ended`.
 
-    def _keep(self, slot: Slot, length: int, groups: Groups) -> None:
-        """Make slot and cache hold the first `length` tokens, or as many of them as others can follow."""
-        length = self._cache.resumable(slot.index, length)
-        while not_inside(length, groups) != length:
-            length = self._cache.resumable(slot.index, not_inside(length, groups))
-        try:
-            self._cache.remove(slot.index, length)
-        except NotSupportedError:
-            length = 0
-            self._cache.remove(slot.index, 0)
-        slot.cut(length)
-        slot.groups = groups
-
-    def _shift(self, sequence: Sequence, dropped: range) -> None:
-        """Drop tokens of a full sequence; the rest is moved, or computed again where it cannot be.
-
-        Which of both depends on nothing but the sequence itself, since moved keys are not the same numbers as
-        computed ones. What others hold too is not moved before it was computed again for this sequence alone.
+        The others compute all their tokens once more, which gives the same answers. Those cannot that were
+        being handled, since nobody knows how far that went, nor those whose keys had moved.
         """
-        slot, groups = sequence.slot, sequence.groups
-        as_computed = dropped.start if slot.shifted_at is None else min(dropped.start, slot.shifted_at)
-        if not self._can_move(slot, dropped):
-            sequence.drop(dropped)
-            self._keep(slot, as_computed, groups)
-            slot.groups = sequence.groups
-            return
-        own = self._cache.first_shared(slot.index, dropped.stop)
-        if own < len(slot.tokens):
-            self._keep(slot, own, groups)
-        else:
-            self._cache.remove(slot.index, dropped.start, dropped.stop)
-            sequence.drop(dropped)
-            del slot.tokens[dropped.start : dropped.stop]
-            slot.groups = sequence.groups
-        slot.shifted_at = as_computed  # from now on nobody shares what is moved
-
-    def _can_move(self, slot: Slot, dropped: range) -> bool:
-        """Whether what is behind `dropped` can be moved down: all of it as computed, or all moved before."""
-        is_alike = slot.shifted_at is None or slot.shifted_at <= dropped.start
-        if not is_alike or dropped.stop >= len(slot.tokens):
-            return False
-        try:
-            self._cache.check_remove(slot.index, dropped.start, dropped.stop)
-        except NotSupportedError:
-            return False
-        return True
-
-    def _recover(self) -> None:
-        """After a failure, or Ctrl-C: cache and slots agree again, and each sequence has something to do."""
-        self._program.wait()
+        with suppress(Exception):  # it is what failed, or the computation ends well and nobody needs it
+            self._program.wait()
         self._computing = None
+        handled = self._each.interrupted()
+        if handled is not None:
+            self._each.fail(handled, error)
+        moved = [sequence for sequence in self._running if sequence.slot.shifted_at is not None]
+        for sequence in dict.fromkeys((*self._unwritten, *self._running)):
+            if sequence is handled:
+                continue
+            self._each.attempt(sequence, None, sequence.write)
+            if sequence.is_running and (sequence in ended or sequence in moved):
+                self._each.fail(sequence, error)
+        self._unwritten = []
+        self._running = [sequence for sequence in self._running if sequence.is_running]
+        if self._waiting and self._waiting[0] in self._running:  # it was on its way from here to there
+            self._waiting.popleft()
+        self._prompt_cache.forget(self._slots)
+        busy = [sequence.slot for sequence in self._running]
+        for slot in self._slots:
+            slot.is_free = slot not in busy
         for sequence in self._running:
-            slot = sequence.slot
-            self._keep(slot, min(len(slot.tokens), len(sequence.tokens) - 1), sequence.groups)
-            sequence.write()
+            sequence.slot.groups = sequence.groups
+            sequence.restart()
+        if self.draft is not None:
+            self.draft.forget()
+
+
+def _is_open(sequence: Sequence) -> bool:
+    """Whether what a sequence computes next depends on the outputs that are still to come."""
+    return sequence.is_guessing or sequence.full_context is not None

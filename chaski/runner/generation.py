@@ -294,6 +294,10 @@ class Generation(Sequence):
         """All tokens of the prompt and the answer, those that were dropped on the way included."""
         return len(self.tokens) + self._shifted
 
+    def fail(self, error: ChaskiError) -> None:
+        self._sampled, self._end = [], None
+        super().fail(error)
+
     def _stop(self, reason: DoneReason | ChaskiError) -> None:
         self.is_running = False
         self._end = reason

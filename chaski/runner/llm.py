@@ -109,8 +109,8 @@ class LLM:
         `prompt` and `images` are as for `generate`; a row of an image is a token.
         """
         sequence = self.prompts.outputs(prompt, images)
-        self.engine.submit(sequence)
-        return self._outputs(sequence)
+        (rows,) = self._outputs([sequence])
+        return rows
 
     def tokenize(
         self,
@@ -183,6 +183,7 @@ class LLM:
         from chaski.runner.asynchronous import AsyncModel
         from chaski.runner.service import Service
 
+        self.engine.check_fork()
         with self._opening:
             if self._service is None:
                 self._service = Service(self)
@@ -198,14 +199,7 @@ class LLM:
         for vectors that are not all finite numbers.
         """
         sequences = self.prompts.embeddings(text_list(texts), truncate)
-        for sequence in sequences:
-            self.engine.submit(sequence)
-        try:
-            vectors = np.concatenate([self._outputs(sequence) for sequence in sequences])
-        finally:
-            for sequence in sequences:
-                sequence.cancel()
-        return embeddings(vectors, normalize)
+        return embeddings(np.concatenate(self._outputs(sequences)), normalize)
 
     def memory(self) -> Memory:
         """The bytes that the model holds, and its draft model."""
@@ -215,14 +209,20 @@ class LLM:
     def settle(self) -> None:
         """Wait until all weights are in the memory that kernels like best: the first answer does not.
 
-        Raises ModelError where the model's file cannot be read any more.
+        Raises ModelError where the model's file cannot be read any more, and ForkError.
         """
+        self.engine.check_fork()
         self._backend.settle()
         if self._draft is not None:
             self._draft.settle()
 
     def close(self) -> None:
-        """Release memory and threads. The model must not be used any more."""
+        """Release memory and threads. The model must not be used any more.
+
+        In a fork of the process that loaded it nothing is released before that process ends.
+        """
+        if self.engine.is_forked:
+            return
         if self._service is not None:
             self._service.close()
         self.engine.close()
@@ -240,23 +240,43 @@ class LLM:
         self.close()
 
     def _events(self, sequence: Sequence) -> EventStream:
-        self.engine.submit(sequence)
         try:
+            self.engine.submit(sequence)
             while True:
-                self.engine.wait(sequence)
-                event = sequence.events.popleft()
-                if isinstance(event, ChaskiError):
-                    raise event
+                event = self._next(sequence)
                 assert not isinstance(event, Outputs)
                 yield event
                 if isinstance(event, Done):
                     return
+        except BaseException:
+            # Here and below: a Ctrl-C that comes just when one of them begins does not get past both.
+            sequence.cancel()
+            raise
         finally:
             sequence.cancel()
 
-    def _outputs(self, sequence: Sequence) -> npt.NDArray[np.float32]:
-        """The result of a sequence that makes no text."""
+    def _outputs(self, sequences: Items[Sequence]) -> list[npt.NDArray[np.float32]]:
+        """The results of sequences that make no text."""
+        try:
+            for sequence in sequences:
+                self.engine.submit(sequence)
+            events = [self._next(sequence) for sequence in sequences]
+        except BaseException:
+            _cancel(sequences)
+            raise
+        finally:
+            _cancel(sequences)
+        return [event.rows for event in events if isinstance(event, Outputs)]
+
+    def _next(self, sequence: Sequence) -> Event | Outputs:
+        """What a sequence has for its reader. Raises the error that ended it."""
         self.engine.wait(sequence)
         event = sequence.events.popleft()
-        assert isinstance(event, Outputs)
-        return event.rows
+        if isinstance(event, ChaskiError):
+            raise event
+        return event
+
+
+def _cancel(sequences: Items[Sequence]) -> None:
+    for sequence in sequences:
+        sequence.cancel()

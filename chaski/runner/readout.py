@@ -43,6 +43,9 @@ class EveryOutput(Sequence):
         self.is_running = self.num_pending > 0
         return 0
 
+    def restart(self) -> None:
+        self._rows = []
+
     def write(self) -> None:
         if sum(map(len, self._rows)) == len(self.tokens) and not self.events:
             self.events.append(Outputs(np.concatenate(self._rows)))
@@ -80,6 +83,10 @@ class PooledOutput(Sequence):
         self._left -= len(rows)
         self.is_running = self._left > 0
         return 0
+
+    def restart(self) -> None:
+        self._left = len(self._pooling.positions(len(self.tokens)))
+        self._sum = None
 
     def write(self) -> None:
         if self._sum is not None and self._left == 0 and not self.events:

@@ -97,6 +97,14 @@ class Sequence(ABC):
         """Its reader left: nothing more of it is computed."""
         self.is_running = False
 
+    def fail(self, error: ChaskiError) -> None:
+        """End with an error, which is the last that its reader gets."""
+        self.is_running = False
+        self.events.append(error)
+
+    def restart(self) -> None:  # noqa: B027, most only go on
+        """Go on where nothing is computed any more: all tokens come once more, with their outputs."""
+
     @abstractmethod
     def outputs(self, begin: int, count: int) -> range:
         """The positions, of `count` tokens from `begin` on, of which it wants outputs."""

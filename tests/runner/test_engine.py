@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from chaski.errors import NotSupportedError, OptionError, SamplingError
+from chaski.errors import CacheFullError, ComputationError, NotSupportedError, OptionError, SamplingError
 from chaski.model.input import Batch
 from chaski.runner.engine import Engine
 from chaski.runner.events import Done, Outputs
@@ -20,6 +20,7 @@ from chaski.runner.readout import EveryOutput
 from chaski.runner.sequence import Sequence
 from chaski.runner.slots import Policy
 from chaski.sample import SamplingOptions
+from tests.random_mixes import assert_whole
 
 VOCAB = 1000
 NAN_TOKEN = 666
@@ -95,8 +96,15 @@ class CountingProgram:
         held = len(self.stored[sequence])
         return position <= held if self.can_go_back else position == held
 
+    def forget(self, sequences: Iterable[int]) -> None:
+        for sequence in sequences:
+            self.stored[sequence] = []
+
     def resumable(self, sequence: int, position: int) -> int:
         return position if self.can_resume(sequence, position) else 0
+
+    def length(self, sequence: int) -> int:
+        return len(self.stored[sequence])
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         if end is not None and not self.can_move:
@@ -312,8 +320,7 @@ def test_what_others_hold_is_computed_again_before_it_moves() -> None:
 
 
 def step(engine: Engine) -> None:
-    with engine._turn:
-        engine._step()
+    engine._exclusive.run(engine._step)
 
 
 def test_moved_keys_are_known_by_the_lowest_position_of_all_shifts() -> None:
@@ -359,8 +366,7 @@ def test_a_cancelled_sequence_frees_its_slot() -> None:
     engine, _ = make()
     forgotten = request([5], 500)
     engine.submit(forgotten)
-    with engine._turn:
-        engine._step()
+    step(engine)
     forgotten.cancel()
     run(engine, request([50]))
     assert len(forgotten.tokens) == 2
@@ -376,17 +382,19 @@ def test_a_sequence_cancelled_before_it_ran_is_skipped() -> None:
     assert 5 not in np.concatenate([batch.tokens for batch in program.batches])
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_a_failed_batch_has_not_happened(error: type[BaseException]) -> None:
+def failing(error: type[BaseException]) -> Callable[..., None]:
+    def fail(*arguments: object) -> None:
+        raise error("on purpose")
+
+    return fail
+
+
+def test_a_batch_that_was_interrupted_has_not_happened() -> None:
     engine, program = make()
     sequence = request([5, 6])
     engine.submit(sequence)
-
-    def fail() -> None:
-        raise error
-
-    program.fail = fail
-    with pytest.raises(error):
+    program.fail = failing(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
         engine.wait(sequence)
     assert program.stored == [[]]
     program.fail = lambda: None
@@ -394,22 +402,99 @@ def test_a_failed_batch_has_not_happened(error: type[BaseException]) -> None:
     assert sequence.tokens == [5, 6, 7, 8, 9]
 
 
-def test_an_interrupt_while_tokens_are_chosen_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_fails_ends_all_that_run_and_the_next_may_work() -> None:
+    engine, program = make(parallel=2)
+    sequences = [request([5, 6], 50), request([7], 50), request([8])]
+    for sequence in sequences:
+        engine.submit(sequence)
+    for _ in range(3):
+        step(engine)
+    program.fail = failing(RuntimeError)
+    for sequence in sequences[:2]:
+        engine.wait(sequence)
+        error = sequence.events.popleft()
+        assert isinstance(error, ComputationError)
+        assert "RuntimeError: on purpose" in str(error)
+        assert not sequence.is_running
+    program.fail = lambda: None
+    finish(engine, sequences[2])
+    assert sequences[2].tokens == [8, 9, 10, 11]
+    assert run(engine, request([5, 6])).reason == "length"
+
+
+def test_an_error_in_the_middle_of_choosing_ends_the_one_that_is_handled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine, _ = make(parallel=2)
     sequences = [request([10]), request([20])]
     for sequence in sequences:
         engine.submit(sequence)
     with monkeypatch.context() as patched:
-        patched.setattr(Generation, "take", interrupted)
+        patched.setattr(Generation, "take", failing(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             engine.wait(sequences[0])
-    for sequence in sequences:
-        finish(engine, sequence)
-    assert [sequence.tokens for sequence in sequences] == [[10, 11, 12, 13], [20, 21, 22, 23]]
+    assert isinstance(sequences[0].events.popleft(), ComputationError)
+    finish(engine, sequences[1])
+    assert sequences[1].tokens == [20, 21, 22, 23]
+    assert_whole(engine)
 
 
-def interrupted(sequence: Generation, rows: NDArray[np.float32], likely: NDArray[np.float32]) -> None:
-    raise KeyboardInterrupt
+class Spoilt(Generation):
+    """A generation one of whose methods fails when its tokens are so many."""
+
+    method: str
+    at: int
+
+    def __getattribute__(self, name: str) -> Any:
+        cls = type(self)
+        value = super().__getattribute__(name)
+        if name != cls.method or len(super().__getattribute__("tokens")) < cls.at:
+            return value
+        if callable(value):
+            return failing(RuntimeError)
+        raise RuntimeError("on purpose")
+
+
+@pytest.mark.parametrize("at", [4, 5, 6, 8])
+@pytest.mark.parametrize(
+    "method", ["take", "write", "guess", "start", "outputs", "share", "num_pending", "full_context", "drop"]
+)
+def test_what_goes_wrong_with_one_sequence_ends_no_other(method: str, at: int) -> None:
+    engine, _ = make(parallel=3)
+    others = [request([10, 11, 12, 13], 12, shift=Shift(9, 2)) for _ in range(2)]
+    kind = type("Kind", (Spoilt,), {"method": method, "at": at, "__slots__": ()})
+    greedy = SamplingOptions(temperature=0)
+    spoilt = kind(Request(prompt=[10, 11, 30, 31], limit=20, sampling=greedy, shift=Shift(8, 2)))
+    for sequence in (others[0], spoilt, others[1]):
+        engine.submit(sequence)
+    engine.wait(spoilt)
+    event = spoilt.events.popleft()
+    # It starts with four tokens, and once.
+    assert isinstance(event, ComputationError) == (method != "start" or at == 4)
+    for sequence in others:
+        assert finish(engine, sequence).generated_tokens == 12
+        assert sequence.tokens[-2:] == [24, 25]
+    assert run(engine, request([10, 11, 30, 31])).reason == "length"
+    assert_whole(engine)
+
+
+def test_a_sequence_that_its_cache_refuses_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, program = make(parallel=2)
+    others = [request([10], 12), request([20], 12)]
+    prepare = program.prepare
+
+    def refusing(batch: Batch) -> Batch:
+        if ((batch.sequences == 1) & (batch.positions >= 5)).any():
+            raise CacheFullError("sequence 1 holds 5 tokens and 1 more do not fit")
+        return prepare(batch)
+
+    monkeypatch.setattr(program, "prepare", refusing)
+    for sequence in others:
+        engine.submit(sequence)
+    assert finish(engine, others[0]).generated_tokens == 12
+    engine.wait(others[1])
+    assert isinstance(others[1].events.popleft(), CacheFullError)
+    assert_whole(engine)
 
 
 def test_a_batch_is_prepared_while_the_one_before_is_computed() -> None:
@@ -435,15 +520,12 @@ def test_who_comes_while_a_batch_is_computed_is_in_the_next_one() -> None:
     engine, program = make(parallel=2)
     long, short = request(list(range(100, 160)), 1), request([10, 11], 1)
     engine.submit(long)
-    with engine._turn:
-        engine._step()
+    step(engine)
     engine.submit(short)
-    with engine._turn:
-        engine._step()
+    step(engine)
     # The second batch was being computed when the request came.
     assert [batch.sequences.tolist() for batch in program.batches] == [[0] * 8, [0] * 8, [1] * 2 + [0] * 6]
-    with engine._turn:
-        engine._step()
+    step(engine)
     assert short.events
 
 
@@ -569,8 +651,7 @@ def test_logits_wait_for_a_free_slot() -> None:
     engine, _ = make()
     sequence = request([5])
     engine.submit(sequence)
-    with engine._turn:
-        engine._step()
+    step(engine)
     assert every_output(engine, [7]).argmax(1).tolist() == [8]
     assert sequence.tokens == [5, 6, 7, 8]
 
@@ -622,8 +703,7 @@ def test_a_short_request_does_not_wait_for_the_end_of_a_long_one() -> None:
 def read_one_by_one(engine: Engine, sequence: Sequence) -> None:
     """Take the next turn as soon as one ended, as the reader of a stream does."""
     while sequence.is_running:
-        with engine._turn:
-            engine._step()
+        step(engine)
 
 
 def test_threads_share_the_engine() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import chaski
-from chaski.errors import OptionError, UnsupportedError
+from chaski.errors import ComputationError, OptionError, UnsupportedError
+from chaski.runner.answer import collect
 from chaski.runner.images import ImageRun, entries, moved_down, rows_in, whole
 from chaski.runner.layout import Prompt, lay_out, with_placeholders
 from tests.seeing import answers_at_once, said
@@ -169,13 +170,16 @@ def test_an_image_is_encoded_once_although_prepared_batches_are_taken_back() -> 
         assert num_encoded(model) == 5
 
 
-def test_a_failed_encoding_leaves_the_engine_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    with chaski.load(GEMMA, context=128, num_batch=16) as model:
+def test_a_failed_encoding_ends_its_own_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with chaski.load(GEMMA, context=128, num_batch=16, parallel=2) as model:
         encoded: Any = model.engine._images
+        other = model.stream("x the load", **GREEDY)
+        first = next(other)
         with monkeypatch.context() as patch:
             patch.setattr(encoded._encoder, "encode", lambda image: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
+            with pytest.raises(ComputationError, match="ZeroDivisionError"):
                 model.generate("a [img-0]", images(0), **GREEDY)
+        assert same(collect([first, *other]), fresh("x the load"))
         assert same(model.generate("a [img-0]", images(0), **GREEDY), fresh("a [img-0]", 0))
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from chaski import _native
 from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
+from chaski.forks import keep_in_forks
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
 from chaski.ml.backend import BackendOptions, CacheConfig, Device, Memory, Progress, stored_type
@@ -37,6 +38,7 @@ class CPUBackend:
         self._is_plain = not options.flash_attention
         self._options = options
         self._pool = pool or _native.ThreadPool(threads)
+        keep_in_forks(self, self._pool)
         self._loading = Loading(self._pool, self.isa)
         self._weights: _native.Weights | None = None
         self._matrices: list[StoredMatrix] = []

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from chaski import _native
 from chaski.errors import ModelError
+from chaski.forks import ForkGuard
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.backend import Progress
 from chaski.ml.graph import Weight
@@ -83,6 +84,7 @@ class Loading:
         self._failure: Exception | None = None
         self._may_begin = threading.Event()
         self._is_closed = False
+        self._fork_guard = ForkGuard("the model")
 
     def load(
         self, matrices: Sequence[StoredMatrix], untouched: Sequence[Touchable], progress: Progress
@@ -125,7 +127,9 @@ class Loading:
         self._check()
 
     def close(self) -> None:
-        """Stop where it is."""
+        """Stop where it is. A fork does not have the thread."""
+        if self._fork_guard.is_forked:
+            return
         self._is_closed = True
         self._may_begin.set()
         thread, self._thread = self._thread, None

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski import _native
+from chaski.forks import keep_in_forks
 from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Buffer, Call, Place
 from chaski.ml.cpu.operations import lower
@@ -50,6 +51,7 @@ class CPUPlan:
                 self._plan.barrier()
             _emit(self._plan, call, offsets)
         self._plan.finish()
+        keep_in_forks(self, self._plan)
         self.bytes: int = self._plan.bytes
         self.inputs: Mapping[str, npt.NDArray[Any]] = {
             name: self._view(node.dtype, lowering.buffer(node), offsets)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import ChaskiError, OptionError, WorkerError
+from chaski.forks import ForkGuard
 from chaski.ml.backend import Progress
 from chaski.runner.answer import Answer, collect
 from chaski.runner.asynchronous import AsyncModel
@@ -98,6 +99,7 @@ class Worker:
         self._starting = threading.Lock()
         self._patience = _Patience()
         self._is_closed = False
+        self._fork_guard = ForkGuard(f"the worker of {self._model}")
         atexit.register(self.close)
 
     @property
@@ -173,13 +175,20 @@ class Worker:
     def start(self, call: Call, put: Put) -> Ticket:
         """Send a call, to a new process where there is none; nothing waits (see `Channel`).
 
-        Raises OptionError for what cannot be sent, and WorkerError where no process can be started.
+        Raises OptionError for what cannot be sent, WorkerError where no process can be started, and ForkError
+        in a fork: its process answers the one that started it.
         """
+        self._fork_guard.check()
         return self._living_process().start(call, put)
 
     def close(self) -> None:
-        """End the process; what it was answering fails with WorkerError. Nothing can be asked any more."""
+        """End the process; what it was answering fails with WorkerError. Nothing can be asked any more.
+
+        In a fork the process goes on, for the one that started it.
+        """
         atexit.unregister(self.close)
+        if self._fork_guard.is_forked:
+            return
         with self._starting:
             self._is_closed = True
             process = self._process
