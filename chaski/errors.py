@@ -141,7 +141,7 @@ class WorkerError(ChaskiError):
 
 
 class ComputationError(ChaskiError):
-    """What computes a model failed; the request is lost, and the next one may be sent."""
+    """The computation of the model failed; the request is lost, and the next one may be sent."""
 
 
 class ForkError(ChaskiError):

@@ -1,4 +1,4 @@
-"""What a forked process cannot use: threads do not survive a fork, and locks stay as they were."""
+"""A guard of what a forked process cannot use: threads do not survive a fork, and locks stay as they were."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ForkGuard:
 
     @property
     def is_forked(self) -> bool:
-        """Whether the object belongs to another process, whose threads and locks are not here."""
+        """True if the object belongs to another process, whose threads and locks are not here."""
         return self._num_forks != self._forks.count
 
     def check(self) -> None:

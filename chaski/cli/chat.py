@@ -61,7 +61,7 @@ def _messages(read: Read) -> Iterator[str]:
 
 
 def _read_message(read: Read) -> str:
-    """What is typed or pasted at once, or all lines between two triple quotes."""
+    """Read one message: a line, a paste, or all lines between two triple quotes."""
     text = read(">>> ")
     begin, quotes, rest = text.partition(_QUOTES)
     if not quotes or (begin.strip() and not begin.startswith("/set system")):

@@ -1,4 +1,4 @@
-"""What the chat says of itself: its help, and the words of its commands, which Tab completes."""
+"""The texts of the chat's help, and the words of its commands, which Tab completes."""
 
 from __future__ import annotations
 

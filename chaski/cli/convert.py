@@ -64,7 +64,7 @@ def _check_target(path: Path) -> None:
     if not path.parent.is_dir():
         raise OptionError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
     try:
-        # What the folder's permissions say is not all: it may be read only, or no real one, as /proc.
+        # A look at permissions is not enough: the file system may be read-only, or virtual as /proc.
         with TemporaryFile(dir=path.parent):
             pass
     except OSError as error:

@@ -64,7 +64,7 @@ class Remote:
             response.read()
 
     def has(self, path: str) -> bool:
-        """Whether there is something at an address."""
+        """Return whether the server has anything at the address."""
         try:
             with self._ask("HEAD", path, None):
                 return True

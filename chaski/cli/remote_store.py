@@ -28,7 +28,7 @@ def note_own_store() -> None:
 
 
 def is_path(model: str) -> bool:
-    """Whether what a user calls a model is a file of this machine in any case."""
+    """Return whether a model's name can only be a file of this machine, by its spelling alone."""
     return model.startswith(_PATHS) or model.endswith(".gguf")
 
 
@@ -66,7 +66,7 @@ def create_there(server: Remote, name: str, recipe: Recipe) -> Iterator[Progress
 
 
 def _sources(server: Remote, sources: Sequence[Source]) -> Generator[Progress, None, dict[str, Any]]:
-    """What the models and files of a recipe are to the server, once it has the files."""
+    """The fields of a create request that name a recipe's sources, once the server has the files."""
     from chaski.names import ModelName
 
     names = [source for source in sources if isinstance(source, ModelName)]

@@ -1,4 +1,4 @@
-"""What `chaski show` tells of a model of a server, by what the server says of it."""
+"""The report of `chaski show` on a model of a server, made from the server's answer."""
 
 from __future__ import annotations
 

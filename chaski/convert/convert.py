@@ -65,7 +65,7 @@ def convert(
 
 
 def _files(checkpoint: Checkpoint, mixture: Mixture, out: Path, projector: Path | None) -> list[_File]:
-    """What is to be written, and where."""
+    """The files to write, each with its path, metadata and tensors."""
     files = [(out, _metadata(checkpoint, mixture), list(checkpoint.plan))]
     sight, config, folder = checkpoint.sight, checkpoint.config, checkpoint.folder
     if projector is not None:

@@ -49,7 +49,7 @@ def require_few_values(data: bytes | bytearray, max_values: int) -> None:
 
 
 def _may_have_more(data: bytes | bytearray, limit: int) -> bool:
-    """Whether there may be more values: counts what stands between values, in texts too. Fast."""
+    """Return whether there may be more values. Fast, as separators inside of strings are counted too."""
     count = 0
     for start in range(0, len(data), _PIECE):
         count += sum(data.count(mark, start, start + _PIECE) for mark in _MARKS)
@@ -59,7 +59,7 @@ def _may_have_more(data: bytes | bytearray, limit: int) -> bool:
 
 
 def _has_more(data: bytes | bytearray, limit: int) -> bool:
-    """Whether there are more values: counts what stands between values, but not in texts."""
+    """Return whether there are more values, by counting the separators outside of strings."""
     marks = texts = 0
     for match in _TEXT_OR_MARK.finditer(data):
         if match.end() - match.start() == 1 and match[0] in _MARKS:

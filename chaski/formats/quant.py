@@ -65,7 +65,7 @@ class QuantType(IntEnum):
 
     @property
     def is_known(self) -> bool:
-        """Whether what the bytes mean is known here."""
+        """True if the type's bytes can be decoded here."""
         return self in _DECODERS
 
     @property

@@ -72,7 +72,7 @@ class _State:
         return _State(self.length - count, image, self._lost_without(begin, stop))
 
     def _lost_without(self, begin: int, stop: int) -> range | None:
-        """What is lost before `begin` stays so, up to it; what is lost behind `stop` moves down."""
+        """The lost positions after a removal: those before `begin` stay, those behind `stop` move down."""
         if self.lost is None or begin < self.lost.start <= stop:
             return None
         count = stop - begin

@@ -223,7 +223,7 @@ def _renamed(file: GGUFFile, dialect: Dialect) -> Iterator[tuple[str, TensorInfo
 
 
 def _rename(old: str, new: str) -> Callable[[str], str | None]:
-    """What makes llama.cpp's name of a name that begins as `old`, or is `old` where that ends with no dot."""
+    """Return a function from a name to llama.cpp's, or to None. `old` is a prefix if it ends with a dot."""
     pattern = _pattern(old)
     template = new.replace("*", r"\1")
 
@@ -246,7 +246,7 @@ def _first(tensors: Mapping[str, TensorInfo], name: str) -> TensorInfo | None:
 
 
 def _means_pre(metadata: Mapping[str, Value], token: tuple[int, str] | None) -> bool:
-    """Whether the file leaves open how its texts are cut, and has the token that tells its family."""
+    """Return whether a file leaves its pre-tokenizer open, and has the token that tells its family."""
     if metadata.get(f"{_TOKENIZER}model") != "gpt2":
         return False
     if metadata.get(f"{_TOKENIZER}pre", "default") not in ("", "default"):

@@ -1,4 +1,4 @@
-"""What each metadata key of llama.cpp means here: it is read, it is refused by name, or it changes no number.
+"""The treatment of each metadata key of llama.cpp: read, refused by name, or known to change no number.
 
 The names are those of its `llama-arch.cpp`, without the architecture. A key that would change what a model
 computes, and that its architecture does not read, is an error, so that no model is silently another one.

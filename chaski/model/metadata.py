@@ -34,7 +34,7 @@ _NO_MODELS = {
     "controlvector": "a control vector, which steers a model and is none; this version cannot apply them",
 }
 _KINDS = {"clip": "mmproj", "controlvector": "controlvector", "imatrix": "imatrix"}
-"""What a file is, by its architecture, where it does not say its type."""
+"""The type of a file by its architecture, for files that do not say it in `general.type`."""
 
 
 def check_is_model(file: GGUFFile) -> None:

@@ -43,7 +43,7 @@ class RopeConfig:
 
 
 def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
-    """What llama.cpp reads, as it does: a factor without a type is linear scaling, a factor of 0 is none.
+    """Read the keys that llama.cpp reads, as it does: a factor without a type is linear scaling, 0 is none.
 
     Raises UnsupportedError for scalings that are not here: ignoring one would give wrong text.
     """

@@ -1,4 +1,4 @@
-"""What callers give as prompts and conversations, checked by type before anything else looks at it."""
+"""Checks of the types of prompts and conversations, made before anything else looks at them."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Engine:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this process is a fork of the one that loaded the model, and cannot compute with it."""
+        """True if this process is a fork of the one that loaded the model, and cannot compute with it."""
         return self._fork_guard.is_forked
 
     def check_fork(self) -> None:
@@ -317,5 +317,5 @@ class Engine:
 
 
 def _is_open(sequence: Sequence) -> bool:
-    """Whether what a sequence computes next depends on the outputs that are still to come."""
+    """Return whether the sequence's next input depends on outputs that are still to come."""
     return sequence.is_guessing or sequence.full_context is not None

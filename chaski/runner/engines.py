@@ -73,9 +73,9 @@ def _is_installed() -> bool:
 
 
 def native_gap(file: GGUFFile) -> str | None:
-    """What our engine has not that the model takes, as its header tells; None where that is nothing.
+    """A description of what a model takes and our engine lacks, by the file's header; None if nothing.
 
-    What is wrong with the file is not said here, but when it is loaded.
+    Faults of the file are not told here, but when it is loaded.
     """
     if file.architecture not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))

@@ -82,6 +82,6 @@ class Outputs:
 
 
 Partial = Text | PromptScores
-"""What is never the last event."""
+"""An event that is never the last one of an answer."""
 
 Event = Partial | Done

@@ -1,4 +1,4 @@
-"""What goes wrong with one sequence ends that one, and nobody else."""
+"""Errors of one sequence end that sequence alone, and no other."""
 
 from __future__ import annotations
 

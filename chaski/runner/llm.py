@@ -269,7 +269,7 @@ class LLM:
         return [event.rows for event in events if isinstance(event, Outputs)]
 
     def _next(self, sequence: Sequence) -> Event | Outputs:
-        """What a sequence has for its reader. Raises the error that ended it."""
+        """Return the next event or outputs of a sequence. Raises the error that ended it."""
         self.engine.wait(sequence)
         event = sequence.events.popleft()
         if isinstance(event, ChaskiError):

@@ -143,7 +143,7 @@ def _require_native(file: GGUFFile, wish: str | None) -> None:
 
 
 def _tokenizer(file: GGUFFile) -> Tokenizer | None:
-    """What turns text into ids; None where the file has nothing for that, and the model is given ids.
+    """The tokenizer of a file; None where the file has none, and the model is given ids.
 
     It is made before the weights are read, so that a file whose texts nobody can read is refused at once.
     """

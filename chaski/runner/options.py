@@ -148,7 +148,7 @@ class Limits:
 
     @property
     def constraint(self) -> Constraint | None:
-        """What the answer must be."""
+        """The rule that the answer must follow, from the one option that gives it; None if none does."""
         found = ((name, getattr(self, name)) for name in _KINDS)
         return next((Constraint(name, value) for name, value in found if value is not None), None)
 

@@ -85,7 +85,7 @@ class PromptCache:
         slot.shifted_at = as_computed  # from now on nobody shares what is moved
 
     def _can_move(self, slot: Slot, dropped: range) -> bool:
-        """Whether what is behind `dropped` can be moved down: all of it as computed, or all moved before."""
+        """Return whether tokens behind `dropped` can move down: all are as computed, or all moved before."""
         is_alike = slot.shifted_at is None or slot.shifted_at <= dropped.start
         if not is_alike or dropped.stop >= len(slot.tokens):
             return False

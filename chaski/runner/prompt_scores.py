@@ -30,7 +30,7 @@ class PromptScorer:
 
     @property
     def is_done(self) -> bool:
-        """Whether the logits of all tokens are there."""
+        """True if the logits of the whole prompt are there."""
         return self._num_taken == len(self._prompt) - 1
 
     def take(self, begin: int, rows: npt.NDArray[np.float32]) -> int:
@@ -48,7 +48,7 @@ class PromptScorer:
         return count
 
     def event(self) -> PromptScores | None:
-        """What there is to tell, once, when all is known."""
+        """The scores of the prompt, once: None until all are known, and after they were given."""
         rows, self._rows = self._rows, []
         for row in (row for several in rows for row in several):
             token_id = self._prompt[len(self._scores) + 1]

@@ -95,7 +95,7 @@ class PooledOutput(Sequence):
 
 
 def embeddings(vectors: F32, normalize: bool) -> F32:
-    """What the model made of some texts, one row each, ready to be handed out.
+    """The model's vectors of some texts, one row each, of length 1 if `normalize` is set.
 
     Raises ModelError for a row that is not all finite numbers: it could be compared with nothing.
     """

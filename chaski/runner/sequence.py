@@ -52,7 +52,7 @@ class Sequence(ABC):
 
     @property
     def can_take_over(self) -> bool:
-        """Whether it may take over what a slot holds of its tokens: not if it wants all their outputs."""
+        """True if it may reuse the tokens that a slot holds: it does not want the outputs of all of them."""
         return True
 
     @property

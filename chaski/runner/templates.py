@@ -111,7 +111,7 @@ class Writer:
     source: str | None = None
 
     def thinking(self, think: Think = None) -> Think:
-        """What a template is told: a model that can think does, unless it is told otherwise."""
+        """The `think` that a template is given: a model that can think does, unless the caller says no."""
         return True if think is None and "thinking" in self.capabilities else think
 
     def render(

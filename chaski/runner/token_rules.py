@@ -18,7 +18,7 @@ _NUM_KEPT = 4096
 
 
 def token_rules(limits: Limits, tokenizer: Tokenizer) -> TokenRules:
-    """What the options rule out, as token ids."""
+    """The rules that the options set for tokens, as ids of one vocabulary."""
     stops = frozenset(limits.stop_token_ids)
     return TokenRules(
         never=tokenizer.eos_ids - stops if limits.ignore_eos else frozenset(),

@@ -280,5 +280,5 @@ class Writing(ABC):
 
 
 def _shifts(limits: Limits) -> bool:
-    """Whether an answer goes on where the context ends."""
+    """Return whether the answer goes on, by a context shift, where the context is full."""
     return limits.shift and limits.num_predict != _TO_THE_END

@@ -18,7 +18,7 @@ __all__ = ["is_gbnf", "lark_rules"]
 
 
 def is_gbnf(text: str) -> bool:
-    """Whether a grammar is in GBNF rather than in Lark."""
+    """Return whether a grammar is in GBNF rather than in Lark, which has no `::=`."""
     return "::=" in text
 
 
@@ -79,7 +79,7 @@ class _Writer:
         return not is_blank and all(name in self._plain for name in _references(node))
 
     def _is_blank(self, node: Node) -> bool:
-        """Whether it has nothing but blanks, and no other rules."""
+        """Return whether a node has nothing but blanks. References never count as blank."""
         match node:
             case Piece(is_blank=is_blank):
                 return is_blank

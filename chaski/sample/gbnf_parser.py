@@ -121,7 +121,7 @@ class Parser:
 
     @property
     def _blank(self) -> re.Pattern[str]:
-        """What may stand between the items of a sequence: lines end it, but for those in groups."""
+        """The pattern of blanks between the items of a sequence; line breaks are blank in groups only."""
         return _SPACE_AND_LINES if self._depth else _SPACE
 
     def _next_word(self) -> int:

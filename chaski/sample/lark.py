@@ -1,4 +1,4 @@
-"""What answers must be, as a grammar in `llguidance`'s dialect of Lark.
+"""Grammars that answers must follow, in `llguidance`'s dialect of Lark.
 
 An answer follows a JSON schema, a regular expression, one of several texts, or a grammar of the user's. A
 model may think first: then the grammar takes a thought, up to the text that ends it, and the answer behind.
@@ -31,7 +31,7 @@ _BLANKS_BEHIND_THOUGHT = r"/[ \t\r\n]{0,8}/"
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What an answer must be. `kind` is the name of the option that says so."""
+    """A rule that an answer must follow. `kind` is the name of the option that gives it."""
 
     kind: Kind
     value: Any
@@ -54,7 +54,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lead:
-    """What stands before an answer: perhaps a thought, and a header.
+    """The text before an answer: perhaps a thought, and a header.
 
     opening  begins a thought
     closing  ends it; it may hold any text up to there

@@ -20,7 +20,7 @@ RANGES = {"temperature": (0.0, math.inf), "top_p": (0.0, 1.0), "min_p": (0.0, 1.
 
 
 def nearest(name: str, value: Any) -> Any:
-    """What Ollama takes a number beyond an option's range for: as far as it goes. All else stays as it is."""
+    """Clamp a number to the range of the option, as Ollama does. Other values stay as they are."""
     least, most = RANGES.get(name, (-math.inf, math.inf))
     return min(max(value, least), most) if _is_number(value) else value
 
@@ -122,12 +122,12 @@ class SamplingOptions:
 
     @property
     def has_dry(self) -> bool:
-        """Whether tokens that would repeat something are lowered."""
+        """True if DRY lowers the tokens that would go on with a repetition."""
         return self.dry_multiplier > 0 and self.dry_penalty_last_n != 0
 
     @property
     def needs_all_logits(self) -> bool:
-        """Whether the most likely tokens are not enough to choose from, whatever came before."""
+        """True if the most likely tokens are not enough to choose from, whatever came before."""
         return self.has_dry or self.repetition_penalty != 1 or self.top_n_sigma > 0 or bool(self.logit_bias)
 
     @property

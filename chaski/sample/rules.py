@@ -1,4 +1,4 @@
-"""What options that speak of texts and of ends come to for one vocabulary, as token ids."""
+"""The options on texts and ends, as token ids of one vocabulary."""
 
 from __future__ import annotations
 

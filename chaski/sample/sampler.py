@@ -180,7 +180,7 @@ class Sampler:
         return few.draw(ids[:kept], logits[:kept], options, self._random.next_24(), excludes_top)
 
     def _excludes_top(self) -> bool:
-        """Whether the top choices of this token are excluded: a draw of its own, where that is open."""
+        """Return whether XTC excludes the top tokens. It draws a number of its own only where XTC is on."""
         probability = self.options.xtc_probability
         return probability > 0 and self._random.next_24() < probability * 2**24
 

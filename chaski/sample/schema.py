@@ -185,7 +185,7 @@ def _is_path(ref: object) -> bool:
 
 
 def _is_only_reference(schema: Schema) -> bool:
-    """Whether nothing beside a reference says anything of keys."""
+    """Return whether a schema is a reference without anything beside it that speaks of keys."""
     parts = ("properties", "patternProperties", "required", "allOf", *_CHOICES, *_SAYS_OTHERWISE)
     return "$ref" in schema and not any(key in schema for key in parts)
 
@@ -199,7 +199,7 @@ def _mapping(value: Any) -> Schema:
 
 
 def _target(ref: str, root: Schema) -> tuple[Any, Schema]:
-    """What a path leads to, and what its own references begin at. Raises OptionError."""
+    """The schema that a path leads to, and the root for its own references. Raises OptionError."""
     found: Any = root
     for step in ref.split("/")[1:]:
         key = unquote(step).replace("~1", "/").replace("~0", "~")

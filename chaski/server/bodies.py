@@ -35,7 +35,7 @@ _LEAST_RATE = 1024
 _WAIT_SECONDS = 30.0
 """How long a large body may wait for its share of the budget."""
 _OBJECT_BYTES = 64
-"""What a value takes besides its text, on the average."""
+"""The memory of a parsed value besides its text, on the average."""
 
 
 class TooLargeError(OptionError):
@@ -178,7 +178,7 @@ class _Budget:
 
 @dataclass(slots=True)
 class _Share:
-    """What one request has of the budget."""
+    """The bytes of the budget that one request holds."""
 
     budget: _Budget
     size: int = 0

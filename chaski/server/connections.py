@@ -72,11 +72,11 @@ class Connection(H11Protocol):
         self._watch()
 
     def _is_idle(self) -> bool:
-        """Whether all that came was answered, or is not even a request."""
+        """Return whether no request is being read or answered; one with unfinished headers does not count."""
         return self.conn.their_state is h11.IDLE and not self.transport.is_closing()
 
     def _is_late_to_come(self) -> bool:
-        """Whether the client has begun something that it owes the rest of, and nothing is being answered."""
+        """Return whether the client owes the rest of something it began, while nothing is being answered."""
         if self.conn.their_state is h11.IDLE:
             # Between two requests uvicorn waits for a while, but only for the first byte.
             return self.cycle is None or bool(self.conn.trailing_data[0])

@@ -19,7 +19,7 @@ __all__ = ["HARMLESS", "REFUSED", "Known", "unread_fields"]
 
 
 class Known(Protocol):
-    """What is needed of a described field. parts: the fields of an object that are read; None for any."""
+    """The needed part of a described field. parts: the fields of an object that are read; None for any."""
 
     @property
     def parts(self) -> Collection[str] | None: ...
@@ -27,13 +27,13 @@ class Known(Protocol):
 
 HARMLESS: frozenset[str] = frozenset(
     (
-        # Who asks, for accounts and statistics that there are none of.
+        # The client's identity, for accounts and statistics that there are none of.
         *("user", "metadata", "safety_identifier", "request_id", "user_profile_id", "workspace_id"),
         *("billing_policy", "fallback_credit_token", "betas", "diagnostics"),
         # Where and how soon it is computed, and what is kept of it; the answer is the same.
         *("service_tier", "priority", "speed", "inference_geo", "fallbacks", "prediction", "store"),
         *("id_slot", "embedding_only"),
-        # What streams are padded with, which is nothing.
+        # The padding of streams, which have none.
         "stream_options",
         # Prompts are always cached, and grammars have one backend.
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control"),

@@ -24,7 +24,7 @@ def score_of(sampled: Sampled, tokenizer: Tokenizer) -> Score:
 
 
 def prompted_of(text: str, first_id: int, scores: Iterable[Sampled], tokenizer: Tokenizer) -> Prompted:
-    """What dialects show of a prompt. first_id: its first token."""
+    """The prompt as dialects show it, with the scores of its tokens. first_id: its first token."""
     return Prompted(text, _shown(tokenizer, first_id, None), [score_of(each, tokenizer) for each in scores])
 
 

@@ -81,7 +81,7 @@ class GenerateWish(Wish):
 
     @property
     def fills_in(self) -> bool:
-        """Whether the answer belongs between two texts."""
+        """True if the answer belongs between two texts."""
         return bool(self.suffix) or self.begun is not None
 
 

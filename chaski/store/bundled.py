@@ -41,7 +41,7 @@ def bundled_model(name: ModelName) -> Path | None:
 
 
 def read_bundled(path: Path) -> BundledModel:
-    """What a store would hold of a model if it had been created from its file."""
+    """Read a bundled model, with the manifest that a store would make of its file."""
     config = path.with_suffix(".json").read_bytes()
     (digest,) = json.loads(config)["rootfs"]["diff_ids"]
     weights = Layer(media_type("model"), Digest.parse(digest), path.stat().st_size)

@@ -99,7 +99,7 @@ def find_model(model: str | os.PathLike[str], store: Store | None = None) -> Sto
 
 
 def read_config(store: Store, entry: Entry) -> ModelConfig:
-    """What the manifest of a model describes it as. Raises StoreError."""
+    """The configuration that a model's manifest names. Raises StoreError."""
     if entry.bundled is not None:
         return ModelConfig.parse(entry.bundled.config)
     return ModelConfig.parse(store.blobs.read(entry.manifest.config.digest))

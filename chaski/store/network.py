@@ -29,7 +29,7 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: str) -> bool:
-    """Whether an address belongs to the public internet, whatever disguise it is written in.
+    """Return whether an address belongs to the public internet, in whatever form it is written.
 
     One of the sixth version that holds one of the fourth is as public as that. Forms that are given up, or
     for a site's own use, such as `::127.0.0.1`, `fec0::1` and `64:ff9b:1::7f00:1`, are never public. Raises

@@ -61,7 +61,7 @@ def _pull_layer(registry: Registry, store: Store, layer: Layer, pace: Pace) -> I
 
 
 def _is_here(store: Store, layer: Layer) -> bool:
-    """Whether a blob need not be fetched. One that is damaged is set aside, as far as that is cheap to see.
+    """Return whether a blob need not be fetched. A damaged one is set aside, where that is cheap to see.
 
     Texts are hashed; weights are when they cannot be opened. All else `verify` finds and sets aside.
     """

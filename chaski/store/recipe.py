@@ -92,7 +92,7 @@ def recipe_of(
 
 
 def _source(text: str, folder: Path, command: str = "FROM") -> ModelName | Path:
-    """What FROM or DRAFT means: a file where there is one, else the name of a model."""
+    """The source that FROM or DRAFT names: a file where there is one, else a model by its name."""
     path = folder / Path(text).expanduser()
     if path.is_dir():
         if _is_checkpoint(path):

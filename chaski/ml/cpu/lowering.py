@@ -221,7 +221,7 @@ def _sums_of_products(graph: Graph, uses: Mapping[Tensor, int]) -> dict[Tensor, 
 
 
 def _float_inputs(graph: Graph) -> set[Operand]:
-    """What any but products with quantized matrices read."""
+    """The operands of all nodes other than products with quantized matrices, which read int8 blocks."""
     return {operand for node in graph.nodes if not is_quantized_product(node) for operand in node.operands}
 
 

@@ -1,4 +1,4 @@
-"""What an answer must follow, and options of sampling, under the names of vLLM and llama.cpp."""
+"""Constraints of answers, and options of sampling, under the names of vLLM and llama.cpp."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 @dataclass(frozen=True, slots=True)
 class Constrained:
-    """What an answer follows: a `format`, or `options` that say something else."""
+    """The constraint of an answer: a `format`, or `options` with another kind of constraint."""
 
     format: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +42,7 @@ def sampling_options(fields: Fields) -> dict[str, Any]:
 
 
 def read_constraint(fields: Fields, name: str, format: Any) -> Constrained:
-    """What the fields say; `name` is the field that has said the `format` already, if any did.
+    """Read the one constraint of a request; `name` is the field that gave the `format`, if any did.
 
     Raises OptionError for two that say something, or for a value of another type.
     """

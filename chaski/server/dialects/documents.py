@@ -15,7 +15,7 @@ _TEXTS = ("json", "xml", "yaml", "javascript", "typescript", "toml", "csv", "sql
 
 
 def document(text: str, title: str = "", context: str = "") -> str:
-    """What stands in a prompt for a document; `context` is what the client says of it."""
+    """The text of a document in a prompt; `context` is the client's description of it."""
     named = f' title="{title}"' if title else ""
     about = f"{context}\n" if context else ""
     return f"<document{named}>\n{about}{text}\n</document>"

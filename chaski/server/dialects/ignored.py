@@ -1,4 +1,4 @@
-"""What of a request an answer leaves out, told in a header so that nobody has to guess."""
+"""The parts of a request that an answer leaves out, told in a header so that nobody has to guess."""
 
 from __future__ import annotations
 

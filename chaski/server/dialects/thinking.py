@@ -1,4 +1,4 @@
-"""Whether to think, and how much: clients of `/v1` say it in several ways, which must agree."""
+"""The switches and efforts of thinking on `/v1`: clients send them in several fields, which must agree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_tok
 
 
 def read_thinking(fields: Fields) -> dict[str, Think]:
-    """What a request says of thinking, by the name of the field that says it. Raises OptionError."""
+    """A request's settings of thinking by the names of their fields; None where unset. Raises OptionError."""
     found: dict[str, Think] = {"enable_thinking": _flag(fields, "enable_thinking")}
     value = fields.data.get("think")
     found["think"] = value if isinstance(value, bool) else _effort(fields, "think")
@@ -59,7 +59,7 @@ def agreed(found: Mapping[str, Think]) -> Think:
 
 
 def template_variables(fields: Fields) -> dict[str, Any]:
-    """What a request tells the template besides. Raises OptionError."""
+    """The other variables that a request gives its template. Raises OptionError."""
     variables = _variables(fields).data
     if reserved := [name for name in _RESERVED if name in variables]:
         raise OptionError(f"chat_template_kwargs.{reserved[0]} is what the request itself says; leave it out")

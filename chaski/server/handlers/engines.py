@@ -1,6 +1,7 @@
-"""What clients of llama.cpp's server and of vLLM ask: tokens, templates, what is loaded, filling in.
+"""The routes of llama.cpp's server and of vLLM: tokens, templates, loaded models, filling in.
 
-Those of llama.cpp name no model, since that has one: then the one that was used last is meant.
+Requests to llama.cpp's routes may name no model, since its server has one only: then the model that was
+used last is meant.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ async def apply_template(ask: Ask) -> Reply:
 
 
 async def infill(ask: Ask) -> Reply:
-    """What belongs between two texts."""
+    """The text that belongs between two others."""
     wish = llamacpp.read_infill(ask.body, _model(ask, Fields(ask.body)))
     events = ask.services.answering.generate(wish, ask.client)
     if wish.stream:
@@ -108,7 +109,7 @@ async def _pieces(model: str, events: AsyncGenerator[Event, None]) -> Stream:
 
 
 async def props(ask: Ask) -> Reply:
-    """What a model is and how it is loaded: the one in memory that was used last, or `?model=`."""
+    """A model and how it is loaded: the one in memory that was used last, or `?model=`."""
     from chaski import __version__
 
     loaded = await _loaded(ask)

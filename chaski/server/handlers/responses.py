@@ -76,7 +76,7 @@ def _read(ask: Ask) -> responses.ResponseWish:
 async def _stream(ask: Ask, items: responses.Items, events: AsyncGenerator[Event, None]) -> Stream:
     async with aclosing(events):
         try:
-            # What goes wrong before the first word has a status of its own.
+            # An error before the first word has a status of its own.
             event = await anext(events)
         except ContextLengthError as error:
             # Codex shortens the conversation itself, but only where a stream tells it to.

@@ -31,7 +31,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What an answer may have before its content, for those who make it follow a grammar.
+    """The text before the content of an answer, for callers that hold the answer to a grammar.
 
     opening  begins a thought
     closing  ends it
@@ -55,7 +55,7 @@ class Parser(Protocol):
 
     @property
     def lead(self) -> Lead | None:
-        """What may stand before the content, as far as nothing was read yet. None: nothing."""
+        """The text that may stand before the content, while nothing is read yet; None if nothing may."""
 
     def feed(self, text: str) -> list[Piece]:
         """What is certain now. The beginning of what may be a tag is kept back."""

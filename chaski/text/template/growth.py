@@ -15,7 +15,7 @@ from chaski.text.template.meter import current_meter
 _LONG_NUMBER = re.compile(r"\d{5,}")
 # One directive of `%`: its key, its width and precision, and its letter.
 _DIRECTIVE = re.compile(r"%(?:\(([^()]*)\))?[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?[hlL]?(.)", re.DOTALL)
-# What a number takes without a width: the largest float has 309 digits in front of the point.
+# The most characters of a number without a width: the largest float has 309 digits before the point.
 _NUMBER_CHARACTERS = 320
 # A character that `%r` and `%a` cannot show becomes `\U0001f600`.
 _ESCAPED_CHARACTERS = 10
@@ -76,7 +76,7 @@ STRING_METHODS: dict[str, Callable[..., Any]] = {
     **{name: _splitting(name) for name in ("split", "rsplit")},
     **{name: _padded(name) for name in ("center", "ljust", "rjust", "zfill")},
 }
-"""What templates get instead of methods of `str` that can make a large value from small ones."""
+"""The replacements of those methods of `str` that can make a large value from small ones."""
 
 
 def check_format(specification: str) -> None:
@@ -122,7 +122,7 @@ def _formatted_sizes(format: str, values: Any) -> Iterable[int]:
             raise TemplateError("the chat template formats by a key that has parentheses")
         if letter == "%":
             continue
-        # What is missing is for Python to complain about.
+        # A missing value counts as None here, since Python itself raises the error for it.
         by_name = values.get(key) if isinstance(values, Mapping) else None
         value = by_name if key else next(in_order, None)
         text = len(str(value))

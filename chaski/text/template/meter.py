@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one rendering may use. `characters`: its output, and any single value on the way there.
+    """The limits of one rendering. `characters`: of its output, and of any single value on the way there.
 
     All values that it makes may take `_STEPS` times as many bytes, whether it keeps them or not.
     """

@@ -51,7 +51,7 @@ def _system_in_front(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _results_with_comments(messages: Sequence[Message]) -> Sequence[Message]:
-    """What the user says right behind the result of a tool belongs to the result."""
+    """Merge a user's message right behind the result of a tool into that result."""
     turns: list[Message] = []
     for message in messages:
         if turns and (turns[-1].get("role"), message.get("role")) == ("tool", "user"):
@@ -62,7 +62,7 @@ def _results_with_comments(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _system_in_user_turn(messages: Sequence[Message]) -> Sequence[Message]:
-    """What the system says as the beginning of what the user does."""
+    """Turn system messages into user messages, which are merged with the user's own turn behind them."""
     return [
         {**message, "role": "user"} if message.get("role") == "system" else message for message in messages
     ]

@@ -27,7 +27,7 @@ _NONE = ("none", "no_vocab")
 
 
 def has_tokenizer(metadata: Mapping[str, object]) -> bool:
-    """Whether the file says how text becomes ids. Raises `TokenizerError` for a kind that is not a string."""
+    """Return whether a file has a tokenizer. Raises `TokenizerError` for a kind that is not a string."""
     return read_scalar(metadata, "model", str) not in (None, *_NONE)
 
 
@@ -103,7 +103,7 @@ _LOADERS: dict[str, Callable[[Mapping[str, object]], Tokenizer]] = {
 
 
 def unknown_kind(metadata: Mapping[str, object]) -> str | None:
-    """What the metadata asks for that is not known here, but may be elsewhere; None where all is known."""
+    """The file's tokenizer or pre-tokenizer, if it is unknown here; another engine may know it."""
     model, pre = metadata.get(f"{PREFIX}model"), metadata.get(f"{PREFIX}pre")
     if isinstance(model, str) and model not in (*_LOADERS, *_NONE):
         return f"{PREFIX}model = {model!r:.40}"

@@ -36,7 +36,7 @@ class Blocks:
         return "message_start", {"type": "message_start", "message": message}
 
     def delta(self, delta: Delta) -> Iterator[Event]:
-        """What is new."""
+        """The events for the new pieces of the answer."""
         for piece in delta.pieces:
             if isinstance(piece, ToolCall):
                 yield from self._call(piece)

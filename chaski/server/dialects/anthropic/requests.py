@@ -70,7 +70,7 @@ def _wish(fields: Fields, options: dict[str, Any]) -> ChatWish:
 
 
 def _thinking(fields: Fields) -> Think:
-    """Whether to think, and how much if that is said. Where nothing is, not at all."""
+    """The switch or the effort of thinking that the request sets; off where it sets none."""
     thinking = Fields(fields.mapping("thinking"), "thinking")
     kind = thinking.text("type") if thinking.data else None
     if kind not in (None, "enabled", "adaptive", "disabled"):

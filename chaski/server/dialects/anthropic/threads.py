@@ -20,7 +20,7 @@ _KEPT = ("system", "tools")
 
 
 def is_kept(body: Mapping[str, Any]) -> bool:
-    """Whether later requests may go on behind the answer. Raises ThreadError for a thread of another kind."""
+    """Return whether later requests may go on from the answer. Raises ThreadError for another kind."""
     fields = Fields(body)
     if not fields.has("thread"):
         return False
@@ -62,7 +62,7 @@ def with_thread(body: Mapping[str, Any], find: Callable[[str], Response]) -> Map
 
 
 def kept_thread(body: Mapping[str, Any], message_id: str, content: Sequence[Mapping[str, Any]]) -> Response:
-    """What is kept of a whole request and the content of its answer."""
+    """The thread to keep: the fixed fields and messages of a request, and the content of its answer."""
     fixed = {name: body[name] for name in _KEPT if body.get(name) is not None}
     answer = {"role": "assistant", "content": [dict(block) for block in content]}
     return Response({"id": message_id, **fixed}, [*Fields(body).items("messages"), answer])

@@ -135,7 +135,7 @@ def _best(answers: Sequence[Whole], count: int) -> Sequence[Whole]:
 def _completed(
     wish: CompletionWish, prompted: Prompted | None, text: str, scores: Sequence[Score], begin: int
 ) -> dict[str, Any]:
-    """What is told of a completion, or of a piece of one that begins at the character `begin`."""
+    """The fields of a completion, or of a piece of one that begins at the character `begin`."""
     echoed = prompted if wish.echoes else None
     said: dict[str, Any] = {"text": text if echoed is None else echoed.text + text}
     said["logprobs"] = _text_logprobs(scores, begin, echoed) if wish.has_logprobs else None
@@ -261,7 +261,7 @@ def _text_logprobs(scores: Sequence[Score], begin: int, echoed: Prompted | None)
     begins = [] if first is None else [begin]
     begin += len(first.token) if first is not None and is_written else 0
     ends = accumulate((len(score.chosen.token) for score in scores), initial=begin)
-    # Of several tokens with one spelling the most likely one counts.
+    # Several tokens may have one spelling; the most likely of them counts.
     top = [{each.token: each.logprob for each in reversed(score.top or ())} for score in scores]
     return {
         "tokens": [*([] if first is None else [first.token]), *(score.chosen.token for score in scores)],

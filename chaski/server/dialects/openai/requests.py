@@ -62,7 +62,7 @@ class CompletionWish:
 
     @property
     def echoes(self) -> bool:
-        """Whether prompts are given back."""
+        """True if the answer gives the prompts back."""
         return self.prompts[0].echoes
 
 

@@ -104,7 +104,7 @@ class Conversation:
         self._said = None
 
     def _output(self, item: Fields) -> dict[str, Any]:
-        """What came out of a call."""
+        """The fields of a tool's message that hold the output of a call."""
         match item.text("type"):
             case "shell_call_output":
                 return {"content": dump_text([dict(part.data) for part in item.objects("output")])}
@@ -163,7 +163,7 @@ def _role(fields: Fields) -> str:
 
 
 def _thinking(fields: Fields) -> str:
-    """What was thought: in full where that is there, else in short."""
+    """The text of a reasoning item: in full where that is there, else its summary."""
     parts = list(fields.objects("content")) or list(fields.objects("summary"))
     return "\n".join(part.text("text") for part in parts)
 

@@ -26,7 +26,7 @@ _EMPTY: Mapping[str, Mapping[str, Any]] = {
     "reasoning": {"prefix": "rs", "summary": []},
     "message": {"prefix": "msg", "role": "assistant", "content": []},
 }
-"""What an item begins with, before anything is in it."""
+"""The fields of each type of item before it has any content, and the prefix of its id."""
 
 
 @dataclass(slots=True)

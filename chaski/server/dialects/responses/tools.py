@@ -66,7 +66,7 @@ class Tool:
 
     @property
     def full_name(self) -> str:
-        """What the model calls it."""
+        """The name of the tool towards the model: with its namespace, if it has one."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
     @property
@@ -76,7 +76,7 @@ class Tool:
         return {"type": "function", "function": described | {"parameters": dict(self.parameters or {})}}
 
     def item(self, arguments: Arguments) -> dict[str, Any]:
-        """What an item of a call says."""
+        """The fields of a call's item that hold its name and arguments."""
         named = {"name": self.name} if not self.form.name else {}
         within = {"namespace": self.namespace} if self.namespace else {}
         return {**named, **within, **self.form.to_item(arguments)}

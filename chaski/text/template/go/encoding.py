@@ -91,7 +91,7 @@ def _json_number(number: float) -> str:
 
 
 class _JavaScript:
-    """What stands for a character, by its code: `str.translate` makes no object of each."""
+    """A table for `str.translate` that escapes a character when it occurs, by its code."""
 
     def __getitem__(self, code: int) -> str:
         character = chr(code)

@@ -118,7 +118,7 @@ def _plain(digits: str, point: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Quoted:
-    """What stands for a character in quotes, by its code: `str.translate` makes no object of each."""
+    """A table for `str.translate` that quotes a character when it occurs, by its code."""
 
     mark: str
     ascii_only: bool
