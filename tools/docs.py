@@ -21,12 +21,12 @@ a server. Where `OLLAMA_HOST` is set, they ask the server that it names, over it
 address otherwise. `run` asks a server that has the model, and loads it here where there is none.
 
 * `create` sends the GGUF files that a Modelfile names. A checkpoint is converted first, by `chaski convert`.
-* `show` looks at a file (`./model.gguf`) here in any case. What memory a model of a server takes, `ps` tells
-  when it is loaded.
+* `show` looks at a file (`./model.gguf`) here in any case. `ps` tells how much memory a model of
+  a server takes, once it is loaded.
 * `verify` and `prune` are for the store of this machine, and say so.
 
-What others write (models, files, servers, registries) reaches a terminal with its control characters spelled
-out, and files and pipes as it is."""
+Control characters in what others write (models, files, servers, registries) are spelled out on a terminal;
+files and pipes get them unchanged."""
 
 
 def cli_page() -> str:
