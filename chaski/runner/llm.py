@@ -58,7 +58,6 @@ class LLM:
         defaults: Defaults | None = None,
         vision: MultimodalProcessor | None = None,
         draft: DraftModel | None = None,
-        tokenizer: Tokenizer | None = None,
     ) -> None:
         self.prompts = Prompts(
             file,
@@ -69,7 +68,6 @@ class LLM:
             load_seconds,
             vision,
             engine.draft,
-            tokenizer,
         )
         self.sees_images = vision is not None
         self.context = context

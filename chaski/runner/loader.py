@@ -6,7 +6,6 @@ import os
 from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from chaski.env import Environment
 from chaski.errors import TokenizerError, UnsupportedError
@@ -26,9 +25,6 @@ from chaski.runner.sizes import cache_size, context_size, thread_count
 from chaski.runner.slots import Policy
 from chaski.runner.stored import Defaults
 from chaski.store.model import find_model
-
-if TYPE_CHECKING:
-    from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["load"]
 
@@ -81,7 +77,7 @@ def load(
     draft = found.draft if draft is None else draft
     file, eyes = open_files(found, projector)
     _require_native(file, check_engine(engine) or defaults.engine)
-    tokenizer = _tokenizer(file)
+    _check_tokenizer(file)
     network = build_model(file, eyes)
     trained = network.config.context_length
     usual = defaults.loading.get("num_ctx", environment.context)
@@ -109,7 +105,7 @@ def load(
     computing = Engine(reserved.program, reserved.cache, size.sequences, policy, reserved.images, guessing)
     seconds = perf_counter() - started
     vision = vision_of(network)
-    return LLM(file, opened, computing, context, network.config, seconds, defaults, vision, small, tokenizer)
+    return LLM(file, opened, computing, context, network.config, seconds, defaults, vision, small)
 
 
 def _reserve(
@@ -142,15 +138,12 @@ def _require_native(file: GGUFFile, wish: str | None) -> None:
         )
 
 
-def _tokenizer(file: GGUFFile) -> Tokenizer | None:
-    """The tokenizer of a file; None where the file has none, and the model is given ids.
-
-    It is made before the weights are read, so that a file whose texts nobody can read is refused at once.
-    """
-    from chaski.text.tokenizer import has_tokenizer, load_tokenizer
+def _check_tokenizer(file: GGUFFile) -> None:
+    """Refuse a file whose texts nobody can read, before its weights are read."""
+    from chaski.text.tokenizer import check_tokenizer
 
     try:
-        return load_tokenizer(file.metadata) if has_tokenizer(file.metadata) else None
+        check_tokenizer(file.metadata)
     except TokenizerError as error:
         raise TokenizerError(f"{file.path}: {error}") from None
 

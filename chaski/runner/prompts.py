@@ -41,13 +41,11 @@ class Prompts(Writing):
         load_seconds: float,
         vision: MultimodalProcessor | None = None,
         draft: Draft | None = None,
-        tokenizer: Tokenizer | None = None,
     ) -> None:
         super().__init__(file, config, context, defaults)
         self._config = config
         self._can_guess = can_guess
         self._draft = draft
-        self._tokenizer = tokenizer
         self._load_seconds = load_seconds
         self._vision = vision
         self._recent = RecentImages()
@@ -58,7 +56,7 @@ class Prompts(Writing):
         """The file's tokenizer. Raises TokenizerError for a file without one."""
         from chaski.text.tokenizer import load_tokenizer
 
-        return self._tokenizer or load_tokenizer(self._file.metadata)
+        return load_tokenizer(self._file.metadata)
 
     def generation(
         self, prompt: str | Items[int], options: Mapping[str, Any], images: Items[ImageSource] = ()

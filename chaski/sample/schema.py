@@ -165,6 +165,7 @@ class _Closing:
         key = (id(root), ref, is_open)
         if key not in self._names:
             target, within = _target(ref, root)
+            _check_ends(ref, target, within)
             self._names[key] = name = self._unused(ref[2:].rpartition("/")[2] or "root")
             self.definitions[name] = True
             self.definitions[name] = self.open(target, within) if is_open else self.close(target, within)
@@ -210,6 +211,16 @@ def _target(ref: str, root: Schema) -> tuple[Any, Schema]:
         if isinstance(found, Mapping) and _has_id(found):
             root = found
     return found, root
+
+
+def _check_ends(ref: str, target: Any, root: Schema) -> None:
+    """Raise OptionError for a reference that leads to nothing but references, which allow no value."""
+    seen: set[int] = set()
+    while isinstance(target, Mapping) and _is_path(target.get("$ref")):
+        if id(target) in seen:
+            raise OptionError(f"{ref:.200} refers to itself without end")
+        seen.add(id(target))
+        target, root = _target(target["$ref"], root)
 
 
 def _references(value: Any) -> Iterator[Any]:

@@ -158,3 +158,9 @@ def test_references_that_branch_are_followed_once() -> None:
 def test_a_reference_to_nothing(ref: str) -> None:
     with pytest.raises(OptionError, match=ref.replace("$", r"\$")):
         closed({"properties": {"a": {"$ref": ref}}, "$defs": {"list": [1]}})
+
+
+def test_references_that_only_refer_to_each_other() -> None:
+    around = {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}
+    with pytest.raises(OptionError, match=r"#/\$defs/a refers to itself without end"):
+        closed({"$ref": "#/$defs/a", "$defs": around})

@@ -150,14 +150,15 @@ def test_openai_reads_what_ollama_does_not() -> None:
 
 
 def test_openai_chunks() -> None:
-    chunks = openai.Chunks("m", is_chat=True)
+    chunks = openai.Chunks("m")
     first, second, third = chunks.delta(0, Delta([Thinking("hm"), Content("so"), CALL]))
     deltas = [each["choices"][0]["delta"] for each in (first, second, third)]
     assert deltas[0] == {"role": "assistant", "reasoning": "hm"}
     assert deltas[1] == {"content": "so"}
     assert deltas[2]["tool_calls"][0]["function"]["arguments"] == '{"z": 1, "a": {"y": 2}}'
     assert chunks.delta(0, Delta([CALL]))[0]["choices"][0]["delta"]["tool_calls"][0]["index"] == 1
-    last = chunks.finish(0, finish())["choices"][0]
+    (ended,) = chunks.finish(0, finish())
+    last = ended["choices"][0]
     assert (last["delta"], last["finish_reason"]) == ({}, "length")
     usage = chunks.usage([finish(dropped=5)])["usage"]
     assert (usage["prompt_tokens_details"], usage["prompt_tokens_dropped"]) == ({"cached_tokens": 4}, 5)

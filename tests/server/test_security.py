@@ -233,7 +233,8 @@ def _nested(depth: int) -> dict[str, Any]:
         ({"type": "string", "pattern": "^(a+)+$"}, 200),
         ({"type": "string", "pattern": "^(a|b)*a(a|b){30}$"}, 200),
         ({"type": "array", "minItems": 10**9}, 200),
-        ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, 200),
+        ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, 400),
+        ({"$defs": {"a": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}, 200),
     ],
     ids=lambda value: str(value)[:30],
 )

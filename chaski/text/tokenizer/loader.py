@@ -24,11 +24,22 @@ from chaski.text.tokenizer.wordpiece import Spelling, WordPiece
 
 _log = logging.getLogger(__name__)
 _NONE = ("none", "no_vocab")
+_DEFAULT_RULES = "default"
 
 
 def has_tokenizer(metadata: Mapping[str, object]) -> bool:
     """Return whether a file has a tokenizer. Raises `TokenizerError` for a kind that is not a string."""
     return read_scalar(metadata, "model", str) not in (None, *_NONE)
+
+
+def check_tokenizer(metadata: Mapping[str, object]) -> None:
+    """Raise `TokenizerError` for a kind of tokenizer or pre-tokenizer that is not known, or without merges.
+
+    A file without a tokenizer passes: its model is given ids. The vocabulary is not read, as that takes long.
+    """
+    if has_tokenizer(metadata) and _loader(metadata) is _load_pairs:
+        pretokenizer(read_scalar(metadata, "pre", str) or _DEFAULT_RULES)
+        read_strings(metadata, "merges")
 
 
 def load_tokenizer(metadata: Mapping[str, object]) -> Tokenizer:
@@ -37,16 +48,19 @@ def load_tokenizer(metadata: Mapping[str, object]) -> Tokenizer:
     Only the ids that have a role are read now; merges and pieces wait for the first `encode`. Raises
     `TokenizerError` naming the key that is missing, malformed or of a kind that is not known.
     """
+    return _loader(metadata)(metadata)
+
+
+def _loader(metadata: Mapping[str, object]) -> Callable[[Mapping[str, object]], Tokenizer]:
     model = read_scalar(metadata, "model", str)
     if model is None or model in _NONE:
         raise TokenizerError(f"{PREFIX}model is {model or 'missing'}: this file has no tokenizer")
     try:
-        load = _LOADERS[model]
+        return _LOADERS[model]
     except KeyError:
         raise TokenizerError(
             f"{PREFIX}model is {model!r}; supported are {', '.join(sorted(_LOADERS))}. {MAY_BE_KNOWN}"
         ) from None
-    return load(metadata)
 
 
 def _load_pairs(metadata: Mapping[str, object]) -> Tokenizer:
@@ -56,7 +70,7 @@ def _load_pairs(metadata: Mapping[str, object]) -> Tokenizer:
             "%spre is missing: text is cut into words by llama.cpp's default, which may not suit the model",
             PREFIX,
         )
-    return _by_pairs(metadata, name or "default")
+    return _by_pairs(metadata, name or _DEFAULT_RULES)
 
 
 def _load_gemma4(metadata: Mapping[str, object]) -> Tokenizer:
