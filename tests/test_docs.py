@@ -32,7 +32,7 @@ def test_links_of_the_pages_lead_somewhere() -> None:
 
 
 def test_the_first_page_runs_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    code = next(re.finditer(r"```python\n(import chaski.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+    code = next(re.finditer(r"```python\n(import json.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
     names: dict[str, object] = {}
     exec(code[1], names)
     output = capsys.readouterr().out
