@@ -116,9 +116,9 @@ def test_one_loop_after_the_other(model: AsyncModel) -> None:
     assert len({answer.text for answer in answers}) == 1
 
 
-def test_a_cancelled_task_frees_its_slot(narrow: AsyncModel, endless: str) -> None:
+def test_a_cancelled_task_frees_its_slot(narrow: AsyncModel, endless: dict[str, Any]) -> None:
     async def cancel_one() -> float:
-        long = asyncio.create_task(narrow.generate(endless, temperature=0))
+        long = asyncio.create_task(narrow.generate(**endless))
         short = asyncio.create_task(narrow.generate("hello", num_predict=1))
         await asyncio.sleep(0.3)
         assert not short.done()
@@ -133,9 +133,9 @@ def test_a_cancelled_task_frees_its_slot(narrow: AsyncModel, endless: str) -> No
     assert min(run(cancel_one()) for _ in range(3)) < 1
 
 
-def test_a_closed_stream_frees_its_slot(narrow: AsyncModel, endless: str) -> None:
+def test_a_closed_stream_frees_its_slot(narrow: AsyncModel, endless: dict[str, Any]) -> None:
     async def leave() -> chaski.Answer:
-        async with aclosing(narrow.stream(endless, temperature=0)) as events:
+        async with aclosing(narrow.stream(**endless)) as events:
             async for event in events:
                 assert isinstance(event, chaski.Text)
                 break
@@ -149,18 +149,18 @@ def test_a_closed_stream_frees_its_slot(narrow: AsyncModel, endless: str) -> Non
     assert min(seconds) < 1.5
 
 
-def test_a_stream_that_is_left_open_ends_with_the_loop(narrow: AsyncModel, endless: str) -> None:
+def test_a_stream_that_is_left_open_ends_with_the_loop(narrow: AsyncModel, endless: dict[str, Any]) -> None:
     async def leave() -> None:
-        async for _ in narrow.stream(endless, temperature=0):
+        async for _ in narrow.stream(**endless):
             break
 
     run(leave())
     assert run(narrow.generate("hello", num_predict=1)).done_reason == "length"
 
 
-def test_a_request_that_is_cancelled_before_it_begins(narrow: AsyncModel, endless: str) -> None:
+def test_a_request_that_is_cancelled_before_it_begins(narrow: AsyncModel, endless: dict[str, Any]) -> None:
     async def cancel_waiting() -> None:
-        async with aclosing(narrow.stream(endless, temperature=0)) as events:
+        async with aclosing(narrow.stream(**endless)) as events:
             await anext(events)
             waiting = [asyncio.create_task(narrow.generate("hello")) for _ in range(3)]
             await asyncio.sleep(0.05)
@@ -172,10 +172,10 @@ def test_a_request_that_is_cancelled_before_it_begins(narrow: AsyncModel, endles
     run(cancel_waiting())
 
 
-def test_the_loop_is_free_while_the_model_computes(model: AsyncModel, endless: str) -> None:
+def test_the_loop_is_free_while_the_model_computes(model: AsyncModel, endless: dict[str, Any]) -> None:
     async def count() -> int:
         ticks = 0
-        answer = asyncio.create_task(model.generate(endless, temperature=0, num_predict=600))
+        answer = asyncio.create_task(model.generate(**endless, num_predict=600))
         while not answer.done():
             await asyncio.sleep(0.005)
             ticks += 1
@@ -208,12 +208,12 @@ def test_bad_ids(model: AsyncModel, ids: list[int]) -> None:
     assert str(found.value) == str(refused.value)
 
 
-def test_closing_ends_what_is_not_answered(where: str, endless: str) -> None:
+def test_closing_ends_what_is_not_answered(where: str, endless: dict[str, Any]) -> None:
     owner = opened(where)
     model = owner.asynchronous()
 
     async def close_while_reading() -> None:
-        async with aclosing(model.stream(endless, temperature=0)) as events:
+        async with aclosing(model.stream(**endless)) as events:
             await anext(events)
             await asyncio.to_thread(owner.close)
             async for _ in events:

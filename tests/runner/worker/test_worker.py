@@ -176,11 +176,11 @@ def test_a_huge_prompt(worker: Worker) -> None:
 # ---- cancelling ----
 
 
-def test_closing_a_stream_frees_its_slot(endless: str) -> None:
+def test_closing_a_stream_frees_its_slot(endless: dict[str, Any]) -> None:
     seconds = []
     with Worker("guide", threads=1, parallel=1) as worker:
         for _ in range(3):
-            with closing(worker.stream(endless, temperature=0)) as events:
+            with closing(worker.stream(**endless)) as events:
                 next(events)
             started = time.perf_counter()
             worker.generate("hello", num_predict=1)
@@ -307,12 +307,12 @@ def test_it_knows_no_keys_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPa
 # ---- ends ----
 
 
-def test_a_kill_fails_what_is_in_flight_and_nothing_else(endless: str) -> None:
+def test_a_kill_fails_what_is_in_flight_and_nothing_else(endless: dict[str, Any]) -> None:
     with Worker("guide", threads=1, parallel=2) as worker:
         before = worker.generate("hello", seed=1, num_predict=5)
         first = worker.pid
         assert first is not None
-        streams = [worker.stream(endless, temperature=0) for _ in range(4)]
+        streams = [worker.stream(**endless) for _ in range(4)]
         for stream in streams[:2]:
             next(stream)
         os.kill(first, signal.SIGKILL)
@@ -328,9 +328,9 @@ def test_a_kill_fails_what_is_in_flight_and_nothing_else(endless: str) -> None:
         assert isinstance(next(streams[2]), chaski.Text)
 
 
-def test_a_worker_that_ends_by_itself_says_how(worker: Worker, endless: str) -> None:
+def test_a_worker_that_ends_by_itself_says_how(worker: Worker, endless: dict[str, Any]) -> None:
     for number in (signal.SIGSEGV, signal.SIGTERM):
-        with closing(worker.stream(endless, temperature=0)) as events:
+        with closing(worker.stream(**endless)) as events:
             next(events)
             assert worker.pid is not None
             os.kill(worker.pid, number)
@@ -359,9 +359,9 @@ def test_a_request_to_a_worker_that_is_just_killed(worker: Worker) -> None:
         assert worker.pid not in (None, pid)
 
 
-def test_what_a_worker_had_not_read_goes_to_the_next(worker: Worker, endless: str) -> None:
+def test_what_a_worker_had_not_read_goes_to_the_next(worker: Worker, endless: dict[str, Any]) -> None:
     """A stopped process reads nothing; calls that nobody waits for any more are not sent again."""
-    with closing(worker.stream(endless, temperature=0)) as begun:
+    with closing(worker.stream(**endless)) as begun:
         next(begun)
         pid = worker.pid
         assert pid is not None
@@ -403,9 +403,9 @@ def test_nothing_is_left_of_many_lives() -> None:
     assert descriptors() < before
 
 
-def test_closing(endless: str) -> None:
+def test_closing(endless: dict[str, Any]) -> None:
     worker = Worker("guide", threads=1)
-    events = worker.stream(endless, temperature=0)
+    events = worker.stream(**endless)
     next(events)
     started = time.perf_counter()
     worker.close()
@@ -436,14 +436,14 @@ from chaski.runner.messages import Tokenize
 from chaski.runner.worker import Worker
 
 worker = Worker("guide", threads=1)
-events = worker.stream(sys.argv[1], temperature=0)
+events = worker.stream("0", temperature=0, ignore_eos=True)
 next(events)
 """
 
 
-def parent(endless: str, rest: str) -> subprocess.Popen[str]:
+def parent(rest: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", PARENT + rest, endless],
+        [sys.executable, "-c", PARENT + rest],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -451,8 +451,8 @@ def parent(endless: str, rest: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_worker_ends_with_its_parent(endless: str) -> None:
-    with parent(endless, "print(worker.pid, flush=True)\nfor _ in events: pass") as process:
+def test_a_worker_ends_with_its_parent() -> None:
+    with parent("print(worker.pid, flush=True)\nfor _ in events: pass") as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         assert is_running(pid)
@@ -460,15 +460,15 @@ def test_a_worker_ends_with_its_parent(endless: str) -> None:
     wait_until(lambda: not is_running(pid))
 
 
-def test_a_parent_that_just_ends_closes_its_worker(endless: str) -> None:
-    with parent(endless, "print(worker.pid)") as process:
+def test_a_parent_that_just_ends_closes_its_worker() -> None:
+    with parent("print(worker.pid)") as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
     assert process.returncode == 0
     assert not is_running(pid)
 
 
-def test_ctrl_c_is_the_parents_affair(endless: str) -> None:
+def test_ctrl_c_is_the_parents_affair() -> None:
     rest = """
 try:
     print(worker.pid, flush=True)
@@ -478,7 +478,7 @@ except KeyboardInterrupt:
     worker.generate("hello", num_predict=1)
     print(worker.pid)
 """
-    with parent(endless, rest) as process:
+    with parent(rest) as process:
         assert process.stdout is not None
         pid = process.stdout.readline()
         os.killpg(process.pid, signal.SIGINT)
