@@ -87,7 +87,7 @@ def command(
 
 def measure(model: LLM, workload: Workload, seeds: Sequence[int], first_logits_seconds: float) -> Result:
     """Measure once for each seed of the random tokens, when all weights are laid out."""
-    model.settle()
+    model.wait_loaded()
     rates = [_rates_of(model, workload, seed) for seed in seeds]
     prefill, decode = (list(column) for column in zip(*rates, strict=True))
     return Result(prefill, decode, model.load_seconds, first_logits_seconds, _peak_bytes())

@@ -60,16 +60,16 @@ def open_model(
     draft: str | None = None,
 ) -> LLM | WorkerModel | ThinkingModel:
     """Load a model with a progress bar, in the engine that is asked for or that has it."""
-    from chaski.server.catalog import Facts
+    from chaski.server.catalog import ModelInfo
     from chaski.store.model import find_model
 
     loaded = _load(model, threads, context, backend, engine, draft)
-    facts = Facts(find_model(model))
-    if "thinking" not in facts.capabilities:
+    info = ModelInfo(find_model(model))
+    if "thinking" not in info.capabilities:
         return loaded
     from chaski.cli.thinking import ThinkingModel
 
-    return ThinkingModel(loaded, facts.writer)
+    return ThinkingModel(loaded, info.writer)
 
 
 def _load(

@@ -66,7 +66,7 @@ def command(
     from chaski.cli.show_remote import show_there
     from chaski.errors import UnsupportedError
     from chaski.formats.gguf import open_gguf
-    from chaski.server.catalog import Facts
+    from chaski.server.catalog import ModelInfo
     from chaski.store.model import find_model
 
     if not memory and (context or parallel):
@@ -89,7 +89,7 @@ def command(
         return
     parts = [
         section("Model", [*_overview(file), ("engine", _engine(file, found))]),
-        section("Capabilities", ((word,) for word in Facts(found).capabilities)),
+        section("Capabilities", ((word,) for word in ModelInfo(found).capabilities)),
         *map(projector_section, found.projectors),
         *stored_sections(found),
     ]

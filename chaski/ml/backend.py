@@ -106,7 +106,7 @@ class Memory:
 
 
 class Plan(Protocol):
-    """A compiled graph. Not thread-safe: one run at a time, of all plans of a backend and those beside it."""
+    """A compiled graph. Not thread-safe: one run at a time, of all plans of a backend and its siblings."""
 
     @property
     def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
@@ -159,8 +159,8 @@ class Backend(Protocol):
         laid out, and compute with them as they are meanwhile. Raises OutOfMemoryError before it takes any.
         """
 
-    def settle(self) -> None:
-        """Wait for what `load` has left for later, if anything: speed is measured after it.
+    def wait_loaded(self) -> None:
+        """Wait until all weights are in their final layout, which `load` may leave for later.
 
         Raises ModelError where a file cannot be read any more.
         """
@@ -174,8 +174,8 @@ class Backend(Protocol):
     def compile(self, graph: Graph) -> Plan:
         """Turn a graph into a plan with all its memory."""
 
-    def beside(self) -> Backend:
-        """One more, for another model that computes in turns with this one: it uses the same threads."""
+    def sibling(self) -> Backend:
+        """Make a backend on the same threads, for a model that computes in turns with this one."""
 
     def memory(self) -> Memory:
         """What this backend holds now."""

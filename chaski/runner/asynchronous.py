@@ -107,12 +107,12 @@ class AsyncModel:
         """The text of ids; control tokens are left out."""
         return (await self._ask(Detokenize(tuple(map(int, token_ids))), String)).text
 
-    async def info(self, settled: bool = False) -> Info:
+    async def info(self, wait_loaded: bool = False) -> Info:
         """What the model is and holds. A worker loads it for that, where it has not yet.
 
-        settled   wait until all of it is in memory, see `LLM.settle`
+        wait_loaded   wait until all of it is in memory, see `LLM.wait_loaded`
         """
-        return await self._ask(Describe(settled), Info)
+        return await self._ask(Describe(wait_loaded), Info)
 
     async def _events(self, call: Call) -> AsyncEventStream:
         with self._replies(call) as replies:

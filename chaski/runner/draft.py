@@ -29,7 +29,7 @@ class _Job:
     """`most` guesses behind the `tokens` that the place `slot` is to hold; `pending` are still to compute."""
 
     slot: int
-    scope: str
+    cache_salt: str
     tokens: Items[int]
     most: int
     pending: list[int] = field(default_factory=list)
@@ -51,16 +51,16 @@ class Draft:
         self._cache = cache
         self._vocab_size = vocab_size
         self._held: list[list[int]] = [[] for _ in range(parallel)]
-        self._scopes = [""] * parallel
+        self._cache_salts = [""] * parallel
         self._jobs: list[_Job] = []
 
-    def follow(self, tokens: Items[int], scope: str, max_guesses: int) -> Drafted:
-        """A guesser for a sequence of that scope; `tokens` are those that are certain, at any time."""
-        return Drafted(self, tokens, scope, max_guesses)
+    def follow(self, tokens: Items[int], cache_salt: str, max_guesses: int) -> Drafted:
+        """A guesser for a sequence with that cache salt; `tokens` are those that are certain, at any time."""
+        return Drafted(self, tokens, cache_salt, max_guesses)
 
-    def wish(self, slot: int, scope: str, tokens: Items[int], most: int) -> list[int]:
+    def wish(self, slot: int, cache_salt: str, tokens: Items[int], most: int) -> list[int]:
         """A list that `compute` fills with up to `most` guesses."""
-        job = _Job(slot, scope, tokens, most)
+        job = _Job(slot, cache_salt, tokens, most)
         self._jobs.append(job)
         return job.found
 
@@ -80,8 +80,8 @@ class Draft:
         """Hold nothing but what the tokens begin with. The last one is always computed, to guess from it."""
         held = self._held[job.slot]
         tokens = list(job.tokens)
-        same = common_prefix(held, tokens) if self._scopes[job.slot] == job.scope else 0
-        self._scopes[job.slot] = job.scope
+        same = common_prefix(held, tokens) if self._cache_salts[job.slot] == job.cache_salt else 0
+        self._cache_salts[job.slot] = job.cache_salt
         length = self._cache.resumable(job.slot, min(same, len(tokens) - 1))
         try:
             self._cache.remove(job.slot, length)
@@ -140,10 +140,10 @@ class Draft:
 class Drafted:
     """A `Guesser` for one sequence: its wishes to a draft model."""
 
-    def __init__(self, draft: Draft, tokens: Items[int], scope: str, max_guesses: int) -> None:
+    def __init__(self, draft: Draft, tokens: Items[int], cache_salt: str, max_guesses: int) -> None:
         self._draft = draft
         self._tokens = tokens
-        self._scope = scope
+        self._cache_salt = cache_salt
         self._length = Length(max_guesses)
         self._num_accepted = len(tokens)
         self._guesses: list[int] = []
@@ -159,7 +159,7 @@ class Drafted:
     def wish(self, most: int, slot: int) -> None:
         """Up to `most` guesses are of use next."""
         length = min(most, self._length.now(self._num_accepted))
-        self._guesses = self._draft.wish(slot, self._scope, self._tokens, length) if length > 0 else []
+        self._guesses = self._draft.wish(slot, self._cache_salt, self._tokens, length) if length > 0 else []
 
     def guess(self) -> list[int]:
         """What the draft model found."""

@@ -26,11 +26,11 @@ class DraftModel:
         model: str | os.PathLike[str],
         target: GGUFFile,
         vocab_size: int,
-        beside: Backend,
+        neighbour: Backend,
         size: CacheSize,
         kv_type: str | None,
     ) -> None:
-        """`target` is the file of the model that it guesses for, with `vocab_size` tokens, on `beside`.
+        """`target` is the file of the model that it guesses for, with `vocab_size` tokens, on `neighbour`.
 
         Raises what `chaski.load` does, and OptionError for a model with other tokens.
         """
@@ -40,7 +40,7 @@ class DraftModel:
         if network.config.pooling is not None:
             raise UnsupportedError(f"{self._file.path.name} makes embeddings, not text: it cannot be a draft")
         self._num_shared = _num_shared(target, vocab_size, self._file, network.config.vocab_size)
-        self._backend = beside.beside()
+        self._backend = neighbour.sibling()
         types = kv_types(kv_type, self._backend, self._file)
         with blamed_on(self._file):
             self._reserved = Reservation(network, self._file, self._backend, size, types)
@@ -60,9 +60,9 @@ class DraftModel:
         """The bytes that it holds."""
         return self._backend.memory()
 
-    def settle(self) -> None:
+    def wait_loaded(self) -> None:
         """Wait for what `load` has left for later."""
-        self._backend.settle()
+        self._backend.wait_loaded()
 
     def close(self) -> None:
         """Release its memory."""

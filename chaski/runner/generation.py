@@ -59,7 +59,7 @@ class Request:
 
     groups          positions of the prompt that are computed together
     images          its rows of images
-    scope           whose prompt it is: nobody else's takes over what is computed for it
+    cache_salt      only prompts with the same one reuse what is computed for it
     limit           tokens of the sequence, its prompt included, at which it ends
     shift           what happens when it fills its context before that; None when it cannot
     context         tokens that a sequence may hold
@@ -80,7 +80,7 @@ class Request:
     prompt: Items[int]
     groups: Groups = ()
     images: Images = ()
-    scope: str = ""
+    cache_salt: str = ""
     limit: int
     context: int = 0
     shift: Shift | None = None
@@ -124,7 +124,7 @@ class Generation(Sequence):
     )
 
     def __init__(self, request: Request) -> None:
-        super().__init__(request.prompt, request.groups, request.images, request.scope)
+        super().__init__(request.prompt, request.groups, request.images, request.cache_salt)
         self._guesser = _guesser(request, self.tokens)
         self._grammar = request.grammar
         self._allowed = request.grammar.allowed() if request.grammar else None
@@ -348,4 +348,4 @@ def _guesser(request: Request, tokens: Items[int]) -> Guesser | None:
         return None
     if request.draft is None:
         return Lookup(tokens, request.max_guesses)
-    return request.draft.follow(tokens, request.scope, request.max_guesses)
+    return request.draft.follow(tokens, request.cache_salt, request.max_guesses)

@@ -204,15 +204,15 @@ class LLM:
         own = self._backend.memory()
         return own if self._draft is None else own + self._draft.memory()
 
-    def settle(self) -> None:
+    def wait_loaded(self) -> None:
         """Wait until all weights are in the memory that kernels like best: the first answer does not.
 
         Raises ModelError where the model's file cannot be read any more, and ForkError.
         """
         self.engine.check_fork()
-        self._backend.settle()
+        self._backend.wait_loaded()
         if self._draft is not None:
-            self._draft.settle()
+            self._draft.wait_loaded()
 
     def close(self) -> None:
         """Release memory and threads. The model must not be used any more.

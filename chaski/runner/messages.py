@@ -87,9 +87,9 @@ class Detokenize:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Answered by `Info`; with `settled` when all of the model is in memory, see `LLM.settle`."""
+    """Answered by `Info`. With `wait_loaded` the answer waits until all of the model is in memory."""
 
-    settled: bool = False
+    wait_loaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class GenerateOptions(TypedDict, total=False):
     grammar: str | None
     format_thought: Mapping[str, Any] | None
     special: bool
-    scope: str
+    cache_salt: str
     logprobs: bool
     top_logprobs: int
     prompt_logprobs: int | None
@@ -78,8 +78,8 @@ class Limits:
     format_thought  what may stand before such an answer (see `chaski.sample.lark.Lead`), a thought for
                  instance: {"opening": "<think>", "closing": "</think>"}
     special      control tokens are part of the text, for readers who take it apart; not the one that ends it
-    scope        whose prompt it is; what was computed for one scope is never taken over by another, so that
-                 nobody can tell by the time it takes what others have asked
+    cache_salt   only requests with the same one share the prompt cache, so that nobody can tell by the time
+                 of an answer what others have asked
     stop         texts that end the answer and are not part of it
     stop_token_ids  tokens that end the answer as well
     include_stop_str_in_output  what ends the answer is part of it: texts, and the text of those tokens
@@ -102,7 +102,7 @@ class Limits:
     grammar: str | None = None
     format_thought: Lead | None = None
     special: bool = False
-    scope: str = ""
+    cache_salt: str = ""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
@@ -119,7 +119,7 @@ class Limits:
             _require(name, count, _is_integer(count) and count >= 0, "an integer of at least 0")
         for name in ("special", "truncate", "shift", "ignore_eos", "include_stop_str_in_output"):
             _require(name, getattr(self, name), isinstance(getattr(self, name), bool), "True or False")
-        _require("scope", self.scope, isinstance(self.scope, str), "a text")
+        _require("cache_salt", self.cache_salt, isinstance(self.cache_salt, str), "a text")
         is_format = self.format is None or self.format == "json" or isinstance(self.format, Mapping)
         _require("format", self.format, is_format, '"json" or a JSON schema')
         for name in ("regex", "grammar"):

@@ -38,7 +38,7 @@ class PromptCache:
             slot.tokens, slot.shifted_at = source.tokens[:length], None
         self.keep(slot, length, sequence.groups)
         self._uses += 1
-        slot.last_used, slot.scope = self._uses, sequence.scope
+        slot.last_used, slot.cache_salt = self._uses, sequence.cache_salt
         sequence.start(slot)
         slot.is_free = False
         return slot
@@ -46,7 +46,7 @@ class PromptCache:
     def _placement(self, sequence: Sequence) -> Placement | None:
         if self.policy is None or not sequence.can_take_over:
             return place(self.slots, [])
-        return place(self.slots, sequence.tokens, sequence.groups, self.policy, sequence.scope)
+        return place(self.slots, sequence.tokens, sequence.groups, self.policy, sequence.cache_salt)
 
     def keep(self, slot: Slot, length: int, groups: Groups) -> None:
         """Make slot and cache hold the first `length` tokens, or as many of them as others can follow."""

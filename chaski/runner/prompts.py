@@ -114,7 +114,7 @@ class Prompts(Writing):
                 prompt=wanted.prompt.tokens,
                 groups=wanted.prompt.groups,
                 images=wanted.prompt.images,
-                scope=limits.scope,
+                cache_salt=limits.cache_salt,
                 limit=wanted.limit,
                 grammar=self._grammar(limits),
                 context=self.context,

@@ -27,22 +27,22 @@ class Sequence(ABC):
     tokens       all that are known, computed or not
     groups       those of them that are computed together
     images       those of them that are rows of images
-    scope        only prompts of the same scope take over what was computed for it
+    cache_salt   only prompts with the same one reuse what was computed for it
     events       what its reader has not read yet; at last `Done`, `Outputs`, or the error that ended it
     is_running   whether more of it is to be computed; False from its last `take`, or `cancel`, on
     """
 
-    __slots__ = ("events", "groups", "images", "is_running", "scope", "slot", "tokens")
+    __slots__ = ("cache_salt", "events", "groups", "images", "is_running", "slot", "tokens")
 
     slot: Slot
 
     def __init__(
-        self, tokens: Iterable[int], groups: Groups = (), images: Images = (), scope: str = ""
+        self, tokens: Iterable[int], groups: Groups = (), images: Images = (), cache_salt: str = ""
     ) -> None:
         self.tokens = list(tokens)
         self.groups = groups
         self.images = images
-        self.scope = scope
+        self.cache_salt = cache_salt
         self.events: deque[Event | Outputs | ChaskiError] = deque()
         self.is_running = True
 

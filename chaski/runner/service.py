@@ -62,8 +62,8 @@ class Service(Desk[Task]):
         return self._model.detokenize(token_ids)
 
     def _describe(self, call: Describe) -> Info:
-        if call.settled:
-            self._model.settle()
+        if call.wait_loaded:
+            self._model.wait_loaded()
         return describe(self._model)
 
 

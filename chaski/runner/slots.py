@@ -22,7 +22,7 @@ class Slot:
 
     `groups` are those of the sequence that runs in it, or ran last. `last_used` grows with every use; 0 is
     never. From position `shifted_at` on the keys were moved: they are not what computing the same tokens
-    gives, so no other prompt may take them over. `scope` is whose prompt it was.
+    gives, so no other prompt may take them over. Only prompts with the same `cache_salt` may take over any.
     """
 
     index: int
@@ -31,7 +31,7 @@ class Slot:
     is_free: bool = True
     last_used: int = 0
     shifted_at: int | None = None
-    scope: str = ""
+    cache_salt: str = ""
 
     def cut(self, length: int) -> None:
         """Hold the first `length` tokens and no more."""
@@ -72,18 +72,18 @@ def place(
     prompt: list[int],
     groups: Groups = (),
     policy: Policy = Policy.SMALLER_LOSS,
-    scope: str = "",
+    cache_salt: str = "",
 ) -> Placement | None:
     """Where a prompt with `groups` runs, and what it can take over; None when no slot is free.
 
     The source is the slot with the longest common prefix, running ones included, because a prefix can be
-    shared, but never one of another scope. The target is the source itself if it is free and the policy
-    accepts that, else the free slot that was not used for the longest time.
+    shared, but never one with another cache salt. The target is the source itself if it is free and the
+    policy accepts that, else the free slot that was not used for the longest time.
     """
     free = [slot for slot in slots if slot.is_free]
     if not free:
         return None
-    lengths = [_usable(slot, prompt, groups) if slot.scope == scope else 0 for slot in slots]
+    lengths = [_usable(slot, prompt, groups) if slot.cache_salt == cache_salt else 0 for slot in slots]
     length = max(lengths)
     source = slots[lengths.index(length)]
     if source.is_free and policy.accepts(kept=length, lost=len(source.tokens) - length):

@@ -20,7 +20,7 @@ from chaski.runner.events import PromptScores, Text
 from chaski.runner.readout import normalized, relevance
 from chaski.runner.templates import Writer, go_writer, plain_writer
 from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
-from chaski.server.catalog import Catalog, Facts, Found
+from chaski.server.catalog import Catalog, Found, ModelInfo
 from chaski.server.events import Delta, Event, Finish, Prompted
 from chaski.server.metrics import Metrics
 from chaski.server.models import Loaded, Models, Needs
@@ -62,24 +62,24 @@ class Tokenized:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A request on its way: what it asks for, of which model, since when, for whom (see `Limits.scope`)."""
+    """A request that is being answered, with its model, its start and its `Limits.cache_salt`."""
 
     wish: Wish
     found: Found
-    facts: Facts
+    info: ModelInfo
     options: Options
     started: float
-    scope: str
+    cache_salt: str
 
     @property
     def needs(self) -> Needs:
         """What it wants of the model."""
         usual = self.found.model.parameters.get("num_ctx")
-        engine = self.options.engine or self.facts.engine
+        engine = self.options.engine or self.info.engine
         return Needs(
             path=self.found.model.path,
             name=self.found.name.short,
-            projector=self.facts.projector if engine == NATIVE else None,
+            projector=self.info.projector if engine == NATIVE else None,
             draft=self.found.model.draft if engine == NATIVE else None,
             context=self._bounded(self.options.context),
             usual_context=self._bounded(usual if isinstance(usual, int) else None),
@@ -90,7 +90,7 @@ class _Job:
 
     def _bounded(self, context: int | None) -> int | None:
         """Never more than the model was made for."""
-        return context and min(context, self.facts.trained_context or context)
+        return context and min(context, self.info.trained_context or context)
 
 
 @dataclass(slots=True)
@@ -125,14 +125,14 @@ class Answering:
     async def chat(self, wish: ChatWish, client: str) -> AsyncGenerator[Event, None]:
         """Answer a conversation."""
         job = await self._job(wish, client)
-        _require(job.facts.makes_text, f'"{wish.model}" does not support chat')
+        _require(job.info.makes_text, f'"{wish.model}" does not support chat')
         has_images = any(message.get("images") for message in wish.messages)
-        _require(not has_images or job.facts.has_vision, _lacks(job, "vision"))
-        writer = await asyncio.to_thread(lambda: job.facts.writer)
+        _require(not has_images or job.info.has_vision, _lacks(job, "vision"))
+        writer = await asyncio.to_thread(lambda: job.info.writer)
         tools = chosen_tools(wish.tools, wish.tool_choice)
         _require(not tools or "tools" in writer.capabilities, _lacks(job, "tools"))
         think = _think(job, writer, wish.think, wish.drops_think)
-        messages = job.facts.defaults.conversation(wish.messages)
+        messages = job.info.defaults.conversation(wish.messages)
         turns = Turns(writer, messages, tools, think, wish.template_variables)
         is_demanded = bool(tools) and wish.tool_choice not in ("auto", "none")
         async with self._models.use(job.needs, client) as loaded:
@@ -155,8 +155,8 @@ class Answering:
     async def generate(self, wish: GenerateWish, client: str) -> AsyncGenerator[Event, None]:
         """Answer a prompt, or continue it."""
         job = await self._job(wish, client)
-        _require(job.facts.makes_text, f'"{wish.model}" does not support generate')
-        _require(not wish.images or job.facts.has_vision, _lacks(job, "vision"))
+        _require(job.info.makes_text, f'"{wish.model}" does not support generate')
+        _require(not wish.images or job.info.has_vision, _lacks(job, "vision"))
         writer = await asyncio.to_thread(_writer, job, wish)
         _require(not wish.fills_in or wish.raw or _can_fill_in(job, writer), _lacks(job, "insert"))
         is_plain = wish.raw or wish.fills_in
@@ -174,7 +174,7 @@ class Answering:
     async def embed(self, wish: EmbedWish, client: str) -> Embedded:
         """Make vectors."""
         job = await self._job(wish, client)
-        _require(job.facts.is_embedding, _lacks(job, "embedding"))
+        _require(job.info.is_embedding, _lacks(job, "embedding"))
         async with self._models.use(job.needs, client) as loaded:
             loading = perf_counter() - job.started
             prompts = [await _ids(loaded, text) for text in wish.inputs]
@@ -192,8 +192,8 @@ class Answering:
     async def rerank(self, wish: RerankWish, client: str) -> Embedded:
         """How well each document answers the query, 0 to 1."""
         job = await self._job(wish, client)
-        _require(job.facts.is_ranking, _lacks(job, "rerank"))
-        template = job.facts.ranking_template
+        _require(job.info.is_ranking, _lacks(job, "rerank"))
+        template = job.info.ranking_template
         async with self._models.use(job.needs, client) as loaded:
             loading = perf_counter() - job.started
             prompts = [
@@ -226,9 +226,9 @@ class Answering:
 
     async def spell(self, label: str, token_ids: Sequence[int]) -> list[bytes]:
         """The bytes of each token."""
-        _, facts = await asyncio.to_thread(self._catalog.look_up, label)
+        _, info = await asyncio.to_thread(self._catalog.look_up, label)
         return await asyncio.to_thread(
-            lambda: [facts.tokenizer.token_bytes(token_id, special=True) for token_id in token_ids]
+            lambda: [info.tokenizer.token_bytes(token_id, special=True) for token_id in token_ids]
         )
 
     async def detokenize(self, wish: Wish, token_ids: Sequence[int], client: str) -> str:
@@ -255,20 +255,20 @@ class Answering:
             return Tokenized(ids, loaded.info.context)
 
     async def _turns(self, job: _Job, wish: ChatWish) -> Turns:
-        writer = await asyncio.to_thread(lambda: job.facts.writer)
+        writer = await asyncio.to_thread(lambda: job.info.writer)
         think = _think(job, writer, wish.think, wish.drops_think)
         tools = chosen_tools(wish.tools, wish.tool_choice)
-        messages = job.facts.defaults.conversation(wish.messages)
+        messages = job.info.defaults.conversation(wish.messages)
         turns = Turns(writer, messages, tools, think, wish.template_variables)
-        _require(not turns.images or job.facts.has_vision, _lacks(job, "vision"))
+        _require(not turns.images or job.info.has_vision, _lacks(job, "vision"))
         return turns
 
     async def _job(self, wish: Wish, client: str) -> _Job:
         started = perf_counter()
-        found, facts = await asyncio.to_thread(self._catalog.look_up, wish.model)
+        found, info = await asyncio.to_thread(self._catalog.look_up, wish.model)
         # Without keys there is one user, and all prompts are that one's.
-        scope = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
-        return _Job(wish, found, facts, read_options(wish.options), started, scope)
+        cache_salt = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
+        return _Job(wish, found, info, read_options(wish.options), started, cache_salt)
 
     async def _prompt(
         self, job: _Job, loaded: Loaded, wish: GenerateWish, writer: Writer, think: bool | str | None
@@ -285,7 +285,7 @@ class Answering:
             return await text_prompt(loaded, text, wish.images)
         asked: dict[str, Any] = {"role": "user", "content": wish.prompt, "images": wish.images}
         messages = [{"role": "system", "content": wish.system}, asked] if wish.system else [asked]
-        conversation = job.facts.defaults.conversation(messages)
+        conversation = job.info.defaults.conversation(messages)
         turns = Turns(writer, conversation, (), think, wish.template_variables)
         text = await asyncio.to_thread(turns.render)
         prompt = await text_prompt(loaded, text, turns.images)
@@ -314,19 +314,19 @@ class Answering:
         counts = _Counts()
         plain = wish if isinstance(wish, GenerateWish) else None
         if wish.logprobs or (plain is not None and plain.prompt_logprobs is not None):
-            await asyncio.to_thread(lambda: job.facts.tokenizer)
+            await asyncio.to_thread(lambda: job.info.tokenizer)
         if plain is not None and plain.echoes and plain.prompt_logprobs is None:
             yield Delta((), (), len(prompt.token_ids), Prompted(prompt.text))
         async with aclosing(loaded.model.stream(prompt.token_ids, prompt.images, **options)) as events:
             async for event in events:
                 if isinstance(event, PromptScores):
-                    first, tokenizer = prompt.token_ids[0], job.facts.tokenizer
+                    first, tokenizer = prompt.token_ids[0], job.info.tokenizer
                     told = await asyncio.to_thread(prompted_of, prompt.text, first, event.logprobs, tokenizer)
                     yield Delta((), (), len(prompt.token_ids), told)
                     continue
                 if isinstance(event, Text):
                     pieces = reader.feed(event.text)
-                    scores = [score_of(sampled, job.facts.tokenizer) for sampled in event.logprobs]
+                    scores = [score_of(sampled, job.info.tokenizer) for sampled in event.logprobs]
                     if keeps_ids:
                         written += event.token_ids
                 else:
@@ -360,8 +360,8 @@ _OTHER_CONSTRAINTS = ("regex", "choice", "grammar")
 def _generation(job: _Job, format: Any, lead: Lead | None) -> dict[str, Any]:
     """The options of a generation: the model's own, then those of the request."""
     wish = job.wish
-    options = {**job.facts.defaults.options, **job.options.generate}
-    options |= {"truncate": wish.truncate, "shift": wish.shift, "scope": job.scope}
+    options = {**job.info.defaults.options, **job.options.generate}
+    options |= {"truncate": wish.truncate, "shift": wish.shift, "cache_salt": job.cache_salt}
     if format is not None:
         options["format"] = format
     if lead is not None and any(name in options for name in ("format", *_OTHER_CONSTRAINTS)):
@@ -387,7 +387,7 @@ def _writer(job: _Job, wish: GenerateWish) -> Writer:
     """How the prompt is written. A raw one needs no template, nor that of the model to be readable."""
     if wish.raw:
         return plain_writer()
-    return go_writer(wish.template, job.facts.sources) if wish.template else job.facts.writer
+    return go_writer(wish.template, job.info.sources) if wish.template else job.info.writer
 
 
 def _think(job: _Job, writer: Writer, think: bool | str | None, drops: bool) -> bool | str | None:
@@ -431,12 +431,12 @@ def _cut(rows: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[n
 
 
 def _can_fill_in(job: _Job, writer: Writer) -> bool:
-    return "insert" in writer.capabilities or job.facts.fill_in_tokens is not None
+    return "insert" in writer.capabilities or job.info.fill_in_tokens is not None
 
 
 def _filled_in(job: _Job, writer: Writer, wish: GenerateWish) -> str:
     """By a template where there is one for it, else by the tokens that the model's file names."""
-    tokens = job.facts.fill_in_tokens
+    tokens = job.info.fill_in_tokens
     if "insert" in writer.capabilities or tokens is None:
         return writer.fill_in(wish.prompt, wish.suffix)
     before, behind, between = tokens

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from chaski.runner.templates import Writer
     from chaski.text.tokenizer import Tokenizer
 
-__all__ = ["Catalog", "Facts", "Found"]
+__all__ = ["Catalog", "Found", "ModelInfo"]
 
-_REMEMBERED = 64
+_MAX_INFOS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Found:
     entry: Entry
 
 
-class Facts:
+class ModelInfo:
     """What a model's files say, read once. Safe to use from several threads.
 
     sources: what says how conversations are written.
@@ -137,7 +137,7 @@ class Catalog:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._facts: OrderedDict[tuple[Path, str], Facts] = OrderedDict()
+        self._infos: OrderedDict[tuple[Path, str], ModelInfo] = OrderedDict()
 
     def find(self, label: str) -> Found:
         """The model of a name. Raises ModelNotFoundError, OptionError, or what a damaged one raises."""
@@ -149,20 +149,20 @@ class Catalog:
         entry = self.store.entry(name)
         return Found(label, entry.name, read_model(self.store, entry), entry)
 
-    def look_up(self, label: str) -> tuple[Found, Facts]:
+    def look_up(self, label: str) -> tuple[Found, ModelInfo]:
         """`find`, and what its file says."""
         found = self.find(label)
-        return found, self.facts(found)
+        return found, self.info(found)
 
-    def facts(self, found: Found) -> Facts:
+    def info(self, found: Found) -> ModelInfo:
         """What its file says. Raises GGUFError, UnsupportedError."""
         key = (found.model.path, str(found.entry.digest))
-        if key not in self._facts:
-            self._facts[key] = Facts(found.model)
-            while len(self._facts) > _REMEMBERED:
-                self._facts.popitem(last=False)
-        self._facts.move_to_end(key)
-        return self._facts[key]
+        if key not in self._infos:
+            self._infos[key] = ModelInfo(found.model)
+            while len(self._infos) > _MAX_INFOS:
+                self._infos.popitem(last=False)
+        self._infos.move_to_end(key)
+        return self._infos[key]
 
 
 def _fill_in_tokens(file: GGUFFile) -> tuple[str, str, str] | None:

@@ -297,7 +297,7 @@ class Models:
             # What it has still to take is not there for this one. If it cannot, its own requests say so.
             if other.worker.pid is not None:
                 with suppress(ChaskiError):
-                    await other.model.info(settled=True)
+                    await other.model.info(wait_loaded=True)
         parallel = self._settings.parallel or _DEFAULT_PARALLEL
         while True:
             try:

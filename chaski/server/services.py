@@ -10,7 +10,7 @@ from chaski.server.bodies import Bodies
 from chaski.server.catalog import Catalog
 from chaski.server.metrics import Metrics
 from chaski.server.models import Models, OpenWorker
-from chaski.server.remembered import Remembered
+from chaski.server.response_store import ResponseStore
 from chaski.server.settings import Settings
 from chaski.server.uploads import Uploads
 from chaski.store.store import Store
@@ -24,7 +24,7 @@ _UPLOADS_SHARE = 4  # one in so many connections may upload
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """remembered: responses of OpenAI's API. threads: conversations of Anthropic's.
+    """responses: those of OpenAI's API. threads: conversations of Anthropic's.
 
     transfers: threads for what waits for registries. makers: threads that make models. Each has places of its
     own, and uploads have theirs, so that none waits for the others.
@@ -35,8 +35,8 @@ class Services:
     models: Models
     metrics: Metrics
     answering: Answering
-    remembered: Remembered
-    threads: Remembered
+    responses: ResponseStore
+    threads: ResponseStore
     bodies: Bodies
     uploads: Uploads
     transfers: ThreadPoolExecutor = field(
@@ -54,7 +54,9 @@ class Services:
         answering = Answering(settings, catalog, models, metrics)
         bodies = Bodies(settings.body_memory, settings.body_timeout)
         uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
-        return cls(settings, catalog, models, metrics, answering, Remembered(), Remembered(), bodies, uploads)
+        return cls(
+            settings, catalog, models, metrics, answering, ResponseStore(), ResponseStore(), bodies, uploads
+        )
 
     async def close(self) -> None:
         """End all of them."""

@@ -35,12 +35,12 @@ def is_loading() -> bool:
     return any(thread.name == "chaski-loading" for thread in threading.enumerate())
 
 
-def logits(path: Path, ids: list[int], settle: bool, threads: int = 1) -> npt.NDArray[np.float32]:
+def logits(path: Path, ids: list[int], waits: bool, threads: int = 1) -> npt.NDArray[np.float32]:
     path.read_bytes()  # now the system has it in memory
     with chaski.load(path, threads=threads, context=64) as model:
-        if settle:
-            model.settle()
-        assert is_loading() is not settle
+        if waits:
+            model.wait_loaded()
+        assert is_loading() is not waits
         return model.logits(ids)
 
 
@@ -71,21 +71,21 @@ def test_a_file_that_is_not_in_memory_is_read_at_once(monkeypatch: pytest.Monkey
     assert np.array_equal(at_once, logits(PATHS[0], IDS, True))
 
 
-@pytest.mark.parametrize("is_settled", [True, False])
-def test_a_file_that_shrinks_while_it_is_needed_is_an_error(tmp_path: Path, is_settled: bool) -> None:
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_a_file_that_shrinks_while_it_is_needed_is_an_error(tmp_path: Path, is_loaded: bool) -> None:
     path = tmp_path / "shrinking.gguf"
     path.write_bytes(PATHS[0].read_bytes())
     with chaski.load(path, context=64) as model:
         os.truncate(path, 5000)
         with pytest.raises(chaski.ModelError, match=r"weights of .*shrinking\.gguf cannot be read"):
-            model.settle() if is_settled else model.logits(IDS)
+            model.wait_loaded() if is_loaded else model.logits(IDS)
 
 
 def test_a_file_that_shrinks_later_does_not_matter(tmp_path: Path) -> None:
     path = tmp_path / "shrinking.gguf"
     path.write_bytes(PATHS[0].read_bytes())
     with chaski.load(path, context=64) as model:
-        model.settle()
+        model.wait_loaded()
         os.truncate(path, 5000)
         assert np.array_equal(model.logits(IDS), logits(PATHS[0], IDS, True))
 
@@ -97,7 +97,7 @@ def test_a_failure_of_the_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch) ->
     with chaski.load(PATHS[0], context=64) as model:
         monkeypatch.setattr(loading._native, "lay_out", fail)
         with pytest.raises(MemoryError, match="no room"):
-            model.settle()
+            model.wait_loaded()
         with pytest.raises(ComputationError, match="no room"):
             model.logits(IDS)
 

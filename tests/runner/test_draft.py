@@ -112,7 +112,7 @@ def test_answers_beside_each_other_are_those_alone(model: chaski.LLM) -> None:
         assert list(pool.map(answer, range(6))) == alone
 
 
-def test_what_was_drafted_for_one_scope_is_not_used_for_another(
+def test_what_was_drafted_for_one_cache_salt_is_not_used_for_another(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths: list[int] = []
@@ -126,9 +126,9 @@ def test_what_was_drafted_for_one_scope_is_not_used_for_another(
     with chaski.load(path, draft=path) as model:
         monkeypatch.setattr(Program, "prepare", prepared)
         computed = []
-        for scope in ("a", "a", "b"):
+        for salt in ("a", "a", "b"):
             lengths.clear()
-            model.generate(PROMPT, temperature=0, num_predict=4, scope=scope)
+            model.generate(PROMPT, temperature=0, num_predict=4, cache_salt=salt)
             computed.append(sum(length > 8 for length in lengths))
     # Long batches: the prompt by both models, by neither, by both.
     assert computed == [2, 0, 2]

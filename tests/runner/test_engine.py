@@ -222,14 +222,14 @@ def test_the_next_prompt_takes_over_what_was_computed() -> None:
     assert program.batches[0].tokens.tolist() == [40, 41]
 
 
-def test_nobody_takes_over_what_was_computed_for_another_scope() -> None:
+def test_nobody_takes_over_what_was_computed_for_another_cache_salt() -> None:
     for parallel in (1, 2):
         engine, _ = make(parallel)
-        run(engine, request([5, 6, 7], scope="hers"))
-        assert run(engine, request([5, 6, 7], scope="his")).cached_tokens == 0
+        run(engine, request([5, 6, 7], cache_salt="hers"))
+        assert run(engine, request([5, 6, 7], cache_salt="his")).cached_tokens == 0
         # With one slot hers is lost; with two both keep what they have.
-        assert run(engine, request([5, 6, 7], scope="hers")).cached_tokens == (0, 2)[parallel - 1]
-        assert run(engine, request([5, 6, 7], scope="hers")).cached_tokens == 2
+        assert run(engine, request([5, 6, 7], cache_salt="hers")).cached_tokens == (0, 2)[parallel - 1]
+        assert run(engine, request([5, 6, 7], cache_salt="hers")).cached_tokens == 2
         assert run(engine, request([5, 6, 7])).cached_tokens == 0
 
 

@@ -51,7 +51,7 @@ def child():
     fails(lambda: model.generate([5], num_predict=1))
     fails(lambda: next(stream))
     fails(lambda: model.logits([5]))
-    fails(lambda: model.settle())
+    fails(lambda: model.wait_loaded())
     fails(lambda: model.asynchronous())
     assert model.detokenize(model.tokenize("hello")) == "hello"
     model.close()

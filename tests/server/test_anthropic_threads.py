@@ -13,7 +13,7 @@ from anthropic import beta_tool
 
 from chaski.runner.messages import Generate
 from chaski.server.dialects.anthropic import read_messages
-from chaski.server.remembered import Remembered
+from chaski.server.response_store import ResponseStore
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
@@ -150,7 +150,7 @@ def test_what_a_thread_cannot_do_is_said_in_its_words(
 def test_threads_take_bounded_memory(models: Any, script: Script) -> None:
     with running(Settings(address=SOMEWHERE), models, script.open) as server:
         threads = server.services.threads
-        assert isinstance(threads, Remembered)
+        assert isinstance(threads, ResponseStore)
         threads._max_bytes = 3000
         ids = []
         for _ in range(4):

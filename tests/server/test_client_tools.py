@@ -13,7 +13,7 @@ import pytest
 from chaski.errors import ResponseNotFoundError
 from chaski.runner.messages import Generate
 from chaski.server.dialects.responses import read_response
-from chaski.server.remembered import Remembered, Response
+from chaski.server.response_store import ResponseStore, StoredResponse
 from tests.server.fake_worker import Script
 from tests.server.running import Running
 from tests.server.test_openai_client import client_of, fake, fresh, script
@@ -272,12 +272,12 @@ def test_items_are_found_by_their_ids(faked: openai.OpenAI, script: Script) -> N
 
 
 def test_items_are_forgotten_with_their_response() -> None:
-    kept = Remembered(max_count=1)
-    kept.add("me", Response({"id": "a", "output": [{"id": "x"}]}, []))
+    kept = ResponseStore(max_count=1)
+    kept.add("me", StoredResponse({"id": "a", "output": [{"id": "x"}]}, []))
     assert kept.find_item("me", "x") == {"id": "x"}
     with pytest.raises(ResponseNotFoundError):
         kept.find_item("you", "x")
-    kept.add("me", Response({"id": "b", "output": [{"id": "y"}]}, []))
+    kept.add("me", StoredResponse({"id": "b", "output": [{"id": "y"}]}, []))
     with pytest.raises(ResponseNotFoundError):
         kept.find_item("me", "x")
     assert kept.find_item("me", "y")

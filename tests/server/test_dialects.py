@@ -116,7 +116,9 @@ def test_wrong_types_are_named(body: dict[str, Any]) -> None:
 
 
 def test_options_of_ollama() -> None:
-    assert not read_options({"special": True, "scope": "hers", "format": "json"}).generate  # ours, not theirs
+    assert not read_options(
+        {"special": True, "cache_salt": "hers", "format": "json"}
+    ).generate  # ours, not theirs
     given = {"seed": -1, "repeat_last_n": -1, "num_predict": 5.9, "num_ctx": 99, "nobody": 1, "top_k": None}
     found = read_options(given)
     assert found.generate == {"seed": None, "repeat_last_n": None, "num_predict": 5}

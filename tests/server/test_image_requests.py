@@ -15,7 +15,7 @@ from chaski.image import MAX_BYTES
 from chaski.server.dialects import anthropic, ollama, openai
 from chaski.server.dialects.responses import read_response
 from chaski.server.problems import problem_of
-from chaski.server.remembered import Remembered, Response
+from chaski.server.response_store import ResponseStore, StoredResponse
 
 
 def png(color: str) -> bytes:
@@ -88,11 +88,11 @@ def test_the_responses_api() -> None:
     url = data_url(RED)["image_url"]["url"]
     parts = ({"type": "input_text", "text": "what"}, {"type": "input_image", "image_url": url})
     assert of_responses(*parts) == [{"role": "user", "content": "what[img]", "images": [RED]}]
-    response = Response({"id": "r"}, of_responses(*parts))
-    memory = Remembered(max_bytes=120 + len(RED))
+    response = StoredResponse({"id": "r"}, of_responses(*parts))
+    memory = ResponseStore(max_bytes=120 + len(RED))
     memory.add("me", response)
     assert memory.get("me", "r") is response
-    memory = Remembered(max_bytes=40 + len(RED))
+    memory = ResponseStore(max_bytes=40 + len(RED))
     memory.add("me", response)
     with pytest.raises(ResponseNotFoundError):
         memory.get("me", "r")

@@ -61,10 +61,10 @@ def test_others_have_all_of_their_memory_before_one_is_loaded() -> None:
         await use(models, "a")
         assert script.asked == [Describe()]
         await use(models, "b")
-        assert script.asked == [Describe(), Describe(settled=True), Describe()]
+        assert script.asked == [Describe(), Describe(wait_loaded=True), Describe()]
         script.opened[0].pid = None  # a dead one has no memory, and is not brought back for this
         await use(models, "c")
-        assert script.asked[3:] == [Describe(settled=True), Describe()]
+        assert script.asked[3:] == [Describe(wait_loaded=True), Describe()]
 
     with_models(test, script)
 

@@ -13,7 +13,7 @@ import pytest
 from chaski.errors import ResponseNotFoundError, WorkerError
 from chaski.runner.messages import Generate
 from chaski.server.dialects.responses import read_response
-from chaski.server.remembered import Remembered, Response
+from chaski.server.response_store import ResponseStore, StoredResponse
 from tests.server.fake_worker import Script
 from tests.server.running import Running
 from tests.server.test_openai_client import WEATHER, client_of, fake, fresh, script
@@ -244,10 +244,10 @@ def test_what_was_said_in_one_turn_is_one_message() -> None:
 
 
 def test_not_more_is_remembered_than_fits() -> None:
-    def response(name: str, text: str = "") -> Response:
-        return Response({"id": name}, [{"role": "user", "content": text}])
+    def response(name: str, text: str = "") -> StoredResponse:
+        return StoredResponse({"id": name}, [{"role": "user", "content": text}])
 
-    kept = Remembered(max_bytes=1000, max_count=3)
+    kept = ResponseStore(max_bytes=1000, max_count=3)
     for name in "abcd":
         kept.add("me", response(name))
     with pytest.raises(ResponseNotFoundError):

@@ -102,14 +102,14 @@ class CPUBackend:
         self._plan_bytes += plan.bytes
         return plan
 
-    def beside(self) -> CPUBackend:
+    def sibling(self) -> CPUBackend:
         return CPUBackend(self._options, self._pool)
 
     def memory(self) -> Memory:
         return Memory(self._weight_bytes, self._cache_bytes, self._plan_bytes)
 
-    def settle(self) -> None:
-        self._loading.settle()
+    def wait_loaded(self) -> None:
+        self._loading.wait_loaded()
 
     def close(self) -> None:
         self._loading.close()

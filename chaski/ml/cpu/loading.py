@@ -73,7 +73,7 @@ class Touchable(Protocol):
 class Loading:
     """The matrices of a backend until all of them are laid out.
 
-    One thread computes and calls `ran`; others may `settle` at the same time.
+    One thread computes and calls `ran`; others may `wait_loaded` at the same time.
     """
 
     def __init__(self, pool: _native.ThreadPool, isa: str) -> None:
@@ -118,7 +118,7 @@ class Loading:
             if not thread.is_alive():
                 self._thread = None
 
-    def settle(self) -> None:
+    def wait_loaded(self) -> None:
         """Wait until all are laid out. Raises what kept the thread from it, ModelError for files."""
         thread = self._thread
         if thread is not None:

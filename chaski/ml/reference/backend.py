@@ -58,13 +58,13 @@ class ReferenceBackend:
     def compile(self, graph: Graph) -> ReferencePlan:
         return ReferencePlan(graph)
 
-    def beside(self) -> ReferenceBackend:
+    def sibling(self) -> ReferenceBackend:
         return ReferenceBackend(self.cache_config)
 
     def memory(self) -> Memory:
         return Memory(self._weights, self._cache, 0)
 
-    def settle(self) -> None:
+    def wait_loaded(self) -> None:
         """Nothing is left for later."""
 
     def close(self) -> None:

@@ -115,14 +115,14 @@ async def props(ask: Ask) -> Reply:
     loaded = await _loaded(ask)
     if not loaded:
         raise OptionError("no such model is in memory; ask it something first")
-    _, facts = await asyncio.to_thread(ask.services.catalog.look_up, loaded[0].name)
-    sources = facts.sources
+    _, info = await asyncio.to_thread(ask.services.catalog.look_up, loaded[0].name)
+    sources = info.sources
     return {
         "default_generation_settings": {"n_ctx": loaded[0].info.context},
         "total_slots": loaded[0].parallel,
         "model_alias": loaded[0].name,
         "model_path": loaded[0].name,
-        "modalities": {"vision": facts.has_vision, "audio": False},
+        "modalities": {"vision": info.has_vision, "audio": False},
         "chat_template": sources.go or sources.jinja or "",
         "bos_token": sources.bos,
         "eos_token": sources.eos,

@@ -13,7 +13,7 @@ from chaski.server.dialects.dialect import sse
 from chaski.server.endpoint import Ask, Reply, Stream
 from chaski.server.events import Delta, Event
 from chaski.server.problems import problem_of
-from chaski.server.remembered import Response
+from chaski.server.response_store import StoredResponse
 
 __all__ = ["cancel", "count_tokens", "create", "delete", "list_input", "retrieve"]
 
@@ -42,35 +42,35 @@ async def count_tokens(ask: Ask) -> Reply:
 
 
 async def retrieve(ask: Ask) -> Reply:
-    """A response that is remembered."""
-    found: Response = ask.services.remembered.get(ask.client, ask.request.path_params["id"])
+    """A stored response."""
+    found: StoredResponse = ask.services.responses.get(ask.client, ask.request.path_params["id"])
     return found.fields
 
 
 async def list_input(ask: Ask) -> Reply:
     """The items that the request of a response brought, page by page; `order`, `limit`, `after`."""
-    found: Response = ask.services.remembered.get(ask.client, ask.request.path_params["id"])
+    found: StoredResponse = ask.services.responses.get(ask.client, ask.request.path_params["id"])
     return responses.page_of_items(found.input, ask.request.query_params)
 
 
 async def cancel(ask: Ask) -> Reply:
     """Refused: no response is made in the background; who closes the connection ends its own."""
-    ask.services.remembered.get(ask.client, ask.request.path_params["id"])
+    ask.services.responses.get(ask.client, ask.request.path_params["id"])
     raise OptionError("only responses with background=true can be cancelled; this one is complete")
 
 
 async def delete(ask: Ask) -> Reply:
     """Forget a response."""
     response_id = ask.request.path_params["id"]
-    ask.services.remembered.remove(ask.client, response_id)
+    ask.services.responses.remove(ask.client, response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
 
 def _read(ask: Ask) -> responses.ResponseWish:
     """The request, behind the conversation that it goes on from."""
     previous = responses.previous_of(ask.body)
-    earlier = ask.services.remembered.get(ask.client, previous).turns if previous else ()
-    return responses.read_response(ask.body, earlier, partial(ask.services.remembered.find_item, ask.client))
+    earlier = ask.services.responses.get(ask.client, previous).turns if previous else ()
+    return responses.read_response(ask.body, earlier, partial(ask.services.responses.find_item, ask.client))
 
 
 async def _stream(ask: Ask, items: responses.Items, events: AsyncGenerator[Event, None]) -> Stream:
@@ -97,8 +97,8 @@ def _take(ask: Ask, items: responses.Items, event: Event) -> list[dict[str, Any]
     said, wish = list(items.finish(event)), items.wish
     if wish.is_kept:  # before anybody can ask for it
         turns = [*wish.turns, items.turn]
-        response = Response(items.response, turns, responses.input_items(ask.body))
-        ask.services.remembered.add(ask.client, response)
+        response = StoredResponse(items.response, turns, responses.input_items(ask.body))
+        ask.services.responses.add(ask.client, response)
     return said
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from chaski.errors import ResponseNotFoundError
 from chaski.server.fields import Fields
 from chaski.server.problems import ThreadError
-from chaski.server.remembered import Response
+from chaski.server.response_store import StoredResponse
 
 __all__ = ["is_kept", "kept_thread", "with_thread"]
 
@@ -34,7 +34,7 @@ def is_kept(body: Mapping[str, Any]) -> bool:
     return True
 
 
-def with_thread(body: Mapping[str, Any], find: Callable[[str], Response]) -> Mapping[str, Any]:
+def with_thread(body: Mapping[str, Any], find: Callable[[str], StoredResponse]) -> Mapping[str, Any]:
     """The whole request, with what is kept of its thread before it. Raises ThreadError."""
     if not is_kept(body):
         return body
@@ -61,8 +61,10 @@ def with_thread(body: Mapping[str, Any], find: Callable[[str], Response]) -> Map
     return {**body, **fixed, "messages": [*kept.turns, *Fields(body).items("messages")]}
 
 
-def kept_thread(body: Mapping[str, Any], message_id: str, content: Sequence[Mapping[str, Any]]) -> Response:
+def kept_thread(
+    body: Mapping[str, Any], message_id: str, content: Sequence[Mapping[str, Any]]
+) -> StoredResponse:
     """The thread to keep: the fixed fields and messages of a request, and the content of its answer."""
     fixed = {name: body[name] for name in _KEPT if body.get(name) is not None}
     answer = {"role": "assistant", "content": [dict(block) for block in content]}
-    return Response({"id": message_id, **fixed}, [*Fields(body).items("messages"), answer])
+    return StoredResponse({"id": message_id, **fixed}, [*Fields(body).items("messages"), answer])

@@ -1,4 +1,4 @@
-"""`Remembered`: responses that later requests go on from, in memory only, and no more than fit."""
+"""`ResponseStore`: responses that later requests go on from, in memory only, and no more than fit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from chaski.errors import ResponseNotFoundError
 from chaski.server.jsons import dump
 
-__all__ = ["Remembered", "Response"]
+__all__ = ["ResponseStore", "StoredResponse"]
 
 _MAX_BYTES = 64 << 20
 _MAX_COUNT = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class StoredResponse:
     """fields: the object that was answered. turns: the conversation, this answer included.
 
     input: the items that the request brought.
@@ -28,17 +28,17 @@ class Response:
     input: Sequence[Mapping[str, Any]] = ()
 
 
-class Remembered:
+class ResponseStore:
     """Responses by their ids, for each owner apart; those that were not used for the longest time go."""
 
     def __init__(self, max_bytes: int = _MAX_BYTES, max_count: int = _MAX_COUNT) -> None:
         self._max_bytes = max_bytes
         self._max_count = max_count
-        self._found: OrderedDict[tuple[str, str], tuple[Response, int]] = OrderedDict()
+        self._found: OrderedDict[tuple[str, str], tuple[StoredResponse, int]] = OrderedDict()
         self._items: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._bytes = 0
 
-    def add(self, owner: str, response: Response) -> None:
+    def add(self, owner: str, response: StoredResponse) -> None:
         """Keep a response."""
         size = sum(map(_size, response.turns)) + len(dump(response.fields)) + len(dump(response.input))
         self._found[owner, response.fields["id"]] = response, size
@@ -47,7 +47,7 @@ class Remembered:
         while self._bytes > self._max_bytes or len(self._found) > self._max_count:
             self._drop(next(iter(self._found)))
 
-    def get(self, owner: str, response_id: str) -> Response:
+    def get(self, owner: str, response_id: str) -> StoredResponse:
         """Raises ResponseNotFoundError for one that is not there any more, or that is somebody else's."""
         key = (owner, response_id)
         if key not in self._found:
@@ -80,7 +80,7 @@ class Remembered:
             self._items.pop((key[0], item["id"]), None)
 
 
-def _items(response: Response) -> Sequence[Mapping[str, Any]]:
+def _items(response: StoredResponse) -> Sequence[Mapping[str, Any]]:
     found: Sequence[Mapping[str, Any]] = response.fields.get("output", ())
     return found
 
