@@ -83,7 +83,7 @@ class _Watched:
         size = states[0].shape[1]
         assert isinstance(size, int)
         assert len(states) == self.num_states
-        return ops.join([(state, index * size, 1) for index, state in enumerate(states)])
+        return ops.concat([(state, index * size, 1) for index, state in enumerate(states)])
 
 
 @dataclass

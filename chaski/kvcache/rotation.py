@@ -34,9 +34,9 @@ class Rotation:
         distances = graph.input("distances", cells.shape, DType.I32)
         tables: dict[tuple[bytes, bool], Tensor] = {}
         for buffer, rope in keys:
-            name = rope.frequencies.tobytes(), rope.halves
+            name = rope.frequencies.tobytes(), rope.neox
             if name not in tables:
-                tables[name] = ops.rope_table(distances, Rope(-rope.frequencies, rope.halves))
+                tables[name] = ops.rope_table(distances, Rope(-rope.frequencies, rope.neox))
             ops.rotate_cells(cells, tables[name], buffer)
         self._plan = backend.compile(graph)
 

@@ -163,12 +163,12 @@ class Rope:
     """How a rotary embedding turns heads (Su et al. 2021): pairs of elements, each by position · frequency.
 
     `frequencies` (pairs,) float32 are in radians per position. The pairs are neighbours, (2j, 2j + 1), or
-    with `halves` (j, j + pairs), as in GPT-NeoX; elements behind the pairs stay. `magnitude` multiplies what
+    with `neox` (j, j + pairs), as in GPT-NeoX; elements behind the pairs stay. `magnitude` multiplies what
     was turned (YaRN has one; see `chaski.ml.nn.rope`).
     """
 
     frequencies: npt.NDArray[np.float32]
-    halves: bool = False
+    neox: bool = False
     magnitude: float = 1.0
 
 

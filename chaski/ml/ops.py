@@ -17,29 +17,29 @@ __all__ = [
     "attention",
     "average_rows",
     "clamped_swiglu",
-    "columns",
+    "concat",
     "embedding",
     "geglu",
     "gelu",
     "gelu_tanh",
-    "join",
-    "largest",
     "layer_norm",
     "linear",
     "multiply",
     "position_scale",
     "product",
-    "put_rows",
     "rms_norm",
     "rope",
     "rope_table",
     "rotate_cells",
+    "scale_rows",
+    "scatter",
     "short_conv",
+    "slice",
     "softcap",
+    "space_to_depth",
     "store",
     "swiglu",
-    "times",
-    "unfold",
+    "top_k",
 ]
 
 
@@ -140,20 +140,18 @@ def add_vector(x: Tensor, vector: Weight) -> Tensor:
     return x.graph.record("add_vector", (x, vector), x.shape)
 
 
-def columns(x: Tensor, first: int, count: int) -> Tensor:
+def slice(x: Tensor, first: int, count: int) -> Tensor:
     """The elements `first` to first + count of each row of x (n, size) -> (n, count)."""
     size = x.shape[1]
-    _require(
-        isinstance(size, int) and first >= 0 and first + count <= size, "columns", x.shape, (first, count)
-    )
-    return x.graph.record("columns", (x,), (x.shape[0], count), first=first, count=count)
+    _require(isinstance(size, int) and first >= 0 and first + count <= size, "slice", x.shape, (first, count))
+    return x.graph.record("slice", (x,), (x.shape[0], count), first=first, count=count)
 
 
-def put_rows(x: Tensor, rows: Tensor, places: Tensor) -> Tensor:
+def scatter(x: Tensor, rows: Tensor, places: Tensor) -> Tensor:
     """x (n, size), but with `rows` (m, size) at the indices `places` (m,) int32, which are all different."""
-    _require(x.shape[1:] == rows.shape[1:], "put_rows", x.shape, rows.shape)
-    _require(places.shape == rows.shape[:1], "put_rows", rows.shape, places.shape)
-    return x.graph.record("put_rows", (x, rows, places), x.shape)
+    _require(x.shape[1:] == rows.shape[1:], "scatter", x.shape, rows.shape)
+    _require(places.shape == rows.shape[:1], "scatter", rows.shape, places.shape)
+    return x.graph.record("scatter", (x, rows, places), x.shape)
 
 
 def average_rows(x: Tensor, rows: Dim, count: int) -> Tensor:
@@ -165,19 +163,19 @@ def average_rows(x: Tensor, rows: Dim, count: int) -> Tensor:
     return x.graph.record("average_rows", (x,), (rows, x.shape[1]), count=count)
 
 
-def unfold(x: Tensor, rows: Dim, count: int) -> Tensor:
+def space_to_depth(x: Tensor, rows: Dim, count: int) -> Tensor:
     """Each `count` rows of x (n, size), one after the other, as one -> (rows, size · count).
 
     Their elements stand in turns: first the first of each row, then the second of each. With patches in the
     order of their squares it makes of each square the input of a convolution's kernel as a matrix.
     """
-    _require(len(x.shape) == 2 and count > 0, "unfold", x.shape, count)
+    _require(len(x.shape) == 2 and count > 0, "space_to_depth", x.shape, count)
     size = x.shape[1]
     assert isinstance(size, int)
-    return x.graph.record("unfold", (x,), (rows, size * count), count=count)
+    return x.graph.record("space_to_depth", (x,), (rows, size * count), count=count)
 
 
-def join(parts: Sequence[tuple[Tensor, int, int]]) -> Tensor:
+def concat(parts: Sequence[tuple[Tensor, int, int]]) -> Tensor:
     """Rows (n, size) of several tensors side by side -> (n, the sum of their sizes).
 
     Each part is (tensor, first, stride): its elements become the columns first, first + stride, and so on.
@@ -191,26 +189,26 @@ def join(parts: Sequence[tuple[Tensor, int, int]]) -> Tensor:
     ]
     leading = tensors[0].shape[0]
     fits = all(part.shape[0] == leading for part in tensors) and sorted(columns) == [*range(sum(sizes))]
-    _require(fits, "join", *(part.shape for part in tensors))
+    _require(fits, "concat", *(part.shape for part in tensors))
     places = [(first, stride) for _, first, stride in parts]
-    return tensors[0].graph.record("join", tuple(tensors), (leading, sum(sizes)), places=places)
+    return tensors[0].graph.record("concat", tuple(tensors), (leading, sum(sizes)), places=places)
 
 
-def largest(x: Tensor, counts: Tensor, most: int) -> Tensor:
-    """The largest elements of each row of x (n, size), and where they are -> (n, 2, most).
+def top_k(x: Tensor, counts: Tensor, max_k: int) -> Tensor:
+    """The largest elements of each row of x (n, size), and where they are -> (n, 2, max_k).
 
-    `counts` (n,) int32 says how many of a row, up to `most`. They come in descending order, equal ones by
+    `counts` (n,) int32 says how many of a row, up to `max_k`. They come in descending order, equal ones by
     ascending index; their indices, behind them, are numbers as well, exact below 2**24. Where a row has NaN,
     the first one comes first. What is behind the last one is not defined.
     """
-    _require(len(x.shape) == 2 and counts.shape == x.shape[:1], "largest", x.shape, counts.shape)
-    return x.graph.record("largest", (x, counts), (x.shape[0], 2, most), most=most)
+    _require(len(x.shape) == 2 and counts.shape == x.shape[:1], "top_k", x.shape, counts.shape)
+    return x.graph.record("top_k", (x, counts), (x.shape[0], 2, max_k), max_k=max_k)
 
 
-def times(x: Tensor, factors: Tensor) -> Tensor:
+def scale_rows(x: Tensor, factors: Tensor) -> Tensor:
     """Each row of x (n, …) times its own of the factors (n, 1)."""
-    _require(factors.shape == (x.shape[0], 1), "times", x.shape, factors.shape)
-    return x.graph.record("times", (x, factors), x.shape)
+    _require(factors.shape == (x.shape[0], 1), "scale_rows", x.shape, factors.shape)
+    return x.graph.record("scale_rows", (x, factors), x.shape)
 
 
 def rope_table(positions: Tensor, rope: Rope) -> Tensor:
@@ -226,25 +224,25 @@ def rope_table(positions: Tensor, rope: Rope) -> Tensor:
         shape,
         frequencies=frequencies,
         magnitude=rope.magnitude,
-        halves=rope.halves,
+        neox=rope.neox,
     )
 
 
 def rope(x: Tensor, table: Tensor) -> Tensor:
     """Turn the pairs of each head of x (n, heads, size) by the angles of `table`; see `Rope`.
 
-    A table times factors, by `times`, scales what it turns.
+    A table times factors, by `scale_rows`, scales what it turns.
     """
     _require(len(x.shape) == 3 and x.shape[0] == table.shape[0], "rope", x.shape, table.shape)
-    return x.graph.record("rope", (x, table), x.shape, halves=_is_in_halves(table))
+    return x.graph.record("rope", (x, table), x.shape, neox=_is_neox(table))
 
 
-def _is_in_halves(table: Tensor) -> bool:
-    """Whether the rope that `table` was made for has its pairs in halves."""
-    source = table.operands[0] if table.op == "times" else table
+def _is_neox(table: Tensor) -> bool:
+    """Whether the rope that `table` was made for pairs its elements as GPT-NeoX does."""
+    source = table.operands[0] if table.op == "scale_rows" else table
     assert isinstance(source, Tensor)
     assert source.op == "rope_table", f"{source.op} is not a rope table"
-    return bool(source.attributes["halves"])
+    return bool(source.attributes["neox"])
 
 
 def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
@@ -266,8 +264,8 @@ def rotate_cells(cells: Tensor, table: Tensor, buffer: KVBuffer) -> Tensor:
     _require(isinstance(pairs, int) and 2 * pairs <= buffer.size, "rotate_cells", table.shape, buffer.size)
     _require(cells.shape == table.shape[:1], "rotate_cells", cells.shape, table.shape)
     shape: Shape = (buffer.cells, buffer.heads, buffer.size)
-    halves = _is_in_halves(table)
-    return cells.graph.record("rotate_cells", (cells, table, buffer), shape, buffer.dtype, halves=halves)
+    neox = _is_neox(table)
+    return cells.graph.record("rotate_cells", (cells, table, buffer), shape, buffer.dtype, neox=neox)
 
 
 def attention(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.ml.expert_ops import Gating
-from chaski.ml.nn import Routing
+from chaski.ml.moe_ops import Gating
+from chaski.ml.nn import RouterConfig
 
-__all__ = ["read_routing"]
+__all__ = ["read_router"]
 
 
-def read_routing(file: GGUFFile, gating: Gating, *, normalized: bool, has_bias: bool = False) -> Routing:
+def read_router(file: GGUFFile, gating: Gating, *, normalized: bool, has_bias: bool = False) -> RouterConfig:
     """The number of experts, and the architecture's routing, where metadata does not declare another one.
 
     llama.cpp's 0 is nothing declared.
@@ -19,7 +19,7 @@ def read_routing(file: GGUFFile, gating: Gating, *, normalized: bool, has_bias: 
     number = (file.get(f"{arch}.expert_gating_func", int, 0) or int(gating) + 1) - 1
     if number not in set(Gating):
         raise UnsupportedError(f"{file.path}: {arch}.expert_gating_func = {number + 1} is not supported")
-    return Routing(
+    return RouterConfig(
         num_experts=file.get(f"{arch}.expert_count", int),
         num_used=file.get(f"{arch}.expert_used_count", int),
         gating=Gating(number),

@@ -75,4 +75,4 @@ class Inputs:
 
     def with_images(self, x: Tensor) -> Tensor:
         """The embeddings `x` (tokens, size), but the rows of images at their places."""
-        return x if self.images is None else ops.put_rows(x, self.images.rows, self.images.places)
+        return x if self.images is None else ops.scatter(x, self.images.rows, self.images.places)

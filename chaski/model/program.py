@@ -55,7 +55,7 @@ class Program:
         graph.output("outputs", found)
         if max_likely:
             wanted = graph.input("likely", (outputs,), DType.I32)
-            graph.output("likely", ops.largest(found, wanted, max_likely))
+            graph.output("likely", ops.top_k(found, wanted, max_likely))
         self._plan = backend.compile(graph)
         leading = {name: tensor.shape[0] for name, tensor in graph.inputs.items()}
         self._dims = {name: dim.name for name, dim in leading.items() if isinstance(dim, Dim)}

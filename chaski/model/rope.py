@@ -25,13 +25,13 @@ class RopeConfig:
     yarn: Yarn | None = None
     magnitude: float = 1.0
 
-    def rope(self, *, halves: bool = False, factors: npt.NDArray[np.float32] | None = None) -> Rope:
+    def rope(self, *, neox: bool = False, factors: npt.NDArray[np.float32] | None = None) -> Rope:
         """`factors` are the divisors of `rope_freqs.weight`, with which files carry Llama 3's scaling."""
         if self.yarn is not None:
             frequencies = yarn_frequencies(self.dims, self.base, self.yarn)
         else:
             frequencies = rope_frequencies(self.dims, self.base, self.scale, factors)
-        return Rope(frequencies, halves, self.magnitude)
+        return Rope(frequencies, neox, self.magnitude)
 
     def unscaled(self, base: float) -> RopeConfig:
         """The rope of layers to which the file's scaling does not apply."""

@@ -115,10 +115,10 @@ struct Ops {
     // The largest of every 16th element: maxima[l] of x[l], x[l + 16], ... -inf where there are none. All
     // are NaN where any element is.
     void (*lane_maxima)(const float* x, std::int64_t count, float* maxima);
-    // Rotates `pairs` pairs of each head of one token, the pairs being (2j, 2j+1) or, in halves, (j,
+    // Rotates `pairs` pairs of each head of one token, the pairs being (2j, 2j+1) or, for neox, (j,
     // j+pairs); copies the rest.
     void (*rope)(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
-                 std::int64_t pairs, bool halves, float* y);
+                 std::int64_t pairs, bool neox, float* y);
     // Writes one token's heads [head][size] into a cell, rounding to the storage's type. `scratch` of this
     // and the next two has room for one head as floats, its size rounded up to a multiple of 16, and once
     // more.
@@ -127,7 +127,7 @@ struct Ops {
     void (*load)(const KVStorage& storage, std::int64_t cell, float* y, float* scratch);
     // Rotates the pairs of each head stored in a cell, as `rope` does.
     void (*rotate)(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
-                   std::int64_t pairs, bool halves, float* scratch);
+                   std::int64_t pairs, bool neox, float* scratch);
     // Scratch bytes of attention for tiles of `rows` query rows.
     std::size_t (*attention_scratch)(const Attention& job, std::int64_t rows);
     // Attention of the tokens of `tile` for the query heads of one key/value head.

@@ -6,12 +6,12 @@
 namespace chaski::CHASKI_ISA {
 
 void rope(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
-          std::int64_t pairs, bool halves, float* y);
+          std::int64_t pairs, bool neox, float* y);
 
 void store_cell(const float* x, const KVStorage& storage, std::int64_t cell, float* scratch);
 void load_cell(const KVStorage& storage, std::int64_t cell, float* y, float* scratch);
 void rotate_cell(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
-                 std::int64_t pairs, bool halves, float* scratch);
+                 std::int64_t pairs, bool neox, float* scratch);
 
 std::size_t attention_scratch(const Attention& job, std::int64_t rows);
 void attention(const Attention& job, Tile tile, std::int64_t kv_head, std::byte* scratch);

@@ -156,8 +156,8 @@ void lane_maxima(const float* x, std::int64_t count, float* maxima) {
 }  // namespace
 
 void rope(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
-          std::int64_t pairs, bool halves, float* y) {
-    const std::int64_t step = halves ? 1 : 2, apart = halves ? pairs : 1;
+          std::int64_t pairs, bool neox, float* y) {
+    const std::int64_t step = neox ? 1 : 2, apart = neox ? pairs : 1;
     for (std::int64_t head = 0; head < heads; ++head, x += size, y += size) {
         for (std::int64_t j = 0; j < pairs; ++j) {
             float first = x[step * j];

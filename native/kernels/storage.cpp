@@ -175,11 +175,11 @@ void load_cell(const KVStorage& storage, std::int64_t cell, float* y, float* scr
 }
 
 void rotate_cell(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
-                 std::int64_t pairs, bool halves, float* scratch) {
+                 std::int64_t pairs, bool neox, float* scratch) {
     auto* row = reinterpret_cast<std::byte*>(scratch + padded(storage.size));
     for (std::int64_t head = 0; head < storage.heads; ++head) {
         read_head(storage, head, cell, scratch, row);
-        rope(scratch, cos, sin, 1, storage.size, pairs, halves, scratch);
+        rope(scratch, cos, sin, 1, storage.size, pairs, neox, scratch);
         write_head(storage, head, cell, scratch, row);
     }
 }

@@ -39,7 +39,7 @@ class RotateCellsStep final : public RowStep {
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
         for (std::int64_t i = begin; i < end; ++i) {
             ops_.rotate(storage_, cells_[i], rotation_.cos(i), rotation_.sin(i), rotation_.pairs,
-                        rotation_.halves, reinterpret_cast<float*>(scratch));
+                        rotation_.neox, reinterpret_cast<float*>(scratch));
         }
     }
     std::size_t scratch_bytes() const override { return head_scratch_bytes(storage_); }

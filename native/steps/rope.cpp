@@ -21,7 +21,7 @@ std::unique_ptr<Step> rotate_rows(const Ops& ops, int dim, const Rotation& rotat
                                   std::int64_t size, const float* x, float* y) {
     return each_row(dim, [=, &ops](std::int64_t i) {
         std::int64_t at = i * heads * size;
-        ops.rope(x + at, rotation.cos(i), rotation.sin(i), heads, size, rotation.pairs, rotation.halves,
+        ops.rope(x + at, rotation.cos(i), rotation.sin(i), heads, size, rotation.pairs, rotation.neox,
                  y + at);
     });
 }

@@ -16,7 +16,7 @@ std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, std::ve
 // Which elements are rotated with which: see Ops::rope.
 struct Rotation {
     std::int64_t pairs;
-    bool halves;
+    bool neox;
     const float* table;  // [row][2][pairs]
 
     const float* cos(std::int64_t row) const { return table + row * 2 * pairs; }

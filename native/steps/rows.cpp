@@ -15,18 +15,18 @@ std::unique_ptr<Step> copy_rows(int dim, std::int64_t width, const float* x, con
     return each_row(dim, [=](std::int64_t i) { copy(x + indices[i] * width, width, y + i * width); });
 }
 
-std::unique_ptr<Step> put_rows(int dim, std::int64_t width, const float* x, const std::int32_t* places,
-                               float* y) {
+std::unique_ptr<Step> scatter(int dim, std::int64_t width, const float* x, const std::int32_t* places,
+                              float* y) {
     return each_row(dim, [=](std::int64_t i) { copy(x + i * width, width, y + places[i] * width); });
 }
 
-std::unique_ptr<Step> copy_columns(int dim, std::int64_t source_width, std::int64_t first, std::int64_t width,
-                                   const float* x, float* y) {
+std::unique_ptr<Step> slice(int dim, std::int64_t source_width, std::int64_t first, std::int64_t width,
+                            const float* x, float* y) {
     return each_row(dim, [=](std::int64_t i) { copy(x + i * source_width + first, width, y + i * width); });
 }
 
-std::unique_ptr<Step> put_columns(int dim, std::int64_t width, std::int64_t target_width, std::int64_t first,
-                                  std::int64_t stride, const float* x, float* y) {
+std::unique_ptr<Step> concat_columns(int dim, std::int64_t width, std::int64_t target_width,
+                                     std::int64_t first, std::int64_t stride, const float* x, float* y) {
     return each_row(dim, [=](std::int64_t i) {
         const float* from = x + i * width;
         float* to = y + i * target_width + first;
@@ -45,7 +45,8 @@ std::unique_ptr<Step> average_rows(const Ops& ops, int dim, std::int64_t width, 
     });
 }
 
-std::unique_ptr<Step> unfold_rows(int dim, std::int64_t width, std::int64_t count, const float* x, float* y) {
+std::unique_ptr<Step> space_to_depth(int dim, std::int64_t width, std::int64_t count, const float* x,
+                                     float* y) {
     return each_row(dim, [=](std::int64_t i) {
         const float* from = x + i * count * width;
         float* to = y + i * count * width;

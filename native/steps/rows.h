@@ -12,22 +12,23 @@ std::unique_ptr<Step> copy_rows(int dim, std::int64_t width, const float* x, con
                                 float* y);
 
 // The rows of x, to those that `places` names.
-std::unique_ptr<Step> put_rows(int dim, std::int64_t width, const float* x, const std::int32_t* places,
-                               float* y);
+std::unique_ptr<Step> scatter(int dim, std::int64_t width, const float* x, const std::int32_t* places,
+                              float* y);
 
 // `width` elements of each row of `source_width`, from `first` on.
-std::unique_ptr<Step> copy_columns(int dim, std::int64_t source_width, std::int64_t first, std::int64_t width,
-                                   const float* x, float* y);
+std::unique_ptr<Step> slice(int dim, std::int64_t source_width, std::int64_t first, std::int64_t width,
+                            const float* x, float* y);
 
 // The elements of each row, to the columns first, first + stride, ... of y.
-std::unique_ptr<Step> put_columns(int dim, std::int64_t width, std::int64_t target_width, std::int64_t first,
-                                  std::int64_t stride, const float* x, float* y);
+std::unique_ptr<Step> concat_columns(int dim, std::int64_t width, std::int64_t target_width,
+                                     std::int64_t first, std::int64_t stride, const float* x, float* y);
 
 // The average of each `count` rows of x, added up in order.
 std::unique_ptr<Step> average_rows(const Ops& ops, int dim, std::int64_t width, std::int64_t count,
                                    const float* x, float* y);
 
 // Each `count` rows of x as one, their elements in turns: [width][count].
-std::unique_ptr<Step> unfold_rows(int dim, std::int64_t width, std::int64_t count, const float* x, float* y);
+std::unique_ptr<Step> space_to_depth(int dim, std::int64_t width, std::int64_t count, const float* x,
+                                     float* y);
 
 }  // namespace chaski

@@ -69,13 +69,13 @@ void compare_elements(Comparison& compare) {
 void compare_rope(Comparison& compare) {
     constexpr std::int64_t kHeads = 3, kSize = 80;
     for (std::int64_t pairs : {5, 32, 40}) {
-        for (bool halves : {false, true}) {
+        for (bool neox : {false, true}) {
             compare("rope of " + std::to_string(pairs) + " pairs", [&](const Table& table) {
                 Random random(pairs);
                 const std::vector<float> x = random.numbers(kHeads * kSize, 4.0f),
                                          cos = random.numbers(pairs, 1.0f), sin = random.numbers(pairs, 1.0f);
                 std::vector<float> y(x.size());
-                table.ops.rope(x.data(), cos.data(), sin.data(), kHeads, kSize, pairs, halves, y.data());
+                table.ops.rope(x.data(), cos.data(), sin.data(), kHeads, kSize, pairs, neox, y.data());
                 return bytes_of(y);
             });
         }

@@ -36,7 +36,7 @@ def test_turns_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     write_gguf(tmp_path / "out.gguf", metadata, {"x.weight": (np.zeros((1, 1), np.float32), QuantType.F32)})
     with open_gguf(tmp_path / "out.gguf") as file:
         found = read_rope(file, 64)
-    rope = (found.untruncated() if family.architecture == "gpt-oss" else found).rope(halves=True)
+    rope = (found.untruncated() if family.architecture == "gpt-oss" else found).rope(neox=True)
     np.testing.assert_allclose(rope.frequencies, case["frequencies"], rtol=2e-6)
     assert rope.magnitude == pytest.approx(case["magnitude"], rel=1e-6)
     assert found.base == case["config"]["rope_parameters"]["rope_theta"]

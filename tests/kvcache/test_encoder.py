@@ -216,7 +216,7 @@ def test_attention_to_what_came_with_an_earlier_batch(backend: str) -> None:
     q = ops.rope_table(tokens, Rope(np.linspace(1, 2, 32, dtype=np.float32))).reshape(64)
     kv = face.encoded.reshape(2, 32)
     y = ops.attention(q.rows(face.seeing).reshape(2, 32), *face.update(kv, kv), scale=0.2)
-    graph.output("y", ops.put_rows(q, y.reshape(64), face.seeing))
+    graph.output("y", ops.scatter(q, y.reshape(64), face.seeing))
     plan = opened.compile(graph)
     rows = np.random.default_rng(1).standard_normal((5, 2, 32)).astype(np.float32)
 

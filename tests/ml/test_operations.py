@@ -138,7 +138,7 @@ def test_activations(tmp_path: Path, isa: str, size: int) -> None:
         x, up = ops.embedding(ids, w["table"]), ops.embedding(ids, w["up"])
         factors = ops.position_scale(ids, length=3, beta=0.3, offset=1)
         y = ops.geglu(x, up) + ops.clamped_swiglu(x, up, alpha=1.702, limit=2.5) * 0.75
-        return ops.times(ops.softcap(y, 5.0), factors) + ops.gelu(x) + ops.gelu_tanh(up)
+        return ops.scale_rows(ops.softcap(y, 5.0), factors) + ops.gelu(x) + ops.gelu_tanh(up)
 
     expected, found = results(tmp_path, arrays, record, 9, isa)
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=4e-6)
@@ -149,7 +149,7 @@ def test_columns_and_products_of_them(tmp_path: Path, isa: str) -> None:
 
     def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
         x = ops.embedding(ids, w["table"])
-        a, b, c = (ops.columns(x, 21 * i, 21) for i in range(3))
+        a, b, c = (ops.slice(x, 21 * i, 21) for i in range(3))
         return ops.add_vector(ops.multiply(a, b), w["vector"]) + c
 
     expected, found = results(tmp_path, arrays, record, 9, isa)
@@ -170,7 +170,7 @@ def test_put_rows(tmp_path: Path, isa: str, is_used_again: bool) -> None:
             x = ops.embedding(graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32), weights["table"])
             count = Dim("rows", MAX_TOKENS)
             given = graph.input("given", (count, 21), DType.F32), graph.input("places", (count,), DType.I32)
-            y = ops.put_rows(x, *given)
+            y = ops.scatter(x, *given)
             graph.output("y", y + x if is_used_again else y)
             plan = backend.compile(graph)
             plan.inputs["ids"][:9] = np.arange(9)
@@ -191,7 +191,7 @@ def test_rows_are_not_put_outside(tmp_path: Path) -> None:
     ids = graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32)
     count = Dim("rows", 2)
     given = graph.input("given", (count, 21), DType.F32), graph.input("places", (count,), DType.I32)
-    graph.output("y", ops.put_rows(ops.embedding(ids, weights["table"]), *given))
+    graph.output("y", ops.scatter(ops.embedding(ids, weights["table"]), *given))
     plan = backend.compile(graph)
     plan.inputs["places"][:1] = 5
     with pytest.raises(ValueError, match=r"places\[0\] = 5 is not between 0 and 4"):
@@ -227,13 +227,13 @@ def test_unfolding_is_the_input_of_a_convolution(tmp_path: Path, isa: str) -> No
         weights = bound(backend, tmp_path, arrays)
         graph = Graph()
         ids = graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32)
-        graph.output("y", ops.unfold(ops.embedding(ids, weights["table"]), Dim("squares", 3), 4))
+        graph.output("y", ops.space_to_depth(ops.embedding(ids, weights["table"]), Dim("squares", 3), 4))
         plan = backend.compile(graph)
         plan.inputs["ids"][:9] = np.arange(9)
         plan.run({"tokens": 9, "squares": 2})
         np.testing.assert_array_equal(plan.output("y"), squares.transpose(0, 3, 1, 2).reshape(2, -1))
         if name == "cpu":
-            with pytest.raises(ValueError, match="unfold: 9 rows are not 3 times 4"):
+            with pytest.raises(ValueError, match="space_to_depth: 9 rows are not 3 times 4"):
                 plan.run({"tokens": 9, "squares": 3})
 
 
@@ -260,8 +260,8 @@ def test_columns_side_by_side_and_in_turn(tmp_path: Path, isa: str) -> None:
 
     def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
         x = ops.embedding(ids, w["table"])
-        a, b, c, d = (ops.columns(x, 7 * i, 7) for i in range(4))
-        return ops.join([(a, 21, 1), (b, 2, 3), (c, 0, 3), (d, 1, 3)])
+        a, b, c, d = (ops.slice(x, 7 * i, 7) for i in range(4))
+        return ops.concat([(a, 21, 1), (b, 2, 3), (c, 0, 3), (d, 1, 3)])
 
     expected, found = results(tmp_path, arrays, record, 9, isa)
     np.testing.assert_array_equal(found, expected)
@@ -273,19 +273,19 @@ def test_columns_side_by_side_and_in_turn(tmp_path: Path, isa: str) -> None:
 @pytest.mark.parametrize("places", [[(0, 1), (1, 1)], [(0, 1), (3, 1)], [(0, 2), (1, 1)]])
 def test_columns_that_overlap_or_leave_gaps_are_refused(places: list[tuple[int, int]]) -> None:
     x = Graph().input("x", (Dim("tokens", 2), 2), DType.F32)
-    with pytest.raises(ValueError, match="join"):
-        ops.join([(x, first, stride) for first, stride in places])
+    with pytest.raises(ValueError, match="concat"):
+        ops.concat([(x, first, stride) for first, stride in places])
 
 
-@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("neox", [False, True])
 @pytest.mark.parametrize(("heads", "size", "dims"), [(1, 2, 2), (3, 10, 6), (4, 64, 64)])
-def test_rope(tmp_path: Path, isa: str, heads: int, size: int, dims: int, halves: bool) -> None:
+def test_rope(tmp_path: Path, isa: str, heads: int, size: int, dims: int, neox: bool) -> None:
     arrays = {"table": uniform(11, heads * size)}
     frequencies = np.float32(100.0) ** (-np.arange(0, dims, 2, dtype=np.float32) / dims)
 
     def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
         x = ops.embedding(ids, w["table"]).reshape(heads, size)
-        return ops.rope(x, ops.rope_table(ids, Rope(frequencies, halves, 1.25))).reshape(heads * size)
+        return ops.rope(x, ops.rope_table(ids, Rope(frequencies, neox, 1.25))).reshape(heads * size)
 
     expected, found = results(tmp_path, arrays, record, 8, isa)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)

@@ -1,23 +1,23 @@
 """Building blocks of models. They declare weights and record operations; they do not compute."""
 
 from chaski.ml.nn.attention import attention
-from chaski.ml.nn.experts import Experts, GatedSharedExpert, MixedFeedForward, Routing, SharedExpert
 from chaski.ml.nn.layers import Embedding, LayerNorm, Linear, PatchEmbedding, RMSNorm, SwiGLU
 from chaski.ml.nn.module import Module
+from chaski.ml.nn.moe import GatedSharedExpert, MoE, MoEWithSharedExpert, RouterConfig, SharedExpert
 from chaski.ml.nn.rope import RopeFactors
 
 __all__ = [
     "Embedding",
-    "Experts",
     "GatedSharedExpert",
     "LayerNorm",
     "Linear",
-    "MixedFeedForward",
+    "MoE",
+    "MoEWithSharedExpert",
     "Module",
     "PatchEmbedding",
     "RMSNorm",
     "RopeFactors",
-    "Routing",
+    "RouterConfig",
     "SharedExpert",
     "SwiGLU",
     "attention",

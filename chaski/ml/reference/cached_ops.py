@@ -28,16 +28,16 @@ F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 
 
-def rope_table(positions: I32, *, frequencies: F32, magnitude: float, halves: bool) -> F32:
+def rope_table(positions: I32, *, frequencies: F32, magnitude: float, neox: bool) -> F32:
     angles = positions.astype(np.float32)[:, None] * frequencies
     return np.stack([np.cos(angles), np.sin(angles)], axis=1) * np.float32(magnitude)
 
 
-def rope(x: F32, table: F32, *, halves: bool) -> F32:
+def rope(x: F32, table: F32, *, neox: bool) -> F32:
     pairs = table.shape[2]
     cos, sin = table[:, None, 0], table[:, None, 1]
-    first = slice(0, pairs) if halves else slice(0, 2 * pairs, 2)
-    second = slice(pairs, 2 * pairs) if halves else slice(1, 2 * pairs, 2)
+    first = slice(0, pairs) if neox else slice(0, 2 * pairs, 2)
+    second = slice(pairs, 2 * pairs) if neox else slice(1, 2 * pairs, 2)
     y = x.copy()
     y[..., first] = x[..., first] * cos - x[..., second] * sin
     y[..., second] = x[..., first] * sin + x[..., second] * cos
@@ -98,8 +98,8 @@ def store(x: F32, cells: I32, buffer: Storage) -> Storage:
     return buffer
 
 
-def rotate_cells(cells: I32, table: F32, buffer: Storage, *, halves: bool) -> Storage:
-    buffer.write(cells, rope(buffer.rows[cells], table, halves=halves))
+def rotate_cells(cells: I32, table: F32, buffer: Storage, *, neox: bool) -> Storage:
+    buffer.write(cells, rope(buffer.rows[cells], table, neox=neox))
     return buffer
 
 

@@ -22,7 +22,7 @@ from chaski.ml.reference.cached_ops import (
     short_conv,
     store,
 )
-from chaski.ml.reference.expert_ops import combine, dispatch, expert_linear, group, route
+from chaski.ml.reference.moe_ops import combine, dispatch, expert_linear, group_by_expert, router
 
 __all__ = ["DEFINITIONS"]
 
@@ -47,7 +47,7 @@ def rows(x: F32, indices: I32) -> F32:
     return x[indices]
 
 
-def put_rows(x: F32, rows: F32, places: I32) -> F32:
+def scatter(x: F32, rows: F32, places: I32) -> F32:
     y = x.copy()
     y[places] = rows
     return y
@@ -58,7 +58,7 @@ def average_rows(x: F32, *, count: int) -> F32:
     return y
 
 
-def unfold(x: F32, *, count: int) -> F32:
+def space_to_depth(x: F32, *, count: int) -> F32:
     groups = x[: len(x) // count * count].reshape(-1, count, x.shape[1])
     return groups.swapaxes(1, 2).reshape(len(groups), -1)
 
@@ -132,19 +132,19 @@ def add_vector(x: F32, vector: F32) -> F32:
     return y
 
 
-def columns(x: F32, *, first: int, count: int) -> F32:
+def slice(x: F32, *, first: int, count: int) -> F32:
     return x[:, first : first + count]
 
 
-def join(*parts: F32, places: Sequence[tuple[int, int]]) -> F32:
+def concat(*parts: F32, places: Sequence[tuple[int, int]]) -> F32:
     y = np.empty((len(parts[0]), sum(part.shape[1] for part in parts)), np.float32)
     for part, (first, stride) in zip(parts, places, strict=True):
         y[:, first : first + stride * part.shape[1] : stride] = part
     return y
 
 
-def largest(x: F32, counts: I32, *, most: int) -> F32:
-    y = np.zeros((len(x), 2, most), np.float32)
+def top_k(x: F32, counts: I32, *, max_k: int) -> F32:
+    y = np.zeros((len(x), 2, max_k), np.float32)
     for row, count, (values, indices) in zip(x, counts, y, strict=True):
         unordered = np.flatnonzero(np.isnan(row))[:1]
         chosen = unordered if unordered.size else np.argsort(-row, kind="stable")
@@ -153,7 +153,7 @@ def largest(x: F32, counts: I32, *, most: int) -> F32:
     return y
 
 
-def times(x: F32, factors: F32) -> F32:
+def scale_rows(x: F32, factors: F32) -> F32:
     return x * factors.reshape(-1, *[1] * (x.ndim - 1))
 
 
@@ -164,12 +164,12 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         linear,
         add,
         scale,
-        times,
+        scale_rows,
         multiply,
         add_vector,
-        columns,
-        join,
-        largest,
+        slice,
+        concat,
+        top_k,
         rows,
         rms_norm,
         layer_norm,
@@ -178,9 +178,9 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         clamped_swiglu,
         gelu,
         gelu_tanh,
-        put_rows,
+        scatter,
         average_rows,
-        unfold,
+        space_to_depth,
         product,
         softcap,
         position_scale,
@@ -191,8 +191,8 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         attention,
         dense_attention,
         short_conv,
-        route,
-        group,
+        router,
+        group_by_expert,
         dispatch,
         expert_linear,
         combine,

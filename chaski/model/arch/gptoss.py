@@ -8,12 +8,12 @@ from functools import partial
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Reach
 from chaski.ml import ops
-from chaski.ml.expert_ops import Gating
 from chaski.ml.graph import Tensor, Weight
-from chaski.ml.nn import Experts, Linear, Module, RMSNorm, attention
+from chaski.ml.moe_ops import Gating
+from chaski.ml.nn import Linear, Module, MoE, RMSNorm, attention
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
-from chaski.model.experts import read_routing
+from chaski.model.experts import read_router
 from chaski.model.input import Inputs
 
 _PERIOD = 2
@@ -48,7 +48,7 @@ class Attention(Module):
 
 
 class Layer(Module):
-    def __init__(self, config: DecoderConfig, experts: Experts) -> None:
+    def __init__(self, config: DecoderConfig, experts: MoE) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         self.attn = Attention(config)
         self.post_attention_norm = RMSNorm(config.hidden_size, config.eps)
@@ -67,15 +67,15 @@ class Model(Decoder):
         config = DecoderConfig.read(file)
         super().__init__(config)
         hidden = file.get("gpt-oss.expert_feed_forward_length", int)
-        routing = read_routing(file, Gating.CHOSEN_SOFTMAX, normalized=False)
+        router = read_router(file, Gating.CHOSEN_SOFTMAX, normalized=False)
         activation = partial(ops.clamped_swiglu, alpha=_ALPHA, limit=_LIMIT)
         self.blk = [
-            Layer(config, Experts(config.hidden_size, hidden, routing, activation))
+            Layer(config, MoE(config.hidden_size, hidden, router, activation))
             for _ in range(config.num_layers)
         ]
         self._window = file.get("gpt-oss.attention.sliding_window", int)
         self._near = sliding_layers(file, config.num_layers, _PERIOD)
-        self._rope = config.rope.untruncated().rope(halves=True)
+        self._rope = config.rope.untruncated().rope(neox=True)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config

@@ -31,7 +31,7 @@ class ShortConv(Module):
 
     def __call__(self, x: Tensor, cache: RecurrentLayer) -> Tensor:
         parts = self.in_proj(x)
-        b, c, x = (ops.columns(parts, i * self._size, self._size) for i in range(3))
+        b, c, x = (ops.slice(parts, i * self._size, self._size) for i in range(3))
         (states,) = cache.states
         assert self.conv.weight.array is not None
         y = ops.short_conv(ops.multiply(b, x), self.conv.weight.array, states, cache.segments)
@@ -82,7 +82,7 @@ class Model(Module):
             config.hidden_size, config.eps
         )  # it is the last one, in spite of its name
         self.output = Linear(config.hidden_size, config.vocab_size, optional=True)
-        self._rope = config.rope.rope(halves=True)
+        self._rope = config.rope.rope(neox=True)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
-from chaski.ml.expert_ops import Gating
 from chaski.ml.graph import Rope, Tensor
-from chaski.ml.nn import Experts, Linear, MixedFeedForward, Module, RMSNorm, RopeFactors, SwiGLU, attention
+from chaski.ml.moe_ops import Gating
+from chaski.ml.nn import Linear, Module, MoE, MoEWithSharedExpert, RMSNorm, RopeFactors, SwiGLU, attention
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
-from chaski.model.experts import read_routing
+from chaski.model.experts import read_router
 from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import read_vision
 
-FeedForward = SwiGLU | Experts | MixedFeedForward
+FeedForward = SwiGLU | MoE | MoEWithSharedExpert
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Layer(Module):
 class Model(Decoder):
     """`vision` is an encoder of images in front of it, from a `projector` or the file itself (LLaVA)."""
 
-    halves = False
+    neox = False
     vision: MultimodalProcessor | None = None
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
@@ -81,7 +81,7 @@ class Model(Decoder):
         if not file.get(f"{file.architecture}.expert_count", int, 0):
             return SwiGLU(c.hidden_size, c.ffn_size)
         hidden = file.get(f"{file.architecture}.expert_feed_forward_length", int, 0) or c.ffn_size
-        return Experts(c.hidden_size, hidden, read_routing(file, Gating.SOFTMAX, normalized=True))
+        return MoE(c.hidden_size, hidden, read_router(file, Gating.SOFTMAX, normalized=True))
 
     def eyes(self, file: GGUFFile, projector: GGUFFile | None) -> MultimodalProcessor | None:
         """Its encoder of images, if it has one."""
@@ -103,4 +103,4 @@ class Model(Decoder):
         return Turns(table, table)
 
     def rope(self) -> Rope:
-        return self.config.rope.rope(halves=self.halves, factors=self.rope_freqs.weight.array)
+        return self.config.rope.rope(neox=self.neox, factors=self.rope_freqs.weight.array)

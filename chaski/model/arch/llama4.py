@@ -10,13 +10,13 @@ import numpy as np
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Reach
 from chaski.ml import ops
-from chaski.ml.expert_ops import Gating
 from chaski.ml.graph import Rope, Tensor
+from chaski.ml.moe_ops import Gating
 from chaski.ml.nn import (
-    Experts,
     Linear,
-    MixedFeedForward,
     Module,
+    MoE,
+    MoEWithSharedExpert,
     RMSNorm,
     RopeFactors,
     SharedExpert,
@@ -25,7 +25,7 @@ from chaski.ml.nn import (
 )
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
-from chaski.model.experts import read_routing
+from chaski.model.experts import read_router
 from chaski.model.input import Inputs
 
 _PERIOD = 4
@@ -52,7 +52,7 @@ class Attention(Module):
         k = self.attn_k(x).reshape(c.num_kv_heads, c.head_size)
         v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
         if rope is None:
-            q = ops.times(q, scale)
+            q = ops.scale_rows(q, scale)
         else:
             q, k = ops.rope(q, rope), ops.rope(k, rope)
             if self._has_norms:
@@ -61,7 +61,7 @@ class Attention(Module):
 
 
 class Layer(Module):
-    def __init__(self, config: DecoderConfig, attn: Attention, ffn: SwiGLU | MixedFeedForward) -> None:
+    def __init__(self, config: DecoderConfig, attn: Attention, ffn: SwiGLU | MoEWithSharedExpert) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         self.attn = attn
         self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
@@ -118,9 +118,9 @@ class Model(Decoder):
         return self.config.rope.rope(factors=self.rope_freqs.weight.array)
 
 
-def _mixed(file: GGUFFile, config: DecoderConfig) -> MixedFeedForward:
+def _mixed(file: GGUFFile, config: DecoderConfig) -> MoEWithSharedExpert:
     hidden = file.get("llama4.expert_feed_forward_length", int)
-    routing = replace(read_routing(file, Gating.SIGMOID, normalized=False), weighs_inputs=True)
-    return MixedFeedForward(
-        Experts(config.hidden_size, hidden, routing), SharedExpert(config.hidden_size, hidden)
+    router = replace(read_router(file, Gating.SIGMOID, normalized=False), weighs_inputs=True)
+    return MoEWithSharedExpert(
+        MoE(config.hidden_size, hidden, router), SharedExpert(config.hidden_size, hidden)
     )

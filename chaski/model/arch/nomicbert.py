@@ -31,7 +31,7 @@ class Attention(Module):
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
         heads, size = self._config.num_heads, self._config.head_size
         qkv = self.attn_qkv(x)
-        q, k, v = (ops.columns(qkv, i * heads * size, heads * size).reshape(heads, size) for i in range(3))
+        q, k, v = (ops.slice(qkv, i * heads * size, heads * size).reshape(heads, size) for i in range(3))
         return self.attn_output(attention(ops.rope(q, rope), ops.rope(k, rope), v, cache, scale=size**-0.5))
 
 
@@ -56,7 +56,7 @@ class Model(Module):
         self.token_types = TokenTypes(file.get("tokenizer.ggml.token_type_count", int, 2), config.hidden_size)
         self.token_embd_norm = LayerNorm(config.hidden_size, config.eps)
         self.blk = [Layer(config) for _ in range(config.num_layers)]
-        self._rope = config.rope.rope(halves=True)
+        self._rope = config.rope.rope(neox=True)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config

@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5 (Yang et al. 2024): Llama with biases on query, key and value, and pairs in halves."""
+"""Qwen 2 and 2.5 (Yang et al. 2024): Llama with biases on query, key and value, and a neox rope."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from chaski.model.arch import llama
 
 
 class Model(llama.Model):
-    halves = True
+    neox = True

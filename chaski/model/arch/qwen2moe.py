@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from chaski.formats.gguf import GGUFFile
-from chaski.ml.expert_ops import Gating
-from chaski.ml.nn import Experts, GatedSharedExpert, MixedFeedForward
+from chaski.ml.moe_ops import Gating
+from chaski.ml.nn import GatedSharedExpert, MoE, MoEWithSharedExpert
 from chaski.model.arch import qwen2
-from chaski.model.experts import read_routing
+from chaski.model.experts import read_router
 
 
 class Model(qwen2.Model):
-    def ffn(self, file: GGUFFile) -> MixedFeedForward:
+    def ffn(self, file: GGUFFile) -> MoEWithSharedExpert:
         size = self.config.hidden_size
         hidden = file.get("qwen2moe.expert_feed_forward_length", int)
         shared = file.get("qwen2moe.expert_shared_feed_forward_length", int)
-        routing = read_routing(file, Gating.SOFTMAX, normalized=False)
-        return MixedFeedForward(Experts(size, hidden, routing), GatedSharedExpert(size, shared))
+        router = read_router(file, Gating.SOFTMAX, normalized=False)
+        return MoEWithSharedExpert(MoE(size, hidden, router), GatedSharedExpert(size, shared))

@@ -8,7 +8,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import Experts, Linear, Module, RMSNorm, SwiGLU, attention
+from chaski.ml.nn import Linear, Module, MoE, RMSNorm, SwiGLU, attention
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
@@ -36,7 +36,7 @@ class Attention(Module):
 
 
 class Layer(Module):
-    def __init__(self, config: DecoderConfig, ffn: SwiGLU | Experts) -> None:
+    def __init__(self, config: DecoderConfig, ffn: SwiGLU | MoE) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         self.attn = Attention(config)
         self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
@@ -55,9 +55,9 @@ class Model(Decoder):
         config = DecoderConfig.read(file)
         super().__init__(config)
         self.blk = [Layer(config, self.ffn(file)) for _ in range(config.num_layers)]
-        self._rope = config.rope.rope(halves=True)
+        self._rope = config.rope.rope(neox=True)
 
-    def ffn(self, file: GGUFFile) -> SwiGLU | Experts:
+    def ffn(self, file: GGUFFile) -> SwiGLU | MoE:
         """The feed-forward block of a layer."""
         return SwiGLU(self.config.hidden_size, self.config.ffn_size)
 

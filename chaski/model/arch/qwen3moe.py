@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from chaski.formats.gguf import GGUFFile
-from chaski.ml.expert_ops import Gating
-from chaski.ml.nn import Experts, SwiGLU
+from chaski.ml.moe_ops import Gating
+from chaski.ml.nn import MoE, SwiGLU
 from chaski.model.arch import qwen3
-from chaski.model.experts import read_routing
+from chaski.model.experts import read_router
 
 
 class Model(qwen3.Model):
-    def ffn(self, file: GGUFFile) -> SwiGLU | Experts:
+    def ffn(self, file: GGUFFile) -> SwiGLU | MoE:
         hidden = file.get("qwen3moe.expert_feed_forward_length", int)
-        return Experts(self.config.hidden_size, hidden, read_routing(file, Gating.SOFTMAX, normalized=True))
+        return MoE(self.config.hidden_size, hidden, read_router(file, Gating.SOFTMAX, normalized=True))

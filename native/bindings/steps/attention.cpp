@@ -18,16 +18,16 @@ void add_rope_table(PlanBuilder& plan, int dim, std::size_t positions, std::vect
                         plan.floats(table, dim, width)));
 }
 
-Rotation rotation(PlanBuilder& plan, int dim, std::int64_t pairs, bool halves, std::size_t table,
+Rotation rotation(PlanBuilder& plan, int dim, std::int64_t pairs, bool neox, std::size_t table,
                   std::int64_t head_size) {
     require(pairs > 0 && 2 * pairs <= head_size, "rotation: no pairs, or more than the head has");
-    return {pairs, halves, plan.floats(table, dim, 2 * pairs)};
+    return {pairs, neox, plan.floats(table, dim, 2 * pairs)};
 }
 
 void add_rope(PlanBuilder& plan, int dim, std::int64_t heads, std::int64_t size, std::int64_t pairs,
-              bool halves, std::size_t x, std::size_t table, std::size_t y) {
+              bool neox, std::size_t x, std::size_t table, std::size_t y) {
     require(heads > 0, "rope: no heads");
-    plan.add(rotate_rows(plan.ops(), dim, rotation(plan, dim, pairs, halves, table, size), heads, size,
+    plan.add(rotate_rows(plan.ops(), dim, rotation(plan, dim, pairs, neox, table, size), heads, size,
                          plan.floats(x, dim, heads * size), plan.floats(y, dim, heads * size)));
 }
 
@@ -37,11 +37,11 @@ void add_store(PlanBuilder& plan, int dim, std::size_t x, std::size_t cells, con
                                          plan.indices(cells, dim), storage));
 }
 
-void add_rotate_cells(PlanBuilder& plan, int dim, std::size_t cells, std::int64_t pairs, bool halves,
+void add_rotate_cells(PlanBuilder& plan, int dim, std::size_t cells, std::int64_t pairs, bool neox,
                       std::size_t table, const OwnedStorage& target) {
     const KVStorage& storage = plan.held(target);
     plan.add(std::make_unique<RotateCellsStep>(plan.ops(), dim, plan.indices(cells, dim),
-                                               rotation(plan, dim, pairs, halves, table, storage.size),
+                                               rotation(plan, dim, pairs, neox, table, storage.size),
                                                storage));
 }
 
@@ -99,9 +99,9 @@ void bind_attention(nb::module_& m, nb::class_<PlanBuilder>& plan) {
     m.def("attention_parts_bytes", &attention_parts_bytes, "heads"_a, "kv_heads"_a, "value_size"_a,
           "history"_a, "threads"_a);
     plan.def("rope_table", &add_rope_table, "dim"_a, "positions"_a, "frequencies"_a, "magnitude"_a, "table"_a)
-        .def("rope", &add_rope, "dim"_a, "heads"_a, "size"_a, "pairs"_a, "halves"_a, "x"_a, "table"_a, "y"_a)
+        .def("rope", &add_rope, "dim"_a, "heads"_a, "size"_a, "pairs"_a, "neox"_a, "x"_a, "table"_a, "y"_a)
         .def("store", &add_store, "dim"_a, "x"_a, "cells"_a, "target"_a)
-        .def("rotate_cells", &add_rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "halves"_a, "table"_a,
+        .def("rotate_cells", &add_rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "neox"_a, "table"_a,
              "target"_a)
         .def("tiles", &add_tiles, "tokens"_a, "history"_a, "spans"_a, "group"_a, "is_plain"_a)
         .def("attention", &add_attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "cap"_a, "is_plain"_a,

@@ -112,8 +112,8 @@ void add_scale(PlanBuilder& plan, int dim, std::int64_t width, float factor, std
             });
 }
 
-void add_times(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t factors,
-               std::size_t y) {
+void add_scale_rows(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t factors,
+                    std::size_t y) {
     plan.add(scale_rows(plan.ops(), dim, width, plan.floats(x, dim, width), plan.floats(factors, dim, 1),
                         plan.floats(y, dim, width)));
 }
@@ -142,7 +142,7 @@ void bind_elements(nb::class_<PlanBuilder>& plan) {
         .def("gelu_tanh", &add_gelu_tanh, "dim"_a, "width"_a, "x"_a, "y"_a, "quantized"_a)
         .def("softcap", &add_softcap, "dim"_a, "width"_a, "cap"_a, "x"_a, "y"_a)
         .def("scale", &add_scale, "dim"_a, "width"_a, "factor"_a, "x"_a, "y"_a)
-        .def("times", &add_times, "dim"_a, "width"_a, "x"_a, "factors"_a, "y"_a)
+        .def("scale_rows", &add_scale_rows, "dim"_a, "width"_a, "x"_a, "factors"_a, "y"_a)
         .def("position_scale", &add_position_scale, "dim"_a, "positions"_a, "length"_a, "beta"_a, "offset"_a,
              "y"_a);
 }

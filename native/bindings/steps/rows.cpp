@@ -1,8 +1,8 @@
 #include "../../steps/rows.h"
 
 #include "../../steps/checks.h"
-#include "../../steps/largest.h"
 #include "../../steps/matmul.h"
+#include "../../steps/top_k.h"
 #include "steps.h"
 
 namespace nb = nanobind;
@@ -22,25 +22,25 @@ void add_rows(PlanBuilder& plan, int dim, int source_dim, std::int64_t width, st
                        plan.floats(y, dim, width)));
 }
 
-void add_put_rows(PlanBuilder& plan, int dim, int target_dim, std::int64_t width, std::size_t x,
-                  std::size_t places, std::size_t y) {
-    plan.add(put_rows(dim, width, plan.floats(x, dim, width), plan.indices(places, dim),
-                      plan.floats(y, target_dim, width)));
+void add_scatter(PlanBuilder& plan, int dim, int target_dim, std::int64_t width, std::size_t x,
+                 std::size_t places, std::size_t y) {
+    plan.add(scatter(dim, width, plan.floats(x, dim, width), plan.indices(places, dim),
+                     plan.floats(y, target_dim, width)));
 }
 
-void add_columns(PlanBuilder& plan, int dim, std::int64_t source_width, std::int64_t first,
-                 std::int64_t width, std::size_t x, std::size_t y) {
-    require(first >= 0 && first + width <= source_width, "columns: out of range");
-    plan.add(copy_columns(dim, source_width, first, width, plan.floats(x, dim, source_width),
-                          plan.floats(y, dim, width)));
+void add_slice(PlanBuilder& plan, int dim, std::int64_t source_width, std::int64_t first, std::int64_t width,
+               std::size_t x, std::size_t y) {
+    require(first >= 0 && first + width <= source_width, "slice: out of range");
+    plan.add(slice(dim, source_width, first, width, plan.floats(x, dim, source_width),
+                   plan.floats(y, dim, width)));
 }
 
-void add_put_columns(PlanBuilder& plan, int dim, std::int64_t width, std::int64_t target_width,
-                     std::int64_t first, std::int64_t stride, std::size_t x, std::size_t y) {
+void add_concat_columns(PlanBuilder& plan, int dim, std::int64_t width, std::int64_t target_width,
+                        std::int64_t first, std::int64_t stride, std::size_t x, std::size_t y) {
     require(width > 0 && first >= 0 && stride > 0 && first + (width - 1) * stride < target_width,
-            "put_columns: out of range");
-    plan.add(put_columns(dim, width, target_width, first, stride, plan.floats(x, dim, width),
-                         plan.floats(y, dim, target_width)));
+            "concat_columns: out of range");
+    plan.add(concat_columns(dim, width, target_width, first, stride, plan.floats(x, dim, width),
+                            plan.floats(y, dim, target_width)));
 }
 
 // A batch must have `count` rows of the source for each of the result.
@@ -50,11 +50,11 @@ void require_groups(PlanBuilder& plan, const char* step, int dim, int source_dim
     plan.add(std::make_unique<GroupCheckStep>(step, dim, source_dim, count));
 }
 
-void add_unfold(PlanBuilder& plan, int dim, int source_dim, std::int64_t width, std::int64_t count,
-                std::size_t x, std::size_t y) {
-    require_groups(plan, "unfold", dim, source_dim, count);
-    plan.add(unfold_rows(dim, width, count, plan.floats(x, source_dim, width),
-                         plan.floats(y, dim, width * count)));
+void add_space_to_depth(PlanBuilder& plan, int dim, int source_dim, std::int64_t width, std::int64_t count,
+                        std::size_t x, std::size_t y) {
+    require_groups(plan, "space_to_depth", dim, source_dim, count);
+    plan.add(space_to_depth(dim, width, count, plan.floats(x, source_dim, width),
+                            plan.floats(y, dim, width * count)));
 }
 
 void add_average_rows(PlanBuilder& plan, int dim, int source_dim, std::int64_t width, std::int64_t count,
@@ -64,7 +64,7 @@ void add_average_rows(PlanBuilder& plan, int dim, int source_dim, std::int64_t w
                           plan.floats(y, dim, width)));
 }
 
-// `maxima` has a float for every lane (see largest.h), `y` is [row][2][most].
+// `maxima` has a float for every lane (see top_k.h), `y` is [row][2][max_k].
 void add_lane_maxima(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t counts,
                      std::size_t maxima) {
     plan.add(std::make_unique<MaximaStep>(plan.ops(), dim, width, plan.floats(x, dim, width),
@@ -72,12 +72,12 @@ void add_lane_maxima(PlanBuilder& plan, int dim, std::int64_t width, std::size_t
                                           plan.floats(maxima, dim, Blocks(width).lanes())));
 }
 
-void add_largest(PlanBuilder& plan, int dim, std::int64_t width, std::int64_t most, std::size_t x,
-                 std::size_t counts, std::size_t maxima, std::size_t y) {
-    require(0 < most && width <= 1 << 24, "largest: indices must be exact as float32");
-    plan.add(std::make_unique<LargestStep>(
-        dim, width, most, plan.floats(x, dim, width), plan.indices(counts, dim),
-        plan.floats(maxima, dim, Blocks(width).lanes()), plan.floats(y, dim, 2 * most)));
+void add_top_k(PlanBuilder& plan, int dim, std::int64_t width, std::int64_t max_k, std::size_t x,
+               std::size_t counts, std::size_t maxima, std::size_t y) {
+    require(0 < max_k && width <= 1 << 24, "top_k: indices must be exact as float32");
+    plan.add(std::make_unique<TopKStep>(
+        dim, width, max_k, plan.floats(x, dim, width), plan.indices(counts, dim),
+        plan.floats(maxima, dim, Blocks(width).lanes()), plan.floats(y, dim, 2 * max_k)));
 }
 
 }  // namespace
@@ -86,14 +86,15 @@ void bind_rows(nb::module_& m, nb::class_<PlanBuilder>& plan) {
     m.def("num_lanes", [](std::int64_t width) { return Blocks(width).lanes(); }, "width"_a);
     plan.def("embedding", &add_embedding, "dim"_a, "table"_a, "ids"_a, "y"_a)
         .def("rows", &add_rows, "dim"_a, "source_dim"_a, "width"_a, "x"_a, "indices"_a, "y"_a)
-        .def("put_rows", &add_put_rows, "dim"_a, "target_dim"_a, "width"_a, "x"_a, "places"_a, "y"_a)
-        .def("columns", &add_columns, "dim"_a, "source_width"_a, "first"_a, "width"_a, "x"_a, "y"_a)
-        .def("put_columns", &add_put_columns, "dim"_a, "width"_a, "target_width"_a, "first"_a, "stride"_a,
-             "x"_a, "y"_a)
-        .def("unfold", &add_unfold, "dim"_a, "source_dim"_a, "width"_a, "count"_a, "x"_a, "y"_a)
+        .def("scatter", &add_scatter, "dim"_a, "target_dim"_a, "width"_a, "x"_a, "places"_a, "y"_a)
+        .def("slice", &add_slice, "dim"_a, "source_width"_a, "first"_a, "width"_a, "x"_a, "y"_a)
+        .def("concat_columns", &add_concat_columns, "dim"_a, "width"_a, "target_width"_a, "first"_a,
+             "stride"_a, "x"_a, "y"_a)
+        .def("space_to_depth", &add_space_to_depth, "dim"_a, "source_dim"_a, "width"_a, "count"_a, "x"_a,
+             "y"_a)
         .def("average_rows", &add_average_rows, "dim"_a, "source_dim"_a, "width"_a, "count"_a, "x"_a, "y"_a)
         .def("lane_maxima", &add_lane_maxima, "dim"_a, "width"_a, "x"_a, "counts"_a, "maxima"_a)
-        .def("largest", &add_largest, "dim"_a, "width"_a, "most"_a, "x"_a, "counts"_a, "maxima"_a, "y"_a);
+        .def("top_k", &add_top_k, "dim"_a, "width"_a, "max_k"_a, "x"_a, "counts"_a, "maxima"_a, "y"_a);
 }
 
 }  // namespace chaski

@@ -9,7 +9,7 @@ namespace chaski {
 
 void bind_attention(nanobind::module_& m, nanobind::class_<PlanBuilder>& plan);
 void bind_elements(nanobind::class_<PlanBuilder>& plan);
-void bind_experts(nanobind::class_<PlanBuilder>& plan);
+void bind_moe(nanobind::class_<PlanBuilder>& plan);
 void bind_products(nanobind::class_<PlanBuilder>& plan);
 void bind_recurrent(nanobind::class_<PlanBuilder>& plan);
 void bind_rows(nanobind::module_& m, nanobind::class_<PlanBuilder>& plan);

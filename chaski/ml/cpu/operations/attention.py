@@ -30,7 +30,7 @@ def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
         heads=node.shape[1],
         size=node.shape[2],
         pairs=table.shape[2],
-        halves=node.attributes["halves"],
+        neox=node.attributes["neox"],
     )
 
 
@@ -47,7 +47,7 @@ def rotate_cells(lowering: Lowering, node: Tensor, cells: Tensor, table: Tensor,
         {"target": target},
         dim=lowering.dim(cells),
         pairs=table.shape[2],
-        halves=node.attributes["halves"],
+        neox=node.attributes["neox"],
     )
 
 

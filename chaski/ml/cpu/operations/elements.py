@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from chaski.ml.cpu.lowering import Lowering, offset, width
 from chaski.ml.graph import Tensor, Weight
 
-__all__ = ["add_vector", "gated", "gelu", "map", "multiply", "position_scale", "times"]
+__all__ = ["add_vector", "gated", "gelu", "map", "multiply", "position_scale", "scale_rows"]
 
 
 def gated(lowering: Lowering, node: Tensor, gate: Tensor, up: Tensor) -> None:
@@ -24,7 +24,7 @@ def gelu(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     _each_element(lowering, node, {"x": x}, quantizes=True)
 
 
-def times(lowering: Lowering, node: Tensor, x: Tensor, factors: Tensor) -> None:
+def scale_rows(lowering: Lowering, node: Tensor, x: Tensor, factors: Tensor) -> None:
     _each_element(lowering, node, {"x": x, "factors": factors})
 
 

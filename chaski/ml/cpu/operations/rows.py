@@ -7,15 +7,15 @@ from chaski.ml.cpu.lowering import Buffer, Lowering, width
 from chaski.ml.graph import Dim, Tensor, Weight
 
 __all__ = [
-    "columns",
+    "concat",
     "embedding",
     "group_rows",
     "input",
-    "join",
-    "largest",
-    "put_rows",
     "reshape",
     "rows",
+    "scatter",
+    "slice",
+    "top_k",
 ]
 
 
@@ -46,15 +46,15 @@ def rows(lowering: Lowering, node: Tensor, x: Tensor, indices: Tensor) -> None:
     )
 
 
-def columns(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+def slice(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     _copy(lowering, node, x, lowering.new(node), node.attributes["first"])
 
 
-def join(lowering: Lowering, node: Tensor, *parts: Tensor) -> None:
+def concat(lowering: Lowering, node: Tensor, *parts: Tensor) -> None:
     y = lowering.new(node)
     for part, (first, stride) in zip(parts, node.attributes["places"], strict=True):
         lowering.call(
-            "put_columns",
+            "concat_columns",
             {"x": part},
             {"y": y},
             dim=lowering.dim(node),
@@ -65,13 +65,13 @@ def join(lowering: Lowering, node: Tensor, *parts: Tensor) -> None:
         )
 
 
-def put_rows(lowering: Lowering, node: Tensor, x: Tensor, rows: Tensor, places: Tensor) -> None:
+def scatter(lowering: Lowering, node: Tensor, x: Tensor, rows: Tensor, places: Tensor) -> None:
     lowering.check(places, 0, limit_dim=lowering.dim(x))
     y = lowering.reuse_or_new(node, x)
     if y is not lowering.buffer(x):
         _copy(lowering, node, x, y, 0)
     lowering.call(
-        "put_rows",
+        "scatter",
         {"x": rows, "places": places},
         {"y": y},
         dim=lowering.dim(rows),
@@ -81,7 +81,7 @@ def put_rows(lowering: Lowering, node: Tensor, x: Tensor, rows: Tensor, places: 
 
 
 def group_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
-    """Any step of the operation's name that makes one row of each `count`: `average_rows`, `unfold`."""
+    """`average_rows` and `space_to_depth`: the step has the operation's name and makes one row of `count`."""
     lowering.call(
         node.op,
         {"x": x},
@@ -96,7 +96,7 @@ def group_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
 def _copy(lowering: Lowering, node: Tensor, x: Tensor, y: Buffer, first: int) -> None:
     """The elements of each row from `first` on, as many as the node has."""
     lowering.call(
-        "columns",
+        "slice",
         {"x": x},
         {"y": y},
         dim=lowering.dim(node),
@@ -106,9 +106,9 @@ def _copy(lowering: Lowering, node: Tensor, x: Tensor, y: Buffer, first: int) ->
     )
 
 
-def largest(lowering: Lowering, node: Tensor, x: Tensor, counts: Tensor) -> None:
-    most = node.attributes["most"]
-    lowering.check(counts, most + 1)
+def top_k(lowering: Lowering, node: Tensor, x: Tensor, counts: Tensor) -> None:
+    max_k = node.attributes["max_k"]
+    lowering.check(counts, max_k + 1)
     leading = node.shape[0]
     assert isinstance(leading, Dim)
     lanes = _native.num_lanes(width(x))
@@ -116,4 +116,4 @@ def largest(lowering: Lowering, node: Tensor, x: Tensor, counts: Tensor) -> None
     reads = {"x": x, "counts": counts}
     rows = {"dim": lowering.dim(node), "width": width(x)}
     lowering.call("lane_maxima", reads, {"maxima": maxima}, **rows)
-    lowering.call("largest", {**reads, "maxima": maxima}, {"y": lowering.new(node)}, most=most, **rows)
+    lowering.call("top_k", {**reads, "maxima": maxima}, {"y": lowering.new(node)}, max_k=max_k, **rows)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from chaski import _native
 from chaski.ml.cpu.lowering import Lowering
-from chaski.ml.cpu.operations import attention, elements, experts, products, recurrent, rows
+from chaski.ml.cpu.operations import attention, elements, moe, products, recurrent, rows
 from chaski.ml.graph import Graph
 
 __all__ = ["OPERATIONS", "lower"]
@@ -16,13 +16,13 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
     "reshape": rows.reshape,
     "embedding": rows.embedding,
     "rows": rows.rows,
-    "columns": rows.columns,
-    "join": rows.join,
-    "put_rows": rows.put_rows,
+    "slice": rows.slice,
+    "concat": rows.concat,
+    "scatter": rows.scatter,
     "average_rows": rows.group_rows,
-    "unfold": rows.group_rows,
+    "space_to_depth": rows.group_rows,
     "product": products.product,
-    "largest": rows.largest,
+    "top_k": rows.top_k,
     "linear": products.linear,
     "add": products.add,
     "rms_norm": products.rms_norm,
@@ -31,7 +31,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
     "geglu": elements.gated,
     "clamped_swiglu": elements.gated,
     "multiply": elements.multiply,
-    "times": elements.times,
+    "scale_rows": elements.scale_rows,
     "add_vector": elements.add_vector,
     "gelu": elements.gelu,
     "gelu_tanh": elements.gelu,
@@ -43,11 +43,11 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
     "store": attention.store,
     "rotate_cells": attention.rotate_cells,
     "attention": attention.attention,
-    "route": experts.route,
-    "group": experts.group,
-    "dispatch": experts.dispatch,
-    "expert_linear": experts.expert_linear,
-    "combine": experts.combine,
+    "router": moe.router,
+    "group_by_expert": moe.group_by_expert,
+    "dispatch": moe.dispatch,
+    "expert_linear": moe.expert_linear,
+    "combine": moe.combine,
     "short_conv": recurrent.short_conv,
 }
 """Each takes the lowering, the node and the node's operands."""

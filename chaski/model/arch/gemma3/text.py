@@ -79,7 +79,7 @@ class Model(Decoder):
         self._softcap = file.get("gemma3.final_logit_softcapping", float, 0.0)
         # The window's layers turn faster, and the file's scaling is not theirs.
         local = config.rope.unscaled(file.get("gemma3.rope.freq_base_swa", float, 10000.0))
-        self._local, self._global = local.rope(halves=True), config.rope.rope(halves=True)
+        self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         return [Causal(self._shape(self._rope(layer)), Reach(layer.window)) for layer in self.blk]

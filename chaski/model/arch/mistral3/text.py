@@ -29,4 +29,4 @@ class Model(llama.Model):
             return llama.Turns(table, table)
         # What turns all of a query may as well scale it.
         factors = ops.position_scale(positions, self._length, self._beta)
-        return llama.Turns(ops.times(table, factors), table)
+        return llama.Turns(ops.scale_rows(table, factors), table)

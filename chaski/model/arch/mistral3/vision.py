@@ -25,7 +25,7 @@ Activation = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`square` patches are merged each way. `halves`: how the file has the pairs that are turned together."""
+    """`square` patches are merged each way. `neox`: how the file has the pairs that are turned together."""
 
     longest_edge: int
     patch_size: int
@@ -37,7 +37,7 @@ class Config:
     head_size: int
     eps: float
     rope_base: float
-    halves: bool
+    neox: bool
     activation: Activation
     normal: Normal
 
@@ -64,7 +64,7 @@ class Config:
             head_size=head_size,
             eps=file.get(f"{vision}.attention.layer_norm_epsilon", float, 1e-5),
             rope_base=file.get(f"{vision}.rope.freq_base", float, 10000.0),
-            halves=not is_projector,
+            neox=not is_projector,
             activation=_activation(file),
             normal=read_normal(file, CLIP),
         )
@@ -141,7 +141,7 @@ class Projector(Module):
         setattr(self, "2", Linear(row_size, row_size))
 
     def __call__(self, x: Tensor, rows: Dim) -> Tensor:
-        x = self.patch_merger(ops.unfold(self.input_norm(x), rows, self._count))
+        x = self.patch_merger(ops.space_to_depth(self.input_norm(x), rows, self._count))
         first, second = getattr(self, "1"), getattr(self, "2")
         projected: Tensor = second(ops.gelu(first(x)))
         return projected
@@ -188,7 +188,7 @@ class Vision(Module):
         every = rope_frequencies(c.head_size, c.rope_base)
         rest = np.zeros(len(every) // 2, np.float32)
         by_row, by_column = np.concatenate([every[0::2], rest]), np.concatenate([rest, every[1::2]])
-        return Rope(by_row, c.halves), Rope(by_column, c.halves)
+        return Rope(by_row, c.neox), Rope(by_column, c.neox)
 
 
 def _layout(rows: int, columns: int) -> Layout:

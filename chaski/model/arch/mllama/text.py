@@ -58,7 +58,7 @@ class CrossLayer(Module):
         y = x.rows(image.seeing)
         y = y + self.attn(self.attn_norm(y), image) * _opened(self.cross_attn_attn_gate)
         y = y + self.ffn(self.ffn_norm(y)) * _opened(self.cross_attn_mlp_gate)
-        return ops.put_rows(x, y, image.seeing)
+        return ops.scatter(x, y, image.seeing)
 
 
 class Model(Decoder):

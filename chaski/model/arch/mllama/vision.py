@@ -161,10 +161,10 @@ class Tower(Module):
             graph.input(name, (patches, 1), DType.F32) for name in ("is_class", "is_patch", "is_position")
         )
         x = self.patch_embd(graph.input("pixels", (patches, pixels), DType.F32))
-        x = x + ops.times(self.pre_tile_position_embd(tile), is_patch)
+        x = x + ops.scale_rows(self.pre_tile_position_embd(tile), is_patch)
         x = x + ops.product(is_class, self.class_embd)
         x = x + self.position_embd(position) + self.tile_position_embd(tile_position)
-        return ops.times(self.pre_ln(x), is_position)
+        return ops.scale_rows(self.pre_ln(x), is_position)
 
 
 class Vision(Module):
@@ -203,4 +203,4 @@ def _side_by_side(last: Tensor, taken: list[Tensor]) -> Tensor:
     """First the last states, then element by element those that were taken."""
     size = last.shape[1]
     assert isinstance(size, int)
-    return ops.join([(last, 0, 1), *((x, size + index, len(taken)) for index, x in enumerate(taken))])
+    return ops.concat([(last, 0, 1), *((x, size + index, len(taken)) for index, x in enumerate(taken))])

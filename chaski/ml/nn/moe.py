@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chaski.ml import ops
-from chaski.ml.expert_ops import Gating, combine, dispatch, expert_linear, group, route
 from chaski.ml.graph import Tensor, Weight
+from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by_expert, router
 from chaski.ml.nn.layers import Linear
 from chaski.ml.nn.module import Module
 
-__all__ = ["Experts", "GatedSharedExpert", "MixedFeedForward", "Routing", "SharedExpert"]
+__all__ = ["GatedSharedExpert", "MoE", "MoEWithSharedExpert", "RouterConfig", "SharedExpert"]
 
 
 @dataclass(frozen=True, slots=True)
-class Routing:
-    """How a token gets its experts; see `route`.
+class RouterConfig:
+    """How a token gets its experts; see `router`.
 
     has_bias       the file has a bias that takes part in the choice only (`exp_probs_b`)
     weighs_inputs  weights multiply what goes into an expert, not what comes out of it (Llama 4)
@@ -49,7 +49,7 @@ class ExpertLinear(Module):
         return expert_linear(x, groups, self.weight, self.bias if self.bias.is_present else None)
 
 
-class Experts(Module):
+class MoE(Module):
     """Gated feed-forward blocks of `hidden` elements, of which each token goes through a few.
 
     `activation` makes one of gate and up.
@@ -61,31 +61,31 @@ class Experts(Module):
         self,
         size: int,
         hidden: int,
-        routing: Routing,
+        config: RouterConfig,
         activation: Callable[[Tensor, Tensor], Tensor] = ops.swiglu,
     ) -> None:
-        self._routing = routing
+        self._router = config
         self._activation = activation
-        self.ffn_gate_inp = Linear(size, routing.num_experts)
-        self.exp_probs_b = _Bias(routing.num_experts, optional=not routing.has_bias)
-        self.ffn_gate_exps = ExpertLinear(routing.num_experts, size, hidden)
-        self.ffn_up_exps = ExpertLinear(routing.num_experts, size, hidden)
-        self.ffn_down_exps = ExpertLinear(routing.num_experts, hidden, size)
+        self.ffn_gate_inp = Linear(size, config.num_experts)
+        self.exp_probs_b = _Bias(config.num_experts, optional=not config.has_bias)
+        self.ffn_gate_exps = ExpertLinear(config.num_experts, size, hidden)
+        self.ffn_up_exps = ExpertLinear(config.num_experts, size, hidden)
+        self.ffn_down_exps = ExpertLinear(config.num_experts, hidden, size)
 
     def __call__(self, x: Tensor) -> Tensor:
-        routing = self._routing
-        routes = route(
+        config = self._router
+        routes = router(
             self.ffn_gate_inp(x),
-            routing.num_used,
-            routing.gating,
-            normalized=routing.normalized,
-            scale=routing.scale,
-            bias=self.exp_probs_b.bias if routing.has_bias else None,
+            config.num_used,
+            config.gating,
+            normalized=config.normalized,
+            scale=config.scale,
+            bias=self.exp_probs_b.bias if config.has_bias else None,
         )
-        groups = group(routes, routing.num_experts)
-        rows = dispatch(x, groups, routes if routing.weighs_inputs else None)
+        groups = group_by_expert(routes, config.num_experts)
+        rows = dispatch(x, groups, routes if config.weighs_inputs else None)
         hidden = self._activation(self.ffn_gate_exps(rows, groups), self.ffn_up_exps(rows, groups))
-        return combine(self.ffn_down_exps(hidden, groups), groups, None if routing.weighs_inputs else routes)
+        return combine(self.ffn_down_exps(hidden, groups), groups, None if config.weighs_inputs else routes)
 
 
 class SharedExpert(Module):
@@ -102,12 +102,12 @@ class SharedExpert(Module):
         return self.ffn_down_shexp(ops.swiglu(self.ffn_gate_shexp(x), self.ffn_up_shexp(x)))
 
 
-class MixedFeedForward(Module):
-    """What the experts of a token make of it, and what the one for all makes of it."""
+class MoEWithSharedExpert(Module):
+    """The sum of a token's own experts and of the one that every token goes through."""
 
     inline = True
 
-    def __init__(self, experts: Experts, shared: SharedExpert) -> None:
+    def __init__(self, experts: MoE, shared: SharedExpert) -> None:
         self.experts = experts
         self.shared = shared
 
@@ -123,8 +123,8 @@ class GatedSharedExpert(SharedExpert):
         self.ffn_gate_inp_shexp = _Logit(size)
 
     def __call__(self, x: Tensor) -> Tensor:
-        routes = route(self.ffn_gate_inp_shexp(x), 1, Gating.SIGMOID)  # to the only one there is
-        return ops.times(super().__call__(x), ops.columns(routes.reshape(2), 1, 1))
+        routes = router(self.ffn_gate_inp_shexp(x), 1, Gating.SIGMOID)  # to the only one there is
+        return ops.scale_rows(super().__call__(x), ops.slice(routes.reshape(2), 1, 1))
 
 
 class _Logit(Module):

@@ -13,8 +13,8 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import BackendOptions, open_backend, ops
-from chaski.ml.expert_ops import Gating, combine, dispatch, expert_linear, group, route
 from chaski.ml.graph import Dim, DType, Graph, Weight
+from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by_expert, router
 
 F32 = npt.NDArray[np.float32]
 
@@ -40,7 +40,7 @@ class Mixture:
         w = self._weights(folder, type)
         graph = Graph()
         ids = graph.input("ids", (Dim("tokens", 200),), DType.I32)
-        routes = route(
+        routes = router(
             ops.embedding(ids, w["logits"]),
             count,
             gating,
@@ -48,7 +48,7 @@ class Mixture:
             scale=1.5,
             bias=w["rank"] if gating is Gating.SIGMOID else None,
         )
-        groups = group(routes, EXPERTS)
+        groups = group_by_expert(routes, EXPERTS)
         rows = dispatch(ops.embedding(ids, w["x"]), groups, routes if weighs_inputs else None)
         hidden = expert_linear(rows, groups, w["matrices"], w["bias"])
         graph.output("routes", routes.reshape(2 * count))

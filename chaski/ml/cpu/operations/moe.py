@@ -5,12 +5,12 @@ from __future__ import annotations
 from chaski.ml.cpu.lowering import Lowering, offset, width
 from chaski.ml.graph import Tensor, Weight
 
-__all__ = ["combine", "dispatch", "expert_linear", "group", "route"]
+__all__ = ["combine", "dispatch", "expert_linear", "group_by_expert", "router"]
 
 
-def route(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None = None) -> None:
+def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None = None) -> None:
     lowering.call(
-        "route",
+        "router",
         {"x": logits},
         {"y": lowering.new(node)},
         dim=lowering.dim(node),
@@ -21,9 +21,9 @@ def route(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None 
     )
 
 
-def group(lowering: Lowering, node: Tensor, routes: Tensor) -> None:
+def group_by_expert(lowering: Lowering, node: Tensor, routes: Tensor) -> None:
     lowering.call(
-        "group",
+        "group_by_expert",
         {"routes": routes},
         {"y": lowering.new(node)},
         dim=lowering.dim(node),

@@ -1,6 +1,6 @@
-"""Operations of a mixture of experts: route tokens to experts, sort rows by expert, multiply, add up.
+"""Operations of a mixture of experts (MoE): route tokens to experts, sort rows by expert, multiply, add up.
 
-The meaning of each is its NumPy form in `chaski.ml.reference.expert_ops`. A token that chooses `count`
+The meaning of each is its NumPy form in `chaski.ml.reference.moe_ops`. A token that chooses `count`
 experts makes `count` pairs. From `dispatch` to `combine` there is one row for each pair, sorted by expert and
 then by token, so that each expert that anybody chose is read once. The shape is (n, count, …) then, of which
 only the product n · count has a meaning.
@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from chaski.ml.graph import DType, Tensor, Weight
 
-__all__ = ["Gating", "combine", "dispatch", "expert_linear", "group", "route"]
+__all__ = ["Gating", "combine", "dispatch", "expert_linear", "group_by_expert", "router"]
 
 
 class Gating(IntEnum):
@@ -24,7 +24,7 @@ class Gating(IntEnum):
     """Softmax over the logits of the chosen experts only."""
 
 
-def route(
+def router(
     logits: Tensor,
     count: int,
     gating: Gating,
@@ -40,10 +40,10 @@ def route(
     """
     experts = logits.shape[1]
     if not isinstance(experts, int) or not 0 < count <= experts:
-        raise ValueError(f"route: {count} of {experts} experts cannot be chosen")
+        raise ValueError(f"router: {count} of {experts} experts cannot be chosen")
     operands = (logits,) if bias is None else (logits, bias)
     return logits.graph.record(
-        "route",
+        "router",
         operands,
         (logits.shape[0], 2, count),
         count=count,
@@ -53,14 +53,14 @@ def route(
     )
 
 
-def group(routes: Tensor, experts: int) -> Tensor:
+def group_by_expert(routes: Tensor, experts: int) -> Tensor:
     """The order of rows for `routes` (n, 2, count) -> (n, count, 4) int32, for the operations below.
 
     Of n · count entries each: the pair of a row, the row of a pair; for the chosen experts in ascending order
     their number (-1 behind the last) and where their rows end.
     """
     shape = (routes.shape[0], routes.shape[2], 4)
-    return routes.graph.record("group", (routes,), shape, DType.I32, experts=experts)
+    return routes.graph.record("group_by_expert", (routes,), shape, DType.I32, experts=experts)
 
 
 def dispatch(x: Tensor, groups: Tensor, routes: Tensor | None = None) -> Tensor:

@@ -1,5 +1,5 @@
 // `routes` is [row][2][count], `groups` [row][count] of Group.
-#include "../../steps/experts.h"
+#include "../../steps/moe.h"
 
 #include <nanobind/stl/vector.h>
 
@@ -11,21 +11,21 @@ using namespace nb::literals;
 namespace chaski {
 namespace {
 
-void add_route(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count, int gating,
-               bool normalized, float scale, const Weights* weights, std::int64_t bias, std::size_t x,
-               std::size_t y) {
-    require(0 < count && count <= experts && 0 <= gating && gating <= 2, "route: bad count or gating");
-    Routing routing{experts,    count, static_cast<Gating>(gating),
-                    normalized, scale, plan.optional_vector(weights, bias, experts)};
-    plan.add(std::make_unique<RouteStep>(dim, routing, plan.floats(x, dim, experts),
-                                         plan.floats(y, dim, 2 * count)));
+void add_router(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count, int gating,
+                bool normalized, float scale, const Weights* weights, std::int64_t bias, std::size_t x,
+                std::size_t y) {
+    require(0 < count && count <= experts && 0 <= gating && gating <= 2, "router: bad count or gating");
+    RouterConfig router{experts,    count, static_cast<Gating>(gating),
+                        normalized, scale, plan.optional_vector(weights, bias, experts)};
+    plan.add(std::make_unique<RouterStep>(dim, router, plan.floats(x, dim, experts),
+                                          plan.floats(y, dim, 2 * count)));
 }
 
-void add_group(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count, std::size_t routes,
-               std::size_t y) {
-    require(experts > 0 && count > 0, "group: no experts");
-    plan.add(std::make_unique<GroupStep>(dim, experts, count, plan.floats(routes, dim, 2 * count),
-                                         plan.rows<Group>(y, dim, count)));
+void add_group_by_expert(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count,
+                         std::size_t routes, std::size_t y) {
+    require(experts > 0 && count > 0, "group_by_expert: no experts");
+    plan.add(std::make_unique<GroupByExpertStep>(dim, experts, count, plan.floats(routes, dim, 2 * count),
+                                                 plan.rows<Group>(y, dim, count)));
 }
 
 void add_dispatch(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t width, std::size_t x,
@@ -68,10 +68,10 @@ void add_combine(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t wi
 
 }  // namespace
 
-void bind_experts(nb::class_<PlanBuilder>& plan) {
-    plan.def("route", &add_route, "dim"_a, "experts"_a, "count"_a, "gating"_a, "normalized"_a, "scale"_a,
+void bind_moe(nb::class_<PlanBuilder>& plan) {
+    plan.def("router", &add_router, "dim"_a, "experts"_a, "count"_a, "gating"_a, "normalized"_a, "scale"_a,
              "weights"_a.none(), "bias"_a, "x"_a, "y"_a)
-        .def("group", &add_group, "dim"_a, "experts"_a, "count"_a, "routes"_a, "y"_a)
+        .def("group_by_expert", &add_group_by_expert, "dim"_a, "experts"_a, "count"_a, "routes"_a, "y"_a)
         .def("dispatch", &add_dispatch, "dim"_a, "count"_a, "width"_a, "x"_a, "routes"_a, "groups"_a, "y"_a)
         .def("dispatch_quantized", &add_dispatch_quantized, "dim"_a, "count"_a, "width"_a, "x"_a, "groups"_a,
              "y"_a)

@@ -43,13 +43,13 @@ class MaximaStep final : public Step {
     float* maxima_;
 };
 
-// y[row][2][most]: the counts[row] largest elements in descending order, equal ones by ascending index, and
+// y[row][2][max_k]: the counts[row] largest elements in descending order, equal ones by ascending index, and
 // their indices. A row with NaN gives its first one alone. What is behind the last one stays as it was.
-class LargestStep final : public RowStep {
+class TopKStep final : public RowStep {
    public:
-    LargestStep(int dim, std::int64_t width, std::int64_t most, const float* x, const std::int32_t* counts,
-                const float* maxima, float* y)
-        : RowStep(dim), blocks_(width), most_(most), x_(x), counts_(counts), maxima_(maxima), y_(y) {}
+    TopKStep(int dim, std::int64_t width, std::int64_t max_k, const float* x, const std::int32_t* counts,
+             const float* maxima, float* y)
+        : RowStep(dim), blocks_(width), max_k_(max_k), x_(x), counts_(counts), maxima_(maxima), y_(y) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
     std::size_t scratch_bytes() const override;
 
@@ -59,12 +59,12 @@ class LargestStep final : public RowStep {
     // The first NaN of a row, if there is one.
     bool find_nan(const float* x, const float* maxima, Best& best) const;
     // `room` is for as many floats as there are lanes.
-    void find_largest(const float* x, const float* maxima, float* room, Best& best) const;
+    void find_top_k(const float* x, const float* maxima, float* room, Best& best) const;
 
     const Blocks blocks_;
-    const std::int64_t most_;
+    const std::int64_t max_k_;
     const float* x_;
-    const std::int32_t* counts_;  // [row], 0 to most
+    const std::int32_t* counts_;  // [row], 0 to max_k
     const float* maxima_;
     float* y_;
 };

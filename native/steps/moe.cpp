@@ -1,4 +1,4 @@
-#include "experts.h"
+#include "moe.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@ namespace chaski {
 namespace {
 
 // In place. The largest becomes 1 before the division, so nothing overflows.
-void soften(float* scores, std::int64_t count) {
+void softmax(float* scores, std::int64_t count) {
     float highest = *std::max_element(scores, scores + count);
     float total = 0.0f;
     for (std::int64_t i = 0; i < count; ++i) total += scores[i] = std::exp(scores[i] - highest);
@@ -19,55 +19,55 @@ void soften(float* scores, std::int64_t count) {
 
 }  // namespace
 
-void RouteStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
+void RouterStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
     auto* scores = reinterpret_cast<float*>(scratch);
-    float* ranks = scores + routing_.experts;
+    float* ranks = scores + router_.experts;
     for (std::int64_t i = begin; i < end; ++i) {
-        float* experts = routes_ + i * 2 * routing_.count;
-        score(logits_ + i * routing_.experts, scores);
-        for (std::int64_t e = 0; e < routing_.experts; ++e) {
-            ranks[e] = routing_.bias == nullptr ? scores[e] : scores[e] + routing_.bias[e];
+        float* experts = routes_ + i * 2 * router_.count;
+        score(logits_ + i * router_.experts, scores);
+        for (std::int64_t e = 0; e < router_.experts; ++e) {
+            ranks[e] = router_.bias == nullptr ? scores[e] : scores[e] + router_.bias[e];
         }
         choose(ranks, experts);
-        weigh(scores, experts, experts + routing_.count);
+        set_weights(scores, experts, experts + router_.count);
     }
 }
 
-void RouteStep::score(const float* logits, float* scores) const {
-    std::copy(logits, logits + routing_.experts, scores);
-    if (routing_.gating == Gating::kSoftmax) soften(scores, routing_.experts);
-    if (routing_.gating == Gating::kSigmoid) {
-        for (std::int64_t e = 0; e < routing_.experts; ++e) scores[e] = 1.0f / (1.0f + std::exp(-scores[e]));
+void RouterStep::score(const float* logits, float* scores) const {
+    std::copy(logits, logits + router_.experts, scores);
+    if (router_.gating == Gating::kSoftmax) softmax(scores, router_.experts);
+    if (router_.gating == Gating::kSigmoid) {
+        for (std::int64_t e = 0; e < router_.experts; ++e) scores[e] = 1.0f / (1.0f + std::exp(-scores[e]));
     }
 }
 
-void RouteStep::choose(float* ranks, float* experts) const {
-    for (std::int64_t j = 0; j < routing_.count; ++j) {
-        float* best = std::max_element(ranks, ranks + routing_.experts);  // the first of equals
+void RouterStep::choose(float* ranks, float* experts) const {
+    for (std::int64_t j = 0; j < router_.count; ++j) {
+        float* best = std::max_element(ranks, ranks + router_.experts);  // the first of equals
         experts[j] = static_cast<float>(best - ranks);
         *best = -std::numeric_limits<float>::infinity();
     }
 }
 
-void RouteStep::weigh(const float* scores, const float* experts, float* weights) const {
-    for (std::int64_t j = 0; j < routing_.count; ++j) weights[j] = scores[static_cast<int>(experts[j])];
-    if (routing_.gating == Gating::kChosenSoftmax) soften(weights, routing_.count);
-    float factor = routing_.scale;
-    if (routing_.normalized) {
+void RouterStep::set_weights(const float* scores, const float* experts, float* weights) const {
+    for (std::int64_t j = 0; j < router_.count; ++j) weights[j] = scores[static_cast<int>(experts[j])];
+    if (router_.gating == Gating::kChosenSoftmax) softmax(weights, router_.count);
+    float factor = router_.scale;
+    if (router_.normalized) {
         float total = 0.0f;
-        for (std::int64_t j = 0; j < routing_.count; ++j) total += weights[j];
+        for (std::int64_t j = 0; j < router_.count; ++j) total += weights[j];
         factor /= total;
     }
-    for (std::int64_t j = 0; j < routing_.count; ++j) weights[j] *= factor;
+    for (std::int64_t j = 0; j < router_.count; ++j) weights[j] *= factor;
 }
 
-std::int32_t GroupStep::expert_of(std::int64_t pair) const {
+std::int32_t GroupByExpertStep::expert_of(std::int64_t pair) const {
     // A NaN in the logits must not lead outside of the experts.
     float expert = routes_[pair / count_ * 2 * count_ + pair % count_];
     return expert >= 0.0f && expert < static_cast<float>(experts_) ? static_cast<std::int32_t>(expert) : 0;
 }
 
-void GroupStep::run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const {
+void GroupByExpertStep::run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const {
     std::int64_t pairs = sizes[dim_] * count_;
     auto* next = reinterpret_cast<std::int32_t*>(scratch);  // of each expert: rows, then the next row
     std::fill(next, next + experts_, 0);

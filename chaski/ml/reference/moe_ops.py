@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from chaski.ml.expert_ops import Gating
+from chaski.ml.moe_ops import Gating
 
-__all__ = ["combine", "dispatch", "expert_linear", "group", "route"]
+__all__ = ["combine", "dispatch", "expert_linear", "group_by_expert", "router"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 
 
-def route(
+def router(
     logits: F32, bias: F32 | None = None, *, count: int, gating: Gating, normalized: bool, scale: float
 ) -> F32:
     scores = logits
@@ -31,7 +31,7 @@ def route(
     return np.stack([chosen.astype(np.float32), weights * np.float32(scale)], axis=1)
 
 
-def group(routes: F32, *, experts: int) -> I32:
+def group_by_expert(routes: F32, *, experts: int) -> I32:
     of_pairs = routes[:, 0].ravel().astype(np.int32)
     groups = np.empty((len(of_pairs), 4), np.int32)
     groups[:, 0] = np.argsort(of_pairs, kind="stable")

@@ -1,4 +1,4 @@
-#include "largest.h"
+#include "top_k.h"
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@ bool precedes(const Element& a, const Element& b) {
 }  // namespace
 
 // The best `capacity` of the elements that are offered: a heap with the worst of them at the front.
-class LargestStep::Best {
+class TopKStep::Best {
    public:
     Best(Element* elements, std::int64_t capacity) : elements_(elements), capacity_(capacity) {}
 
@@ -75,29 +75,29 @@ void MaximaStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::by
     }
 }
 
-std::size_t LargestStep::scratch_bytes() const {
-    return align_up(most_ * sizeof(Element)) + blocks_.lanes() * sizeof(float);
+std::size_t TopKStep::scratch_bytes() const {
+    return align_up(max_k_ * sizeof(Element)) + blocks_.lanes() * sizeof(float);
 }
 
-void LargestStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
+void TopKStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
     auto* elements = reinterpret_cast<Element*>(scratch);
-    auto* room = reinterpret_cast<float*>(scratch + align_up(most_ * sizeof(Element)));
+    auto* room = reinterpret_cast<float*>(scratch + align_up(max_k_ * sizeof(Element)));
     for (std::int64_t i = begin; i < end; ++i) {
         if (counts_[i] == 0) continue;
         const float* x = x_ + i * blocks_.width;
         const float* maxima = maxima_ + i * blocks_.lanes();
         Best best(elements, std::min<std::int64_t>(counts_[i], blocks_.width));
-        if (!find_nan(x, maxima, best)) find_largest(x, maxima, room, best);
+        if (!find_nan(x, maxima, best)) find_top_k(x, maxima, room, best);
         best.sort();
-        float* y = y_ + i * 2 * most_;
+        float* y = y_ + i * 2 * max_k_;
         for (std::int64_t j = 0; j < best.size(); ++j) {
             y[j] = elements[j].value;
-            y[most_ + j] = static_cast<float>(elements[j].index);
+            y[max_k_ + j] = static_cast<float>(elements[j].index);
         }
     }
 }
 
-bool LargestStep::find_nan(const float* x, const float* maxima, Best& best) const {
+bool TopKStep::find_nan(const float* x, const float* maxima, Best& best) const {
     const auto is_nan = [](float v) { return std::isnan(v); };
     const float* lane = std::find_if(maxima, maxima + blocks_.lanes(), is_nan);
     if (lane == maxima + blocks_.lanes()) return false;
@@ -107,7 +107,7 @@ bool LargestStep::find_nan(const float* x, const float* maxima, Best& best) cons
     return true;
 }
 
-void LargestStep::find_largest(const float* x, const float* maxima, float* room, Best& best) const {
+void TopKStep::find_top_k(const float* x, const float* maxima, float* room, Best& best) const {
     float bound = lower_bound_of(maxima, blocks_.lanes(), best.capacity(), room);
     for (std::int64_t lane = 0; lane < blocks_.lanes(); ++lane) {
         if (maxima[lane] < bound) continue;

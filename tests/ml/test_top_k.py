@@ -34,7 +34,7 @@ class Chooser:
         with open_gguf(folder / "t.gguf") as file:
             self.backend.place([(weight, file.tensors["table"])])
             ids, counts = (graph.input(name, (rows,), DType.I32) for name in ("ids", "counts"))
-            graph.output("y", ops.largest(ops.embedding(ids, weight), counts, MOST).reshape(2 * MOST))
+            graph.output("y", ops.top_k(ops.embedding(ids, weight), counts, MOST).reshape(2 * MOST))
             self.plan = self.backend.compile(graph)
             self.backend.load(lambda _: None)
 

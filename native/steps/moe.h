@@ -14,7 +14,7 @@ namespace chaski {
 // How scores become weights; the numbers are those of Python's Gating.
 enum class Gating : int { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2 };
 
-struct Routing {
+struct RouterConfig {
     std::int64_t experts;
     std::int64_t count;  // of experts that a token chooses
     Gating gating;
@@ -24,19 +24,19 @@ struct Routing {
 };
 
 // [token][2][count]: the chosen experts, best first and the lower one of equals, and their weights.
-class RouteStep final : public RowStep {
+class RouterStep final : public RowStep {
    public:
-    RouteStep(int dim, const Routing& routing, const float* logits, float* routes)
-        : RowStep(dim), routing_(routing), logits_(logits), routes_(routes) {}
+    RouterStep(int dim, const RouterConfig& router, const float* logits, float* routes)
+        : RowStep(dim), router_(router), logits_(logits), routes_(routes) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
-    std::size_t scratch_bytes() const override { return 2 * routing_.experts * sizeof(float); }
+    std::size_t scratch_bytes() const override { return 2 * router_.experts * sizeof(float); }
 
    private:
     void score(const float* logits, float* scores) const;
     void choose(float* ranks, float* experts) const;
-    void weigh(const float* scores, const float* experts, float* weights) const;
+    void set_weights(const float* scores, const float* experts, float* weights) const;
 
-    const Routing routing_;
+    const RouterConfig router_;
     const float* logits_;
     float* routes_;
 };
@@ -51,9 +51,9 @@ struct Group {
     std::int32_t end;
 };
 
-class GroupStep final : public Step {
+class GroupByExpertStep final : public Step {
    public:
-    GroupStep(int dim, std::int64_t experts, std::int64_t count, const float* routes, Group* groups)
+    GroupByExpertStep(int dim, std::int64_t experts, std::int64_t count, const float* routes, Group* groups)
         : dim_(dim), experts_(experts), count_(count), routes_(routes), groups_(groups) {}
     std::int64_t items(const Sizes& sizes) const override { return sizes[dim_] == 0 ? 0 : 1; }
     void run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const override;
