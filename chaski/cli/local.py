@@ -60,7 +60,7 @@ def open_model(
     draft: str | None = None,
 ) -> LLM | WorkerModel | ThinkingModel:
     """Load a model with a progress bar, in the engine that is asked for or that has it."""
-    from chaski.server.catalog import ModelInfo
+    from chaski.server.models.catalog import ModelInfo
     from chaski.store.model import find_model
 
     loaded = _load(model, threads, context, backend, engine, draft)

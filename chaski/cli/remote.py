@@ -208,7 +208,7 @@ def chosen_server() -> Remote | None:
 def running_server() -> Remote:
     """The server that the environment names, else the one at the usual address, whether it runs or not."""
     from chaski.env import Environment
-    from chaski.server.address import Address
+    from chaski.server.network.address import Address
 
     environment = Environment.read()
     address = Address.parse(environment.host or _USUAL_ADDRESS)

@@ -38,6 +38,6 @@ def command(host: str | None, verbose: bool) -> None:
 def _log_all(is_verbose: bool) -> None:
     """Log all, or only what is wrong. Lines on requests stand alone, for programs to read."""
     logging.getLogger("chaski").setLevel(logging.INFO if is_verbose else logging.WARNING)
-    requests = logging.getLogger("chaski.server.access_log")
+    requests = logging.getLogger("chaski.server.http.access_log")
     requests.addHandler(logging.StreamHandler())
     requests.propagate = False

@@ -20,10 +20,10 @@ from chaski.runner.events import PromptScores, Text
 from chaski.runner.readout import normalized, relevance
 from chaski.runner.templates import Writer, go_writer, plain_writer
 from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
-from chaski.server.catalog import Catalog, Found, ModelInfo
 from chaski.server.events import Delta, Event, Finish, Prompted
 from chaski.server.metrics import Metrics
-from chaski.server.models import Loaded, Models, Needs
+from chaski.server.models.catalog import Catalog, Found, ModelInfo
+from chaski.server.models.pool import Loaded, Models, Needs
 from chaski.server.options import Options, read_options
 from chaski.server.prompts import (
     Prompt,

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from chaski.server.access_log import AccessLog
-from chaski.server.endpoint import Endpoint, Handler
-from chaski.server.guard import Guard
+from chaski.server.fields.routes import FIELDS
 from chaski.server.handlers import anthropic, engines, general, native, openai, rerank, responses, store
-from chaski.server.models import OpenWorker
-from chaski.server.openapi.fields import FIELDS
+from chaski.server.http.access_log import AccessLog
+from chaski.server.http.endpoint import Endpoint, Handler
+from chaski.server.http.guard import Guard
+from chaski.server.models.pool import OpenWorker
 from chaski.server.services import Services
 from chaski.server.settings import Settings
 from chaski.store.store import Store

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski.errors import ResponseNotFoundError
-from chaski.server.jsons import dump
+from chaski.server.network.jsons import dump
 
 __all__ = ["ResponseStore", "StoredResponse"]
 

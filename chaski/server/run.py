@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from chaski.errors import OptionError
 from chaski.runner.worker import Worker
 from chaski.server.app import create_app
-from chaski.server.connections import Connection, ServerConfig
+from chaski.server.network.connections import Connection, ServerConfig
 from chaski.server.settings import Settings
 from chaski.store.store import Store
 

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from chaski.server.answering import Answering
-from chaski.server.bodies import Bodies
-from chaski.server.catalog import Catalog
 from chaski.server.metrics import Metrics
-from chaski.server.models import Models, OpenWorker
+from chaski.server.models.catalog import Catalog
+from chaski.server.models.pool import Models, OpenWorker
+from chaski.server.network.bodies import Bodies
+from chaski.server.network.uploads import Uploads
 from chaski.server.response_store import ResponseStore
 from chaski.server.settings import Settings
-from chaski.server.uploads import Uploads
 from chaski.store.store import Store
 
 __all__ = ["Services"]

@@ -9,7 +9,7 @@ from typing import Self
 
 from chaski.env import Environment
 from chaski.errors import OptionError
-from chaski.server.address import DEFAULT_PORT, Address, is_loopback
+from chaski.server.network.address import DEFAULT_PORT, Address, is_loopback
 
 __all__ = ["Settings"]
 

@@ -18,7 +18,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_each_request_has_a_line(server: Running, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "chaski.server.access_log")
+    caplog.set_level(logging.INFO, "chaski.server.http.access_log")
     reply = server.post("/api/chat", {"model": "nobody", "messages": [{"role": "user", "content": "secret"}]})
     answer = server.post(
         "/api/generate?key=secret",
@@ -39,7 +39,7 @@ def test_each_request_has_a_line(server: Running, caplog: pytest.LogCaptureFixtu
 
 
 def test_a_strange_path_and_a_client_that_leaves(server: Running, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "chaski.server.access_log")
+    caplog.set_level(logging.INFO, "chaski.server.http.access_log")
     server.get("/x%1b]0;title%07%0aforged")
     with chaski.load("guide") as model:
         (end,) = model.tokenizer.eos_ids
@@ -56,6 +56,6 @@ def test_a_strange_path_and_a_client_that_leaves(server: Running, caplog: pytest
 
 
 def test_nothing_is_logged_unless_asked_for(server: Running, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "chaski.server.access_log")
+    caplog.set_level(logging.WARNING, "chaski.server.http.access_log")
     server.get("/api/tags")
     assert not logged(caplog)

@@ -14,8 +14,8 @@ from chaski.errors import OptionError
 from chaski.sample.schema import closed
 from chaski.server.calls import DemandedCall, schema_of_call
 from chaski.server.dialects.openai.conversation import call_of
-from chaski.server.endpoint import Ask, Endpoint
-from chaski.server.jsons import dump
+from chaski.server.http.endpoint import Ask, Endpoint
+from chaski.server.network.jsons import dump
 from chaski.text.parsers import Content, Piece, Thinking, ToolCall, parser_for
 
 

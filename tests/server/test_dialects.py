@@ -10,8 +10,8 @@ from chaski.errors import OptionError, UnsupportedError
 from chaski.runner.events import Done
 from chaski.server.dialects import anthropic, ollama, openai
 from chaski.server.events import Delta, Finish
+from chaski.server.http.problems import problem_of
 from chaski.server.options import read_options
-from chaski.server.problems import problem_of
 from chaski.text.parsers import Content, Thinking, ToolCall
 
 CALL = ToolCall("weather", {"z": 1, "a": {"y": 2}})

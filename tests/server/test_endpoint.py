@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaski.errors import WorkerError
-from chaski.server.endpoint import Ask, Endpoint, Reply, Stream
+from chaski.server.http.endpoint import Ask, Endpoint, Reply, Stream
 
 
 class Client:

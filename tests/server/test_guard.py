@@ -11,8 +11,8 @@ import pytest
 
 from chaski.env import Environment
 from chaski.errors import OptionError
-from chaski.server.address import Address
-from chaski.server.bodies import MAX_BODY
+from chaski.server.network.address import Address
+from chaski.server.network.bodies import MAX_BODY
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running

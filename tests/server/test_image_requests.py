@@ -14,7 +14,7 @@ from chaski.errors import ChaskiError, ImageError, OptionError, ResponseNotFound
 from chaski.image import MAX_BYTES
 from chaski.server.dialects import anthropic, ollama, openai
 from chaski.server.dialects.responses import read_response
-from chaski.server.problems import problem_of
+from chaski.server.http.problems import problem_of
 from chaski.server.response_store import ResponseStore, StoredResponse
 
 

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from chaski.errors import BusyError
-from chaski.server.bodies import MAX_BODY, Bodies, TooLargeError
-from chaski.server.jsons import MAX_VALUES
+from chaski.server.network.bodies import MAX_BODY, Bodies, TooLargeError
+from chaski.server.network.jsons import MAX_VALUES
 
 _MEGABYTES = 950
 _PROGRAM = """
 import socket, sys
 from pathlib import Path
 from chaski.runner.worker import Worker
-from chaski.server.address import Address
+from chaski.server.network.address import Address
 from chaski.server.run import serve
 from chaski.server.settings import Settings
 from chaski.store.store import Store
@@ -115,7 +115,7 @@ def test_large_bodies_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(0.2)
         assert not first.done()
         assert not second.done()
-        monkeypatch.setattr("chaski.server.bodies._WAIT_SECONDS", 0.05)
+        monkeypatch.setattr("chaski.server.network.bodies._WAIT_SECONDS", 0.05)
         with pytest.raises(BusyError, match="too many large requests"):
             await body_of(bodies, data)
         hold.set()
@@ -130,7 +130,7 @@ def test_large_bodies_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_body_becomes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wide text takes four times its bytes: not beside another one, and the budget is whole afterwards."""
-    monkeypatch.setattr("chaski.server.bodies._WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("chaski.server.network.bodies._WAIT_SECONDS", 0.05)
     wide = ('{"a": "\U0001f600' + "x" * 200_000 + '"}').encode()
 
     async def run() -> None:

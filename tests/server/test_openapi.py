@@ -11,9 +11,9 @@ import pytest
 from chaski.server.dialects import anthropic, ollama, openai, responses
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.dialects.rerank import read_rerank
-from chaski.server.endpoint import Endpoint
-from chaski.server.fields import Fields
-from chaski.server.openapi.fields import FIELDS
+from chaski.server.fields.reader import Fields
+from chaski.server.fields.routes import FIELDS
+from chaski.server.http.endpoint import Endpoint
 from tests.server.running import Running
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from chaski.errors import OptionError
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.events import Delta, Finish
-from chaski.server.fields import Fields
+from chaski.server.fields.reader import Fields
 from chaski.server.wishes import GenerateWish
 from chaski.text.parsers import Content
 

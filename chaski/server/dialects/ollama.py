@@ -11,9 +11,9 @@ from typing import Any
 
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
-from chaski.server.dialects.images import check_images, read_base64
+from chaski.server.dialects.common.images import check_images, read_base64
 from chaski.server.events import Delta, Event, Finish, Score, TopScore, Whole
-from chaski.server.fields import Fields
+from chaski.server.fields.reader import Fields
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish
 from chaski.text.parsers import Content, Thinking, ToolCall
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
-from chaski.server.fields import Fields
+from chaski.server.fields.reader import Fields
 from chaski.server.options import read_options
 from chaski.store.recipe import CheckpointFiles, Recipe, Source
 

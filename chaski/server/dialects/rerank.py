@@ -7,7 +7,7 @@ from typing import Any
 
 from chaski.errors import OptionError
 from chaski.server.dialects.ollama import read_keep_alive
-from chaski.server.fields import Fields
+from chaski.server.fields.reader import Fields
 from chaski.server.wishes import RerankWish
 
 __all__ = ["read_rerank", "read_texts", "results", "text_results"]

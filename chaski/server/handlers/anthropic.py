@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from chaski.server.dialects import anthropic
-from chaski.server.dialects.dialect import sse
-from chaski.server.endpoint import Ask, Reply, Stream
 from chaski.server.events import Delta, Event, whole
+from chaski.server.http.dialect import sse
+from chaski.server.http.endpoint import Ask, Reply, Stream
 
 __all__ = ["count_tokens", "messages"]
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from chaski.errors import BusyError, OptionError
 from chaski.server.dialects import llamacpp, openai
-from chaski.server.dialects.dialect import sse
 from chaski.server.dialects.ollama import read_keep_alive
-from chaski.server.endpoint import Ask, Reply, Stream
 from chaski.server.events import Delta, Event, whole
-from chaski.server.fields import Fields
-from chaski.server.models import Loaded
+from chaski.server.fields.reader import Fields
+from chaski.server.http.dialect import sse
+from chaski.server.http.endpoint import Ask, Reply, Stream
+from chaski.server.models.pool import Loaded
 from chaski.server.wishes import Wish
 
 __all__ = ["apply_template", "detokenize", "infill", "props", "slots", "tokenize"]
@@ -146,7 +146,7 @@ async def slots(ask: Ask) -> Reply:
 def _listed(items: list[dict[str, Any]]) -> Reply:
     from starlette.responses import Response
 
-    from chaski.server.jsons import dump
+    from chaski.server.network.jsons import dump
 
     return Response(dump(items), media_type="application/json; charset=utf-8")
 

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from chaski.server.endpoint import Ask, Reply
+from chaski.server.http.endpoint import Ask, Reply
 
 __all__ = ["API_VERSION", "docs", "health", "metrics", "openapi", "root", "status", "version"]
 

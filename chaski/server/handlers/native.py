@@ -8,10 +8,10 @@ from typing import Any
 
 from chaski.errors import ModelNotFoundError, OptionError
 from chaski.server.dialects import ollama
-from chaski.server.dialects.dialect import ndjson
-from chaski.server.endpoint import Ask, Reply, Stream
 from chaski.server.events import Event, whole
-from chaski.server.fields import Fields
+from chaski.server.fields.reader import Fields
+from chaski.server.http.dialect import ndjson
+from chaski.server.http.endpoint import Ask, Reply, Stream
 from chaski.server.wishes import EmbedWish, Wish
 
 __all__ = ["chat", "detokenize", "embed", "embeddings", "generate", "tokenize"]

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from chaski.server.dialects import openai
-from chaski.server.dialects.dialect import sse
-from chaski.server.endpoint import Ask, Reply, Stream
 from chaski.server.events import Delta, Event, Finish, Whole, whole
+from chaski.server.http.dialect import sse
+from chaski.server.http.endpoint import Ask, Reply, Stream
 from chaski.server.wishes import ChatWish, GenerateWish
 
 __all__ = ["chat", "completions", "embeddings", "model", "models"]

@@ -8,9 +8,9 @@ from uuid import uuid4
 from starlette.responses import Response
 
 from chaski.server.dialects.rerank import read_rerank, read_texts, results, text_results
-from chaski.server.endpoint import Ask, Reply
-from chaski.server.fields import Fields
-from chaski.server.jsons import dump
+from chaski.server.fields.reader import Fields
+from chaski.server.http.endpoint import Ask, Reply
+from chaski.server.network.jsons import dump
 
 __all__ = ["cohere", "native", "openai", "plain"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from chaski.errors import ContextLengthError, OptionError
 from chaski.server.dialects import responses
-from chaski.server.dialects.dialect import sse
-from chaski.server.endpoint import Ask, Reply, Stream
 from chaski.server.events import Delta, Event
-from chaski.server.problems import problem_of
+from chaski.server.http.dialect import sse
+from chaski.server.http.endpoint import Ask, Reply, Stream
+from chaski.server.http.problems import problem_of
 from chaski.server.response_store import StoredResponse
 
 __all__ = ["cancel", "count_tokens", "create", "delete", "list_input", "retrieve"]

@@ -14,13 +14,12 @@ from starlette.responses import Response
 
 from chaski.errors import ChaskiError, ModelNotFoundError, OptionError
 from chaski.names import Digest, ModelName
-from chaski.server.descriptions import describe, listed, running
-from chaski.server.dialects import OLLAMA
-from chaski.server.dialects.dialect import ndjson
 from chaski.server.dialects.recipes import read_recipe
-from chaski.server.endpoint import Ask, Reply, Stream
-from chaski.server.fields import Fields
-from chaski.server.problems import problem_of
+from chaski.server.fields.reader import Fields
+from chaski.server.http.dialect import OLLAMA, ndjson
+from chaski.server.http.endpoint import Ask, Reply, Stream
+from chaski.server.http.problems import problem_of
+from chaski.server.models.descriptions import describe, listed, running
 from chaski.server.services import Services
 from chaski.store.create import create as create_model
 from chaski.store.http import Access

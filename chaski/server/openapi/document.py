@@ -8,9 +8,9 @@ from typing import Any
 
 from starlette.routing import Route
 
-from chaski.server.dialects import dialect_of
-from chaski.server.endpoint import Endpoint
-from chaski.server.openapi.fields import FIELDS, Field
+from chaski.server.fields.routes import FIELDS, Field
+from chaski.server.http.dialect import dialect_of
+from chaski.server.http.endpoint import Endpoint
 
 __all__ = ["document", "operations"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from chaski.errors import OptionError
 from chaski.server.dialects.anthropic.tools import read_tool
-from chaski.server.dialects.documents import document, read_file, unread
-from chaski.server.dialects.ignored import Ignored
-from chaski.server.dialects.images import Spoken, read_base64
-from chaski.server.fields import Fields
+from chaski.server.dialects.common.documents import document, read_file, unread
+from chaski.server.dialects.common.images import Spoken, read_base64
+from chaski.server.fields.ignored import Ignored
+from chaski.server.fields.reader import Fields
 
 __all__ = ["Conversation"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.server.events import Delta, Finish, Whole
-from chaski.server.jsons import dump_text
+from chaski.server.network.jsons import dump_text
 from chaski.text.parsers import Piece, Thinking, ToolCall
 
 __all__ = ["Blocks", "message_whole"]

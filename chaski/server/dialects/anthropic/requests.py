@@ -7,10 +7,10 @@ from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
 from chaski.server.dialects.anthropic.input import Conversation
-from chaski.server.dialects.ignored import Ignored
-from chaski.server.dialects.images import check_images
-from chaski.server.dialects.thinking import Think, agreed, read_thinking, template_variables
-from chaski.server.fields import Fields
+from chaski.server.dialects.common.images import check_images
+from chaski.server.dialects.common.thinking import Think, agreed, read_thinking, template_variables
+from chaski.server.fields.ignored import Ignored
+from chaski.server.fields.reader import Fields
 from chaski.server.wishes import ChatWish
 
 __all__ = ["read_count", "read_messages"]

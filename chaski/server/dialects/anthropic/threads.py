@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chaski.errors import ResponseNotFoundError
-from chaski.server.fields import Fields
-from chaski.server.problems import ThreadError
+from chaski.server.fields.reader import Fields
+from chaski.server.http.problems import ThreadError
 from chaski.server.response_store import StoredResponse
 
 __all__ = ["is_kept", "kept_thread", "with_thread"]

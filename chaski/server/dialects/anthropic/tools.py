@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from chaski.errors import OptionError
-from chaski.server.dialects.ignored import Ignored
-from chaski.server.fields import Fields
+from chaski.server.fields.ignored import Ignored
+from chaski.server.fields.reader import Fields
 
 __all__ = ["read_tool"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
-from chaski.server.dialects.custom import PARAMETERS, custom_description
-from chaski.server.dialects.documents import read_file, unread
-from chaski.server.dialects.ignored import Ignored
-from chaski.server.dialects.images import Spoken, read_data_url
-from chaski.server.fields import Fields
+from chaski.server.dialects.common.custom import PARAMETERS, custom_description
+from chaski.server.dialects.common.documents import read_file, unread
+from chaski.server.dialects.common.images import Spoken, read_data_url
+from chaski.server.fields.ignored import Ignored
+from chaski.server.fields.reader import Fields
 from chaski.text.parsers.json_text import load_json
 
 __all__ = ["Conversation", "call_of", "chosen", "custom_names", "read_tools"]

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.server.dialects.custom import custom_input
+from chaski.server.dialects.common.custom import custom_input
 from chaski.server.dialects.openai.requests import CompletionWish
 from chaski.server.events import Delta, Finish, Prompted, Score, TopScore, Whole
-from chaski.server.jsons import dump_text
+from chaski.server.network.jsons import dump_text
 from chaski.text.parsers import Content, Thinking, ToolCall
 
 __all__ = ["Chunks", "chat_whole", "completion_whole", "embeddings", "shown_scores"]

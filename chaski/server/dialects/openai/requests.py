@@ -8,12 +8,12 @@ from typing import Any
 
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
-from chaski.server.dialects.constraints import read_constraint, sampling_options
-from chaski.server.dialects.ignored import Ignored
-from chaski.server.dialects.images import check_images
+from chaski.server.dialects.common.constraints import read_constraint, sampling_options
+from chaski.server.dialects.common.images import check_images
+from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
 from chaski.server.dialects.openai.conversation import Conversation, chosen, custom_names, read_tools
-from chaski.server.dialects.thinking import agreed, read_thinking, template_variables
-from chaski.server.fields import Fields
+from chaski.server.fields.ignored import Ignored
+from chaski.server.fields.reader import Fields
 from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish
 
 __all__ = [

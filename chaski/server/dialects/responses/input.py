@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
-from chaski.server.dialects.documents import read_file, unread
-from chaski.server.dialects.ignored import Ignored
-from chaski.server.dialects.images import Spoken, read_data_url
+from chaski.server.dialects.common.documents import read_file, unread
+from chaski.server.dialects.common.images import Spoken, read_data_url
 from chaski.server.dialects.openai.conversation import call_of
 from chaski.server.dialects.responses.tools import Tool, form_of_call, read_call, read_tools
-from chaski.server.fields import Fields
-from chaski.server.jsons import dump_text
+from chaski.server.fields.ignored import Ignored
+from chaski.server.fields.reader import Fields
+from chaski.server.network.jsons import dump_text
 
 __all__ = ["Conversation", "FindItem"]
 

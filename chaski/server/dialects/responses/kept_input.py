@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaski.errors import OptionError
-from chaski.server.fields import Fields
+from chaski.server.fields.reader import Fields
 
 __all__ = ["input_items", "page_of_items"]
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaski.server.dialects.dialect import openai_fault
 from chaski.server.dialects.openai.replies import shown_scores
 from chaski.server.dialects.responses.requests import ResponseWish
 from chaski.server.dialects.responses.tools import FUNCTION, Tool, form_of_call, read_call
 from chaski.server.events import Delta, Finish
-from chaski.server.fields import Fields
-from chaski.server.problems import Problem
+from chaski.server.fields.reader import Fields
+from chaski.server.http.dialect import openai_fault
+from chaski.server.http.problems import Problem
 from chaski.text.parsers import Piece, Thinking, ToolCall
 
 __all__ = ["Items"]

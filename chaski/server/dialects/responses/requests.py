@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski.errors import OptionError, ResponseNotFoundError, UnsupportedError
-from chaski.server.dialects.constraints import read_constraint
-from chaski.server.dialects.ignored import Ignored
-from chaski.server.dialects.images import check_images
+from chaski.server.dialects.common.constraints import read_constraint
+from chaski.server.dialects.common.images import check_images
+from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
 from chaski.server.dialects.openai.requests import read_options, schema_in, top_of
 from chaski.server.dialects.responses.input import Conversation, FindItem
 from chaski.server.dialects.responses.tools import FORMS, Tool, read_tools
-from chaski.server.dialects.thinking import agreed, read_thinking, template_variables
-from chaski.server.fields import Fields
+from chaski.server.fields.ignored import Ignored
+from chaski.server.fields.reader import Fields
 from chaski.server.wishes import ChatWish
 
 __all__ = ["ResponseWish", "previous_of", "read_response"]

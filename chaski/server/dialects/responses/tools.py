@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaski.errors import OptionError
-from chaski.server.dialects.custom import PARAMETERS, custom_description, custom_input
-from chaski.server.dialects.ignored import Ignored
+from chaski.server.dialects.common.custom import PARAMETERS, custom_description, custom_input
 from chaski.server.dialects.openai.conversation import call_of
-from chaski.server.fields import Fields
-from chaski.server.jsons import dump_text
+from chaski.server.fields.ignored import Ignored
+from chaski.server.fields.reader import Fields
+from chaski.server.network.jsons import dump_text
 
 __all__ = ["FORMS", "FUNCTION", "Form", "Tool", "form_of_call", "read_call", "read_tools"]
 

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 from starlette.responses import Response
 
-from chaski.server.jsons import dump
-from chaski.server.problems import Problem
+from chaski.server.http.problems import Problem
+from chaski.server.network.jsons import dump
 
-__all__ = ["ANTHROPIC", "OLLAMA", "OPENAI", "Dialect", "ndjson", "openai_fault", "sse"]
+__all__ = ["ANTHROPIC", "OLLAMA", "OPENAI", "Dialect", "dialect_of", "ndjson", "openai_fault", "sse"]
 
 Fields: TypeAlias = Mapping[str, Any]
 
@@ -93,3 +93,18 @@ OPENAI = Dialect(
 ANTHROPIC = Dialect(
     "text/event-stream", _anthropic_error, lambda problem: sse(_anthropic_error(problem), "error")
 )
+
+# Routes of llama.cpp's server, vLLM and Cohere, whose errors are like OpenAI's.
+_OTHERS = frozenset(
+    (
+        *("/rerank", "/v2/rerank", "/tokenize", "/detokenize", "/apply-template"),
+        *("/infill", "/props", "/slots"),
+    )
+)
+
+
+def dialect_of(path: str) -> Dialect:
+    """The dialect that an address belongs to."""
+    if path.startswith("/v1/messages"):
+        return ANTHROPIC
+    return OPENAI if path.startswith("/v1/") or path in _OTHERS else OLLAMA

@@ -10,7 +10,7 @@ from typing import Any
 
 from chaski import errors
 from chaski.errors import BusyError, ChaskiError, ContextLengthError, OptionError
-from chaski.server.bodies import SlowBodyError, TooLargeError
+from chaski.server.network.bodies import SlowBodyError, TooLargeError
 
 __all__ = ["Problem", "ThreadError", "problem_of"]
 

@@ -17,10 +17,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chaski.server.address import without_port
-from chaski.server.dialects import dialect_of
-from chaski.server.dialects.ignored import IGNORED_HEADER
-from chaski.server.problems import Problem
+from chaski.server.fields.ignored import IGNORED_HEADER
+from chaski.server.http.dialect import dialect_of
+from chaski.server.http.problems import Problem
+from chaski.server.network.address import without_port
 from chaski.server.settings import Settings
 
 __all__ = ["Guard", "key_of"]

@@ -7,7 +7,7 @@ from binascii import Error as Base64Error
 from mimetypes import guess_type
 
 from chaski.errors import OptionError
-from chaski.server.dialects.ignored import Ignored
+from chaski.server.fields.ignored import Ignored
 
 __all__ = ["document", "read_file", "unread"]
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from chaski.errors import BusyError, ChaskiError, OutOfMemoryError, WorkerError
 from chaski.runner.asynchronous import AsyncModel
 from chaski.runner.messages import Info
-from chaski.server.queue import FairQueue
+from chaski.server.models.queue import FairQueue
 from chaski.server.settings import Settings
 
 __all__ = ["Loaded", "Models", "Needs", "OpenWorker", "WorkerLike"]

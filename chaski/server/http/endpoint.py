@@ -18,13 +18,13 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from chaski.errors import ChaskiError
-from chaski.server.bodies import Bodies
-from chaski.server.dialects import Dialect, dialect_of
-from chaski.server.dialects.ignored import Ignored, ignored_headers
-from chaski.server.foreign import Known, unread_fields
-from chaski.server.guard import key_of
-from chaski.server.jsons import dump
-from chaski.server.problems import problem_of
+from chaski.server.fields.audit import Known, unread_fields
+from chaski.server.fields.ignored import Ignored, ignored_headers
+from chaski.server.http.dialect import Dialect, dialect_of
+from chaski.server.http.guard import key_of
+from chaski.server.http.problems import problem_of
+from chaski.server.network.bodies import Bodies
+from chaski.server.network.jsons import dump
 
 __all__ = ["Ask", "Endpoint", "Reply", "Stream"]
 

@@ -390,4 +390,4 @@ FIELDS: Mapping[tuple[str, str], Fields] = {
     },
     ("POST", "/v1/messages/count_tokens"): _MESSAGES,
 }
-"""By method and path. What becomes of fields that are not here, `server/foreign.py` says."""
+"""By method and path. What becomes of fields that are not here, `server/fields/audit.py` says."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
-from chaski.server.fields import Fields
+from chaski.server.fields.reader import Fields
 from chaski.text.parsers.json_text import load_json
 
 __all__ = ["Constrained", "read_constraint", "sampling_options"]

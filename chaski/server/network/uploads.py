@@ -11,7 +11,7 @@ from starlette.types import Receive
 
 from chaski.errors import BusyError
 from chaski.names import Digest
-from chaski.server.bodies import TooLargeError, body_pieces
+from chaski.server.network.bodies import TooLargeError, body_pieces
 from chaski.store.blobs import Blobs
 
 __all__ = ["Uploads"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chaski.server.dialects.ignored import Ignored
-from chaski.server.fields import Fields
-from chaski.server.jsons import dump_text
+from chaski.server.fields.ignored import Ignored
+from chaski.server.fields.reader import Fields
+from chaski.server.network.jsons import dump_text
 
 __all__ = ["PARAMETERS", "custom_description", "custom_input"]
 

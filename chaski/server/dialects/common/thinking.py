@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chaski.errors import OptionError
-from chaski.server.fields import Fields
+from chaski.server.fields.reader import Fields
 
 __all__ = ["Think", "agreed", "read_thinking", "template_variables"]
 

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope
 
 from chaski.errors import BusyError, OptionError
 from chaski.formats.bounded_json import TooManyValuesError
-from chaski.server.jsons import load_object
+from chaski.server.network.jsons import load_object
 
 __all__ = ["MAX_BODY", "Bodies", "SlowBodyError", "TooLargeError", "body_pieces"]
 

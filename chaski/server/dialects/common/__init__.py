@@ -1,0 +1,1 @@
+"""Parts of requests that several dialects read in the same way."""

@@ -1,0 +1,1 @@
+"""Below HTTP's meaning: addresses, connections, and bodies that arrive in time and in bounded memory."""
