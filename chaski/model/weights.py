@@ -11,7 +11,7 @@ from chaski.ml.backend import Backend, Progress
 from chaski.ml.graph import Weight
 from chaski.model.registry import Model
 
-__all__ = ["bind_weights", "place_weights"]
+__all__ = ["bind_weights", "match_weights", "place_weights"]
 
 
 def bind_weights(model: Model, file: GGUFFile, backend: Backend, progress: Progress) -> None:
@@ -22,6 +22,20 @@ def bind_weights(model: Model, file: GGUFFile, backend: Backend, progress: Progr
 
 def place_weights(model: Model, file: GGUFFile, backend: Backend, projector: GGUFFile | None = None) -> None:
     """Give every weight of `model` its place in `backend`, to be loaded from `file` or its `projector`.
+
+    Raises what `match_weights` does.
+    """
+    pairs = match_weights(model, file, projector)
+    for weight, info in pairs:
+        if weight.host:
+            weight.array = dequantize(info.data, info.type, info.shape)
+    backend.place([(weight, info) for weight, info in pairs if not weight.host])
+
+
+def match_weights(
+    model: Model, file: GGUFFile, projector: GGUFFile | None = None
+) -> list[tuple[Weight, TensorInfo]]:
+    """Return every weight of `model` with its tensor, by names and shapes; no tensor is read.
 
     Raises ModelError when a required tensor is missing, a shape differs, or a tensor is left over: a model
     that does not use all of its file would give wrong text.
@@ -34,11 +48,7 @@ def place_weights(model: Model, file: GGUFFile, backend: Backend, projector: GGU
         if twice:
             raise ModelError(f"{projector.path}: tensor {twice[0]} is in {file.path} as well")
         tensors |= projector.tensors
-    pairs = _match(model, file, tensors)
-    for weight, info in pairs:
-        if weight.host:
-            weight.array = dequantize(info.data, info.type, info.shape)
-    backend.place([(weight, info) for weight, info in pairs if not weight.host])
+    return _match(model, file, tensors)
 
 
 def _split_gates(tensors: dict[str, TensorInfo]) -> None:
@@ -54,8 +64,9 @@ def _split_gates(tensors: dict[str, TensorInfo]) -> None:
 
 def _split_qkv(tensors: dict[str, TensorInfo], model: Model) -> None:
     """Put query, key and value in the place of the one tensor that some files have of all three."""
-    shapes = {name: weight.shape for name, weight in model.weights()}
-    for joined in [name for name in tensors if ".attn_qkv." in name and name not in shapes]:
+    joined_names = [name for name in tensors if ".attn_qkv." in name]
+    shapes = {name: weight.shape for name, weight in model.weights()} if joined_names else {}
+    for joined in [name for name in joined_names if name not in shapes]:
         names = [joined.replace(".attn_qkv.", f".attn_{part}.") for part in "qkv"]
         counts = [shapes[name][0] for name in names if name in shapes]
         if len(counts) == len(names) and sum(counts) == tensors[joined].shape[0]:

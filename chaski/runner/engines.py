@@ -8,8 +8,9 @@ from importlib.util import find_spec
 from chaski.env import Environment
 from chaski.errors import ChaskiError, OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.model.metadata import check_is_model
+from chaski.model.metadata import blamed_on, check_is_model, check_metadata
 from chaski.model.registry import ARCHITECTURES, build_model
+from chaski.model.weights import match_weights
 
 __all__ = [
     "ENGINES",
@@ -34,7 +35,8 @@ def choose_engine(file: GGUFFile, wish: str | None = None, *, text: bool = True)
 
     `text`: whether a tokenizer that is not here is a reason for llama.cpp; ids can be computed without one.
 
-    Raises UnsupportedError where that engine cannot have it, or is not installed, and for what is no model.
+    Raises UnsupportedError where that engine cannot have it, or is not installed, and for what is no model;
+    where llama.cpp would be tried and is not installed, the error of `native_gap` that says how to get it.
     """
     check_is_model(file)
     engine = _forced(wish)
@@ -44,17 +46,20 @@ def choose_engine(file: GGUFFile, wish: str | None = None, *, text: bool = True)
             f"{file.path}: architecture {file.architecture!r:.80} is not implemented by the native engine, "
             f"which is asked for; it has {known}"
         )
-    if engine == LLAMA_CPP and not _is_installed():
-        raise UnsupportedError(f"{file.path}: the engine llama.cpp is asked for and not installed; {EXTRA}")
-    if engine is not None:
-        return engine
+    if engine == NATIVE:
+        return NATIVE
     gap = native_gap(file) or (_gap_of_tokens(file) if text else None)
-    if gap is None:
+    if engine is None and gap is None:
         return NATIVE
     if _is_installed():
-        _log.info("llama.cpp computes %s: %s", file.path.name, gap)
+        # Where nobody asked for it, and ours is what they would expect, its other promises are news.
+        is_news = engine is None and file.architecture in ARCHITECTURES
+        level = logging.WARNING if is_news else logging.INFO
+        _log.log(level, "llama.cpp computes %s: %s", file.path.name, gap or "it is asked for")
         return LLAMA_CPP
-    raise UnsupportedError(f"{gap}; llama.cpp may have it: {EXTRA} adds it as a second engine")
+    if gap is None:
+        raise UnsupportedError(f"{file.path}: the engine llama.cpp is asked for and not installed; {EXTRA}")
+    raise type(gap)(f"{gap}; llama.cpp may be able to compute this file: {EXTRA} adds it as a second engine")
 
 
 def usual_engine(file: GGUFFile, wish: str | None = None) -> str:
@@ -72,34 +77,43 @@ def _is_installed() -> bool:
     return find_spec("xllamacpp") is not None
 
 
-def native_gap(file: GGUFFile) -> str | None:
-    """A description of what a model takes and our engine lacks, by the file's header; None if nothing.
+def native_gap(file: GGUFFile) -> ChaskiError | None:
+    """Return the error that tells what a model takes and our engine lacks; None if nothing.
 
-    Faults of the file are not told here, but when it is loaded.
+    The file's header says it, and no weight is read. Tensors that are missing, left over, or of another shape
+    than ours may be those of a variant that llama.cpp knows, or of a damaged file: the error names them.
+    Numbers that no model can have are no gap; they are told when the file is loaded.
     """
     if file.architecture not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
-        return f"{file.path}: architecture {file.architecture!r:.80} is not implemented here, only {known}"
+        return UnsupportedError(
+            f"{file.path}: architecture {file.architecture!r:.80} is not implemented here, only {known}"
+        )
     unknown = next((tensor for tensor in file.tensors.values() if not tensor.type.is_known), None)
     if unknown is not None:
-        return (
+        return UnsupportedError(
             f"{unknown.path}: tensor {unknown.name} has the type {unknown.type.name}, which is not supported"
         )
     try:
-        build_model(file)
-    except UnsupportedError as error:
-        return str(error)
+        check_metadata(file)
     except ChaskiError:
-        pass
+        return None
+    try:
+        with blamed_on(file):
+            match_weights(build_model(file), file)
+    except ChaskiError as error:
+        return error
     return None
 
 
-def _gap_of_tokens(file: GGUFFile) -> str | None:
+def _gap_of_tokens(file: GGUFFile) -> ChaskiError | None:
     """A tokenizer of a kind that is not here; of use only where llama.cpp is installed, which may know it."""
     from chaski.text.tokenizer.loader import unknown_kind
 
     unknown = unknown_kind(file.metadata)
-    return f"{file.path}: {unknown} is not known here" if unknown and _is_installed() else None
+    if unknown and _is_installed():
+        return UnsupportedError(f"{file.path}: {unknown} is not known here")
+    return None
 
 
 def check_engine(name: str | None) -> str | None:

@@ -130,12 +130,13 @@ def _reserve(
 
 
 def _require_native(file: GGUFFile, wish: str | None) -> None:
-    if choose_engine(file, wish, text=False) != NATIVE:
-        reason = native_gap(file) or f"{file.path}: the engine llama.cpp is asked for"
-        raise UnsupportedError(
-            f"{reason}; llama.cpp computes it, which has a process of its own: use chaski.Worker, "
-            "`chaski run` or `chaski serve`"
-        )
+    if choose_engine(file, wish, text=False) == NATIVE:
+        return
+    gap = native_gap(file) or UnsupportedError(f"{file.path}: the engine llama.cpp is asked for")
+    raise type(gap)(
+        f"{gap}; llama.cpp may be able to compute this file, in a process of its own: use chaski.Worker, "
+        "`chaski run` or `chaski serve`"
+    )
 
 
 def _check_tokenizer(file: GGUFFile) -> None:

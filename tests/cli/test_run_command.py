@@ -12,7 +12,9 @@ from click.testing import CliRunner, Result
 import chaski
 from chaski.cli.main import chaski_command
 from chaski.cli.session import report
+from chaski.runner import engines
 from chaski.runner.events import Done
+from tests.runner.test_engines import write_misfit
 from tests.tiny_llama import write_tiny_llama
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +55,24 @@ def test_no_prompt_at_all_is_an_error(tiny_llama: Path) -> None:
 def test_system_message(tiny_llama: Path) -> None:
     result = run(str(tiny_llama), "hello", "--system", "be brief", *GREEDY)
     assert result.stdout == expected(tiny_llama, "hello", "be brief") + "\n"
+
+
+def test_llama_cpp_answers_where_ours_lacks_what_a_file_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_misfit(tmp_path / "variant.gguf", "blk.0.attn_q_gate.weight", (2, 64))
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    result = run(str(path), "hello", *GREEDY)
+    assert result.exit_code == 1
+    assert "has no use for tensors blk.0.attn_q_gate.weight" in result.stderr
+    assert "pip install 'chaski[llama-cpp]'" in result.stderr
+    monkeypatch.setattr(engines, "find_spec", lambda name: object())
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "runner" / "llamacpp" / "fake"))
+    result = run(str(path), "hello", *GREEDY)
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "<|begin_of_text|>[user]hello[assistant]"[::-1][:12] + "\n",
+    )
 
 
 def test_a_draft_model_changes_nothing_but_the_time(tiny_llama: Path, tmp_path: Path) -> None:

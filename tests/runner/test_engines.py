@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import chaski
-from chaski.errors import OptionError, UnsupportedError
-from chaski.formats.gguf import open_gguf
+from chaski.errors import ModelError, OptionError, UnsupportedError
+from chaski.formats.gguf import TensorInfo, open_gguf
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType
 from chaski.runner import engines
@@ -95,6 +95,64 @@ def _iq2(folder: Path) -> Path:
     return folder / "iq2.gguf"
 
 
+LAYER = "blk.1.attn_q"
+MISFITS: dict[str, tuple[str, tuple[int, ...] | None, str]] = {
+    "left over": (f"{LAYER}_gate.weight", (2, 64), f"has no use for tensors {LAYER}_gate.weight"),
+    "missing": (f"{LAYER}.weight", None, rf"tensor {LAYER}.weight \(64, 64\) is missing"),
+    "of another shape": (f"{LAYER}.weight", (32, 64), rf"tensor {LAYER}.weight has shape \(32, 64\)"),
+    "none at all": ("token_embd.weight", None, "tensor token_embd.weight is missing"),
+}
+
+
+def write_misfit(path: Path, tensor: str, shape: tuple[int, ...] | None) -> Path:
+    """A tiny Llama with another `tensor`, or without it."""
+    with open_gguf(write_tiny_llama(path.with_name("whole.gguf"))) as file:
+        tensors = {
+            name: LazyTensor(x.shape, x.type, lambda x=x: [x.data]) for name, x in file.tensors.items()
+        }
+        if shape is None:
+            del tensors[tensor]
+        else:
+            zeros = [np.zeros(shape, np.float32)]
+            tensors[tensor] = LazyTensor(shape, QuantType.F32, lambda: zeros)
+        write_gguf(path, file.metadata, tensors)
+    return path
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_llama_cpp_for_tensors_that_an_architecture_of_ours_does_not_have(
+    misfit: str, tmp_path: Path, is_installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may be one of a variant, or damaged: whoever refuses it names the tensor."""
+    tensor, shape, reason = MISFITS[misfit]
+    path = write_misfit(tmp_path / "a.gguf", tensor, shape)
+    with open_gguf(path) as file:
+        with monkeypatch.context() as patched:
+            patched.setattr(TensorInfo, "data", property(lambda self: pytest.fail("a tensor is read")))
+            assert usual_engine(file) == LLAMA_CPP
+            if is_installed:
+                assert choose_engine(file) == LLAMA_CPP
+            else:
+                with pytest.raises(ModelError, match=rf"{reason}.*pip install 'chaski\[llama-cpp\]'"):
+                    choose_engine(file)
+        assert choose_engine(file, NATIVE) == NATIVE
+    way_out = r"chaski\.Worker" if is_installed else "pip install"
+    with pytest.raises(ModelError, match=f"{reason}.*{way_out}"):
+        chaski.load(path)
+    with pytest.raises(ModelError, match=reason) as error:
+        chaski.load(path, engine=NATIVE)
+    assert "llama.cpp" not in str(error.value)
+
+
+def test_numbers_that_no_model_can_have_are_a_fault_and_no_gap(tmp_path: Path, is_installed: bool) -> None:
+    path = write_tiny_llama(tmp_path / "a.gguf", llama__block_count=10**6)
+    with open_gguf(path) as file:
+        assert choose_engine(file) == usual_engine(file) == NATIVE
+    with pytest.raises(ModelError, match=r"block_count is 1000000") as error:
+        chaski.load(path)
+    assert "llama.cpp" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     "metadata", [{"tokenizer__ggml__model": "rwkv"}, {"tokenizer__ggml__pre": "of tomorrow"}]
 )
@@ -166,7 +224,7 @@ def test_what_is_no_engine_is_refused() -> None:
 
 def test_this_process_has_no_llama_cpp(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "find_spec", lambda name: object())
-    with pytest.raises(UnsupportedError, match=r"has a process of its own: use chaski\.Worker"):
+    with pytest.raises(UnsupportedError, match=r"in a process of its own: use chaski\.Worker"):
         chaski.load(foreign)
 
 

@@ -12,6 +12,7 @@ from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
+from tests.runner.test_engines import write_misfit
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
 from tests.tiny_llama import write_tiny_llama
@@ -21,12 +22,16 @@ FAKE = Path(__file__).parents[1] / "runner" / "llamacpp" / "fake"
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """`foreign`, of an architecture without a file here; and `both`, which ours could compute as well."""
+    """`foreign`, of an architecture without a file here; `variant`, with a tensor that ours does not have;
+    and `both`, which ours could compute as well."""
     store = Store(tmp_path / "models")
     weights = write_tiny_llama(
         tmp_path / "f.gguf", general__architecture="foreign", foreign__context_length=256
     )
     for _ in create(store, ModelName.parse("foreign"), Recipe(sources=[weights])):
+        pass
+    weights = write_misfit(tmp_path / "v.gguf", "blk.0.attn_q_gate.weight", (2, 64))
+    for _ in create(store, ModelName.parse("variant"), Recipe(sources=[weights])):
         pass
     weights = write_tiny_llama(tmp_path / "t.gguf")
     for _ in create(store, ModelName.parse("both"), Recipe(sources=[weights], parameters={"num_predict": 4})):
@@ -50,13 +55,14 @@ def engines(server: Running) -> dict[str, str]:
     return {model["name"]: model["engine"] for model in server.ask("GET", "/api/ps").json["models"]}
 
 
-def test_it_answers_and_says_who_computes_it(package: None, server: Running) -> None:
-    assert server.post("/api/show", {"model": "foreign"}).json["engine"] == "llama.cpp"
+@pytest.mark.parametrize("model", ["foreign", "variant"])
+def test_it_answers_and_says_who_computes_it(package: None, server: Running, model: str) -> None:
+    assert server.post("/api/show", {"model": model}).json["engine"] == "llama.cpp"
     answer = server.post(
-        "/api/generate", {"model": "foreign", "prompt": "abc", "raw": True, "stream": False}
+        "/api/generate", {"model": model, "prompt": "abc", "raw": True, "stream": False}
     ).json
     assert (answer["response"], answer["prompt_eval_count"], answer["done_reason"]) == ("cba", 4, "stop")
-    assert engines(server) == {"foreign:latest": "llama.cpp"}
+    assert engines(server) == {f"{model}:latest": "llama.cpp"}
 
 
 def test_a_request_may_choose(package: None, server: Running) -> None:
@@ -71,12 +77,16 @@ def test_a_request_may_choose(package: None, server: Running) -> None:
     assert "it must be native or llama.cpp" in refusal.error
 
 
-def test_without_the_package_the_error_names_it(server: Running, models: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "gap"), [("foreign", "'foreign'"), ("variant", "blk.0.attn_q_gate.weight")]
+)
+def test_without_the_package_the_error_names_it(server: Running, models: Path, model: str, gap: str) -> None:
     try:
         import xllamacpp  # noqa: F401
     except ImportError:
-        refusal = server.post("/api/generate", {"model": "foreign", "prompt": "abc", "stream": False})
-        assert refusal.status == 400
+        refusal = server.post("/api/generate", {"model": model, "prompt": "abc", "stream": False})
+        assert refusal.status == (400 if model == "foreign" else 500)
+        assert gap in refusal.error
         assert "pip install 'chaski[llama-cpp]'" in refusal.error
         assert str(models) not in refusal.error
     else:

@@ -14,9 +14,9 @@ from functools import partial
 from queue import SimpleQueue
 from weakref import WeakValueDictionary
 
-from chaski.errors import ChaskiError
+from chaski.errors import ChaskiError, ModelError
 from chaski.model.dialects import open_model
-from chaski.runner.engines import LLAMA_CPP, choose_engine
+from chaski.runner.engines import LLAMA_CPP, choose_engine, native_gap
 from chaski.runner.loader import load
 from chaski.runner.messages import Call, Channel, Info, Reply, Ticket
 from chaski.runner.service import Service, describe
@@ -68,10 +68,14 @@ def _open(
     found = find_model(message.model)
     with open_model(found.path) as file:
         engine = choose_engine(file, options.pop("engine", None) or Defaults.of(found).engine)
+        gap = native_gap(file) if engine == LLAMA_CPP else None
     if engine == LLAMA_CPP:
         from chaski.runner.llamacpp import LlamaService
 
-        llama = LlamaService(message.model, options, flush)
+        try:
+            llama = LlamaService(message.model, options, flush)
+        except ModelError as error:
+            raise ModelError(f"{error}. The native engine says: {gap}" if gap else f"{error}") from None
         leaving.append(llama.close)
         return llama, llama.info
     model = load(message.model, progress=progress, engine=engine, **options)

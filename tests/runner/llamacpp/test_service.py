@@ -15,6 +15,7 @@ from chaski.runner.llamacpp import LlamaService
 from chaski.runner.llamacpp import settings as settings_module
 from chaski.runner.messages import Describe, Info
 from chaski.runner.worker import Worker
+from tests.runner.test_engines import write_misfit
 from tests.tiny_llama import write_tiny_llama
 
 FAKE = Path(__file__).parent / "fake"
@@ -45,6 +46,17 @@ def worker(foreign: Path) -> Iterator[Worker]:
 def test_an_architecture_without_a_file_is_computed_by_llama_cpp(worker: Worker, foreign: Path) -> None:
     info = worker.info()
     assert (info.engine, info.path, info.context, info.vocab_size) == ("llama.cpp", str(foreign), 256, 265)
+
+
+def test_tensors_that_no_architecture_of_ours_has_are_computed_by_llama_cpp(tmp_path: Path) -> None:
+    tensor = "blk.1.attn_q_gate.weight"
+    with Worker(write_misfit(tmp_path / "variant.gguf", tensor, (2, 64)), threads=1) as worker:
+        assert worker.info().engine == "llama.cpp"
+        assert worker.generate("abc").text == "cba"
+    both = rf"llama\.cpp cannot load this model.*The native engine says: .*has no use for tensors {tensor}"
+    broken = write_misfit(tmp_path / "broken.gguf", tensor, (2, 64))
+    with Worker(broken, threads=1) as worker, pytest.raises(ModelError, match=both):
+        worker.info()
 
 
 def test_answers(worker: Worker) -> None:
