@@ -23,7 +23,8 @@ from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
 from chaski.server.events import Delta, Event, Finish, Prompted
 from chaski.server.metrics import Metrics
 from chaski.server.models.catalog import Catalog, Found, ModelInfo
-from chaski.server.models.pool import Loaded, Models, Needs
+from chaski.server.models.loaded import Loaded, Needs
+from chaski.server.models.pool import Models
 from chaski.server.options import Options, read_options
 from chaski.server.prompts import (
     Prompt,

@@ -17,7 +17,7 @@ from chaski.server.handlers import anthropic, engines, general, native, openai, 
 from chaski.server.http.access_log import AccessLog
 from chaski.server.http.endpoint import Endpoint, Handler
 from chaski.server.http.guard import Guard
-from chaski.server.models.pool import OpenWorker
+from chaski.server.models.loaded import OpenWorker
 from chaski.server.services import Services
 from chaski.server.settings import Settings
 from chaski.store.store import Store

@@ -10,7 +10,7 @@ from chaski.runner.events import Done
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from chaski.server.models.pool import Loaded
+    from chaski.server.models.loaded import Loaded
 
 __all__ = ["Metrics"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from chaski.errors import ContextLengthError
 from chaski.runner.conversation import shortened
 from chaski.runner.templates import Writer
-from chaski.server.models.pool import Loaded
+from chaski.server.models.loaded import Loaded
 from chaski.server.wishes import Wish
 
 __all__ = [

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from chaski.server.answering import Answering
 from chaski.server.metrics import Metrics
 from chaski.server.models.catalog import Catalog
-from chaski.server.models.pool import Models, OpenWorker
+from chaski.server.models.loaded import OpenWorker
+from chaski.server.models.pool import Models
 from chaski.server.network.bodies import Bodies
 from chaski.server.network.uploads import Uploads
 from chaski.server.response_store import ResponseStore

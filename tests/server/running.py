@@ -16,7 +16,7 @@ import uvicorn
 
 from chaski.runner.worker import Worker
 from chaski.server.app import create_app
-from chaski.server.models.pool import OpenWorker
+from chaski.server.models.loaded import OpenWorker
 from chaski.server.run import listen, server_config
 from chaski.server.settings import Settings
 from chaski.store.store import Store

@@ -12,7 +12,8 @@ import pytest
 
 from chaski.errors import BusyError, GGUFError, OutOfMemoryError
 from chaski.runner.messages import Describe
-from chaski.server.models.pool import Models, Needs
+from chaski.server.models.loaded import Needs
+from chaski.server.models.pool import Models
 from chaski.server.models.queue import FairQueue
 from chaski.server.settings import Settings
 from tests.server.fake_worker import Script

@@ -18,7 +18,7 @@ from chaski.server.events import Delta, Event, whole
 from chaski.server.fields.reader import Fields
 from chaski.server.http.dialect import sse
 from chaski.server.http.endpoint import Ask, Reply, Stream
-from chaski.server.models.pool import Loaded
+from chaski.server.models.loaded import Loaded
 from chaski.server.wishes import Wish
 
 __all__ = ["apply_template", "detokenize", "infill", "props", "slots", "tokenize"]

@@ -14,7 +14,7 @@ from typing import Any
 from chaski.errors import ChaskiError
 from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
 from chaski.server.models.catalog import Catalog, Found
-from chaski.server.models.pool import Loaded
+from chaski.server.models.loaded import Loaded
 from chaski.store.describe import modelfile_of, parameter_lines
 from chaski.store.model import ModelConfig, StoredModel, read_config
 

@@ -1,4 +1,4 @@
-"""`FairQueue`: who may ask a model next. Clients take turns, and each of them is served in its own order."""
+"""`FairQueue`: the requests that wait for a model. Clients take turns, each in its own order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Turn = asyncio.Future[None]
 
 
 class FairQueue:
-    """A number of places, and a bounded line before them. For one event loop."""
+    """A number of places, and a bounded queue of requests that wait for one. For one event loop."""
 
     def __init__(self, places: int, limit: int) -> None:
         self._free = places
@@ -22,11 +22,11 @@ class FairQueue:
 
     @property
     def waiting(self) -> int:
-        """How many wait now."""
+        """The number of requests that wait."""
         return sum(map(len, self._lines.values()))
 
     async def enter(self, client: str) -> None:
-        """Take a place, or wait for one. Raises BusyError where too many wait. `leave` gives it back."""
+        """Take a place, or wait for one; `leave` gives it back. Raises BusyError where too many wait."""
         if self._free and not self._lines:
             self._free -= 1
             return
@@ -41,20 +41,20 @@ class FairQueue:
             raise
 
     def leave(self) -> None:
-        """Give the place to the client whose turn it is."""
+        """Give the place back, to the client whose turn it is if any waits."""
         if not self._lines:
             self._free += 1
             return
         client, line = next(iter(self._lines.items()))
         turn = line.popleft()
-        # Whoever has more to ask goes behind the others.
+        # A client with more requests goes behind the other clients.
         self._lines.move_to_end(client)
         self._drop_empty(client)
         turn.set_result(None)
 
     def _give_up(self, client: str, turn: _Turn) -> None:
         if not turn.cancelled():
-            self.leave()  # the place was given just now
+            self.leave()  # it got its place in the same moment
             return
         self._lines[client].remove(turn)
         self._drop_empty(client)

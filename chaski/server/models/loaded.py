@@ -1,0 +1,106 @@
+"""`Loaded`: a model in memory with those who use it. `Needs`: what a request requires of its model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from chaski.runner.asynchronous import AsyncModel
+from chaski.runner.messages import Info
+from chaski.server.models.queue import FairQueue
+
+__all__ = ["Loaded", "Needs", "OpenWorker", "WorkerLike"]
+
+
+class WorkerLike(Protocol):
+    """The part of `chaski.runner.worker.Worker` that the server uses."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def asynchronous(self) -> AsyncModel: ...
+
+    def close(self) -> None: ...
+
+
+OpenWorker = Callable[..., WorkerLike]
+"""Takes the path of a model, `progress`, and options of `chaski.load`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a request requires of the model that answers it. None leaves the choice to the server.
+
+    path        the file of the weights; names that share it share what is loaded
+    name        the name that log and messages show
+    projector   the file of its image encoder, if the model's own file has none
+    draft       the file of its draft model
+    context     tokens that a sequence must be able to hold
+    usual_context   the context to load it with where no request asks for one
+    engine      the engine that must compute it
+    keep_alive  seconds that it stays in memory after this request
+    """
+
+    path: Path
+    name: str
+    projector: Path | None = None
+    draft: Path | None = None
+    context: int | None = None
+    usual_context: int | None = None
+    threads: int | None = None
+    engine: str | None = None
+    keep_alive: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Loaded:
+    """A model in memory.
+
+    users     requests that use it or wait for a place in it
+    used_at   when the last request ended, as of `time.time`
+    opening   the tokens that begin every text; None until somebody asks for them
+    """
+
+    path: Path
+    name: str
+    worker: WorkerLike
+    model: AsyncModel
+    info: Info
+    parallel: int
+    queue: FairQueue
+    keep_alive: float
+    projector: Path | None = None
+    draft: Path | None = None
+    users: int = 0
+    used_at: float = 0.0
+    is_leaving: bool = False
+    opening: list[int] | None = None
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def expires_at(self) -> float:
+        """The time at which it is unloaded unless another request comes."""
+        return self.used_at + self.keep_alive
+
+    def suits(self, needs: Needs) -> bool:
+        """Return whether a further request can use it."""
+        return not self.is_leaving and self.is_enough(needs)
+
+    def is_enough(self, needs: Needs) -> bool:
+        """Return whether engine, encoder and draft model are the needed ones, and its context suffices."""
+        if needs.engine not in (None, self.info.engine):
+            return False
+        if needs.projector not in (None, self.projector) or needs.draft not in (None, self.draft):
+            return False
+        return needs.context is None or needs.context <= self.info.context
+
+    def claim(self, count: int) -> None:
+        """Note further users."""
+        self.users += count
+        self.idle.clear()
+        if self.timer is not None:
+            self.timer.cancel()

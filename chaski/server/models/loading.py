@@ -1,0 +1,92 @@
+"""Loading a model into a worker: with its options, and as long as it makes progress."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from typing import Any
+
+from chaski.errors import ChaskiError, WorkerError
+from chaski.runner.asynchronous import AsyncModel
+from chaski.runner.messages import Info
+from chaski.server.models.loaded import Loaded, Needs, OpenWorker
+from chaski.server.models.queue import FairQueue
+from chaski.server.settings import Settings
+
+__all__ = ["load_model"]
+
+_log = logging.getLogger(__name__)
+
+# Requests that are sent to a worker beyond its places, so that no place stays empty between two requests.
+_NUM_QUEUED_IN_WORKER = 2
+
+
+async def load_model(needs: Needs, parallel: int, settings: Settings, open_worker: OpenWorker) -> Loaded:
+    """Load a model with `parallel` places. Raises what its worker raises, or WorkerError."""
+    share = _LoadedShare()
+    worker = open_worker(needs.path, progress=share, **_options(needs, parallel))
+    model = worker.asynchronous()
+    try:
+        info = await _wait_while_it_progresses(model, share, settings.load_timeout)
+    except BaseException as error:
+        await asyncio.shield(asyncio.to_thread(worker.close))
+        if isinstance(error, ChaskiError):
+            # A worker knows the file only; the client knows the name.
+            raise type(error)(str(error).replace(str(needs.path), needs.name)) from None
+        raise
+    _log.info("loaded %s: context %d, %d in parallel", needs.name, info.context, parallel)
+    return Loaded(
+        path=needs.path,
+        name=needs.name,
+        worker=worker,
+        model=model,
+        info=info,
+        parallel=parallel,
+        queue=FairQueue(parallel + _NUM_QUEUED_IN_WORKER, settings.max_queue),
+        keep_alive=settings.keep_alive if needs.keep_alive is None else needs.keep_alive,
+        projector=needs.projector,
+        draft=needs.draft,
+        used_at=time.time(),
+    )
+
+
+def _options(needs: Needs, parallel: int) -> dict[str, Any]:
+    """Options of `chaski.load`."""
+    options: dict[str, Any] = {
+        "context": needs.context or needs.usual_context,
+        "threads": needs.threads,
+        "parallel": parallel,
+        "engine": needs.engine,
+    }
+    if needs.projector is not None:
+        options["projector"] = str(needs.projector)
+    if needs.draft is not None:
+        options["draft"] = str(needs.draft)
+    return options
+
+
+class _LoadedShare:
+    """The share of a model that is loaded; another thread sets it."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def __call__(self, value: float) -> None:
+        self.value = value
+
+
+async def _wait_while_it_progresses(model: AsyncModel, share: _LoadedShare, stall: float) -> Info:
+    """Wait until a model is loaded. Raises WorkerError when it makes no progress for `stall` seconds."""
+    loading = asyncio.create_task(model.info())
+    try:
+        while True:
+            before = share.value
+            await asyncio.wait((loading,), timeout=None if stall == math.inf else stall)
+            if loading.done():
+                return loading.result()
+            if share.value == before:
+                raise WorkerError(f"timed out waiting for the model to load: no progress for {stall:.0f} s")
+    finally:
+        loading.cancel()
