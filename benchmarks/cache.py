@@ -11,7 +11,7 @@ from time import perf_counter
 
 import numpy as np
 
-from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach
+from chaski.kvcache import AttentionSpan, CausalCache, KVShape, KVTypes
 from chaski.ml.graph import DType
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.input import Batch
@@ -19,7 +19,7 @@ from chaski.model.input import Batch
 STEPS = 100
 # More than the processor caches hold.
 _OTHER_MEMORY = np.zeros(64 << 20, np.uint8)
-EVERYTHING = Reach()
+EVERYTHING = AttentionSpan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Case:
     name: str
     sequences: int
     history: int
-    reach: Reach = EVERYTHING
+    span: AttentionSpan = EVERYTHING
     churn: bool = False
 
 
@@ -38,8 +38,8 @@ CASES = (
     Case("8 sequences", 8, 4096),
     Case("32 sequences", 32, 1024),
     Case("32 sequences, after churn", 32, 1024, churn=True),
-    Case("32 sequences, window 512", 32, 1024, Reach(window=512)),
-    Case("32 sequences, window 128 of 1024", 32, 4096, Reach(window=128, memory=1024)),
+    Case("32 sequences, window 512", 32, 1024, AttentionSpan(window=512)),
+    Case("32 sequences, window 128 of 1024", 32, 4096, AttentionSpan(window=128, memory=1024)),
 )
 
 
@@ -59,7 +59,7 @@ def filled(case: Case) -> CausalCache:
         case.history + 2 * STEPS,
         KVTypes(DType.F32, DType.F32),
         max_batch=512,
-        reach=case.reach,
+        span=case.span,
     )
     if case.churn:
         churn(cache, case)

@@ -24,7 +24,7 @@ __all__: list[str] = []
 _IMAGE_CHUNK = 1
 
 
-class _Eyes:
+class _Encoder:
     """A projector in front of a text model, which only has to be there."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -90,12 +90,12 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     """Answer lines until there are no more."""
     arguments = _arguments()
-    eyes = _Eyes(arguments)
-    chunk = eyes.chunk(np.load(arguments.pixels))
+    encoder = _Encoder(arguments)
+    chunk = encoder.chunk(np.load(arguments.pixels))
     print("{}", flush=True)
     for _ in sys.stdin:
         started = time.perf_counter()
-        rows = eyes.encode(chunk)
+        rows = encoder.encode(chunk)
         seconds = time.perf_counter() - started
         np.save(arguments.rows, rows)
         print(json.dumps({"seconds": seconds}), flush=True)

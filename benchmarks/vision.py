@@ -88,7 +88,7 @@ class _Files:
 
     @property
     def projector(self) -> Path:
-        return self.folder / "eyes.gguf"
+        return self.folder / "projector.gguf"
 
     @property
     def text(self) -> Path:

@@ -57,7 +57,7 @@ def images(name: str, prompt: str) -> list[Image]:
 
 
 def write_text_part(source: Path, path: Path) -> Path:
-    """The same model without its eyes."""
+    """The same model without its encoder."""
     with open_gguf(source) as file:
         metadata = {
             key: value for key, value in file.metadata.items() if ".vision." not in key and ".mm." not in key

@@ -27,7 +27,7 @@ class WorkerModel:
         self.vocab_size = info.vocab_size
         self.chat_template = info.chat_template
         self.defaults = defaults
-        self.sees_images = info.sees_images
+        self.has_vision = info.has_vision
 
     def stream(
         self, prompt: str | Sequence[int], images: Sequence[bytes] = (), **options: Any

@@ -134,7 +134,7 @@ class RemoteModel:
         self.chat_template: str | None = shown.get("template")
         self.defaults: Defaults = Defaults(system=shown.get("system"), opening=shown.get("messages") or ())
         capabilities = shown.get("capabilities") or ()
-        self.sees_images: bool = "vision" in capabilities
+        self.has_vision: bool = "vision" in capabilities
         self.makes_vectors: bool = "embedding" in capabilities
         self.keep_alive: str | None = None  # how long it stays after each answer; None as the server wants
 

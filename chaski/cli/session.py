@@ -156,12 +156,12 @@ class Session:
 
     def shows_image(self, prompt: str) -> bool:
         """Whether there is a path in it that would be shown to the model."""
-        return self.model.sees_images and bool(find_images(prompt).files)
+        return self.model.has_vision and bool(find_images(prompt).files)
 
     def _with_images(self, prompt: str) -> dict[str, Any]:
         """The message of the user, with the images that it names."""
         found = find_images(prompt)
-        if not self.model.sees_images:
+        if not self.model.has_vision:
             if found.files:
                 click.echo(f"Note: this model does not see images; '{found.files[0]}' stays text", err=True)
             return _message("user", prompt)

@@ -34,7 +34,7 @@ class ThinkingModel:
         self.vocab_size = model.vocab_size
         self.chat_template = model.chat_template
         self.defaults = model.defaults
-        self.sees_images = model.sees_images
+        self.has_vision = model.has_vision
 
     def stream(
         self, prompt: str, images: Sequence[bytes] = (), **options: Any

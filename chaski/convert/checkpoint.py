@@ -13,7 +13,7 @@ from pathlib import Path
 
 from chaski.convert.config import Config, read_config
 from chaski.convert.families import find_family
-from chaski.convert.family import Family, Sight
+from chaski.convert.family import Family, VisionFamily
 from chaski.convert.tensors import Planned
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.safetensors import SafeTensor, open_checkpoint
@@ -31,7 +31,7 @@ _SHOWN = 5
 class Checkpoint:
     """config: with the text model's own settings on top. tensors: by plain name.
 
-    plan: what the text model's file has. sight: the encoder of images, if there is one to convert.
+    plan: what the text model's file has. vision: the encoder of images, if there is one to convert.
     """
 
     folder: Path
@@ -39,7 +39,7 @@ class Checkpoint:
     family: Family
     tensors: Mapping[str, SafeTensor]
     plan: list[Planned]
-    sight: Sight | None = None
+    vision: VisionFamily | None = None
 
 
 def open_model(folder: Path) -> Checkpoint:
@@ -54,13 +54,13 @@ def open_model(folder: Path) -> Checkpoint:
     tensors = _plain_names(open_checkpoint(folder))
     config = config.within(len(tensors))
     config = config.part("text_config").over(config).over(Config(config.path, family.defaults))
-    sight = family.sight if "vision_config" in config else None
+    vision = family.vision if "vision_config" in config else None
     with computing(config):
         plan = _checked(folder, family.tensors(config, tensors.keys()), tensors)
-        seen = [] if sight is None else _checked(folder, sight.tensors(config), tensors)
-    unused = family.unused if sight is None else sight.unused
+        seen = [] if vision is None else _checked(folder, vision.tensors(config), tensors)
+    unused = family.unused if vision is None else vision.unused
     _check_unused(config, family.architecture, tensors, plan + seen, unused)
-    return Checkpoint(folder, config, family, tensors, plan, sight)
+    return Checkpoint(folder, config, family, tensors, plan, vision)
 
 
 @contextmanager

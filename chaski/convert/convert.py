@@ -67,16 +67,16 @@ def convert(
 def _files(checkpoint: Checkpoint, mixture: Mixture, out: Path, projector: Path | None) -> list[_File]:
     """The files to write, each with its path, metadata and tensors."""
     files = [(out, _metadata(checkpoint, mixture), list(checkpoint.plan))]
-    sight, config, folder = checkpoint.sight, checkpoint.config, checkpoint.folder
+    vision, config, folder = checkpoint.vision, checkpoint.config, checkpoint.folder
     if projector is not None:
-        if sight is None:
+        if vision is None:
             raise ModelError(f"{folder}: there is no encoder of images that could be converted")
-        entries = _general("clip", "mmproj", folder, mixture.number) | sight.projector(config)
-        files.append((projector, entries, list(sight.alone(config))))
-    elif sight is not None:
+        entries = _general("clip", "mmproj", folder, mixture.number) | vision.projector(config)
+        files.append((projector, entries, list(vision.in_projector(config))))
+    elif vision is not None:
         arch = checkpoint.family.architecture
-        files[0][1].update({f"{arch}.{key}": value for key, value in sight.metadata(config).items()})
-        files[0][2].extend(sight.beside_text(config))
+        files[0][1].update({f"{arch}.{key}": value for key, value in vision.metadata(config).items()})
+        files[0][2].extend(vision.in_text_file(config))
     return files
 
 

@@ -17,10 +17,10 @@ from chaski.convert.metadata import Metadata, head_size
 from chaski.convert.tensors import Arrange, Mapped, Planned, Shape, as_it_is
 
 __all__ = [
-    "VISION",
+    "VISION_TENSORS",
     "Family",
     "Row",
-    "Sight",
+    "VisionFamily",
     "attention",
     "biases",
     "embeddings",
@@ -33,11 +33,11 @@ __all__ = [
 
 
 # The encoder of images and what joins it to the text model: GGUF has them in a file of their own.
-VISION = (r"vision_tower\..*", r"multi_modal_projector\..*")
+VISION_TENSORS = (r"vision_tower\..*", r"multi_modal_projector\..*")
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class VisionFamily:
     """How the encoder of images of an architecture becomes GGUF.
 
     It stands in the file of the text model, or in one of its own as llama.cpp reads it: a projector.
@@ -54,11 +54,11 @@ class Sight:
     projector_tensors: Callable[[Config], Iterator[Mapped]] | None = None
     unused: tuple[str, ...] = ()
 
-    def alone(self, config: Config) -> Iterator[Mapped]:
+    def in_projector(self, config: Config) -> Iterator[Mapped]:
         """The tensors of a projector."""
         return (self.projector_tensors or self.tensors)(config)
 
-    def beside_text(self, config: Config) -> Iterator[Mapped]:
+    def in_text_file(self, config: Config) -> Iterator[Mapped]:
         """The tensors as the file of the text model calls them."""
         for planned in self.tensors(config):
             name = f".{planned.name}"
@@ -74,7 +74,7 @@ class Family:
     architecture: GGUF's name of it. metadata: from its configuration, keys without the architecture before
     them. tensors: all that the file shall have, given the names that the checkpoint has.
     unused: patterns of names of the checkpoint that are no part of the text model.
-    sight: its encoder of images, for checkpoints that configure one.
+    vision: its encoder of images, for checkpoints that configure one.
     defaults: settings that its configurations may leave out.
     num_extra_tokens: embeddings behind those of the vocabulary, of tokens that have no logits.
     pre_tokenizers: what this architecture calls them, where that is not the usual name of the same rule.
@@ -84,7 +84,7 @@ class Family:
     metadata: Callable[[Config], Metadata]
     tensors: Callable[[Config, Set[str]], Iterator[Planned]]
     unused: tuple[str, ...] = ()
-    sight: Sight | None = None
+    vision: VisionFamily | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     num_extra_tokens: int = 0
     pre_tokenizers: Mapping[str, str] = field(default_factory=dict)

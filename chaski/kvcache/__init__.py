@@ -1,15 +1,16 @@
 """Key/value caches: what a sequence has computed so far, kept so that it is not computed again."""
 
+from chaski.kvcache.attention_span import AttentionSpan
 from chaski.kvcache.base import Cache, KVShape, KVTypes, LayerCache
 from chaski.kvcache.build import KindMemory, build_cache, cache_memory
 from chaski.kvcache.causal import CausalCache
 from chaski.kvcache.encoder import EncoderCache, EncoderLayer
 from chaski.kvcache.kinds import CacheSize, Causal, Checkpoints, Encoder, LayerKind, Recurrent, StateShape
-from chaski.kvcache.reach import Reach
 from chaski.kvcache.recurrent import RecurrentCache, RecurrentLayer
 from chaski.kvcache.wrapper import WrapperCache
 
 __all__ = [
+    "AttentionSpan",
     "Cache",
     "CacheSize",
     "Causal",
@@ -23,7 +24,6 @@ __all__ = [
     "KindMemory",
     "LayerCache",
     "LayerKind",
-    "Reach",
     "Recurrent",
     "RecurrentCache",
     "RecurrentLayer",

@@ -28,14 +28,14 @@ _STORED = tuple(d.value for d in (DType.F32, DType.F16, DType.BF16, DType.I16, D
 class KVShape:
     """The key/value heads of one layer, their sizes, and how positions are in the keys.
 
-    `rotation` is the rope that turned the keys; None where keys cannot be moved to another position, and one
+    `rope` rotated the keys; None where keys cannot be moved to another position, and one
     without frequencies where keys do not depend on it.
     """
 
     heads: int
     key_size: int
     value_size: int
-    rotation: Rope | None = field(default=None, compare=False)
+    rope: Rope | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

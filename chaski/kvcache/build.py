@@ -66,10 +66,10 @@ def _groups(layers: Sequence[LayerKind]) -> list[list[LayerKind]]:
 
 def _build(backend: Backend, group: Sequence[LayerKind], size: CacheSize, types: KVTypes) -> Cache:
     match group[0]:
-        case Causal(reach=reach):
+        case Causal(span=span):
             shapes = [layer.shape for layer in group if isinstance(layer, Causal)]
             return CausalCache(
-                backend, shapes, size.sequences, size.capacity, types, max_batch=size.max_batch, reach=reach
+                backend, shapes, size.sequences, size.capacity, types, max_batch=size.max_batch, span=span
             )
         case Encoder(max_rows=max_rows, row_size=row_size):
             shapes = [layer.shape for layer in group if isinstance(layer, Encoder)]

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import CacheFullError, NotSupportedError
+from chaski.kvcache.attention_span import AttentionSpan
 from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
+from chaski.kvcache.key_shift import KeyShift
 from chaski.kvcache.masks import dense_mask
-from chaski.kvcache.reach import Reach
-from chaski.kvcache.rotation import Rotation
 from chaski.kvcache.table import Table, first_without
 from chaski.ml import ops
 from chaski.ml.backend import Backend, MaskForm
@@ -31,13 +31,13 @@ __all__ = ["CausalCache"]
 
 I32 = npt.NDArray[np.int32]
 
-_EVERYTHING = Reach()
+_EVERYTHING = AttentionSpan()
 
 
 class CausalCache:
     """Keys and values of `sequences` sequences of up to `capacity` tokens, for every layer in `shapes`.
 
-    A batch has up to `max_batch` tokens. Where `reach` bounds what is kept, there are cells for that of every
+    A batch has up to `max_batch` tokens. Where `span` bounds what is kept, there are cells for that of every
     sequence, and for one batch. When a batch finds no room all sequences are trimmed to it, the idle ones
     too, so that there is a free cell for every token while each sequence stays within its capacity.
     """
@@ -51,16 +51,16 @@ class CausalCache:
         types: KVTypes,
         *,
         max_batch: int,
-        reach: Reach = _EVERYTHING,
+        span: AttentionSpan = _EVERYTHING,
     ) -> None:
         self.capacity = capacity
-        self._reach = reach
-        self._kept = reach.kept(capacity)
+        self._span = span
+        self._kept = span.kept(capacity)
         self._max_batch = max_batch
         self._config = backend.cache_config
-        num_cells = self._config.padded(reach.num_cells(sequences, capacity, max_batch))
+        num_cells = self._config.padded(span.num_cells(sequences, capacity, max_batch))
         self._layers = kv_buffers(backend, shapes, num_cells, types)
-        self._rotation = _rotation(backend, shapes, [keys for keys, _ in self._layers], max_batch)
+        self._key_shift = _key_shift(backend, shapes, [keys for keys, _ in self._layers], max_batch)
         self._table = Table(sequences, capacity, num_cells, self._config.alignment)
 
     @property
@@ -109,11 +109,11 @@ class CausalCache:
         self._check_batch(batch, dict(zip(sequences, positions, strict=True)), counts)
         if self._kept is not None and self.num_free < len(sequences):
             self._table.trim(self._kept)
-        begins = self._reach.first_visible([self._table.lengths[sequence] for sequence in counts])
+        begins = self._span.first_visible([self._table.lengths[sequence] for sequence in counts])
         self._table.append(counts)
         history, offsets = self._table.listed(zip(counts, begins, strict=True))
         cells = self._table.cells_of(sequences, positions)
-        first = self._reach.first_visible(positions)
+        first = self._span.first_visible(positions)
         flat: list[int] = []
         for sequence, low, end in zip(sequences, first, ends, strict=True):
             offset = offsets[sequence]
@@ -141,17 +141,17 @@ class CausalCache:
 
     def resumable(self, sequence: int, position: int) -> int:
         position = min(position, self.length(sequence))
-        return position if self.can_resume(sequence, position) else self._reach.last_start(position)
+        return position if self.can_resume(sequence, position) else self._span.last_start(position)
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         length = self.length(sequence)
         if end is None or end >= length or begin >= end:
             return
         what = f"sequence {sequence}: tokens {begin} to {end} of {length} cannot be removed"
-        if self._rotation is None:
+        if self._key_shift is None:
             raise NotSupportedError(f"{what}: the model's keys cannot be moved to other positions")
         # As if no more were stored than the next token sees: what trimming left depends on other sequences.
-        first = 0 if self._kept is None else self._reach.first_visible([length])[0]
+        first = 0 if self._kept is None else self._span.first_visible([length])[0]
         if not self._is_visible(length - (end - begin), first_without(first, begin, end)):
             raise NotSupportedError(f"{what}: the next token would see some that need not be there any more")
 
@@ -166,9 +166,9 @@ class CausalCache:
             if begin < length:
                 self._table.drop_tail(sequence, self.resumable(sequence, begin))
         elif begin < end:
-            assert self._rotation is not None
-            assert self.first_shared(sequence, end) == length, "keys that others see too cannot be turned"
-            self._rotation.move_down(self._table.stored(sequence, end), end - begin)
+            assert self._key_shift is not None
+            assert self.first_shared(sequence, end) == length, "keys that others see too cannot be rotated"
+            self._key_shift.move_down(self._table.stored(sequence, end), end - begin)
             self._table.drop_middle(sequence, begin, end)
 
     def forget(self, sequences: Iterable[int]) -> None:
@@ -176,17 +176,17 @@ class CausalCache:
 
     def close(self) -> None:
         self._layers = []
-        self._rotation = None
+        self._key_shift = None
 
     def _is_visible(self, position: int, first: int) -> bool:
         """Whether all that a token at `position` sees before itself is stored, from `first` on."""
-        (visible,) = self._reach.first_visible([position])
+        (visible,) = self._span.first_visible([position])
         return first <= visible or visible == position
 
     def _max_history(self) -> int:
         """The longest list of visible cells: shared cells are listed once for each sequence."""
         sequences = len(self._table.lengths)
-        visible = self._reach.visible
+        visible = self._span.visible
         everything = sequences * self.capacity
         return everything if visible is None else min(everything, sequences * (visible - 1) + self._max_batch)
 
@@ -206,14 +206,14 @@ class CausalCache:
             assert (batch.ends <= limits).all(), "a group is not in one batch"
 
 
-def _rotation(
+def _key_shift(
     backend: Backend, shapes: Sequence[KVShape], keys: Sequence[KVBuffer], max_cells: int
-) -> Rotation | None:
+) -> KeyShift | None:
     """How keys are moved, if those of every layer can be."""
-    turned = [(buffer, s.rotation) for buffer, s in zip(keys, shapes, strict=True) if s.rotation is not None]
-    if len(turned) < len(keys):
+    rotated = [(buffer, s.rope) for buffer, s in zip(keys, shapes, strict=True) if s.rope is not None]
+    if len(rotated) < len(keys):
         return None
-    return Rotation(backend, [(buffer, rope) for buffer, rope in turned if len(rope.frequencies)], max_cells)
+    return KeyShift(backend, [(buffer, rope) for buffer, rope in rotated if len(rope.frequencies)], max_cells)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,13 +108,13 @@ class EncoderCache:
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[EncoderLayer]:
         max_rows = len(self._states) * self._max_rows
-        rows, history, seeing = (
+        rows, history, attending = (
             graph.input(f"{prefix}{name}", (Dim(f"{prefix}{name}", maximum),), DType.I32)
-            for name, maximum in (("rows", max_rows), ("history", max_rows), ("seeing", tokens.maximum))
+            for name, maximum in (("rows", max_rows), ("history", max_rows), ("attending", tokens.maximum))
         )
         encoded = graph.input(f"{prefix}encoded", (rows.shape[0], self._row_size), DType.F32)
-        mask = Mask(history, graph.input(f"{prefix}spans", (seeing.shape[0], 3), DType.I32))
-        return [EncoderLayer(keys, values, rows, encoded, seeing, mask) for keys, values in self._layers]
+        mask = Mask(history, graph.input(f"{prefix}spans", (attending.shape[0], 3), DType.I32))
+        return [EncoderLayer(keys, values, rows, encoded, attending, mask) for keys, values in self._layers]
 
     @property
     def can_step_back(self) -> bool:
@@ -179,10 +179,10 @@ class EncoderCache:
                 firsts[sequence], begins[sequence] = image.position, size
                 size += image.num_rows
                 ends[sequence] = size
-        seeing = np.flatnonzero(batch.positions >= firsts[batch.sequences]).astype(np.int32)
-        of_token = batch.sequences[seeing]
+        attending = np.flatnonzero(batch.positions >= firsts[batch.sequences]).astype(np.int32)
+        of_token = batch.sequences[attending]
         spans = np.stack([begins[of_token], ends[of_token], np.zeros_like(of_token)], axis=1)
-        return {"history": _joined(history), "seeing": seeing, "spans": spans.astype(np.int32)}
+        return {"history": _joined(history), "attending": attending, "spans": spans.astype(np.int32)}
 
     def undo_forward(self, batch: Batch) -> None:
         self._states = self._before
@@ -228,17 +228,17 @@ def _joined(arrays: Sequence[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
 class EncoderLayer:
     """One layer's face of the cache, while a graph is recorded.
 
-    `encoded` (rows, row_size) is what this batch brings of images, if anything, and `seeing` (n,) int32 are
-    the tokens of the batch that see one.
+    `encoded` (rows, row_size) is what this batch brings of images, if anything. `attending` (n,) int32 are
+    the tokens of the batch that see an image.
     """
 
     keys: KVBuffer
     values: KVBuffer
     rows: Tensor
     encoded: Tensor
-    seeing: Tensor
+    attending: Tensor
     mask: Mask
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask]:
-        """Store keys and values of `encoded` (rows, kv_heads, size) -> all there is, for `seeing`."""
+        """Store keys and values of `encoded` (rows, kv_heads, size) -> all there is, for `attending`."""
         return ops.store(k, self.rows, self.keys), ops.store(v, self.rows, self.values), self.mask

@@ -8,14 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chaski.kvcache.attention_span import AttentionSpan
 from chaski.kvcache.base import KVShape, KVTypes
 from chaski.kvcache.encoder import cells_of_an_image
-from chaski.kvcache.reach import Reach
 from chaski.ml.graph import DType, KVRole
 
-__all__ = ["CacheSize", "Causal", "Checkpoints", "Encoder", "LayerKind", "Recurrent", "Row", "StateShape"]
+__all__ = [
+    "BufferRow",
+    "CacheSize",
+    "Causal",
+    "Checkpoints",
+    "Encoder",
+    "LayerKind",
+    "Recurrent",
+    "StateShape",
+]
 
-_EVERYTHING = Reach()
+_EVERYTHING = AttentionSpan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,7 @@ class CacheSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BufferRow:
     """What one cell of a layer stores in one buffer."""
 
     role: KVRole
@@ -39,18 +48,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Causal:
-    """Self-attention: keys and values of the tokens within `reach`."""
+    """Self-attention: keys and values of the tokens within `span`."""
 
     shape: KVShape
-    reach: Reach = _EVERYTHING
+    span: AttentionSpan = _EVERYTHING
 
     def __str__(self) -> str:
-        return str(self.reach)
+        return str(self.span)
 
     def num_cells(self, size: CacheSize) -> int:
-        return self.reach.num_cells(size.sequences, size.capacity, size.max_batch)
+        return self.span.num_cells(size.sequences, size.capacity, size.max_batch)
 
-    def rows(self, types: KVTypes) -> Sequence[Row]:
+    def rows(self, types: KVTypes) -> Sequence[BufferRow]:
         return _keys_and_values(self.shape, types)
 
 
@@ -71,7 +80,7 @@ class Encoder:
     def num_cells(self, size: CacheSize) -> int:
         return size.sequences * cells_of_an_image(self.max_rows)
 
-    def rows(self, types: KVTypes) -> Sequence[Row]:
+    def rows(self, types: KVTypes) -> Sequence[BufferRow]:
         return _keys_and_values(self.shape, types)
 
 
@@ -119,16 +128,16 @@ class Recurrent:
     def num_cells(self, size: CacheSize) -> int:
         return self.checkpoints.num_rows(size.sequences)
 
-    def rows(self, types: KVTypes) -> Sequence[Row]:
-        return [Row(KVRole.STATES, state.heads, state.size, DType.F32) for state in self.states]
+    def rows(self, types: KVTypes) -> Sequence[BufferRow]:
+        return [BufferRow(KVRole.STATES, state.heads, state.size, DType.F32) for state in self.states]
 
 
 LayerKind = Causal | Encoder | Recurrent
 """`str` of one says which tokens are kept; layers with the same answer can share a cache."""
 
 
-def _keys_and_values(shape: KVShape, types: KVTypes) -> Sequence[Row]:
+def _keys_and_values(shape: KVShape, types: KVTypes) -> Sequence[BufferRow]:
     return [
-        Row(KVRole.KEYS, shape.heads, shape.key_size, types.keys),
-        Row(KVRole.VALUES, shape.heads, shape.value_size, types.values),
+        BufferRow(KVRole.KEYS, shape.heads, shape.key_size, types.keys),
+        BufferRow(KVRole.VALUES, shape.heads, shape.value_size, types.values),
     ]

@@ -69,7 +69,7 @@ class LLM:
             vision,
             engine.draft,
         )
-        self.sees_images = vision is not None
+        self.has_vision = vision is not None
         self.context = context
         self.vocab_size = config.vocab_size
         self.pooling = config.pooling

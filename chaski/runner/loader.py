@@ -75,10 +75,10 @@ def load(
     found = find_model(model)
     defaults = Defaults.of(found)
     draft = found.draft if draft is None else draft
-    file, eyes = open_files(found, projector)
+    file, encoder = open_files(found, projector)
     _require_native(file, check_engine(engine) or defaults.engine)
     _check_tokenizer(file)
-    network = build_model(file, eyes)
+    network = build_model(file, encoder)
     trained = network.config.context_length
     usual = defaults.loading.get("num_ctx", environment.context)
     context = context_size(found.path, trained, context, usual)
@@ -95,11 +95,11 @@ def load(
         if draft is not None:
             small = DraftModel(draft, file, network.config.vocab_size, opened, size, kv_type)
             undo.callback(small.close)
-        reserved = _reserve(network, file, opened, size, types, eyes, small)
+        reserved = _reserve(network, file, opened, size, types, encoder, small)
         guessing = None if small is None else small.load(lambda share: None)
         opened.load(progress)
-        if eyes is not None:
-            eyes.close()
+        if encoder is not None:
+            encoder.close()
         undo.pop_all()
     policy = _policy(environment) if prompt_cache else None
     computing = Engine(reserved.program, reserved.cache, size.sequences, policy, reserved.images, guessing)
@@ -114,12 +114,12 @@ def _reserve(
     backend: Backend,
     size: CacheSize,
     types: KVTypes,
-    eyes: GGUFFile | None,
+    encoder: GGUFFile | None,
     draft: DraftModel | None,
 ) -> Reservation:
     """Places for all of the model. Raises OutOfMemoryError where it and its draft model do not fit."""
     with blamed_on(file):
-        reserved = Reservation(network, file, backend, size, types, eyes)
+        reserved = Reservation(network, file, backend, size, types, encoder)
     needs = reserved.needs if draft is None else replace(reserved.needs, draft=draft.num_bytes)
     needs.check()
     if draft is not None and not reserved.cache.can_step_back:

@@ -111,7 +111,7 @@ class Info:
     """What a loaded model is. `context` is in tokens for each sequence, `memory` in bytes.
 
     engine  who computes it: native or llama.cpp
-    sees_images  whether prompts may have images
+    has_vision  whether prompts may have images
     """
 
     path: str
@@ -121,7 +121,7 @@ class Info:
     load_seconds: float
     memory: Memory
     engine: str = "native"
-    sees_images: bool = False
+    has_vision: bool = False
 
 
 Call: TypeAlias = Generate | Chat | Embed | Tokenize | Detokenize | Describe

@@ -104,5 +104,5 @@ def describe(model: LLM) -> Info:
         chat_template=model.chat_template,
         load_seconds=model.load_seconds,
         memory=model.memory(),
-        sees_images=model.sees_images,
+        has_vision=model.has_vision,
     )

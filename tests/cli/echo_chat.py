@@ -20,7 +20,7 @@ class Echo:
     """What a chat needs of a model."""
 
     path, context, vocab_size, chat_template = "\x1b[31mecho", 10, 20, HOSTILE
-    sees_images = False
+    has_vision = False
     defaults = Defaults(
         system=HOSTILE,
         opening=[

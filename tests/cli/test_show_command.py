@@ -99,9 +99,9 @@ def test_the_encoder_of_a_stored_model(
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
     one = {"v.weight": (np.ones((1, 32), np.float32), QuantType.F32)}
     metadata = {"general.architecture": "clip", "clip.vision.embedding_length": 32}
-    write_gguf(tmp_path / "eyes.gguf", metadata | {"clip.vision.projection_dim": 64}, one)
-    recipe = Recipe(sources=[tiny_llama, tmp_path / "eyes.gguf"])
-    for _ in create(Store.default(), ModelName.parse("seeing"), recipe):
+    write_gguf(tmp_path / "projector.gguf", metadata | {"clip.vision.projection_dim": 64}, one)
+    recipe = Recipe(sources=[tiny_llama, tmp_path / "projector.gguf"])
+    for _ in create(Store.default(), ModelName.parse("vision"), recipe):
         pass
     assert (
         "  Projector\n"
@@ -110,7 +110,7 @@ def test_the_encoder_of_a_stored_model(
         "    embedding length    32\n"
         "    dimensions          64\n"
         "\n"
-    ) in show("seeing").output
+    ) in show("vision").output
 
 
 def test_faults_of_a_file(tmp_path: Path) -> None:

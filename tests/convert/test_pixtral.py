@@ -19,8 +19,8 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.quant import dequantize
 from chaski.formats.safetensors import open_checkpoint, widen
 from tests.convert.checkpoints import DATA
-from tests.convert.test_sight import values
 from tests.convert.test_variants import write_safetensors
+from tests.convert.test_vision_encoders import values
 from tests.image.pictures import png
 
 SIZE, HIDDEN, TEXT, HEADS = 32, 48, 32, 2
@@ -58,7 +58,7 @@ def vision_tensors() -> dict[str, NDArray[np.float32]]:
 
 
 def checkpoint(folder: Path) -> Path:
-    """The tiny text model of Mistral 3 with random eyes, and the tokens of images."""
+    """The tiny text model of Mistral 3 with a random encoder, and the tokens of images."""
     shutil.copytree(DATA / "mistral3", folder)
     text = json.loads((folder / "config.json").read_text())
     config = {
@@ -91,9 +91,9 @@ def see(text: Path, projector: Path | None = None) -> NDArray[np.float32]:
 
 def test_both_in_one_file_and_each_in_one(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "in")
-    whole, text, eyes = (tmp_path / f"{name}.gguf" for name in ("whole", "text", "eyes"))
+    whole, text, projector = (tmp_path / f"{name}.gguf" for name in ("whole", "text", "projector"))
     convert(folder, whole, "F32")
-    convert(folder, text, "F32", projector=eyes)
+    convert(folder, text, "F32", projector=projector)
     wanted = vision_tensors()
     query = wanted["model.vision_tower.transformer.layers.1.attention.q_proj.weight"]
     neighbours = query.reshape(HEADS, 2, -1, SIZE).swapaxes(1, 2).reshape(SIZE, SIZE)
@@ -103,7 +103,7 @@ def test_both_in_one_file_and_each_in_one(tmp_path: Path) -> None:
         np.testing.assert_array_equal(values(file, "v.blk.1.attn_q.weight"), query)
         name = "model.multi_modal_projector.patch_merger.merging_layer.weight"
         np.testing.assert_array_equal(values(file, "mm.patch_merger.merging_layer.weight"), wanted[name])
-    with open_gguf(eyes) as file:
+    with open_gguf(projector) as file:
         assert (file.architecture, file.get("clip.projector_type", str)) == ("clip", "pixtral")
         assert file.get("clip.use_silu", bool)
         np.testing.assert_allclose(file.get("clip.vision.image_std", list[float]), STD, rtol=1e-6)
@@ -115,11 +115,11 @@ def test_both_in_one_file_and_each_in_one(tmp_path: Path) -> None:
         info = file.tensors["token_embd.weight"]
         np.testing.assert_array_equal(found, dequantize(info.data, info.type, info.shape)[token])
     np.testing.assert_array_equal(found, widen(embeddings.data[token], embeddings.dtype))
-    np.testing.assert_allclose(see(text, eyes), see(whole), rtol=0, atol=2e-3)
+    np.testing.assert_allclose(see(text, projector), see(whole), rtol=0, atol=2e-3)
 
 
 def test_a_tokenizer_without_the_break(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "in")
     shutil.copy(DATA / "mistral3" / "tokenizer.json", folder / "tokenizer.json")
     with pytest.raises(ModelError, match=r"no token \[IMG_BREAK\], which stands between rows"):
-        convert(folder, tmp_path / "text.gguf", "F32", projector=tmp_path / "eyes.gguf")
+        convert(folder, tmp_path / "text.gguf", "F32", projector=tmp_path / "projector.gguf")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from chaski.kvcache import (
+    AttentionSpan,
     CacheSize,
     Causal,
     CausalCache,
@@ -14,7 +15,6 @@ from chaski.kvcache import (
     KVShape,
     KVTypes,
     LayerKind,
-    Reach,
     Recurrent,
     StateShape,
     build_cache,
@@ -28,7 +28,7 @@ SIZE = CacheSize(sequences=1, capacity=64, max_batch=16)
 TYPES = KVTypes(DType.F16, DType.Q8_0)
 FULL = Causal(KVShape(2, 32, 64))
 WIDE = Causal(KVShape(4, 32, 32))
-WINDOW = Causal(KVShape(1, 32, 32), Reach(window=8))
+WINDOW = Causal(KVShape(1, 32, 32), AttentionSpan(window=8))
 IMAGE = Encoder(KVShape(2, 32, 32), max_rows=24, row_size=8)
 CONV = Recurrent((StateShape(2, 40),), Checkpoints(count=3))
 DELTA = Recurrent((StateShape(3, 16), StateShape(1, 64)), Checkpoints(count=3))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from chaski.errors import NotSupportedError
-from chaski.kvcache import Cache, CacheSize, KVTypes, Reach, build_cache
+from chaski.kvcache import AttentionSpan, Cache, CacheSize, KVTypes, build_cache
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.input import Batch
@@ -26,15 +26,20 @@ from .tiny_hybrid import VOCAB, TinyHybrid
 SEQUENCES, CAPACITY, MAX_BATCH = 3, 160, 48
 
 F32 = npt.NDArray[np.float32]
-Layers = Sequence[Reach | None]
+Layers = Sequence[AttentionSpan | None]
 
-FULL, WINDOW, CHUNK, CONV = Reach(), Reach(window=20, memory=40), Reach(chunk=24), None
+FULL, WINDOW, CHUNK, CONV = (
+    AttentionSpan(),
+    AttentionSpan(window=20, memory=40),
+    AttentionSpan(chunk=24),
+    None,
+)
 MODELS: list[Layers] = [
     [FULL, FULL],
-    [Reach(window=20)] * 2,
-    [Reach(window=70, memory=100)] * 2,
-    [Reach(chunk=24)] * 2,
-    [Reach(chunk=70, memory=80)] * 2,
+    [AttentionSpan(window=20)] * 2,
+    [AttentionSpan(window=70, memory=100)] * 2,
+    [AttentionSpan(chunk=24)] * 2,
+    [AttentionSpan(chunk=70, memory=80)] * 2,
     [WINDOW, FULL],
     [CONV, FULL, CONV],
     [CONV, CHUNK, CONV, WINDOW, FULL],
@@ -111,7 +116,7 @@ class Churn:
 
     def __init__(self, layers: Layers, directory: Path, seed: int) -> None:
         self.running = Running(layers, directory, SEQUENCES, MAX_BATCH)
-        self.fresh = Running([retaining(reach) for reach in layers], directory)
+        self.fresh = Running([retaining(span) for span in layers], directory)
         self.random = np.random.default_rng(seed)
         self.sequences = [Tokens() for _ in range(SEQUENCES)]
         self.compared = self.resumed = 0
@@ -160,7 +165,7 @@ class Churn:
 
 
 @pytest.mark.parametrize(
-    "layers", MODELS, ids=lambda layers: " + ".join(str(reach or "conv") for reach in layers)
+    "layers", MODELS, ids=lambda layers: " + ".join(str(span or "conv") for span in layers)
 )
 def test_logits_do_not_depend_on_what_the_cache_went_through(tmp_path: Path, layers: Layers) -> None:
     churn = Churn(layers, tmp_path, seed=5)
@@ -173,7 +178,7 @@ def test_logits_do_not_depend_on_what_the_cache_went_through(tmp_path: Path, lay
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
-    "layers", MODELS, ids=lambda layers: " + ".join(str(reach or "conv") for reach in layers)
+    "layers", MODELS, ids=lambda layers: " + ".join(str(span or "conv") for span in layers)
 )
 def test_not_even_after_thousands_of_operations(tmp_path: Path, layers: Layers, seed: int) -> None:
     churn = Churn(layers, tmp_path, seed)
@@ -181,11 +186,11 @@ def test_not_even_after_thousands_of_operations(tmp_path: Path, layers: Layers, 
         churn.step()
 
 
-def retaining(reach: Reach | None) -> Reach | None:
+def retaining(span: AttentionSpan | None) -> AttentionSpan | None:
     """The same to see, with everything kept."""
-    if reach is None or reach.visible is None:
-        return reach
-    return Reach(reach.window, reach.chunk, CAPACITY)
+    if span is None or span.visible is None:
+        return span
+    return AttentionSpan(span.window, span.chunk, CAPACITY)
 
 
 def remove_middle(cache: Cache, sequence: int, tokens: Tokens, begin: int, end: int) -> None:
@@ -203,12 +208,14 @@ def remove_middle(cache: Cache, sequence: int, tokens: Tokens, begin: int, end: 
         tokens.was_moved = bool(tokens.ids)
 
 
-@pytest.mark.parametrize("reach", [Reach(), Reach(window=30), Reach(chunk=40)], ids=str)
-def test_keys_that_moved_are_those_of_their_new_positions(tmp_path: Path, reach: Reach) -> None:
+@pytest.mark.parametrize(
+    "span", [AttentionSpan(), AttentionSpan(window=30), AttentionSpan(chunk=40)], ids=str
+)
+def test_keys_that_moved_are_those_of_their_new_positions(tmp_path: Path, span: AttentionSpan) -> None:
     """In one layer keys and values depend on their own token only, so a shift is as good as a fresh run."""
     random = np.random.default_rng(8)
-    running = Running([reach], tmp_path, sequences=2, max_batch=MAX_BATCH, dtype=DType.F32)
-    fresh = Running([retaining(reach)], tmp_path, dtype=DType.F32)
+    running = Running([span], tmp_path, sequences=2, max_batch=MAX_BATCH, dtype=DType.F32)
+    fresh = Running([retaining(span)], tmp_path, dtype=DType.F32)
     tokens, other = Tokens(), Tokens()
     for _ in range(12):
         for one in (tokens, other):

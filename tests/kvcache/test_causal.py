@@ -7,13 +7,13 @@ import numpy.typing as npt
 import pytest
 
 from chaski.errors import CacheFullError, NotSupportedError
-from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach
+from chaski.kvcache import AttentionSpan, CausalCache, KVShape, KVTypes
 from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
 from chaski.ml.reference.cached_ops import Storage
 from chaski.model.input import Batch
 
-EVERYTHING = Reach()
+EVERYTHING = AttentionSpan()
 
 
 ROTATION = Rope(np.array([0.3], np.float32))
@@ -23,12 +23,12 @@ def make(
     sequences: int = 2,
     capacity: int = 8,
     max_batch: int = 16,
-    reach: Reach = EVERYTHING,
+    span: AttentionSpan = EVERYTHING,
     rotation: Rope | None = ROTATION,
 ) -> CausalCache:
     backend, shapes = ReferenceBackend(), [KVShape(1, 2, 2, rotation)]
     return CausalCache(
-        backend, shapes, sequences, capacity, KVTypes(DType.F32, DType.F32), max_batch=max_batch, reach=reach
+        backend, shapes, sequences, capacity, KVTypes(DType.F32, DType.F32), max_batch=max_batch, span=span
     )
 
 
@@ -120,17 +120,17 @@ def test_what_is_left_after_a_removal(begin: int, end: int | None, left: list[in
 
 
 @pytest.mark.parametrize(
-    ("rotation", "reach", "is_trimmed", "reason"),
+    ("rotation", "span", "is_trimmed", "reason"),
     [
-        pytest.param(None, Reach(), False, "keys cannot be moved", id="no rotation"),
-        pytest.param(ROTATION, Reach(window=4), True, "need not be there", id="beginning trimmed"),
-        pytest.param(ROTATION, Reach(window=4), False, "need not be there", id="nothing trimmed yet"),
+        pytest.param(None, AttentionSpan(), False, "keys cannot be moved", id="no rotation"),
+        pytest.param(ROTATION, AttentionSpan(window=4), True, "need not be there", id="beginning trimmed"),
+        pytest.param(ROTATION, AttentionSpan(window=4), False, "need not be there", id="nothing trimmed yet"),
     ],
 )
 def test_a_middle_that_cannot_be_removed_stays(
-    rotation: Rope | None, reach: Reach, is_trimmed: bool, reason: str
+    rotation: Rope | None, span: AttentionSpan, is_trimmed: bool, reason: str
 ) -> None:
-    cache = make(3, 64, 8, reach, rotation)
+    cache = make(3, 64, 8, span, rotation)
     visible(cache, *tokens(0, 0, 8))
     if is_trimmed:
         crowd(cache, sequence=2)
@@ -202,19 +202,19 @@ def turned(positions: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
 
 
 @pytest.mark.parametrize(
-    ("reach", "first"),
+    ("span", "first"),
     [
-        (Reach(), [0, 0, 0, 0, 0, 0, 0, 0]),
-        (Reach(window=1), [0, 1, 2, 3, 4, 5, 6, 7]),
-        (Reach(window=3), [0, 0, 0, 1, 2, 3, 4, 5]),
-        (Reach(window=3, memory=5), [0, 0, 0, 1, 2, 3, 4, 5]),
-        (Reach(chunk=3), [0, 0, 0, 3, 3, 3, 6, 6]),
-        (Reach(chunk=4, window=3), [0, 0, 0, 1, 4, 4, 4, 5]),
+        (AttentionSpan(), [0, 0, 0, 0, 0, 0, 0, 0]),
+        (AttentionSpan(window=1), [0, 1, 2, 3, 4, 5, 6, 7]),
+        (AttentionSpan(window=3), [0, 0, 0, 1, 2, 3, 4, 5]),
+        (AttentionSpan(window=3, memory=5), [0, 0, 0, 1, 2, 3, 4, 5]),
+        (AttentionSpan(chunk=3), [0, 0, 0, 3, 3, 3, 6, 6]),
+        (AttentionSpan(chunk=4, window=3), [0, 0, 0, 1, 4, 4, 4, 5]),
     ],
 )
-def test_the_first_token_that_is_visible(reach: Reach, first: list[int]) -> None:
-    assert reach.first_visible(range(8)) == first
-    cache = make(1, 8, 8, reach)
+def test_the_first_token_that_is_visible(span: AttentionSpan, first: list[int]) -> None:
+    assert span.first_visible(range(8)) == first
+    cache = make(1, 8, 8, span)
     seen = visible(cache, *tokens(0, 0, 5)) + visible(cache, *tokens(0, 5, 8))
     # On an empty cache a token's cell is its position, except where trimmed ones are written again.
     assert [len(cells) for cells in seen] == [position + 1 - low for position, low in enumerate(first)]
@@ -226,31 +226,33 @@ def test_the_first_token_that_is_visible(reach: Reach, first: list[int]) -> None
     [{"window": 0}, {"chunk": 0}, {"memory": 4}, {"window": 4, "memory": 3}, {"chunk": 4, "memory": 3}],
 )
 def test_a_reach_that_keeps_less_than_it_shows_is_refused(options: dict[str, int]) -> None:
-    with pytest.raises((AssertionError, ValueError), match="Reach"):
-        Reach(**options)
+    with pytest.raises((AssertionError, ValueError), match="AttentionSpan"):
+        AttentionSpan(**options)
 
 
 @pytest.mark.parametrize(
-    ("sequences", "capacity", "max_batch", "reach", "num_cells"),
+    ("sequences", "capacity", "max_batch", "span", "num_cells"),
     [
-        pytest.param(3, 100, 16, Reach(), 300, id="all"),
-        pytest.param(1, 100, 16, Reach(window=10), 10 + 16, id="window"),
-        pytest.param(3, 100, 16, Reach(window=10), 3 * 10 + 16, id="one batch in total"),
-        pytest.param(3, 100, 16, Reach(window=10, memory=20), 3 * 20 + 16, id="memory"),
-        pytest.param(3, 100, 16, Reach(window=10, memory=100), 300, id="memory of the whole capacity"),
-        pytest.param(3, 100, 16, Reach(window=200), 300, id="window above the capacity"),
-        pytest.param(3, 100, 16, Reach(chunk=10), 300, id="chunk"),
-        pytest.param(3, 100, 16, Reach(chunk=10, memory=10), 3 * 10 + 16, id="chunk with memory"),
+        pytest.param(3, 100, 16, AttentionSpan(), 300, id="all"),
+        pytest.param(1, 100, 16, AttentionSpan(window=10), 10 + 16, id="window"),
+        pytest.param(3, 100, 16, AttentionSpan(window=10), 3 * 10 + 16, id="one batch in total"),
+        pytest.param(3, 100, 16, AttentionSpan(window=10, memory=20), 3 * 20 + 16, id="memory"),
+        pytest.param(
+            3, 100, 16, AttentionSpan(window=10, memory=100), 300, id="memory of the whole capacity"
+        ),
+        pytest.param(3, 100, 16, AttentionSpan(window=200), 300, id="window above the capacity"),
+        pytest.param(3, 100, 16, AttentionSpan(chunk=10), 300, id="chunk"),
+        pytest.param(3, 100, 16, AttentionSpan(chunk=10, memory=10), 3 * 10 + 16, id="chunk with memory"),
     ],
 )
 def test_how_many_cells_there_are(
-    sequences: int, capacity: int, max_batch: int, reach: Reach, num_cells: int
+    sequences: int, capacity: int, max_batch: int, span: AttentionSpan, num_cells: int
 ) -> None:
-    assert make(sequences, capacity, max_batch, reach).num_cells == num_cells
+    assert make(sequences, capacity, max_batch, span).num_cells == num_cells
 
 
 def test_spans_say_which_position_the_list_begins_with() -> None:
-    cache = make(2, 8, 8, Reach(window=2))
+    cache = make(2, 8, 8, AttentionSpan(window=2))
     cache.start_forward(batch(*tokens(0, 0, 5)))
     inputs = cache.start_forward(batch((1, 0), (0, 5), (1, 1), (0, 6)))
     assert inputs["spans"].tolist() == [[0, 1, 0], [2, 4, 4], [0, 2, 0], [3, 5, 5]]
@@ -265,13 +267,13 @@ def test_tokens_of_a_group_see_to_its_end() -> None:
 
 
 def test_windows_and_chunks_bound_what_a_group_sees_before_it() -> None:
-    assert visible(make(reach=Reach(window=2)), *tokens(0, 0, 4), ends=[1, 4, 4, 4]) == [
+    assert visible(make(span=AttentionSpan(window=2)), *tokens(0, 0, 4), ends=[1, 4, 4, 4]) == [
         [0],
         [0, 1, 2, 3],
         [1, 2, 3],
         [2, 3],
     ]
-    assert visible(make(reach=Reach(chunk=2)), *tokens(0, 0, 4), ends=[1, 4, 4, 4])[2] == [2, 3]
+    assert visible(make(span=AttentionSpan(chunk=2)), *tokens(0, 0, 4), ends=[1, 4, 4, 4])[2] == [2, 3]
 
 
 def test_a_group_must_be_in_one_batch() -> None:
@@ -280,20 +282,24 @@ def test_a_group_must_be_in_one_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reach", "resumable"),
+    ("span", "resumable"),
     [
-        pytest.param(Reach(), [0, 1, 2, 3, 4, 5, 6, 7, 8], id="all"),
-        pytest.param(Reach(window=3), [0, 7, 8], id="window: one token may be taken back"),
-        pytest.param(Reach(window=1), [0, 1, 2, 3, 4, 5, 6, 7, 8], id="window of one: sees nothing else"),
-        pytest.param(Reach(window=3, memory=6), [0, 4, 5, 6, 7, 8], id="memory"),
-        pytest.param(Reach(chunk=3), [0, 1, 2, 3, 4, 5, 6, 7, 8], id="chunk"),
-        pytest.param(Reach(chunk=3, memory=3), [0, 3, 6, 7, 8], id="chunk with memory: at the start of any"),
+        pytest.param(AttentionSpan(), [0, 1, 2, 3, 4, 5, 6, 7, 8], id="all"),
+        pytest.param(AttentionSpan(window=3), [0, 7, 8], id="window: one token may be taken back"),
+        pytest.param(
+            AttentionSpan(window=1), [0, 1, 2, 3, 4, 5, 6, 7, 8], id="window of one: sees nothing else"
+        ),
+        pytest.param(AttentionSpan(window=3, memory=6), [0, 4, 5, 6, 7, 8], id="memory"),
+        pytest.param(AttentionSpan(chunk=3), [0, 1, 2, 3, 4, 5, 6, 7, 8], id="chunk"),
+        pytest.param(
+            AttentionSpan(chunk=3, memory=3), [0, 3, 6, 7, 8], id="chunk with memory: at the start of any"
+        ),
     ],
 )
-def test_where_a_sequence_can_be_resumed(reach: Reach, resumable: list[int]) -> None:
-    cache = make(2, 64, 8, reach)
+def test_where_a_sequence_can_be_resumed(span: AttentionSpan, resumable: list[int]) -> None:
+    cache = make(2, 64, 8, span)
     visible(cache, *tokens(0, 0, 8))
-    if reach.kept(64):
+    if span.kept(64):
         crowd(cache)
     assert [position for position in range(10) if cache.can_resume(0, position)] == resumable
     assert cache.can_resume(1, 0)
@@ -306,7 +312,7 @@ def test_where_a_sequence_can_be_resumed(reach: Reach, resumable: list[int]) -> 
 
 
 def test_idle_sequences_give_back_what_a_batch_left_them() -> None:
-    cache = make(2, 20, 4, Reach(window=2))
+    cache = make(2, 20, 4, AttentionSpan(window=2))
     for begin in (0, 4):
         visible(cache, *tokens(0, begin, begin + 4))
     for begin in range(0, 20, 4):
@@ -315,7 +321,7 @@ def test_idle_sequences_give_back_what_a_batch_left_them() -> None:
 
 
 def test_a_sequence_that_is_gone_begins_anew() -> None:
-    cache = make(2, 64, 8, Reach(window=2))
+    cache = make(2, 64, 8, AttentionSpan(window=2))
     visible(cache, *tokens(0, 0, 8))
     crowd(cache)
     cache.remove(0, 3)  # what the next token would see was trimmed
@@ -324,7 +330,7 @@ def test_a_sequence_that_is_gone_begins_anew() -> None:
 
 
 def test_a_token_that_sees_only_itself_can_follow_any_other() -> None:
-    cache = make(1, 20, 8, Reach(window=1))
+    cache = make(1, 20, 8, AttentionSpan(window=1))
     visible(cache, *tokens(0, 0, 8))
     cache.remove(0, 7)
     assert cache.length(0) == 7

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chaski.errors import NotSupportedError
-from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach
+from chaski.kvcache import AttentionSpan, CausalCache, KVShape, KVTypes
 from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
 from chaski.ml.reference.cached_ops import Storage
@@ -17,14 +17,14 @@ from chaski.model.input import Batch
 SEQUENCES, CAPACITY, MAX_BATCH = 4, 40, 12
 FREQUENCY = 0.3
 
-REACHES = [
-    Reach(),
-    Reach(window=5),
-    Reach(window=5, memory=11),
-    Reach(chunk=7),
-    Reach(chunk=7, memory=9),
-    Reach(window=4, chunk=6),
-    Reach(window=1),
+SPANS = [
+    AttentionSpan(),
+    AttentionSpan(window=5),
+    AttentionSpan(window=5, memory=11),
+    AttentionSpan(chunk=7),
+    AttentionSpan(chunk=7, memory=9),
+    AttentionSpan(window=4, chunk=6),
+    AttentionSpan(window=1),
 ]
 
 
@@ -32,18 +32,18 @@ REACHES = [
 class Lists:
     """The model: what was written to each position of each sequence, as the number of the write."""
 
-    reach: Reach
+    span: AttentionSpan
     written: list[list[int]] = field(default_factory=lambda: [[] for _ in range(SEQUENCES)])
     firsts: list[int] = field(default_factory=lambda: [0] * SEQUENCES)
     writes: int = 0
 
     @property
     def kept(self) -> int:
-        return self.reach.memory or self.reach.window or CAPACITY
+        return self.span.memory or self.span.window or CAPACITY
 
     def first_visible(self, position: int) -> int:
-        window = position - self.reach.window + 1 if self.reach.window else 0
-        chunk = position // self.reach.chunk * self.reach.chunk if self.reach.chunk else 0
+        window = position - self.span.window + 1 if self.span.window else 0
+        chunk = position // self.span.chunk * self.span.chunk if self.span.chunk else 0
         return max(0, window, chunk)
 
     def can_resume(self, sequence: int, position: int) -> bool:
@@ -71,7 +71,7 @@ class Lists:
 
     def can_remove(self, sequence: int, begin: int, end: int) -> bool:
         """Whether the next token sees all that it should, were no more stored than it has to be."""
-        rest = Lists(self.reach, self.written[:], self.firsts[:])
+        rest = Lists(self.span, self.written[:], self.firsts[:])
         if self.kept < CAPACITY:
             rest.firsts[sequence] = self.first_visible(len(self.written[sequence]))
         rest.remove_middle(sequence, begin, end)
@@ -152,8 +152,8 @@ def forward(cache: CausalCache, lists: Lists, content: dict[int, int], batch: Ba
         np.testing.assert_allclose(found, keys_of(seen, range(first, until)), atol=1e-3)
 
 
-@pytest.mark.parametrize("reach", REACHES, ids=str)
-def test_random_operations_match_plain_lists(reach: Reach) -> None:
+@pytest.mark.parametrize("span", SPANS, ids=str)
+def test_random_operations_match_plain_lists(span: AttentionSpan) -> None:
     random = np.random.default_rng(11)
     shapes = [KVShape(1, 2, 2, Rope(np.array([FREQUENCY], np.float32)))]
     cache = CausalCache(
@@ -163,9 +163,9 @@ def test_random_operations_match_plain_lists(reach: Reach) -> None:
         CAPACITY,
         KVTypes(DType.F32, DType.F32),
         max_batch=MAX_BATCH,
-        reach=reach,
+        span=span,
     )
-    lists, content = Lists(reach), {}
+    lists, content = Lists(span), {}
     moves = refusals = 0
     for _ in range(1500):
         kind = random.integers(6)

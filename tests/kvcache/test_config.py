@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from chaski.kvcache import CacheSize, Causal, KVShape, KVTypes, Reach, build_cache, cache_memory
+from chaski.kvcache import AttentionSpan, CacheSize, Causal, KVShape, KVTypes, build_cache, cache_memory
 from chaski.kvcache.causal import CausalLayer
 from chaski.kvcache.masks import dense_mask
 from chaski.ml.backend import CacheConfig, MaskForm
@@ -34,7 +34,7 @@ CONFIGS = [
 def logits(directory: Path, config: CacheConfig) -> npt.NDArray[np.float32]:
     """Two sequences, in chunks and side by side, with a middle removed from one; layers with a window too."""
     backend = ReferenceBackend(config)
-    model = TinyHybrid([Reach(), Reach(window=9, memory=CAPACITY)])
+    model = TinyHybrid([AttentionSpan(), AttentionSpan(window=9, memory=CAPACITY)])
     model.bind(backend, directory)
     cache = build_cache(backend, model.layer_kinds(), SIZE, TYPES)
     program = Program(model, cache, backend, MAX_BATCH, 2)
@@ -67,7 +67,7 @@ def test_results_do_not_depend_on_wishes(tmp_path: Path, config: CacheConfig) ->
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_wishes_are_fulfilled(config: CacheConfig) -> None:
     backend = ReferenceBackend(config)
-    kinds = [Causal(KVShape(3, 4, 6), Reach())]
+    kinds = [Causal(KVShape(3, 4, 6), AttentionSpan())]
     cells = cache_memory(backend, kinds, SIZE, TYPES)[0].cells
     assert cells % config.padding == 0
     assert 2 * CAPACITY <= cells < 2 * CAPACITY + config.padding

@@ -39,7 +39,7 @@ def visible(
     inputs = cache.start_forward(batch(begin, end, *images, sequence=sequence))
     assert len(inputs["rows"]) == len(inputs["encoded"])
     seen = [0] * (end - begin)
-    for token, (first, last, position) in zip(inputs["seeing"], inputs["spans"], strict=True):
+    for token, (first, last, position) in zip(inputs["attending"], inputs["spans"], strict=True):
         assert (first, last, position) == (0, len(inputs["history"]), 0)
         seen[token] = int(last)
     if len(inputs["rows"]):
@@ -156,7 +156,7 @@ def test_images_of_several_sequences_in_one_batch() -> None:
     cells = inputs["history"]
     np.testing.assert_array_equal(inputs["rows"], np.concatenate([cells[:4], cells[6:]]))
     assert len(set(cells)) == 9
-    assert inputs["seeing"].tolist() == [1, 2, 3, 4, 5]
+    assert inputs["attending"].tolist() == [1, 2, 3, 4, 5]
     assert inputs["spans"].tolist() == [[0, 4, 0], [0, 4, 0], [4, 6, 0], [6, 9, 0], [6, 9, 0]]
 
 
@@ -215,8 +215,8 @@ def test_attention_to_what_came_with_an_earlier_batch(backend: str) -> None:
     # Any numbers will do for queries: angles of positions.
     q = ops.rope_table(tokens, Rope(np.linspace(1, 2, 32, dtype=np.float32))).reshape(64)
     kv = face.encoded.reshape(2, 32)
-    y = ops.attention(q.rows(face.seeing).reshape(2, 32), *face.update(kv, kv), scale=0.2)
-    graph.output("y", ops.scatter(q, y.reshape(64), face.seeing))
+    y = ops.attention(q.rows(face.attending).reshape(2, 32), *face.update(kv, kv), scale=0.2)
+    graph.output("y", ops.scatter(q, y.reshape(64), face.attending))
     plan = opened.compile(graph)
     rows = np.random.default_rng(1).standard_normal((5, 2, 32)).astype(np.float32)
 
@@ -224,7 +224,7 @@ def test_attention_to_what_came_with_an_earlier_batch(backend: str) -> None:
         inputs = {"tokens": batch.tokens, **cache.start_forward(batch)}
         for name, value in inputs.items():
             plan.inputs[name][: len(value)] = value
-        plan.run({name: len(inputs[name]) for name in ("tokens", "rows", "history", "seeing")})
+        plan.run({name: len(inputs[name]) for name in ("tokens", "rows", "history", "attending")})
         return plan.output("y").copy()
 
     def expected(position: int, num_rows: int) -> npt.NDArray[np.float32]:

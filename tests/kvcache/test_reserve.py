@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chaski.kvcache import CacheSize, KVTypes, Reach, build_cache
+from chaski.kvcache import AttentionSpan, CacheSize, KVTypes, build_cache
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.model.input import Batch
@@ -17,7 +17,14 @@ from chaski.model.program import Program
 from .tiny_hybrid import TinyHybrid
 
 SEQUENCES, CAPACITY, MAX_BATCH = 3, 64, 96
-LAYERS = [None, Reach(), Reach(window=20, memory=40), Reach(chunk=24), None, Reach(window=200)]
+LAYERS = [
+    None,
+    AttentionSpan(),
+    AttentionSpan(window=20, memory=40),
+    AttentionSpan(chunk=24),
+    None,
+    AttentionSpan(window=200),
+]
 FIRST = Batch(*(np.zeros(1, np.int32) for _ in range(4)))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chaski.errors import CacheFullError, NotSupportedError
-from chaski.kvcache import CausalCache, KVShape, KVTypes, Reach, WrapperCache
+from chaski.kvcache import AttentionSpan, CausalCache, KVShape, KVTypes, WrapperCache
 from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
 from chaski.model.input import Batch
@@ -22,9 +22,9 @@ def causal(
     chunk: int | None = None,
 ) -> CausalCache:
     shapes = [KVShape(count, 2, 2, ROTATION if can_move else None) for count in heads]
-    reach = Reach(window, chunk, memory=chunk)
+    span = AttentionSpan(window, chunk, memory=chunk)
     types = KVTypes(DType.F32, DType.F32)
-    return CausalCache(ReferenceBackend(), shapes, 2, capacity, types, max_batch=16, reach=reach)
+    return CausalCache(ReferenceBackend(), shapes, 2, capacity, types, max_batch=16, span=span)
 
 
 def forward(cache: WrapperCache, sequence: int, begin: int, end: int) -> dict[str, list[int]]:

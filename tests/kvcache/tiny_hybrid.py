@@ -1,4 +1,4 @@
-"""A tiny random model whose layers keep what the test wants: tokens within some reach, or states."""
+"""A tiny random model whose layers keep what the test wants: tokens within some span, or states."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.kvcache import (
+    AttentionSpan,
     Causal,
     Checkpoints,
     KVShape,
     LayerCache,
     LayerKind,
-    Reach,
     Recurrent,
     RecurrentLayer,
     StateShape,
@@ -36,8 +36,8 @@ class Attention(Module):
 
     inline = True
 
-    def __init__(self, kv_heads: int, reach: Reach) -> None:
-        self.kind = Causal(KVShape(kv_heads, SIZE, SIZE, ROPE), reach)
+    def __init__(self, kv_heads: int, span: AttentionSpan) -> None:
+        self.kind = Causal(KVShape(kv_heads, SIZE, SIZE, ROPE), span)
         self.q = Linear(HIDDEN, HEADS * SIZE)
         self.k = Linear(HIDDEN, kv_heads * SIZE)
         self.v = Linear(HIDDEN, kv_heads * SIZE)
@@ -83,11 +83,11 @@ class Layer(Module):
 class TinyHybrid(Module):
     """`layers` has for each layer how far it sees, or None for a convolution."""
 
-    def __init__(self, layers: Sequence[Reach | None]) -> None:
+    def __init__(self, layers: Sequence[AttentionSpan | None]) -> None:
         self.token_embd = Embedding(VOCAB, HIDDEN)
         self.blk = [
-            Layer(ShortConv() if reach is None else Attention(1 + index % 2, reach))
-            for index, reach in enumerate(layers)
+            Layer(ShortConv() if span is None else Attention(1 + index % 2, span))
+            for index, span in enumerate(layers)
         ]
         self.output_norm = RMSNorm(HIDDEN, 1e-5)
 

@@ -23,7 +23,7 @@ from chaski.runner.files import open_files
 from chaski.store.model import StoredModel
 from tests.image import pictures
 from tests.llava.prompts import SIZES, TEXTS
-from tests.seeing import BACKENDS, Eyes, answers_at_once, quantized, said
+from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, quantized, said
 
 DATA = Path(__file__).parents[1] / "data" / "llava"
 
@@ -66,15 +66,15 @@ def logits(path: Path, name: str, **options: Any) -> NDArray[np.float32]:
 def test_every_layer_and_the_rows_equal_those_of_transformers(
     backend: str, tolerance: float, whole: Path
 ) -> None:
-    eyes = Eyes(whole, backend)
+    encoder = BoundEncoder(whole, backend)
     for name in SIZES:
-        image = eyes.vision.read_image(png(name))
+        image = encoder.vision.read_image(png(name))
         wanted = expected()[f"{name}.layers"]
         assert wanted.std(axis=(1, 2)).min() > 0.3
-        found = eyes.states(image, eyes.vision.v.blk)
+        found = encoder.states(image, encoder.vision.v.blk)
         for depth, (state, layer) in enumerate(zip(found, wanted, strict=True)):
             np.testing.assert_allclose(state, layer, rtol=0, atol=tolerance, err_msg=f"state {depth}")
-        np.testing.assert_allclose(eyes.rows(image), expected()[f"{name}.rows"], rtol=0, atol=tolerance)
+        np.testing.assert_allclose(encoder.rows(image), expected()[f"{name}.rows"], rtol=0, atol=tolerance)
 
 
 @on_both

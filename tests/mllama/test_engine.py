@@ -13,7 +13,7 @@ import chaski
 from chaski.convert.convert import convert
 from tests.mllama.prompts import TEXTS
 from tests.mllama.test_mllama import DATA, expected, png
-from tests.seeing import BACKENDS, answers_at_once, quantized, said
+from tests.vision_oracle import BACKENDS, answers_at_once, quantized, said
 
 GREEDY: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 8}
 

@@ -24,7 +24,7 @@ from chaski.model.registry import build_model
 from chaski.model.weights import place_weights
 from tests.image import pictures
 from tests.mllama.prompts import LAYERED, PROMPTS, SIZES
-from tests.seeing import BACKENDS, F32, Eyes, quantized
+from tests.vision_oracle import BACKENDS, F32, BoundEncoder, quantized
 
 DATA = Path(__file__).parents[1] / "data" / "mllama"
 
@@ -103,19 +103,19 @@ def runs(path: Path) -> dict[str, Runs]:
 
 
 @pytest.fixture(scope="module")
-def eyes(path: Path) -> dict[str, Eyes]:
-    return {backend: Eyes(path, backend) for backend, _ in BACKENDS}
+def encoder(path: Path) -> dict[str, BoundEncoder]:
+    return {backend: BoundEncoder(path, backend) for backend, _ in BACKENDS}
 
 
 @on_both
 @pytest.mark.parametrize("name", LAYERED)
 def test_every_layer_equals_that_of_transformers(
-    name: str, backend: str, tolerance: float, eyes: dict[str, Eyes]
+    name: str, backend: str, tolerance: float, encoder: dict[str, BoundEncoder]
 ) -> None:
     """Of the tiles that the image has: local layers, then those behind the states that are taken."""
-    vision = eyes[backend].vision
+    vision = encoder[backend].vision
     image = vision.read_image(png(name))
-    states = eyes[backend].states(image, vision.v.blk, getattr(vision.v, "global").blk)
+    states = encoder[backend].states(image, vision.v.blk, getattr(vision.v, "global").blk)
     wanted = expected()[f"{name}.layers"]
     assert wanted.std(axis=(1, 2)).min() > 0.3
     for depth, (found, layer) in enumerate(zip(states[:, : image.num_rows], wanted, strict=True)):
@@ -125,10 +125,10 @@ def test_every_layer_equals_that_of_transformers(
 @on_both
 @pytest.mark.parametrize("name", SIZES)
 def test_encoded_images_equal_those_of_transformers(
-    name: str, backend: str, tolerance: float, eyes: dict[str, Eyes]
+    name: str, backend: str, tolerance: float, encoder: dict[str, BoundEncoder]
 ) -> None:
     assert expected()[f"{name}.rows"].std() > 0.3
-    found = eyes[backend].rows(eyes[backend].vision.read_image(png(name)))
+    found = encoder[backend].rows(encoder[backend].vision.read_image(png(name)))
     np.testing.assert_allclose(found, expected()[f"{name}.rows"], rtol=0, atol=tolerance)
 
 

@@ -25,7 +25,7 @@ from chaski.model.input import Batch
 from chaski.model.program import Program
 from chaski.model.registry import build_model
 from chaski.model.weights import bind_weights
-from tests.seeing import BACKENDS, F32
+from tests.vision_oracle import BACKENDS, F32
 
 DATA = Path(__file__).parents[1] / "data" / "architectures"
 NAMES = sorted(path.stem for path in DATA.glob("*.gguf"))

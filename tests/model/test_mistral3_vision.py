@@ -19,8 +19,8 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import dequantize
 from tests.image.pictures import png
-from tests.seeing import BACKENDS, F32, Eyes, answers_at_once, quantized, said
 from tests.tiny_vision import DATA, write_text_part
+from tests.vision_oracle import BACKENDS, F32, BoundEncoder, answers_at_once, quantized, said
 
 FILE, PROJECTOR = DATA / "mistral3.gguf", DATA / "mistral3-mmproj.gguf"
 PROMPTS = ["odd", "tall", "tiny", "two", "text"]
@@ -47,19 +47,19 @@ def logits(path: Path, prompt: str, **options: Any) -> F32:
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
 @pytest.mark.parametrize("prompt", ["odd", "tall", "tiny"])
 def test_every_layer_equals_that_of_transformers(prompt: str, backend: str, tolerance: float) -> None:
-    eyes = Eyes(FILE, backend)
-    image = eyes.vision.read_image(images(prompt)[0])
+    encoder = BoundEncoder(FILE, backend)
+    image = encoder.vision.read_image(images(prompt)[0])
     places = np.lexsort((image.arrays["column"], image.arrays["row"]))
-    for depth, found in enumerate(eyes.states(image, eyes.vision.v.blk)):
+    for depth, found in enumerate(encoder.states(image, encoder.vision.v.blk)):
         wanted = EXPECTED[f"{prompt}/layer{depth}"]
         np.testing.assert_allclose(found[places], wanted, rtol=0, atol=tolerance, err_msg=f"state {depth}")
 
 
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
 def test_rows_of_images_equal_those_of_transformers(backend: str, tolerance: float) -> None:
-    eyes = Eyes(FILE, backend)
+    encoder = BoundEncoder(FILE, backend)
     for prompt in PROMPTS[:4]:
-        found = [eyes.rows(eyes.vision.read_image(data)) for data in images(prompt)]
+        found = [encoder.rows(encoder.vision.read_image(data)) for data in images(prompt)]
         wanted = EXPECTED[f"{prompt}/rows"]
         np.testing.assert_allclose(np.concatenate(found), wanted, rtol=0, atol=tolerance)
 
@@ -75,7 +75,7 @@ def test_logits_equal_those_of_transformers(prompt: str, backend: str, tolerance
 
 
 def test_rows_of_squares_end_with_tokens_of_their_own() -> None:
-    image = Eyes(FILE, "reference").vision.read_image(png(20, 33))
+    image = BoundEncoder(FILE, "reference").vision.read_image(png(20, 33))
     assert image.layout == (5, "[IMG_BREAK]", 5, "[IMG_BREAK]", 5, "[IMG_END]")
     assert image.num_rows == 15
     assert image.arrays["row"][:8].tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
@@ -122,10 +122,10 @@ def test_full_contexts_with_images_beside_each_other() -> None:
 
 
 def test_text_does_not_depend_on_the_eyes(tmp_path: Path) -> None:
-    blind = write_text_part(FILE, tmp_path / "text.gguf")
-    np.testing.assert_array_equal(logits(blind, "text"), logits(FILE, "text"))
+    text_only = write_text_part(FILE, tmp_path / "text.gguf")
+    np.testing.assert_array_equal(logits(text_only, "text"), logits(FILE, "text"))
     with pytest.raises(UnsupportedError, match="does not see images"):
-        logits(blind, "odd")
+        logits(text_only, "odd")
 
 
 # ---- llama.cpp's form: the encoder in a file of its own ----

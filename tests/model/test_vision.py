@@ -18,31 +18,33 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.model.multimodal import Image
 from tests.image.pictures import png
-from tests.seeing import BACKENDS, Eyes, quantized
 from tests.tiny_vision import DATA, PROMPTS, expected, image, logits, write_text_part
+from tests.vision_oracle import BACKENDS, BoundEncoder, quantized
 
 GEMMA = DATA / "gemma3.gguf"
 
 
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
 def test_every_layer_and_the_rows_equal_those_of_transformers(backend: str, tolerance: float) -> None:
-    eyes = Eyes(GEMMA, backend)
+    encoder = BoundEncoder(GEMMA, backend)
     whole = image("gemma3", 0)
     order = np.argsort(whole.arrays["places"])
     *wanted, _ = expected("gemma3")["layers"]  # the last one is behind the norm, which the rows go through
-    for depth, (found, state) in enumerate(zip(eyes.states(whole, eyes.vision.v.blk), wanted, strict=True)):
+    for depth, (found, state) in enumerate(
+        zip(encoder.states(whole, encoder.vision.v.blk), wanted, strict=True)
+    ):
         np.testing.assert_allclose(found[order], state, rtol=0, atol=tolerance, err_msg=f"state {depth}")
     for index, rows in enumerate(expected("gemma3")["rows"]):
-        np.testing.assert_allclose(eyes.rows(image("gemma3", index)), rows, rtol=0, atol=tolerance)
+        np.testing.assert_allclose(encoder.rows(image("gemma3", index)), rows, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
 def test_rows_of_pictures_of_odd_sizes_equal_those_of_transformers(backend: str, tolerance: float) -> None:
-    eyes = Eyes(GEMMA, backend)
+    encoder = BoundEncoder(GEMMA, backend)
     sizes, wanted = (expected("gemma3")[name] for name in ("pictures", "pictures.rows"))
     assert wanted.std() > 0.3
     for size, rows in zip(sizes, wanted, strict=True):
-        found = eyes.rows(eyes.vision.read_image(png(*size)))
+        found = encoder.rows(encoder.vision.read_image(png(*size)))
         np.testing.assert_allclose(found, rows, rtol=0, atol=tolerance)
 
 
@@ -73,8 +75,8 @@ def test_logits_do_not_depend_on_chunks_and_threads(path: Path, prompt: str) -> 
 
 
 def test_text_does_not_depend_on_the_eyes(tmp_path: Path) -> None:
-    blind = write_text_part(GEMMA, tmp_path / "text.gguf")
-    np.testing.assert_array_equal(logits(blind, "text"), logits(GEMMA, "text"))
+    text_only = write_text_part(GEMMA, tmp_path / "text.gguf")
+    np.testing.assert_array_equal(logits(text_only, "text"), logits(GEMMA, "text"))
 
 
 @pytest.mark.parametrize("prompt", ["text", "two"])

@@ -68,7 +68,7 @@ def test_event_loops_and_other_processes_give_the_same_answers(model: chaski.LLM
     for found, answer in zip(asyncio.run(asked()), wanted, strict=True):
         assert found.token_ids == answer.token_ids
     with chaski.Worker(GEMMA, context=128, threads=1) as worker:
-        assert worker.info().sees_images
+        assert worker.info().has_vision
         assert worker.generate("[img-1]x[img-0]", files, **GREEDY).token_ids == wanted[0].token_ids
         assert worker.chat(messages, **GREEDY).token_ids == wanted[1].token_ids
         with pytest.raises(ImageError, match="not an image"):

@@ -63,7 +63,7 @@ def test_files_are_read_once() -> None:
     """While they are among the last ones."""
     read: list[bytes] = []
 
-    class Eyes:
+    class Processor:
         def read_image(self, data: bytes) -> Image:
             if data == b"bad":
                 raise ImageError("bad")
@@ -72,7 +72,7 @@ def test_files_are_read_once() -> None:
 
     recent = RecentImages(max_bytes=250)
     for name in (b"a", b"b", b"a", b"c", b"a", b"b"):
-        recent.read(name, Eyes())  # type: ignore[arg-type]
+        recent.read(name, Processor())  # type: ignore[arg-type]
     assert read == [b"a", b"b", b"c", b"b"]
     with pytest.raises(ImageError, match="bad"):
-        recent.read(b"bad", Eyes())  # type: ignore[arg-type]
+        recent.read(b"bad", Processor())  # type: ignore[arg-type]

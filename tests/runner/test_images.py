@@ -13,8 +13,8 @@ from chaski.errors import ComputationError, OptionError, UnsupportedError
 from chaski.runner.answer import collect
 from chaski.runner.images import ImageRun, entries, moved_down, rows_in, whole
 from chaski.runner.layout import Prompt, lay_out, with_placeholders
-from tests.seeing import answers_at_once, said
 from tests.tiny_vision import DATA, image
+from tests.vision_oracle import answers_at_once, said
 
 GEMMA = DATA / "gemma3.gguf"
 GREEDY: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 6}
@@ -196,9 +196,9 @@ def test_encoded_images_are_bounded_in_bytes() -> None:
 
 
 def test_the_reservation_has_the_encoder() -> None:
-    with chaski.load(GEMMA, context=128) as seeing, chaski.load("guide", context=64) as blind:
-        assert seeing.sees_images
-        assert not blind.sees_images
+    with chaski.load(GEMMA, context=128) as with_vision, chaski.load("guide", context=64) as text_only:
+        assert with_vision.has_vision
+        assert not text_only.has_vision
 
 
 def test_an_image_needs_a_batch_that_holds_it_whole() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 import chaski
 from tests.random_mixes import MODELS, assert_whole
-from tests.seeing import answers_at_once, said
 from tests.tiny_vision import image
+from tests.vision_oracle import answers_at_once, said
 
 DATA = Path(__file__).parents[1] / "data"
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "logprobs": True, "num_predict": 60}

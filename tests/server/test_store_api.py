@@ -51,18 +51,18 @@ def test_the_file_of_an_encoder_is_shown(server: Running, blob: bytes, tmp_path:
         "clip.has_vision_encoder": True,
     }
     one = {"v.weight": (np.ones((1, 32), np.float32), QuantType.F32)}
-    write_gguf(tmp_path / "eyes.gguf", metadata, one)
-    eyes = (tmp_path / "eyes.gguf").read_bytes()
-    for data in (blob, eyes):
+    write_gguf(tmp_path / "projector.gguf", metadata, one)
+    projector = (tmp_path / "projector.gguf").read_bytes()
+    for data in (blob, projector):
         server.post(f"/api/blobs/{digest_of(data)}", data)
-    files = {"tiny.gguf": digest_of(blob), "eyes.gguf": digest_of(eyes)}
-    assert server.post("/api/create", {"model": "seeing", "files": files}).lines[-1]["status"] == "success"
-    shown = server.post("/api/show", {"model": "seeing"}).json
+    files = {"tiny.gguf": digest_of(blob), "projector.gguf": digest_of(projector)}
+    assert server.post("/api/create", {"model": "vision", "files": files}).lines[-1]["status"] == "success"
+    shown = server.post("/api/show", {"model": "vision"}).json
     assert shown["projector_info"].items() >= metadata.items()
     assert shown["details"]["families"] == ["llama", "clip"]
     # The file does not say which kind of encoder it is, so there is none.
     assert shown["capabilities"] == ["completion"]
-    server.ask("DELETE", "/api/delete", {"model": "seeing"})
+    server.ask("DELETE", "/api/delete", {"model": "vision"})
 
 
 def test_the_life_of_a_model(server: Running, blob: bytes) -> None:

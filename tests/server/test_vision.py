@@ -33,13 +33,13 @@ SPOKEN: GenerateOptions = {**ANSWER, "special": True}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """`seeing` has its encoder inside, `two-files` in a file of its own, `blind` has none."""
+    """`vision` has its encoder inside, `two-files` in a file of its own, `text-only` has none."""
     folder = tmp_path_factory.mktemp("vision")
     text = write_text_part(DATA / "mistral3.gguf", folder / "text.gguf")
     models = {
-        "seeing": [DATA / "mistral3.gguf"],
+        "vision": [DATA / "mistral3.gguf"],
         "two-files": [text, DATA / "mistral3-mmproj.gguf"],
-        "blind": [text],
+        "text-only": [text],
     }
     for name, sources in models.items():
         for _ in create(Store(folder / "store"), ModelName.parse(name), Recipe(sources=sources)):
@@ -76,25 +76,25 @@ def test_chat_of_ollamas_client(native: ollama.Client, model: chaski.LLM, tmp_pa
     (tmp_path / "one.png").write_bytes(ONE)
     message = {"role": "user", "content": "are they the same?", "images": [tmp_path / "one.png", OTHER]}
     wanted = expected(model, "are they the same?", ONE, OTHER)
-    for name in ("seeing", "two-files"):
+    for name in ("vision", "two-files"):
         reply = native.chat(name, [message], options=ANSWER)
         assert reply.prompt_eval_count == wanted.prompt_tokens > 50
         assert reply.message.content == wanted.text or name == "two-files"
     streamed = "".join(
-        part.message.content or "" for part in native.chat("seeing", [message], options=ANSWER, stream=True)
+        part.message.content or "" for part in native.chat("vision", [message], options=ANSWER, stream=True)
     )
     assert streamed == wanted.text
 
 
 def test_generate_of_ollamas_client(native: ollama.Client, model: chaski.LLM) -> None:
     wanted = expected(model, "what is it?", ONE)
-    reply = native.generate("seeing", "what is it?", images=[ONE], options=ANSWER)
+    reply = native.generate("vision", "what is it?", images=[ONE], options=ANSWER)
     assert (reply.response, reply.prompt_eval_count) == (wanted.text, wanted.prompt_tokens)
     assert reply.context is not None
     assert min(reply.context) >= 0
-    raw = native.generate("seeing", "it is", images=[ONE], options=ANSWER, raw=True)
+    raw = native.generate("vision", "it is", images=[ONE], options=ANSWER, raw=True)
     assert raw.response == model.generate("it is", [ONE], **ANSWER).text
-    only = native.generate("seeing", "", images=[ONE], options=ANSWER)
+    only = native.generate("vision", "", images=[ONE], options=ANSWER)
     assert only.response == expected(model, "", ONE).text
 
 
@@ -111,13 +111,13 @@ def _ask_openais_client(client: openai.OpenAI, model: chaski.LLM) -> None:
     ]
     wanted = expected(model, "see [img]here", ONE)
     reply = client.chat.completions.create(
-        model="seeing", messages=[{"role": "user", "content": parts}], temperature=0, max_tokens=12
+        model="vision", messages=[{"role": "user", "content": parts}], temperature=0, max_tokens=12
     )
     assert reply.choices[0].message.content == wanted.text
     assert reply.usage is not None
     assert reply.usage.prompt_tokens == wanted.prompt_tokens
     again = client.responses.create(
-        model="seeing",
+        model="vision",
         input=[
             {
                 "role": "user",
@@ -134,7 +134,7 @@ def _ask_openais_client(client: openai.OpenAI, model: chaski.LLM) -> None:
     assert again.output_text == wanted.text
     parts[1]["image_url"]["url"] = "https://example.org/cat.png"
     with pytest.raises(openai.BadRequestError, match="please use base64 encoded data instead"):
-        client.chat.completions.create(model="seeing", messages=[{"role": "user", "content": parts}])
+        client.chat.completions.create(model="vision", messages=[{"role": "user", "content": parts}])
 
 
 def test_anthropics_client(server: Running, model: chaski.LLM) -> None:
@@ -148,13 +148,13 @@ def _ask_anthropics_client(client: anthropic.Anthropic, model: chaski.LLM) -> No
         {"role": "user", "content": [{"type": "image", "source": source}, {"type": "text", "text": "and?"}]}
     ]
     wanted = expected(model, "and?", ONE)
-    reply = client.messages.create(model="seeing", messages=messages, extra_body=COLD, max_tokens=12)
+    reply = client.messages.create(model="vision", messages=messages, extra_body=COLD, max_tokens=12)
     assert "".join(getattr(block, "text", "") for block in reply.content) == wanted.text
-    count = client.messages.count_tokens(model="seeing", messages=messages)
+    count = client.messages.count_tokens(model="vision", messages=messages)
     assert count.input_tokens == wanted.prompt_tokens
     source |= {"type": "url", "url": "https://example.org/cat.png"}
     with pytest.raises(anthropic.BadRequestError, match="please use base64 data instead"):
-        client.messages.create(model="seeing", messages=messages, max_tokens=12)
+        client.messages.create(model="vision", messages=messages, max_tokens=12)
 
 
 def test_old_turns_with_images_are_left_out(server: Running, model: chaski.LLM) -> None:
@@ -165,7 +165,7 @@ def test_old_turns_with_images_are_left_out(server: Running, model: chaski.LLM) 
         turns.append({"role": "assistant", "content": "yes"})
     turns.append({"role": "user", "content": "the last", "images": [OTHER]})
     asked = {
-        "model": "seeing",
+        "model": "vision",
         "messages": [{**turn, "images": [text(i) for i in turn.get("images", ())]} for turn in turns],
     }
     reply = server.post("/api/chat", asked | {"stream": False, "options": ANSWER}).json
@@ -184,10 +184,10 @@ def bomb() -> bytes:
 @pytest.mark.parametrize(
     ("model", "image", "words"),
     [
-        ("blind", ONE, "registry.ollama.ai/library/blind:latest does not support vision"),
-        ("seeing", ONE[:200], "the PNG image cannot be read"),
-        ("seeing", bomb(), "cannot be read|at most 64000000 are allowed"),
-        ("seeing", b"hello", "images[0]: not an image"),
+        ("text-only", ONE, "registry.ollama.ai/library/text-only:latest does not support vision"),
+        ("vision", ONE[:200], "the PNG image cannot be read"),
+        ("vision", bomb(), "cannot be read|at most 64000000 are allowed"),
+        ("vision", b"hello", "images[0]: not an image"),
     ],
 )
 def test_what_is_refused(server: Running, model: str, image: bytes, words: str) -> None:
@@ -201,9 +201,9 @@ def test_what_is_refused(server: Running, model: str, image: bytes, words: str) 
 
 def test_what_is_shown(server: Running) -> None:
     shown = {
-        name: server.post("/api/show", {"model": name}).json for name in ("seeing", "two-files", "blind")
+        name: server.post("/api/show", {"model": name}).json for name in ("vision", "two-files", "text-only")
     }
-    assert shown["seeing"]["capabilities"] == shown["two-files"]["capabilities"] == ["completion", "vision"]
-    assert shown["blind"]["capabilities"] == ["completion"]
+    assert shown["vision"]["capabilities"] == shown["two-files"]["capabilities"] == ["completion", "vision"]
+    assert shown["text-only"]["capabilities"] == ["completion"]
     assert shown["two-files"]["projector_info"]["clip.projector_type"] == "pixtral"
-    assert "projector_info" not in shown["seeing"]
+    assert "projector_info" not in shown["vision"]

@@ -219,9 +219,9 @@ def test_stopping_leaves_nothing(store: Store, weights: Path) -> None:
 
 def test_a_projector_is_another_layer(store: Store, weights: Path, tmp_path: Path) -> None:
     one = {"v.weight": (np.ones((1, 32), np.float32), QuantType.F32)}
-    write_gguf(tmp_path / "eyes.gguf", {"general.architecture": "clip"}, one)
-    found = made(store, "FROM ./tiny.gguf\nFROM ./eyes.gguf", tmp_path)
-    assert found.projectors[0].read_bytes() == (tmp_path / "eyes.gguf").read_bytes()
+    write_gguf(tmp_path / "projector.gguf", {"general.architecture": "clip"}, one)
+    found = made(store, "FROM ./tiny.gguf\nFROM ./projector.gguf", tmp_path)
+    assert found.projectors[0].read_bytes() == (tmp_path / "projector.gguf").read_bytes()
     assert found.config.model_families == ("llama", "clip")
     assert found.config.model_family == "llama"
 
@@ -309,9 +309,9 @@ def test_a_draft_is_another_layer(store: Store, weights: Path, tmp_path: Path) -
 
 def test_what_cannot_be_a_draft(store: Store, weights: Path, tmp_path: Path) -> None:
     one = {"v.weight": (np.ones((1, 32), np.float32), QuantType.F32)}
-    write_gguf(tmp_path / "eyes.gguf", {"general.architecture": "clip"}, one)
+    write_gguf(tmp_path / "projector.gguf", {"general.architecture": "clip"}, one)
     with pytest.raises(OptionError, match="is no model of text"):
-        made(store, f"FROM {weights}\nDRAFT ./eyes.gguf", tmp_path)
+        made(store, f"FROM {weights}\nDRAFT ./projector.gguf", tmp_path)
 
 
 def test_adapters_are_refused(store: Store, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_all_that_layers_say(store: Store) -> None:
     layers = {
         "license#1": b"First",
         "model": b"weights",
-        "projector": b"eyes",
+        "projector": b"projector",
         "adapter": b"change",
         "draft": b"small",
         "license#2": b"Second",
@@ -118,7 +118,7 @@ def test_all_that_layers_say(store: Store) -> None:
     assert found.path.read_bytes() == b"weights"
     assert found.draft is not None
     files = [found.projectors[0], found.adapters[0], found.draft]
-    assert [path.read_bytes() for path in files] == [b"eyes", b"change", b"small"]
+    assert [path.read_bytes() for path in files] == [b"projector", b"change", b"small"]
     assert (found.template, found.system) == ("{{ .Prompt }}", "be brief")
     assert found.parameters == {"stop": ["<|end|>"], "temperature": 0.5}
     assert found.messages == ({"role": "user", "content": "hi"}, {"role": "assistant", "content": ""})

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 
 from chaski.convert.config import Config
-from chaski.convert.families.siglip import SIGHT
-from chaski.convert.family import VISION, Family, Row, attention, embeddings, feed_forward, in_layers, norm
+from chaski.convert.families.siglip import VISION
+from chaski.convert.family import (
+    VISION_TENSORS,
+    Family,
+    Row,
+    attention,
+    embeddings,
+    feed_forward,
+    in_layers,
+    norm,
+)
 from chaski.convert.metadata import Metadata, common_metadata, head_size, rope
 from chaski.convert.tensors import Planned
 
@@ -73,4 +82,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from in_layers(config, layer(config))
 
 
-FAMILY = Family("gemma3", metadata, tensors, VISION, SIGHT, defaults=_DEFAULTS)
+FAMILY = Family("gemma3", metadata, tensors, VISION_TENSORS, VISION, defaults=_DEFAULTS)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from chaski.convert.config import Config
 from chaski.convert.families import llama
 from chaski.convert.families.clip import COLORS, MEAN, STD, TOWER, both, layers, preprocessor, sizes, spread
-from chaski.convert.family import VISION, Family, Sight
+from chaski.convert.family import VISION_TENSORS, Family, VisionFamily
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
 
@@ -89,5 +89,5 @@ _DEFAULTS = {
 }
 # Behind the layer whose states are taken.
 _UNUSED = (rf"{TOWER}\.encoder\.layers\.\d+\..*", rf"{TOWER}\.post_layernorm\..*")
-_SIGHT = Sight(_sizes, projector, seen, {}, unused=_UNUSED)
-FAMILY = Family("llama", metadata, llama.tensors, VISION, _SIGHT, defaults=_DEFAULTS)
+_VISION = VisionFamily(_sizes, projector, seen, {}, unused=_UNUSED)
+FAMILY = Family("llama", metadata, llama.tensors, VISION_TENSORS, _VISION, defaults=_DEFAULTS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from chaski.convert.config import Config
 from chaski.convert.families import llama
-from chaski.convert.families.pixtral import SIGHT
-from chaski.convert.family import VISION, Family
+from chaski.convert.families.pixtral import VISION
+from chaski.convert.family import VISION_TENSORS, Family
 from chaski.convert.metadata import Metadata, rope
 
 
@@ -21,4 +21,4 @@ def metadata(config: Config) -> Metadata:
     return entries
 
 
-FAMILY = Family("mistral3", metadata, llama.tensors, VISION, SIGHT)
+FAMILY = Family("mistral3", metadata, llama.tensors, VISION_TENSORS, VISION)

@@ -7,12 +7,12 @@ from functools import partial
 
 from chaski.convert.config import Config, read_json
 from chaski.convert.families.clip import COLORS, MEAN, STD, TOWER, sizes, spread
-from chaski.convert.family import Row, Sight, in_layer, rotation
+from chaski.convert.family import Row, VisionFamily, in_layer, rotation
 from chaski.convert.metadata import Metadata, rope
 from chaski.convert.tensors import Mapped
 from chaski.errors import ModelError
 
-__all__ = ["SIGHT"]
+__all__ = ["VISION"]
 
 _EPS = 1e-5  # no configuration has it
 _BREAK = "[IMG_BREAK]"
@@ -135,4 +135,4 @@ def _break_token(config: Config) -> int:
     raise ModelError(f"{folder}: the tokenizer has no token {_BREAK}, which stands between rows of an image")
 
 
-SIGHT = Sight(metadata, projector, tensors, _OLLAMA, projector_tensors)
+VISION = VisionFamily(metadata, projector, tensors, _OLLAMA, projector_tensors)

@@ -7,11 +7,11 @@ from math import isqrt
 
 from chaski.convert.config import Config
 from chaski.convert.families.clip import COLORS, TOWER, both, layers, sizes, spread
-from chaski.convert.family import Sight
+from chaski.convert.family import VisionFamily
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
 
-__all__ = ["SIGHT"]
+__all__ = ["VISION"]
 
 _EPS = 1e-6
 _HALF = (0.5,) * COLORS
@@ -74,4 +74,4 @@ def tensors(config: Config) -> Iterator[Mapped]:
     yield Mapped("mm.input_projection.weight", shape, (f"{mm}.mm_input_projection_weight",))
 
 
-SIGHT = Sight(metadata, projector, tensors, _OLLAMA)
+VISION = VisionFamily(metadata, projector, tensors, _OLLAMA)

@@ -22,8 +22,8 @@ FeedForward = SwiGLU | MoE | MoEWithSharedExpert
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
-    """The tables that turn queries and keys. They differ where a model scales queries by their position."""
+class RopeTables:
+    """The tables that rotate queries and keys. They differ where a model scales queries by their position."""
 
     q: Tensor
     k: Tensor
@@ -39,10 +39,10 @@ class Attention(Module):
         self.attn_v = Linear(config.hidden_size, config.num_kv_heads * config.value_size)
         self.attn_output = Linear(config.num_heads * config.value_size, config.hidden_size)
 
-    def __call__(self, x: Tensor, turns: Turns, cache: LayerCache) -> Tensor:
+    def __call__(self, x: Tensor, rope: RopeTables, cache: LayerCache) -> Tensor:
         c = self._config
-        q = ops.rope(self.attn_q(x).reshape(c.num_heads, c.head_size), turns.q)
-        k = ops.rope(self.attn_k(x).reshape(c.num_kv_heads, c.head_size), turns.k)
+        q = ops.rope(self.attn_q(x).reshape(c.num_heads, c.head_size), rope.q)
+        k = ops.rope(self.attn_k(x).reshape(c.num_kv_heads, c.head_size), rope.k)
         v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
         return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
 
@@ -54,8 +54,8 @@ class Layer(Module):
         self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
         self.ffn = ffn
 
-    def __call__(self, x: Tensor, turns: Turns, cache: LayerCache, outputs: Tensor | None) -> Tensor:
-        h = self.attn(self.attn_norm(x), turns, cache)
+    def __call__(self, x: Tensor, rope: RopeTables, cache: LayerCache, outputs: Tensor | None) -> Tensor:
+        h = self.attn(self.attn_norm(x), rope, cache)
         if outputs is not None:  # the last layer goes on with the rows that need logits only
             h, x = h.rows(outputs), x.rows(outputs)
         x = x + h
@@ -73,7 +73,7 @@ class Model(Decoder):
         super().__init__(config)
         self.blk = [Layer(config, self.ffn(file)) for _ in range(config.num_layers)]
         self.rope_freqs = RopeFactors(config.rope.dims)
-        self.vision = self.eyes(file, projector)
+        self.vision = self.build_vision(file, projector)
 
     def ffn(self, file: GGUFFile) -> FeedForward:
         """The feed-forward block of a layer."""
@@ -83,7 +83,7 @@ class Model(Decoder):
         hidden = file.get(f"{file.architecture}.expert_feed_forward_length", int, 0) or c.ffn_size
         return MoE(c.hidden_size, hidden, read_router(file, Gating.SOFTMAX, normalized=True))
 
-    def eyes(self, file: GGUFFile, projector: GGUFFile | None) -> MultimodalProcessor | None:
+    def build_vision(self, file: GGUFFile, projector: GGUFFile | None) -> MultimodalProcessor | None:
         """Its encoder of images, if it has one."""
         return read_vision(file, projector, self.config.hidden_size)
 
@@ -92,15 +92,15 @@ class Model(Decoder):
         return [Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self.rope()))] * c.num_layers
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
-        turns = self.turns(inputs.positions)
+        rope = self.rope_tables(inputs.positions)
         x = inputs.with_images(self.token_embd(inputs.tokens))
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, turns, cache, inputs.outputs if layer is self.blk[-1] else None)
+            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
         return self.head(x)
 
-    def turns(self, positions: Tensor) -> Turns:
+    def rope_tables(self, positions: Tensor) -> RopeTables:
         table = ops.rope_table(positions, self.rope())
-        return Turns(table, table)
+        return RopeTables(table, table)
 
     def rope(self) -> Rope:
         return self.config.rope.rope(neox=self.neox, factors=self.rope_freqs.weight.array)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Reach
+from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.moe_ops import Gating
@@ -29,7 +29,7 @@ from chaski.model.experts import read_router
 from chaski.model.input import Inputs
 
 _PERIOD = 4
-_UNTURNED = Rope(np.zeros(0, np.float32))
+_NO_ROPE = Rope(np.zeros(0, np.float32))
 _EXPERTS_WITHOUT_NORMS = 128  # of Maverick
 
 
@@ -101,8 +101,8 @@ class Model(Decoder):
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
         shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope())
-        chunked = Causal(shape, Reach(chunk=self._chunk))
-        full = Causal(replace(shape, rotation=_UNTURNED))
+        chunked = Causal(shape, AttentionSpan(chunk=self._chunk))
+        full = Causal(replace(shape, rope=_NO_ROPE))
         return [chunked if is_chunked else full for is_chunked in self._chunked]
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:

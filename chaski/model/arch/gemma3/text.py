@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Reach
+from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import Linear, Module, RMSNorm, SwiGLU, attention
@@ -82,7 +82,7 @@ class Model(Decoder):
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
-        return [Causal(self._shape(self._rope(layer)), Reach(layer.window)) for layer in self.blk]
+        return [Causal(self._shape(self._rope(layer)), AttentionSpan(layer.window)) for layer in self.blk]
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         ropes = {rope: ops.rope_table(inputs.positions, rope) for rope in (self._local, self._global)}

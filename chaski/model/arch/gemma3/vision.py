@@ -1,4 +1,4 @@
-"""Gemma 3's eyes: SigLIP (Zhai et al. 2023), its patches averaged in squares and projected to embeddings."""
+"""Gemma 3's encoder of images: SigLIP (Zhai et al. 2023), its patches averaged in squares, a projector."""
 
 from __future__ import annotations
 

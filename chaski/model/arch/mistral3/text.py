@@ -16,17 +16,19 @@ class Model(llama.Model):
         self._beta = file.get("mistral3.attention.temperature_scale", float, 0.0)
         self._length = file.get("mistral3.rope.scaling.original_context_length", int, 0)
         if self._beta and self.config.rope.dims != self.config.head_size:
-            raise UnsupportedError(f"{file.path}: attention.temperature_scale with heads that turn in part")
+            raise UnsupportedError(
+                f"{file.path}: attention.temperature_scale with heads that are rotated in part"
+            )
 
-    def eyes(self, file: GGUFFile, projector: GGUFFile | None) -> Vision | None:
+    def build_vision(self, file: GGUFFile, projector: GGUFFile | None) -> Vision | None:
         if projector is None and "mistral3.vision.block_count" not in file.metadata:
             return None
         return Vision(projector or file, self.config.hidden_size, self.config.eps)
 
-    def turns(self, positions: Tensor) -> llama.Turns:
+    def rope_tables(self, positions: Tensor) -> llama.RopeTables:
         table = ops.rope_table(positions, self.rope())
         if not self._beta:
-            return llama.Turns(table, table)
-        # What turns all of a query may as well scale it.
+            return llama.RopeTables(table, table)
+        # What rotates all of a query may as well scale it.
         factors = ops.position_scale(positions, self._length, self._beta)
-        return llama.Turns(ops.scale_rows(table, factors), table)
+        return llama.RopeTables(ops.scale_rows(table, factors), table)

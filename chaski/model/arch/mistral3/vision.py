@@ -25,7 +25,7 @@ Activation = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`square` patches are merged each way. `neox`: how the file has the pairs that are turned together."""
+    """`square` patches are merged each way. `neox`: how the pairs of a rope lie in the file."""
 
     longest_edge: int
     patch_size: int
@@ -100,10 +100,10 @@ class Block(Module):
         self.ln2 = RMSNorm(size, config.eps)
         self.ffn = SwiGLU(size, config.ffn_size, config.activation)
 
-    def __call__(self, x: Tensor, turns: tuple[Tensor, Tensor], history: LayerCache) -> Tensor:
+    def __call__(self, x: Tensor, rope_tables: tuple[Tensor, Tensor], history: LayerCache) -> Tensor:
         h = self.ln1(x)
         q, k, v = (project(h).reshape(*self._heads) for project in (self.attn_q, self.attn_k, self.attn_v))
-        for table in turns:
+        for table in rope_tables:
             q, k = ops.rope(q, table), ops.rope(k, table)
         x = x + self.attn_out(attention(q, k, v, history, scale=self._heads[1] ** -0.5))
         return x + self.ffn(self.ln2(x))
@@ -123,10 +123,10 @@ class Tower(Module):
         self.blk = [Block(config) for _ in range(config.num_layers)]
         self.token_embd = Break(row_size)
 
-    def __call__(self, pixels: Tensor, turns: tuple[Tensor, Tensor], history: LayerCache) -> Tensor:
+    def __call__(self, pixels: Tensor, rope_tables: tuple[Tensor, Tensor], history: LayerCache) -> Tensor:
         x = self.pre_ln(self.patch_embd(pixels))
         for block in self.blk:
-            x = block(x, turns, history)
+            x = block(x, rope_tables, history)
         return x
 
 
@@ -173,16 +173,16 @@ class Vision(Module):
     def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
         pixels = graph.input("pixels", (patches, 3 * self._config.patch_size**2), DType.F32)
         by_row, by_column = self._ropes()
-        turns = (
+        rope_tables = (
             ops.rope_table(graph.input("row", (patches,), DType.I32), by_row),
             ops.rope_table(graph.input("column", (patches,), DType.I32), by_column),
         )
-        return self.mm(self.v(pixels, turns, history), rows)
+        return self.mm(self.v(pixels, rope_tables, history), rows)
 
     def _ropes(self) -> tuple[Rope, Rope]:
         """Rows turn the first half of the pairs, columns the other; of the frequencies each has every other.
 
-        Where a frequency is 0, nothing turns.
+        Where a frequency is 0, nothing rotates.
         """
         c = self._config
         every = rope_frequencies(c.head_size, c.rope_base)

@@ -55,10 +55,10 @@ class CrossLayer(Module):
         self.cross_attn_mlp_gate = Weight((1,), host=True)
 
     def __call__(self, x: Tensor, image: EncoderLayer) -> Tensor:
-        y = x.rows(image.seeing)
+        y = x.rows(image.attending)
         y = y + self.attn(self.attn_norm(y), image) * _opened(self.cross_attn_attn_gate)
         y = y + self.ffn(self.ffn_norm(y)) * _opened(self.cross_attn_mlp_gate)
-        return ops.scatter(x, y, image.seeing)
+        return ops.scatter(x, y, image.attending)
 
 
 class Model(Decoder):
@@ -87,13 +87,13 @@ class Model(Decoder):
 
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
         table = ops.rope_table(inputs.positions, self._rope())
-        turns = llama.Turns(table, table)
+        rope = llama.RopeTables(table, table)
         x = self.token_embd(inputs.tokens)
         for layer, cache in zip(self.blk, caches, strict=True):
             if isinstance(layer, CrossLayer):
                 x = layer(x, cache)
             else:
-                x = layer(x, turns, cache, inputs.outputs if layer is self.blk[-1] else None)
+                x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
         return self.head(x.rows(inputs.outputs) if isinstance(self.blk[-1], CrossLayer) else x)
 
     def _rope(self) -> Rope:

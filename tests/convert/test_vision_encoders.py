@@ -55,7 +55,7 @@ def vision_tensors() -> dict[str, NDArray[np.float32]]:
 
 
 def checkpoint(folder: Path, outer: str = "model.", tower: str = "", **changes: Any) -> Path:
-    """The tiny text model of Gemma 3 with random eyes; `outer`, `tower`: parts of names in some releases."""
+    """The tiny text model of Gemma 3 with a random encoder; `outer`, `tower`: parts of names."""
     shutil.copytree(DATA / "gemma3", folder)
     text = json.loads((folder / "config.json").read_text())
     config = {
@@ -100,15 +100,15 @@ def test_both_in_one_file(tmp_path: Path, outer: str, tower: str) -> None:
         norm = wanted["multi_modal_projector.mm_soft_emb_norm.weight"] + 1
         np.testing.assert_array_equal(values(file, "mm.mm_soft_emb_norm.weight"), norm)
     with chaski.load(tmp_path / "out.gguf", context=64) as model:
-        assert model.sees_images
+        assert model.has_vision
 
 
 def test_each_in_a_file(tmp_path: Path) -> None:
-    text, eyes = tmp_path / "text.gguf", tmp_path / "eyes.gguf"
-    convert(checkpoint(tmp_path / "in"), text, "Q8_0", projector=eyes)
+    text, projector = tmp_path / "text.gguf", tmp_path / "projector.gguf"
+    convert(checkpoint(tmp_path / "in"), text, "Q8_0", projector=projector)
     with open_gguf(text) as file:
         assert not [name for name in file.tensors if name.startswith(("v.", "mm."))]
-    with open_gguf(eyes) as file:
+    with open_gguf(projector) as file:
         assert (file.architecture, file.get("clip.projector_type", str)) == ("clip", "gemma3")
         assert file.get("clip.vision.projector.scale_factor", int) == 2
         assert file.get("clip.vision.image_mean", list[float]).tolist() == [0.5, 0.25, 0.5]
@@ -122,13 +122,13 @@ def test_each_in_a_file(tmp_path: Path) -> None:
         == types["v.position_embd.weight"]
         == "F32"
     )
-    with chaski.load(text, projector=eyes, context=64) as model:
-        assert model.sees_images
+    with chaski.load(text, projector=projector, context=64) as model:
+        assert model.has_vision
 
 
 def test_what_cannot_be_converted(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="there is no encoder of images"):
-        convert(DATA / "gemma3", tmp_path / "out.gguf", projector=tmp_path / "eyes.gguf")
+        convert(DATA / "gemma3", tmp_path / "out.gguf", projector=tmp_path / "projector.gguf")
     with pytest.raises(UnsupportedError, match="'hidden_act' is 'relu'"):
         convert(checkpoint(tmp_path / "in", hidden_act="relu"), tmp_path / "out.gguf")
     with pytest.raises(ModelError, match=r"layers\.2.*is missing"):

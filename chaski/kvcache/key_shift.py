@@ -16,12 +16,12 @@ from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Rope, Tensor
 
-__all__ = ["Rotation"]
+__all__ = ["KeyShift"]
 
 I32 = npt.NDArray[np.int32]
 
 
-class Rotation:
+class KeyShift:
     """A plan that turns the keys in up to `max_cells` cells of all layers, compiled with the cache.
 
     `keys` has the storage of each layer and the rope that turned its keys. Their magnitude stays.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-__all__ = ["Reach"]
+__all__ = ["AttentionSpan"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class AttentionSpan:
     """What a layer's tokens see of their own sequence; without options everything up to themselves.
 
     window  how many tokens a token sees, itself included (the meaning of the models' papers; the reference

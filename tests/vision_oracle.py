@@ -22,7 +22,7 @@ from chaski.model.multimodal import EncoderShape, Image
 from chaski.model.registry import build_model, vision_of
 from chaski.model.weights import bind_weights
 
-__all__ = ["BACKENDS", "F32", "Eyes", "answers_at_once", "quantized", "said"]
+__all__ = ["BACKENDS", "F32", "BoundEncoder", "answers_at_once", "quantized", "said"]
 
 F32 = NDArray[np.float32]
 BACKENDS = [("reference", 1e-4), ("cpu", 1e-3)]
@@ -30,7 +30,7 @@ BACKENDS = [("reference", 1e-4), ("cpu", 1e-3)]
 
 
 @dataclass
-class Eyes:
+class BoundEncoder:
     """The encoder of images of a file, its weights bound to a backend."""
 
     path: Path
