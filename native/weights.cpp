@@ -31,13 +31,30 @@ std::vector<Piece> split(const std::vector<OwnedMatrix>& weights) {
     for (const OwnedMatrix& weight : weights) {
         const Matrix& m = weight.matrix;
         const std::int64_t panels = num_panels(m.rows), abreast = panels_abreast(m.type);
-        const std::int64_t bytes = abreast * panel_bytes(m.type, m.k);
+        const std::int64_t bytes = stored_bytes(weight, abreast);
         const std::int64_t step = std::max<std::int64_t>(1, kPieceBytes / bytes) * abreast;
         for (std::int64_t begin = 0; begin < panels; begin += step) {
             pieces.push_back({&weight, begin, std::min(begin + step, panels)});
         }
     }
     return pieces;
+}
+
+// The codes of a row of MXFP4 in the type's own order: byte j holds elements j and j + 16.
+void deinterleave(std::uint8_t* row, std::int64_t bytes) {
+    using Bytes8 = std::uint8_t __attribute__((vector_size(8)));
+    using Bytes16 = std::uint8_t __attribute__((vector_size(16)));
+    const BlockFormat& format = *find_format(DType::MXFP4);
+    for (std::int64_t block = 0; block < bytes; block += format.bytes) {
+        std::uint8_t* codes = row + block + format.fields[0].offset;
+        Bytes8 first, second;
+        std::memcpy(&first, codes, sizeof(first));
+        std::memcpy(&second, codes + sizeof(first), sizeof(second));
+        const Bytes8 even = (first & 0x0f) | (second << 4), odd = (first >> 4) | (second & 0xf0);
+        const Bytes16 both =
+            __builtin_shufflevector(even, odd, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+        std::memcpy(codes, &both, sizeof(both));
+    }
 }
 
 }  // namespace
@@ -82,13 +99,21 @@ double WeightFile::resident_share(std::int64_t offset, std::int64_t bytes) const
     return static_cast<double>(resident) / static_cast<double>(pages.size());
 }
 
+std::int64_t stored_bytes(const OwnedMatrix& weight, std::int64_t panels) {
+    return panels * kLanes * weight.origin->stride;
+}
+
 bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t begin, std::int64_t end,
                  std::uint8_t* rows, std::uint8_t* panels) {
     const Matrix& m = weight.matrix;
-    const std::int64_t stride = row_bytes(m.type, m.k), count = rows_of(m, begin, end);
-    const std::int64_t place = weight.origin->offset + begin * kLanes * stride;
-    if (!weight.origin->file->read(rows, count * stride, place)) return false;
-    kernels.pack(m.type, rows, stride, count, m.k, panels, 0, end - begin);
+    const Origin& origin = *weight.origin;
+    const std::int64_t bytes = row_bytes(m.type, m.k), count = rows_of(m, begin, end);
+    const std::int64_t place = origin.offset + begin * kLanes * origin.stride;
+    if (!origin.file->read(rows, (count - 1) * origin.stride + bytes, place)) return false;
+    if (origin.is_interleaved) {
+        for (std::int64_t row = 0; row < count; ++row) deinterleave(rows + row * origin.stride, bytes);
+    }
+    kernels.pack(m.type, rows, origin.stride, count, m.k, panels, 0, end - begin);
     return true;
 }
 
@@ -96,8 +121,7 @@ void lay_out(ThreadPool& pool, const Kernels& kernels, const std::vector<OwnedMa
     const std::vector<Piece> pieces = split(weights);
     std::int64_t largest = 0;
     for (const auto& [weight, begin, end] : pieces) {
-        const Matrix& m = weight->matrix;
-        largest = std::max(largest, rows_of(m, begin, end) * row_bytes(m.type, m.k));
+        largest = std::max(largest, stored_bytes(*weight, end - begin));
     }
     std::vector<std::vector<std::uint8_t>> buffers(pool.threads(), std::vector<std::uint8_t>(largest));
     std::atomic<std::size_t> next{0};

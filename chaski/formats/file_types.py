@@ -17,6 +17,7 @@ FILE_TYPES = {
     2: "Q4_0",
     3: "Q4_1",
     7: "Q8_0",
+    4: "MXFP4",  # Ollama's converters write it for gpt-oss; llama.cpp had given it up
     8: "Q5_0",
     9: "Q5_1",
     10: "Q2_K",

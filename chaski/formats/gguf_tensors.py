@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from chaski.errors import UnsupportedError
+from chaski.errors import FormatError, UnsupportedError
 from chaski.formats.gguf_metadata import Cursor
 from chaski.formats.quant import REMOVED_TYPES, UNSUPPORTED_TYPES, QuantType
 
@@ -23,7 +23,6 @@ DEFAULT_ALIGNMENT = 32
 ALIGNMENTS = "powers of two from 8 on"
 MAX_DIMENSIONS = 4
 MAX_TENSORS = 1 << 16
-_FIRST_MXFP4 = 4
 _SMALLEST_ENTRY = 33  # a name of one byte and its length, one dimension, type and offset
 
 
@@ -37,42 +36,37 @@ class TensorInfo:
     path: Path  # the file, or the part of a split file, that holds it
     offset: int  # of its first byte in that file
     nbytes: int
-    data: NDArray[np.uint8] = field(repr=False, compare=False)  # (nbytes,), read-only, in the map
-    step: int | None = None  # bytes from one matrix of a stack to the next, where others lie between
+    # Read-only, in the map: (nbytes,), or of a part of a tensor (*outer, blocks, block bytes), strided.
+    data: NDArray[np.uint8] = field(repr=False, compare=False)
 
-    def rows(self, name: str, begin: int, count: int) -> TensorInfo:
-        """Some rows of a matrix, or elements of a vector, as a tensor of their own."""
-        assert self.step is None
-        assert begin + count <= self.shape[0], (self.shape, begin, count)
-        size = self.nbytes // self.shape[0]
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one to the next along each axis but the last, in the file."""
+        return self._blocks.strides[: len(self.shape) - 1]
+
+    def part(self, name: str, axis: int, index: slice) -> TensorInfo:
+        """Return what `index` takes along an axis as a tensor of its own, with nothing copied.
+
+        Raises FormatError where that would cut rows of blocks.
+        """
+        if axis == len(self.shape) - 1 and self.type.block_size > 1:
+            raise FormatError(f"{self.path}: tensor {self.name}: rows of {self.type.name} cannot be cut")
+        begin, end, step = index.indices(self.shape[axis])
+        blocks = self._blocks
+        data = blocks[(slice(None),) * axis + (slice(begin, end, step),)]
         return replace(
             self,
             name=name,
-            shape=(count, *self.shape[1:]),
-            offset=self.offset + begin * size,
-            nbytes=count * size,
-            data=self.data[begin * size : (begin + count) * size],
+            shape=(*self.shape[:axis], data.shape[axis], *self.shape[axis + 1 :]),
+            offset=self.offset + begin * blocks.strides[axis],
+            nbytes=data.size,
+            data=data,
         )
 
-    def halves(self, names: tuple[str, str]) -> tuple[TensorInfo, TensorInfo]:
-        """A stack (count, 2 · rows, ...) as two: the first half of each one's rows, and the other."""
-        count, rows, *columns = self.shape
-        assert rows % 2 == 0, self.shape
-        nbytes, step = self.nbytes // 2, self.nbytes // count
-        parts = self.data.reshape(count, 2, step // 2)
-        first, second = (
-            replace(
-                self,
-                name=name,
-                shape=(count, rows // 2, *columns),
-                offset=self.offset + half * (step // 2),
-                nbytes=nbytes,
-                data=parts[:, half],
-                step=step,
-            )
-            for half, name in enumerate(names)
-        )
-        return first, second
+    @property
+    def _blocks(self) -> NDArray[np.uint8]:
+        type = self.type
+        return self.data.reshape(*self.shape[:-1], self.shape[-1] // type.block_size, type.block_bytes)
 
 
 class _Entry(NamedTuple):
@@ -127,8 +121,6 @@ def _tensor_type(cursor: Cursor, number: int, what: str, begin: int) -> QuantTyp
         raise cursor.error(problem, begin, UnsupportedError)
     if number in REMOVED_TYPES:
         problem = f"{what}: type {REMOVED_TYPES[number]} was removed from the format; quantize again"
-        if number == _FIRST_MXFP4:
-            problem += ", or pull it again if it is gpt-oss: Ollama's first files had MXFP4 under this number"
         raise cursor.error(problem, begin, UnsupportedError)
     try:
         return QuantType(number)

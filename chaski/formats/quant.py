@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,6 +51,9 @@ class QuantType(IntEnum):
     F64 = 28
     BF16 = 30
     MXFP4 = 39
+    # Ollama's first gpt-oss files have MXFP4 as OpenAI's checkpoint has it, under a number that ggml had
+    # given up: byte j of a block holds elements 2 j and 2 j + 1, where MXFP4 has j and j + 16.
+    MXFP4_INTERLEAVED = 4
     # Stored only: files with them can be looked at, and computed by llama.cpp.
     IQ2_XXS = 16
     IQ2_XS = 17
@@ -87,7 +91,6 @@ class QuantType(IntEnum):
 # Types of ggml that no file has: activations are stored so while they are computed with.
 UNSUPPORTED_TYPES = {9: "Q8_1", 15: "Q8_K"}
 REMOVED_TYPES = {
-    4: "Q4_2",
     5: "Q4_3",
     31: "Q4_0_4_4",
     32: "Q4_0_4_8",
@@ -137,6 +140,7 @@ _LAYOUTS: dict[QuantType, tuple[int, np.dtype[Any]]] = {
         np.dtype([("d", "<f2"), ("scales_h", "u1", 2), ("scales_l", "u1", 4), ("qs", "u1", 128)]),
     ),
     QuantType.MXFP4: (32, np.dtype([("e", "u1"), ("qs", "u1", 16)])),
+    QuantType.MXFP4_INTERLEAVED: (32, np.dtype([("e", "u1"), ("qs", "u1", 16)])),
     QuantType.IQ2_XXS: (256, np.dtype("V66")),
     QuantType.IQ2_XS: (256, np.dtype("V74")),
     QuantType.IQ3_XXS: (256, np.dtype("V98")),
@@ -296,10 +300,10 @@ def _decode_iq4_xs(blocks: Blocks) -> Floats:
     return _scaled(IQ4_VALUES[unpack(blocks["qs"], 4, 16)], _column(blocks["d"]) * scales)
 
 
-def _decode_mxfp4(blocks: Blocks) -> Floats:
+def _decode_mxfp4(blocks: Blocks, run: int = 16) -> Floats:
     """The scale is 2^(e - 127) (OCP Microscaling, E8M0); halved, because the values are doubled."""
     scale = np.ldexp(np.float32(1), blocks["e"].astype(np.int32) - 128)
-    return _column(scale) * FP4_VALUES[unpack(blocks["qs"], 4, 16)]
+    return _column(scale) * FP4_VALUES[unpack(blocks["qs"], 4, run)]
 
 
 _DECODERS: dict[QuantType, Callable[[NDArray[Any]], Floats]] = {
@@ -324,4 +328,5 @@ _DECODERS: dict[QuantType, Callable[[NDArray[Any]], Floats]] = {
     QuantType.IQ4_NL: _decode_iq4_nl,
     QuantType.IQ4_XS: _decode_iq4_xs,
     QuantType.MXFP4: _decode_mxfp4,
+    QuantType.MXFP4_INTERLEAVED: partial(_decode_mxfp4, run=1),
 }

@@ -8,11 +8,11 @@ sees llama.cpp's names, and nothing is missing. What a row does not say is the s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from chaski.errors import ModelError, UnsupportedError
+from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile, TensorInfo, Value, open_gguf
 
 __all__ = ["DIALECTS", "Dialect", "in_our_names", "open_model"]
@@ -32,8 +32,9 @@ class Dialect:
     not_meant     for models of so many layers, keys that such files have by mistake
     sizes         a key → the tensor whose columns it counts; it is read off there where it is missing, or
                   where the file is Ollama's
+    in_turn       tensors whose rows, of each matrix of a stack, are those of several in turn: a name as in
+                  `tensors` → the names of these
     left_out      beginnings of tensors that nothing here uses: an encoder of images
-    refused       tensors, as in `tensors`, that cannot be read, and why
     pre           the pre-tokenizer where the file says none, or `default`
     token         an id and the token there without which `pre` is not meant
     """
@@ -45,8 +46,8 @@ class Dialect:
     by_layers: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
     not_meant: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
+    in_turn: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
     pre: str = ""
     token: tuple[int, str] | None = None
 
@@ -108,10 +109,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "gpt-oss": _GPT_OSS,
     "gptoss": replace(
         _GPT_OSS,
-        refused={
-            "blk.*.ffn_gate_up_exps.": "it has the rows of gate and up in turn, as Ollama's converter wrote "
-            "them for a time in 2025; create the model anew from its checkpoint"
-        },
+        in_turn={"blk.*.ffn_gate_up_exps.": ("blk.*.ffn_gate_exps.", "blk.*.ffn_up_exps.")},
     ),
     "lfm2": Dialect(
         tensors={"output_norm.": "token_embd_norm.", "blk.*.attn_out.": "blk.*.attn_output."},
@@ -160,7 +158,10 @@ def open_model(path: str | Path) -> GGUFFile:
 
 
 def in_our_names(file: GGUFFile) -> GGUFFile:
-    """The same file as llama.cpp would have written it. Raises UnsupportedError for what a row refuses."""
+    """Return the same file as llama.cpp would have written it.
+
+    Raises ModelError where two tensors would have one name, or rows cannot be taken in turn.
+    """
     arch = file.metadata.get("general.architecture")
     dialect = DIALECTS.get(arch) if isinstance(arch, str) else None
     if dialect is None:
@@ -204,32 +205,42 @@ def _keys(file: GGUFFile, dialect: Dialect, prefix: str) -> dict[str, Value]:
 
 def _tensors(file: GGUFFile, dialect: Dialect) -> dict[str, TensorInfo]:
     tensors: dict[str, TensorInfo] = {}
-    for name, info in _renamed(file, dialect):
-        if name in tensors:
-            raise ModelError(f"{info.path}: tensor {name} is there twice, once under another name")
-        tensors[name] = info
+    for info in _renamed(file, dialect):
+        if info.name in tensors:
+            raise ModelError(f"{info.path}: tensor {info.name} is there twice, once under another name")
+        tensors[info.name] = info
     return tensors
 
 
-def _renamed(file: GGUFFile, dialect: Dialect) -> Iterator[tuple[str, TensorInfo]]:
-    renames = [_rename(old, new) for old, new in dialect.tensors.items()]
-    refused = [(_pattern(name), reason) for name, reason in dialect.refused.items()]
+def _renamed(file: GGUFFile, dialect: Dialect) -> Iterator[TensorInfo]:
+    renames = {old: (new,) for old, new in dialect.tensors.items()} | dict(dialect.in_turn)
+    renaming = [_rename(old, new) for old, new in renames.items()]
     for name, info in file.tensors.items():
-        if reason := next((reason for pattern, reason in refused if pattern.match(name)), None):
-            raise UnsupportedError(f"{info.path}: tensor {name} cannot be used: {reason}")
-        if not name.startswith(dialect.left_out):
-            new = next((found for rename in renames if (found := rename(name)) is not None), name)
-            yield new, info if new == name else replace(info, name=new)
+        if name.startswith(dialect.left_out):
+            continue
+        names = next((found for rename in renaming if (found := rename(name))), (name,))
+        if len(names) > 1:
+            yield from _taken_in_turn(info, names)
+        else:
+            yield info if names == (name,) else replace(info, name=names[0])
 
 
-def _rename(old: str, new: str) -> Callable[[str], str | None]:
-    """Return a function from a name to llama.cpp's, or to None. `old` is a prefix if it ends with a dot."""
+def _taken_in_turn(info: TensorInfo, names: Sequence[str]) -> Iterator[TensorInfo]:
+    if len(info.shape) < 2 or info.shape[1] % len(names):
+        wanted = " and ".join(names)
+        raise ModelError(f"{info.path}: tensor {info.name} {info.shape} cannot have {wanted} in turn")
+    for first, name in enumerate(names):
+        yield info.part(name, 1, slice(first, None, len(names)))
+
+
+def _rename(old: str, new: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return a function from a name to llama.cpp's, or to none. `old` is a prefix if it ends with a dot."""
     pattern = _pattern(old)
-    template = new.replace("*", r"\1")
+    templates = [name.replace("*", r"\1") for name in new]
 
-    def rename(name: str) -> str | None:
+    def rename(name: str) -> tuple[str, ...]:
         match = pattern.match(name)
-        return None if match is None else match.expand(template) + name[match.end() :]
+        return () if match is None else tuple(match.expand(new) + name[match.end() :] for new in templates)
 
     return rename
 

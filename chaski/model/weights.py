@@ -58,8 +58,11 @@ def _split_gates(tensors: dict[str, TensorInfo]) -> None:
     """
     for name in [name for name in tensors if ".ffn_gate_up_exps." in name]:
         if len(tensors[name].shape) > 1 and tensors[name].shape[1] % 2 == 0:
-            names = name.replace("_gate_up_", "_gate_"), name.replace("_gate_up_", "_up_")
-            tensors |= zip(names, tensors.pop(name).halves(names), strict=True)
+            whole = tensors.pop(name)
+            half = whole.shape[1] // 2
+            for kind, rows in (("gate", slice(half)), ("up", slice(half, None))):
+                part = name.replace("_gate_up_", f"_{kind}_")
+                tensors[part] = whole.part(part, 1, rows)
 
 
 def _split_qkv(tensors: dict[str, TensorInfo], model: Model) -> None:
@@ -72,7 +75,7 @@ def _split_qkv(tensors: dict[str, TensorInfo], model: Model) -> None:
         if len(counts) == len(names) and sum(counts) == tensors[joined].shape[0]:
             whole, begin = tensors.pop(joined), 0
             for name, count in zip(names, counts, strict=True):
-                tensors[name] = whole.rows(name, begin, count)
+                tensors[name] = whole.part(name, 0, slice(begin, begin + count))
                 begin += count
 
 

@@ -60,7 +60,8 @@ void bind_weights(nb::module_& m) {
 
     nb::class_<Weights>(m, "Weights")
         .def(nb::init<std::size_t>(), "bytes"_a)
-        .def("matrix", &Weights::matrix, "offset"_a, "type"_a, "rows"_a, "columns"_a)
+        .def("matrix", &Weights::matrix, "offset"_a, "type"_a, "rows"_a, "columns"_a, "stride"_a,
+             "is_interleaved"_a)
         .def("vector", &vector, "offset"_a, "size"_a);
 
     m.def(

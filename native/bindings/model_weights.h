@@ -12,13 +12,18 @@ class Weights {
    public:
     explicit Weights(std::size_t bytes) : memory_(std::make_shared<Region>(bytes)) {}
 
-    OwnedMatrix matrix(std::size_t offset, int type, std::int64_t rows, std::int64_t k) const {
+    // `stride` and `is_interleaved` say how its rows lie in their file, see Origin.
+    OwnedMatrix matrix(std::size_t offset, int type, std::int64_t rows, std::int64_t k, std::int64_t stride,
+                       bool is_interleaved) const {
         require_matrix(type, rows, k);
         auto dtype = static_cast<DType>(type);
+        require(stride >= row_bytes(dtype, k), "weights: rows overlap in their file");
+        require(!is_interleaved || dtype == DType::MXFP4, "weights: only MXFP4 may be interleaved");
         auto* panels = place(offset, static_cast<std::size_t>(matrix_bytes(dtype, rows, k)));
-        return {{dtype, rows, k, reinterpret_cast<const std::uint8_t*>(panels)},
-                memory_,
-                std::make_shared<Origin>()};
+        auto origin = std::make_shared<Origin>();
+        origin->stride = stride;
+        origin->is_interleaved = is_interleaved;
+        return {{dtype, rows, k, reinterpret_cast<const std::uint8_t*>(panels)}, memory_, origin};
     }
 
     float* vector(std::size_t offset, std::size_t size) const {

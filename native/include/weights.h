@@ -31,10 +31,12 @@ class WeightFile {
     mutable std::atomic<int> error_{0};
 };
 
-// Where the rows of a matrix lie in a file, one behind the other.
+// Where the rows of a matrix lie in a file.
 struct Origin {
     std::shared_ptr<const WeightFile> file;
     std::int64_t offset = 0;
+    std::int64_t stride = 0;      // bytes from one row to the next; other rows may lie between
+    bool is_interleaved = false;  // of MXFP4: elements 2 j and 2 j + 1 share byte j, not j and j + 16
     std::atomic<bool> is_laid_out{true};  // false: the panels in memory are still to be filled
 };
 
@@ -47,8 +49,11 @@ struct OwnedMatrix {
     bool is_laid_out() const { return origin->is_laid_out.load(std::memory_order_acquire); }
 };
 
+// The bytes of so many panels in the file, with what lies between their rows.
+std::int64_t stored_bytes(const OwnedMatrix& weight, std::int64_t panels);
+
 // Reads panels begin..end-1 from the file and packs them as the first ones of `panels`. `rows` has room for
-// their rows as they are in the file. False when they cannot be read.
+// their `stored_bytes`. False when they cannot be read.
 bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t begin, std::int64_t end,
                  std::uint8_t* rows, std::uint8_t* panels);
 

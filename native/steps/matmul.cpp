@@ -8,8 +8,9 @@ namespace {
 
 // Panels of a matrix that are read from its file at once: enough for a kernel to work on, and few enough to
 // stay in a core's own cache.
-std::int64_t panels_at_once(const Matrix& m) {
+std::int64_t panels_at_once(const OwnedMatrix& weight) {
     constexpr std::int64_t kBytes = 256 << 10, kMost = 8;
+    const Matrix& m = weight.matrix;
     const std::int64_t abreast = panels_abreast(m.type);
     const std::int64_t fitting = kBytes / panel_bytes(m.type, m.k) / abreast * abreast;
     return std::clamp(fitting, abreast, kMost);
@@ -20,13 +21,13 @@ struct Reading {
     std::uint8_t* rows;
     std::uint8_t* panels;
 
-    Reading(const Matrix& m, std::int64_t count, std::byte* scratch)
+    Reading(const OwnedMatrix& weight, std::int64_t count, std::byte* scratch)
         : rows(reinterpret_cast<std::uint8_t*>(scratch)),
-          panels(rows + align_up(kLanes * count * row_bytes(m.type, m.k))) {}
+          panels(rows + align_up(stored_bytes(weight, count))) {}
 
-    static std::size_t bytes(const Matrix& m, std::int64_t count) {
-        const std::int64_t rows = kLanes * count;
-        return align_up(rows * row_bytes(m.type, m.k)) + align_up(matrix_bytes(m.type, rows, m.k));
+    static std::size_t bytes(const OwnedMatrix& weight, std::int64_t count) {
+        const Matrix& m = weight.matrix;
+        return align_up(stored_bytes(weight, count)) + align_up(matrix_bytes(m.type, kLanes * count, m.k));
     }
 };
 
@@ -37,8 +38,7 @@ std::size_t kernel_bytes(const Kernels& kernels, const Matrix& m, std::int64_t n
 }  // namespace
 
 std::size_t multiply_scratch_bytes(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t n) {
-    const Matrix& m = weight.matrix;
-    return kernel_bytes(kernels, m, n) + Reading::bytes(m, panels_at_once(m));
+    return kernel_bytes(kernels, weight.matrix, n) + Reading::bytes(weight, panels_at_once(weight));
 }
 
 void multiply(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t panel_begin,
@@ -46,8 +46,8 @@ void multiply(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t pa
               std::byte* scratch) {
     const Matrix& m = weight.matrix;
     if (weight.is_laid_out()) return kernels.matmul(m, panel_begin, panel_end, x, n, out, scratch);
-    const std::int64_t step = panels_at_once(m);
-    const Reading room(m, step, scratch + kernel_bytes(kernels, m, n));
+    const std::int64_t step = panels_at_once(weight);
+    const Reading room(weight, step, scratch + kernel_bytes(kernels, m, n));
     for (std::int64_t begin = panel_begin; begin < panel_end; begin += step) {
         const std::int64_t end = std::min(begin + step, panel_end), row = kLanes * begin;
         if (!read_panels(kernels, weight, begin, end, room.rows, room.panels)) return;
@@ -60,7 +60,7 @@ void multiply(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t pa
 
 void EmbeddingStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
     const Matrix& m = table_.matrix;
-    const Reading room(m, 1, scratch);
+    const Reading room(table_, 1, scratch);
     for (std::int64_t i = begin; i < end; ++i) {
         float* y = y_ + i * m.k;
         if (table_.is_laid_out()) {
@@ -73,6 +73,6 @@ void EmbeddingStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std:
     }
 }
 
-std::size_t EmbeddingStep::scratch_bytes() const { return Reading::bytes(table_.matrix, 1); }
+std::size_t EmbeddingStep::scratch_bytes() const { return Reading::bytes(table_, 1); }
 
 }  // namespace chaski

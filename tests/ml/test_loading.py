@@ -12,8 +12,15 @@ import numpy.typing as npt
 import pytest
 
 import chaski
+from chaski import _native
 from chaski.errors import ComputationError
+from chaski.formats.gguf import TensorInfo, open_gguf
+from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.quant import QuantType, row_bytes
+from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.cpu import loading
+from chaski.ml.graph import Dim, DType, Graph, Weight
+from tests.first_gptoss import FORMS, write_both
 
 DATA = Path(__file__).parent.parent / "data"
 FILES = ["f16", "bf16", "q4_k", "q6_k", "q8_0", "mxfp4"]
@@ -50,6 +57,63 @@ def test_the_same_bits_from_the_file(path: Path, threads: int) -> None:
     for ids in (IDS, IDS[:1]):
         from_file = logits(path, ids, False, threads)
         assert np.array_equal(from_file, logits(path, ids, True, threads))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_same_bits_from_rows_in_turn(tmp_path: Path, form: str, threads: int) -> None:
+    ours, theirs = write_both(tmp_path, form)
+    for ids in (IDS, IDS[:1]):
+        from_file = logits(theirs, ids, False, threads)
+        assert np.array_equal(from_file, logits(theirs, ids, True, threads))
+        assert np.array_equal(from_file, logits(ours, ids, True, threads))
+
+
+TYPES = [*map(QuantType, _native.matrix_types()), QuantType.MXFP4_INTERLEAVED]
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_rows_in_turn_are_matrices_of_their_own(tmp_path: Path, type: QuantType, isa: str) -> None:
+    """Two matrices of 37 rows, as they are laid out and as steps read them from the file."""
+    columns = max(96, type.block_size)
+    rows = np.random.default_rng(3).integers(0, 64, (74, row_bytes(type, columns)), np.uint8)
+    path = tmp_path / "a.gguf"
+    tensors = {"in turn": rows, "first": rows[::2], "second": rows[1::2]}
+    write_gguf(
+        path, {"general.architecture": "test"}, {n: stored(a, type, columns) for n, a in tensors.items()}
+    )
+    path.read_bytes()
+    with open_gguf(path) as file:
+        whole = file.tensors["in turn"]
+        parts = [whole.part(name, 0, slice(i, None, 2)) for i, name in enumerate(("a", "b"))]
+        wanted = computed([file.tensors["first"], file.tensors["second"]], isa, True)
+        assert np.isfinite(wanted).all()
+        for waits in (False, True):
+            np.testing.assert_array_equal(computed(parts, isa, waits), wanted)
+
+
+def stored(rows: npt.NDArray[np.uint8], type: QuantType, columns: int) -> LazyTensor:
+    return LazyTensor((len(rows), columns), type, lambda: [np.ascontiguousarray(rows)])
+
+
+def computed(matrices: list[TensorInfo], isa: str, waits: bool) -> npt.NDArray[np.float32]:
+    """The products of the rows of one matrix and another."""
+    backend = open_backend("cpu", BackendOptions(threads=2, isa=isa))
+    graph, weights = Graph(), [Weight(info.shape) for info in matrices]
+    backend.place(list(zip(weights, matrices, strict=True)))
+    rows = matrices[0].shape[0]
+    x = ops.embedding(graph.input("ids", (Dim("tokens", rows),), DType.I32), weights[0])
+    graph.output("y", ops.linear(x, weights[1]))
+    plan = backend.compile(graph)
+    backend.load(lambda _: None)
+    if waits:
+        backend.wait_loaded()
+    plan.inputs["ids"][:] = range(rows)
+    plan.run({"tokens": rows})
+    found = plan.output("y").copy()
+    backend.close()
+    return found
 
 
 def test_the_same_bits_while_they_are_laid_out() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import chaski
-from chaski.errors import ModelError, UnsupportedError
+from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile, TensorInfo, open_gguf
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.model.dialects import DIALECTS, in_our_names
@@ -218,17 +218,6 @@ def test_one_tensor_of_query_key_and_value(tmp_path: Path) -> None:
                 )
         write_gguf(tmp_path / "joined.gguf", file.metadata, tensors)
     np.testing.assert_array_equal(computed(tmp_path / "joined.gguf"), computed(ours))
-
-
-def test_gate_and_up_in_turn_are_refused(tmp_path: Path) -> None:
-    """They look like llama.cpp's joined ones, whose gate comes first."""
-    _, theirs = written(
-        tmp_path, replace(CASES["gptoss"], added={"blk.0.ffn_gate_up_exps.weight": (5, 64, 32)})
-    )
-    with pytest.raises(
-        UnsupportedError, match=r"blk\.0\.ffn_gate_up_exps\.weight cannot be used: it has the rows"
-    ):
-        chaski.load(theirs)
 
 
 def test_a_tensor_under_both_names_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from chaski.forks import keep_in_forks
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
 from chaski.ml.backend import BackendOptions, CacheConfig, Device, Memory, Progress, stored_type
-from chaski.ml.cpu.loading import Loading, StoredMatrix
+from chaski.ml.cpu.loading import Loading, StoredMatrix, laid_out_type
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import CPUPlan
 from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
@@ -66,7 +66,11 @@ class CPUBackend:
             weight.handle = vector
         for matrix in self._matrices:
             info = matrix.info
-            target = self._weights.matrix(matrix.offset, int(info.type), *info.shape[-2:])
+            rows, columns = info.shape[-2:]
+            is_interleaved = matrix.type is not info.type
+            target = self._weights.matrix(
+                matrix.offset, int(matrix.type), rows, columns, matrix.stride, is_interleaved
+            )
             if len(info.shape) == 2:
                 matrix.weight.handle = target
             elif matrix.index == 0:
@@ -142,8 +146,8 @@ def _layout(
         if len(info.shape) == 1 or weight.plain:
             vectors.append((weight, info, Vector(offset)))
             size = 4 * math.prod(info.shape)
-        elif len(info.shape) in (2, 3) and int(info.type) in _native.matrix_types():
-            step = _native.matrix_bytes(int(info.type), *info.shape[-2:])
+        elif len(info.shape) in (2, 3) and (type := laid_out_type(info.type)) in _native.matrix_types():
+            step = _native.matrix_bytes(int(type), *info.shape[-2:])
             count = math.prod(info.shape[:-2])
             matrices += [StoredMatrix(weight, info, index, offset + index * step) for index in range(count)]
             size = count * step

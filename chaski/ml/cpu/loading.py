@@ -21,10 +21,11 @@ from chaski import _native
 from chaski.errors import ModelError
 from chaski.forks import ForkGuard
 from chaski.formats.gguf import TensorInfo
+from chaski.formats.quant import QuantType, row_bytes
 from chaski.ml.backend import Progress
 from chaski.ml.graph import Weight
 
-__all__ = ["Loading", "StoredMatrix"]
+__all__ = ["Loading", "StoredMatrix", "laid_out_type"]
 
 # Matrices are laid out in groups of about this size, between which progress is shown and `close` is seen. A
 # model that is smaller is there at once.
@@ -37,6 +38,11 @@ WARM = 0.99
 PATIENCE = 1.0
 
 
+def laid_out_type(type: QuantType) -> QuantType:
+    """Return the type of a tensor's panels: kernels have one order of the codes in a block."""
+    return QuantType.MXFP4 if type is QuantType.MXFP4_INTERLEAVED else type
+
+
 @dataclass(frozen=True, slots=True)
 class StoredMatrix:
     """A matrix of a file, the `index`-th of those of its tensor, and where it goes in the weights' memory."""
@@ -47,13 +53,29 @@ class StoredMatrix:
     offset: int
 
     @property
+    def type(self) -> QuantType:
+        """The type that it has when it is laid out."""
+        return laid_out_type(self.info.type)
+
+    @property
     def num_bytes(self) -> int:
         return self.info.nbytes // math.prod(self.info.shape[:-2])
 
     @property
     def place(self) -> int:
-        """Of its first byte in the file."""
-        return self.info.offset + self.index * (self.info.step or self.num_bytes)
+        """The place of its first byte in the file."""
+        return self.info.offset + (self.index * self.info.strides[0] if len(self.info.shape) > 2 else 0)
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one row to the next in the file; rows of others may lie between."""
+        return self.info.strides[-1]
+
+    @property
+    def end(self) -> int:
+        """The place behind its last byte in the file."""
+        rows, columns = self.info.shape[-2:]
+        return self.place + (rows - 1) * self.stride + row_bytes(self.info.type, columns)
 
     @property
     def target(self) -> _native.WeightMatrix:
@@ -195,7 +217,7 @@ def _are_warm(files: Mapping[Path, _native.WeightFile], matrices: Sequence[Store
     for path, file in files.items():
         own = [matrix for matrix in matrices if matrix.info.path == path]
         begin = min(matrix.place for matrix in own)
-        end = max(matrix.place + matrix.num_bytes for matrix in own)
+        end = max(matrix.end for matrix in own)
         if file.resident_share(begin, end - begin) < WARM:
             return False
     return True

@@ -48,8 +48,9 @@ void add_expert_matmul(PlanBuilder& plan, int dim, std::int64_t count,
     const Matrix& m = experts[0].matrix;
     for (const OwnedMatrix& expert : experts) {
         const Matrix& other = expert.matrix;
-        require(other.type == m.type && other.rows == m.rows && other.k == m.k,
-                "expert_matmul: experts of different shapes or types");
+        require(other.type == m.type && other.rows == m.rows && other.k == m.k &&
+                    expert.origin->stride == experts[0].origin->stride,
+                "expert_matmul: experts of different shapes, types or strides");
     }
     auto size = static_cast<std::int64_t>(experts.size());
     plan.add(std::make_unique<ExpertMatmulStep>(plan.kernels(), dim, plan.maximum(dim), count, experts,
