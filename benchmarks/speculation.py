@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 import chaski
+from chaski.chat.options import Limits
 from chaski.runner.draft import Draft
 from chaski.runner.generation import Generation, Request
-from chaski.runner.options import Limits
 from chaski.runner.sequence import Sequence
 from chaski.sample import Sampled, SamplingOptions
 

@@ -43,7 +43,7 @@ from chaski.errors import (
 )
 
 if TYPE_CHECKING:
-    from chaski.runner.events import Done, Text
+    from chaski.chat.events import Done, Text
     from chaski.runner.llm import LLM, Answer
     from chaski.runner.loader import load
     from chaski.runner.worker import Worker
@@ -86,9 +86,9 @@ __all__ = [
 
 _LAZY = {
     "LLM": "chaski.runner.llm",
-    "Answer": "chaski.runner.answer",
-    "Done": "chaski.runner.events",
-    "Text": "chaski.runner.events",
+    "Answer": "chaski.chat.answer",
+    "Done": "chaski.chat.events",
+    "Text": "chaski.chat.events",
     "Worker": "chaski.runner.worker",
     "load": "chaski.runner.loader",
 }

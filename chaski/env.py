@@ -13,6 +13,7 @@ from typing import Any
 
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
+from chaski.names import ENGINES
 
 __all__ = ["Environment", "Variable", "variables", "without_secrets"]
 
@@ -46,7 +47,7 @@ def _word(text: str) -> str:
 
 
 def _engine(text: str) -> str:
-    if text not in ("native", "llama.cpp"):
+    if text not in ENGINES:
         raise ValueError("native or llama.cpp")
     return text
 

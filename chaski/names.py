@@ -1,6 +1,6 @@
-"""What names a model, and what names its parts: `ModelName`, `Digest`. Values only; no file is looked at.
+"""Names of models, of their parts and of engines: `ModelName`, `Digest`. Values only; no file is looked at.
 
-The grammar is Ollama's, so that names, references and folders mean the same to both.
+The grammar of models is Ollama's, so that names, references and folders mean the same to both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,20 @@ from dataclasses import dataclass, field, replace
 
 from chaski.errors import OptionError
 
-__all__ = ["DEFAULT_HOST", "DEFAULT_NAMESPACE", "DEFAULT_TAG", "Digest", "ModelName"]
+__all__ = [
+    "DEFAULT_HOST",
+    "DEFAULT_NAMESPACE",
+    "DEFAULT_TAG",
+    "ENGINES",
+    "LLAMA_CPP",
+    "NATIVE",
+    "Digest",
+    "ModelName",
+    "check_engine",
+]
+
+NATIVE, LLAMA_CPP = "native", "llama.cpp"
+ENGINES = (NATIVE, LLAMA_CPP)
 
 DEFAULT_HOST = "registry.ollama.ai"
 DEFAULT_NAMESPACE = "library"
@@ -114,3 +127,10 @@ class Digest:
 
     def __str__(self) -> str:
         return f"sha256:{self.hex}"
+
+
+def check_engine(name: str | None) -> str | None:
+    """The name of an engine, or None for any. Raises OptionError for another name."""
+    if name is not None and name not in ENGINES:
+        raise OptionError(f"option engine is {name!r}; it must be {' or '.join(ENGINES)}")
+    return name

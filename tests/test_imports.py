@@ -19,6 +19,7 @@ FLOORS = [
     {"ml"},
     {"kvcache"},
     {"model"},
+    {"chat"},
     {"runner"},
     {"server"},
     {"cli"},
@@ -31,7 +32,7 @@ SIDE_ROOMS = {
     "convert": {"errors", "formats", "text"},
     "store": {"errors", "durations", "env", "names", "formats", "text", "convert"},
 }
-ABOVE_SIDE_ROOMS = {"runner", "server", "cli"}
+ABOVE_SIDE_ROOMS = {"chat", "runner", "server", "cli"}
 # The package's own face, and what only `ml.cpu` touches.
 FACE = {"__init__", "__main__"}
 HEAVY = {"numpy", "jinja2", "tokenizers", "sentencepiece", "llguidance", "torch", "PIL", "chaski._native"}

@@ -7,10 +7,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from chaski.chat.defaults import Defaults
+    from chaski.chat.events import Event
     from chaski.cli.thinking import ThinkingModel
-    from chaski.runner.events import Event
     from chaski.runner.llm import LLM
-    from chaski.runner.stored import Defaults
     from chaski.runner.worker import Worker
 
 __all__ = ["WorkerModel", "open_model"]
@@ -69,16 +69,17 @@ def open_model(
         return loaded
     from chaski.cli.thinking import ThinkingModel
 
-    return ThinkingModel(loaded, info.writer)
+    return ThinkingModel(loaded, info.chat_format)
 
 
 def _load(
     model: str, threads: int | None, context: int | None, backend: str, engine: str | None, draft: str | None
 ) -> LLM | WorkerModel:
+    from chaski.chat.defaults import Defaults
     from chaski.cli.progress import LoadingBar, load_model
     from chaski.model.dialects import open_model
-    from chaski.runner.engines import NATIVE, check_engine, choose_engine
-    from chaski.runner.stored import Defaults
+    from chaski.names import NATIVE, check_engine
+    from chaski.runner.engines import choose_engine
     from chaski.runner.worker import Worker
     from chaski.store.model import find_model
 

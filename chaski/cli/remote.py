@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from chaski.errors import ChaskiError, ModelNotFoundError
 
 if TYPE_CHECKING:
-    from chaski.runner.events import Done, Event
-    from chaski.runner.stored import Defaults
+    from chaski.chat.defaults import Defaults
+    from chaski.chat.events import Done, Event
     from chaski.text.parsers import Thinking
 
 __all__ = ["Remote", "RemoteModel", "chosen_server", "running_server"]
@@ -121,7 +121,7 @@ class RemoteModel:
 
     def __init__(self, remote: Remote, name: str) -> None:
         """Raises ModelNotFoundError where the server has no such model."""
-        from chaski.runner.stored import Defaults
+        from chaski.chat.defaults import Defaults
 
         shown = remote.post("/api/show", {"model": name})
         info = shown.get("model_info") or {}
@@ -179,7 +179,7 @@ class RemoteModel:
     def _events(
         self, path: str, asked: Mapping[str, Any], options: Mapping[str, Any]
     ) -> Generator[Event | Thinking, None, None]:
-        from chaski.runner.events import Text
+        from chaski.chat.events import Text
         from chaski.text.parsers import Thinking
 
         given = dict(options)
@@ -239,7 +239,7 @@ def _object(data: bytes) -> Any:
 
 
 def _done(line: Mapping[str, Any]) -> Done:
-    from chaski.runner.events import Done
+    from chaski.chat.events import Done
 
     return Done(
         reason="length" if line.get("done_reason") == "length" else "stop",

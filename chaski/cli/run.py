@@ -102,12 +102,12 @@ def command(
     server that has the model answers, unless an option says how to load it.
     Of a model for embeddings the vector is printed.
     """
+    from chaski.chat.options import parse_options
     from chaski.cli.line_editor import preload
     from chaski.cli.local import open_model
     from chaski.cli.vectors import makes_vectors, vector
     from chaski.durations import parse_duration
     from chaski.env import Environment
-    from chaski.runner.options import parse_options
 
     text = _whole_prompt(prompt)
     if keepalive is not None:

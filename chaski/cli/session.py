@@ -20,10 +20,10 @@ from chaski.cli.wrap import WordWrap
 from chaski.errors import ChaskiError, OptionError
 
 if TYPE_CHECKING:
+    from chaski.chat.events import Done, Event
     from chaski.cli.local import WorkerModel
     from chaski.cli.remote import RemoteModel
     from chaski.cli.thinking import ThinkingModel
-    from chaski.runner.events import Done, Event
     from chaski.runner.llm import LLM
     from chaski.text.parsers import Thinking
 
@@ -80,8 +80,8 @@ class Session:
 
         A model here is loaded anew for another context or other threads; the conversation goes on.
         """
+        from chaski.chat.options import parse_options
         from chaski.cli.remote import RemoteModel
-        from chaski.runner.options import parse_options
 
         if name not in _LOADING:
             parse_options({name: value})
@@ -205,7 +205,7 @@ class _Output:
 
     def show(self, event: Event | Thinking) -> Done | None:
         """Print an event; the last one is given back."""
-        from chaski.runner.events import Done, Text
+        from chaski.chat.events import Done, Text
         from chaski.text.parsers import Thinking
 
         if isinstance(event, Thinking):

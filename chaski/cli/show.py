@@ -106,6 +106,7 @@ def command(
 
 def _memory(found: StoredModel, asked: int | None, parallel: int | None) -> Iterator[tuple[str, ...]]:
     """What loading the model would take, part by part. Nothing of that is taken for it."""
+    from chaski.chat.defaults import Defaults
     from chaski.env import Environment
     from chaski.kvcache import CacheSize
     from chaski.ml import BackendOptions, open_backend
@@ -113,7 +114,6 @@ def _memory(found: StoredModel, asked: int | None, parallel: int | None) -> Iter
     from chaski.runner.files import open_files
     from chaski.runner.reserve import Reservation, kv_types
     from chaski.runner.sizes import context_size
-    from chaski.runner.stored import Defaults
 
     environment = Environment.read()
     file, projector = open_files(found)
@@ -137,7 +137,7 @@ def _memory(found: StoredModel, asked: int | None, parallel: int | None) -> Iter
 
 
 def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
-    from chaski.runner.files import named_templates
+    from chaski.chat.file_templates import named_templates
 
     architecture = file.architecture
     if name := file.get("general.name", str, ""):
@@ -156,11 +156,12 @@ def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
 
 def _engine(file: GGUFFile, found: StoredModel) -> str:
     """Who would compute the model, and how to get that where it is missing."""
+    from chaski.chat.defaults import Defaults
     from chaski.errors import ChaskiError
     from chaski.model.dialects import in_our_names
     from chaski.model.metadata import check_is_model
-    from chaski.runner.engines import EXTRA, LLAMA_CPP, choose_engine, usual_engine
-    from chaski.runner.stored import Defaults
+    from chaski.names import LLAMA_CPP
+    from chaski.runner.engines import EXTRA, choose_engine, usual_engine
 
     try:
         wish = Defaults.of(found).engine

@@ -7,15 +7,15 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from chaski.runner.conversation import shortened
-from chaski.runner.events import Done, Text
+from chaski.chat.events import Done, Text
+from chaski.chat.shortening import shortened
 from chaski.text.parsers import Content, Piece, Thinking
 
 if TYPE_CHECKING:
+    from chaski.chat.events import Event
+    from chaski.chat.formats import ChatFormat
     from chaski.cli.local import WorkerModel
-    from chaski.runner.events import Event
     from chaski.runner.llm import LLM
-    from chaski.runner.templates import Writer
 
 __all__ = ["ThinkingModel"]
 
@@ -25,9 +25,9 @@ Messages = Sequence[Mapping[str, Any]]
 class ThinkingModel:
     """Around a model that is loaded: what it thinks comes apart from what it says."""
 
-    def __init__(self, model: LLM | WorkerModel, writer: Writer) -> None:
+    def __init__(self, model: LLM | WorkerModel, chat_format: ChatFormat) -> None:
         self._model = model
-        self._writer = writer
+        self._chat_format = chat_format
         self._opening = model.tokenize("")[:1]
         self.path = model.path
         self.context = model.context
@@ -46,13 +46,13 @@ class ThinkingModel:
         self, messages: Messages, think: bool | str | None = None, **options: Any
     ) -> Generator[Event | Thinking, None, None]:
         """Answer a conversation. think: whether, or how much; it does unless it is told otherwise."""
-        think = self._writer.thinking(think)
+        think = self._chat_format.thinking(think)
         turns = kept = self.defaults.conversation(messages)
         ids = whole = self._ids(turns, think)
         if len(whole) > self.context and options.get("truncate"):
             kept = [*shortened(turns, lambda rest: len(self._ids(rest, think)) <= self.context)]
             ids = self._ids(kept, think)
-        reader = self._writer.reader(self._writer.render(kept, None, think), (), bool(think))
+        reader = self._chat_format.reader(self._chat_format.render(kept, None, think), (), bool(think))
         if "format" in options and reader.lead is not None:
             options["format_thought"] = asdict(reader.lead)
         with closing(self._model.stream(ids, _images(kept), special=True, **options)) as events:
@@ -69,7 +69,7 @@ class ThinkingModel:
 
     def _ids(self, turns: Messages, think: bool | str | None) -> list[int]:
         """The tokens of a conversation, with the one that begins every text."""
-        text = self._writer.render(turns, None, think)
+        text = self._chat_format.render(turns, None, think)
         ids = self._model.tokenize(text, add_special=False, images=_images(turns))
         return ids if ids[:1] == self._opening else self._opening + ids
 

@@ -3,6 +3,6 @@
 Knows models, caches and tokenizers; knows nothing of HTTP or of any API dialect.
 """
 
-from chaski.runner.events import Done, Event, Text
+from chaski.chat.events import Done, Event, Text
 
 __all__ = ["Done", "Event", "Text"]

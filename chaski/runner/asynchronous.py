@@ -12,9 +12,10 @@ from typing import Any, TypeAlias, TypeVar, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from chaski.runner.answer import Answer, collect
-from chaski.runner.events import Done, Event, Outputs
-from chaski.runner.image_sources import ImageFile, image_bytes
+from chaski.chat.answer import Answer, collect
+from chaski.chat.events import Done, Event
+from chaski.chat.images import ImageFile, image_bytes
+from chaski.chat.options import GenerateOptions
 from chaski.runner.messages import (
     Call,
     Channel,
@@ -30,7 +31,7 @@ from chaski.runner.messages import (
     embed,
     generate,
 )
-from chaski.runner.options import GenerateOptions
+from chaski.runner.outputs import Outputs
 
 __all__ = ["AsyncEventStream", "AsyncModel"]
 

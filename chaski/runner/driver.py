@@ -11,11 +11,11 @@ import logging
 import threading
 from collections.abc import Callable
 
+from chaski.chat.events import Partial
 from chaski.errors import ChaskiError
 from chaski.forks import ForkGuard
 from chaski.runner.desk import Task
 from chaski.runner.engine import Engine
-from chaski.runner.events import Partial
 from chaski.runner.messages import Put
 from chaski.runner.sequence import Sequence
 

@@ -17,13 +17,14 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
+from chaski.chat.image_rows import rows_in
 from chaski.errors import OptionError
 from chaski.forks import ForkGuard
 from chaski.kvcache import Cache
 from chaski.model.program import Program
 from chaski.runner.draft import Draft
 from chaski.runner.exclusive import Exclusive
-from chaski.runner.images import EncodedImages, rows_in
+from chaski.runner.images import EncodedImages
 from chaski.runner.isolation import Isolation
 from chaski.runner.prompt_cache import PromptCache
 from chaski.runner.scheduler import Scheduler

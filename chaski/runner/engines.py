@@ -6,25 +6,20 @@ import logging
 from importlib.util import find_spec
 
 from chaski.env import Environment
-from chaski.errors import ChaskiError, OptionError, UnsupportedError
+from chaski.errors import ChaskiError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.metadata import blamed_on, check_is_model, check_metadata
 from chaski.model.registry import ARCHITECTURES, build_model
 from chaski.model.weights import match_weights
+from chaski.names import LLAMA_CPP, NATIVE
 
 __all__ = [
-    "ENGINES",
     "EXTRA",
-    "LLAMA_CPP",
-    "NATIVE",
-    "check_engine",
     "choose_engine",
     "native_gap",
     "usual_engine",
 ]
 
-NATIVE, LLAMA_CPP = "native", "llama.cpp"
-ENGINES = (NATIVE, LLAMA_CPP)
 EXTRA = "pip install 'chaski[llama-cpp]'"
 
 _log = logging.getLogger(__name__)
@@ -114,10 +109,3 @@ def _gap_of_tokens(file: GGUFFile) -> ChaskiError | None:
     if unknown and _is_installed():
         return UnsupportedError(f"{file.path}: {unknown} is not known here")
     return None
-
-
-def check_engine(name: str | None) -> str | None:
-    """The name of an engine, or None for any. Raises OptionError for another name."""
-    if name is not None and name not in ENGINES:
-        raise OptionError(f"option engine is {name!r}; it must be {' or '.join(ENGINES)}")
-    return name

@@ -12,27 +12,9 @@ from chaski.model.dialects import in_our_names, open_model
 from chaski.model.registry import build_model, takes_projector
 from chaski.store.model import StoredModel
 
-__all__ = ["file_templates", "named_templates", "open_files", "stored_projector"]
+__all__ = ["open_files", "stored_projector"]
 
 _log = logging.getLogger(__name__)
-
-
-_TEMPLATE = "tokenizer.chat_template"
-
-
-def file_templates(file: GGUFFile) -> tuple[str | None, str | None]:
-    """The chat template of a file, and the one that stands for it where there are tools, if there is another.
-
-    A file that has only the latter means it always.
-    """
-    default, tool_use = (file.get(key, str, None) for key in (_TEMPLATE, f"{_TEMPLATE}.tool_use"))
-    return (tool_use, None) if default is None else (default, tool_use)
-
-
-def named_templates(file: GGUFFile) -> list[str]:
-    """The names of all chat templates of a file; `default` is the one without a name."""
-    named = [key.removeprefix(f"{_TEMPLATE}.") for key in file.metadata if key.startswith(f"{_TEMPLATE}.")]
-    return [*(["default"] if _TEMPLATE in file.metadata else []), *sorted(named)]
 
 
 def open_files(

@@ -10,12 +10,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from chaski.chat.events import Done, DoneReason
+from chaski.chat.groups import Groups, not_inside, outside, without
+from chaski.chat.image_rows import Images, moved_down, whole
 from chaski.errors import ChaskiError
 from chaski.runner.draft import Draft
-from chaski.runner.events import Done, DoneReason
-from chaski.runner.groups import Groups, not_inside, outside, without
 from chaski.runner.guesser import Guesser
-from chaski.runner.images import Images, moved_down, whole
 from chaski.runner.lookup import Lookup
 from chaski.runner.prompt_scores import PromptScorer
 from chaski.runner.sequence import Sequence

@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from chaski.chat.answer import Answer, collect
+from chaski.chat.arguments import text_list
+from chaski.chat.defaults import Defaults
+from chaski.chat.events import Done, Event
+from chaski.chat.images import ImageSource, take_images
+from chaski.chat.options import GenerateOptions
+from chaski.chat.prompts import Message
 from chaski.errors import ChaskiError
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, Memory
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
-from chaski.runner.answer import Answer, collect
-from chaski.runner.arguments import text_list
 from chaski.runner.drafting import DraftModel
 from chaski.runner.engine import Engine
-from chaski.runner.events import Done, Event, Outputs
-from chaski.runner.image_sources import ImageSource, take_images
-from chaski.runner.options import GenerateOptions
+from chaski.runner.outputs import Outputs
 from chaski.runner.prompts import Prompts
 from chaski.runner.readout import embeddings
 from chaski.runner.sequence import Sequence
-from chaski.runner.stored import Defaults
-from chaski.runner.writing import Message
 
 if TYPE_CHECKING:
     from chaski.runner.asynchronous import AsyncModel

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
 
+from chaski.chat.defaults import Defaults
 from chaski.env import Environment
 from chaski.errors import TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -15,15 +16,15 @@ from chaski.ml import BackendOptions, open_backend
 from chaski.ml.backend import Backend, Progress
 from chaski.model.metadata import blamed_on
 from chaski.model.registry import Model, build_model, vision_of
+from chaski.names import NATIVE, check_engine
 from chaski.runner.drafting import DraftModel
 from chaski.runner.engine import Engine
-from chaski.runner.engines import NATIVE, check_engine, choose_engine, native_gap
+from chaski.runner.engines import choose_engine, native_gap
 from chaski.runner.files import open_files
 from chaski.runner.llm import LLM
 from chaski.runner.reserve import Reservation, check_form, kv_types
 from chaski.runner.sizes import cache_size, context_size, thread_count
 from chaski.runner.slots import Policy
-from chaski.runner.stored import Defaults
 from chaski.store.model import find_model
 
 __all__ = ["load"]

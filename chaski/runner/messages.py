@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from chaski.chat.arguments import text_list, token_ids
+from chaski.chat.events import Done, PromptScores, Text
+from chaski.chat.images import ImageFile, image_bytes, take_images
+from chaski.chat.options import parse_options
 from chaski.ml.backend import Memory
-from chaski.runner.arguments import text_list, token_ids
-from chaski.runner.events import Done, Outputs, PromptScores, Text
-from chaski.runner.image_sources import ImageFile, image_bytes, take_images
-from chaski.runner.options import parse_options
+from chaski.runner.outputs import Outputs
 
 __all__ = [
     "Call",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from chaski.chat.groups import Groups, not_inside
 from chaski.errors import NotSupportedError
 from chaski.kvcache import Cache
-from chaski.runner.groups import Groups, not_inside
 from chaski.runner.sequence import Sequence
 from chaski.runner.slots import Placement, Policy, Slot, place
 

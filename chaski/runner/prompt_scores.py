@@ -7,8 +7,8 @@ from collections.abc import Sequence as Items
 import numpy as np
 import numpy.typing as npt
 
+from chaski.chat.events import PromptScores
 from chaski.errors import ChaskiError
-from chaski.runner.events import PromptScores
 from chaski.sample import Sampled, scored
 
 __all__ = ["PromptScorer"]

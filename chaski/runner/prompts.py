@@ -7,19 +7,19 @@ from collections.abc import Sequence as Items
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from chaski.chat.defaults import Defaults
+from chaski.chat.images import ImageSource, RecentImages
+from chaski.chat.layout import marked, with_placeholders
+from chaski.chat.options import Limits
+from chaski.chat.prompts import Message, Prepared, PromptBuilder
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image, MultimodalProcessor
 from chaski.model.registry import ModelConfig
 from chaski.runner.draft import Draft
-from chaski.runner.generation import Generation, Request
-from chaski.runner.image_sources import ImageSource, RecentImages
-from chaski.runner.layout import marked, with_placeholders
-from chaski.runner.options import Limits
+from chaski.runner.generation import Generation, Request, Shift
 from chaski.runner.readout import EveryOutput, PooledOutput
-from chaski.runner.stored import Defaults
 from chaski.runner.token_rules import token_rules
-from chaski.runner.writing import Message, Wanted, Writing
 from chaski.sample.grammar import Grammar, GrammarCompiler, Spelling
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Prompts"]
 
 
-class Prompts(Writing):
+class Prompts(PromptBuilder):
     """Makes the sequences of one loaded model. Safe to use from several threads."""
 
     def __init__(
@@ -104,24 +104,24 @@ class Prompts(Writing):
             )
         return [self._recent.read(image, self._vision) for image in images]
 
-    def _sequence(self, wanted: Wanted) -> Generation:
-        limits = wanted.limits
+    def _sequence(self, prepared: Prepared) -> Generation:
+        limits = prepared.limits
         stops, keeps_stop = frozenset(limits.stop_token_ids), limits.include_stop_str_in_output
-        if limits.prompt_logprobs is not None and wanted.prompt.images:
+        if limits.prompt_logprobs is not None and prepared.prompt.images:
             raise UnsupportedError("prompt_logprobs is for prompts without images")
         return Generation(
             Request(
-                prompt=wanted.prompt.tokens,
-                groups=wanted.prompt.groups,
-                images=wanted.prompt.images,
+                prompt=prepared.prompt.tokens,
+                groups=prepared.prompt.groups,
+                images=prepared.prompt.images,
                 cache_salt=limits.cache_salt,
-                limit=wanted.limit,
+                limit=prepared.limit,
                 grammar=self._grammar(limits),
                 context=self.context,
-                shift=wanted.shift,
+                shift=None if prepared.num_keep is None else Shift(self.context, prepared.num_keep),
                 max_guesses=limits.draft_num_predict if self._can_guess else 0,
                 draft=self._draft,
-                sampling=wanted.sampling,
+                sampling=prepared.sampling,
                 rules=token_rules(limits, self.tokenizer),
                 end_ids=self.tokenizer.eos_ids | stops,
                 shown_ends=stops - self.tokenizer.eos_ids
@@ -131,7 +131,7 @@ class Prompts(Writing):
                 keeps_stop=keeps_stop,
                 prompt_logprobs=limits.prompt_logprobs,
                 decoder=self.tokenizer.stream(special=limits.special),
-                dropped_tokens=wanted.dropped,
+                dropped_tokens=prepared.dropped,
                 load_seconds=self._load_seconds,
             )
         )

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from chaski.chat.groups import Groups
+from chaski.chat.image_rows import Images
 from chaski.errors import ModelError
 from chaski.model.pooling import Pooling
-from chaski.runner.events import Outputs
-from chaski.runner.groups import Groups
-from chaski.runner.images import Images
+from chaski.runner.outputs import Outputs
 from chaski.runner.sequence import Sequence
 
 __all__ = ["EveryOutput", "PooledOutput", "embeddings", "normalized", "relevance"]

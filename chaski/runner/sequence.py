@@ -9,10 +9,11 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from chaski.chat.events import Event
+from chaski.chat.groups import Groups, not_inside
+from chaski.chat.image_rows import Images, attended_in
 from chaski.errors import ChaskiError
-from chaski.runner.events import Event, Outputs
-from chaski.runner.groups import Groups, not_inside
-from chaski.runner.images import Images, attended_in
+from chaski.runner.outputs import Outputs
 from chaski.runner.slots import Slot
 
 __all__ = ["Sequence"]

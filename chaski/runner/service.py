@@ -13,8 +13,8 @@ import numpy.typing as npt
 from chaski.errors import ModelError
 from chaski.runner.desk import Desk, Task
 from chaski.runner.driver import Driver
-from chaski.runner.events import Outputs
 from chaski.runner.messages import Call, Chat, Describe, Embed, Generate, Info, Reply, Tokenize
+from chaski.runner.outputs import Outputs
 from chaski.runner.readout import embeddings
 
 if TYPE_CHECKING:

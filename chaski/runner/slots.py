@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from chaski.runner.groups import Groups, not_inside
+from chaski.chat.groups import Groups, not_inside
 
 __all__ = ["Placement", "Policy", "Slot", "common_prefix", "place"]
 

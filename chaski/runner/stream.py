@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from chaski.chat.events import Text
 from chaski.errors import OptionError
-from chaski.runner.events import Text
 from chaski.sample import Sampled
 
 __all__ = ["Piece", "PieceStream", "StopStrings"]

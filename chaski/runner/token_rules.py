@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from chaski.runner.options import Limits
+from chaski.chat.options import Limits
 from chaski.sample.rules import TokenRules
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
     handlers (thin)  ── request ──>  dialects (pure: JSON to typed requests, typed events to JSON)
         │
-        └── answering ── template, truncation, parser ──> models (which are loaded, who waits) ──> worker
+        └── chat_service ── template, truncation, parser ──> models (which are loaded, who waits) ──> worker
 
 The server itself never computes. Nothing here knows tensors; nothing below knows HTTP.
 """

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from chaski.runner.events import Done
+from chaski.chat.events import Done
 from chaski.text.parsers import Content, Piece, Thinking, ToolCall
 
 __all__ = ["Delta", "Event", "Finish", "Prompted", "Score", "TopScore", "Whole", "whole"]

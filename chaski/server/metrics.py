@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from chaski.runner.events import Done
+from chaski.chat.events import Done
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

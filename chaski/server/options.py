@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from chaski.chat.options import GenerateOptions, parse_options
 from chaski.errors import OptionError
-from chaski.runner.engines import check_engine
-from chaski.runner.options import GenerateOptions, parse_options
+from chaski.names import check_engine
 from chaski.sample.options import nearest
 
 __all__ = ["KNOWN_OPTIONS", "Options", "read_options"]

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from chaski.chat.formats import ChatFormat
+from chaski.chat.shortening import shortened
 from chaski.errors import ContextLengthError
-from chaski.runner.conversation import shortened
-from chaski.runner.templates import Writer
 from chaski.server.models.loaded import Loaded
-from chaski.server.wishes import Wish
+from chaski.server.requests import ModelRequest
 
 __all__ = [
     "Prompt",
@@ -52,7 +52,7 @@ class Prompt:
 class Turns:
     """A conversation, and how it is written. variables: for the template, besides."""
 
-    writer: Writer
+    chat_format: ChatFormat
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
     think: bool | str | None = None
@@ -65,14 +65,14 @@ class Turns:
 
     def render(self) -> str:
         """Its text, with placeholders for images. Raises TemplateError, or OptionError for its variables."""
-        return self.writer.render(self.messages, self.tools, self.think, self.variables)
+        return self.chat_format.render(self.messages, self.tools, self.think, self.variables)
 
 
-async def conversation_prompt(loaded: Loaded, turns: Turns, wish: Wish) -> Prompt:
+async def conversation_prompt(loaded: Loaded, turns: Turns, request: ModelRequest) -> Prompt:
     """The prompt of a conversation. Where it is too long, its oldest messages are left out."""
     prompt = await _written(loaded, turns)
     length = len(prompt.token_ids)
-    if length > loaded.info.context and wish.truncate:
+    if length > loaded.info.context and request.truncate:
         prompt = await _shortened(loaded, turns)
     return replace(prompt, dropped=length - len(prompt.token_ids))
 
@@ -82,7 +82,9 @@ async def text_prompt(loaded: Loaded, text: str, images: Sequence[bytes] = ()) -
     return Prompt(text, await encode(loaded, text, images), images=images)
 
 
-async def pair_ids(loaded: Loaded, template: str, query: str, document: str, wish: Wish) -> list[int]:
+async def pair_ids(
+    loaded: Loaded, template: str, query: str, document: str, request: ModelRequest
+) -> list[int]:
     """The tokens of a query and a document; where they do not fit, those at the document's end are left out.
 
     `template` has {query} and {document} where they belong.
@@ -94,7 +96,7 @@ async def pair_ids(loaded: Loaded, template: str, query: str, document: str, wis
         return ids
     begin, end = await encode(loaded, head), await loaded.model.tokenize(tail, add_special=False)
     room = context - len(begin) - len(end)
-    if not wish.truncate or room < 1:
+    if not request.truncate or room < 1:
         raise ContextLengthError(_TOO_LONG, len(ids), context)
     return begin + (await loaded.model.tokenize(document, add_special=False))[:room] + end
 
@@ -107,11 +109,11 @@ async def encode(loaded: Loaded, text: str, images: Sequence[bytes] = ()) -> lis
     return ids if ids[:1] == loaded.opening else loaded.opening + ids
 
 
-def check_length(token_ids: Sequence[int], loaded: Loaded, wish: Wish) -> None:
+def check_length(token_ids: Sequence[int], loaded: Loaded, request: ModelRequest) -> None:
     """Refuse a prompt that is too long with a ContextLengthError, unless the engine may cut it."""
     length, limit = len(token_ids), loaded.info.context
-    if length > limit and not (wish.truncate and wish.shift):
-        raise ContextLengthError(_NO_SHIFT if wish.truncate else _TOO_LONG, length, limit)
+    if length > limit and not (request.truncate and request.shift):
+        raise ContextLengthError(_NO_SHIFT if request.truncate else _TOO_LONG, length, limit)
 
 
 async def _written(loaded: Loaded, turns: Turns) -> Prompt:

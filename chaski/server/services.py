@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from chaski.server.answering import Answering
+from chaski.server.chat_service import ChatService
 from chaski.server.metrics import Metrics
 from chaski.server.models.catalog import Catalog
 from chaski.server.models.loaded import OpenWorker
@@ -35,7 +35,7 @@ class Services:
     catalog: Catalog
     models: Models
     metrics: Metrics
-    answering: Answering
+    chat: ChatService
     responses: ResponseStore
     threads: ResponseStore
     bodies: Bodies
@@ -52,11 +52,11 @@ class Services:
         catalog = Catalog(store)
         models = Models(settings, open_worker)
         metrics = Metrics(lambda: models.loaded, lambda: models.waiting)
-        answering = Answering(settings, catalog, models, metrics)
+        chat = ChatService(settings, catalog, models, metrics)
         bodies = Bodies(settings.body_memory, settings.body_timeout)
         uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
         return cls(
-            settings, catalog, models, metrics, answering, ResponseStore(), ResponseStore(), bodies, uploads
+            settings, catalog, models, metrics, chat, ResponseStore(), ResponseStore(), bodies, uploads
         )
 
     async def close(self) -> None:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from chaski.chat.defaults import Defaults
+from chaski.chat.events import Done, Text
 from chaski.cli.chat import chat
 from chaski.cli.line_editor import preload
 from chaski.cli.session import Session
-from chaski.runner.events import Done, Text
-from chaski.runner.stored import Defaults
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rname:\tred\r\n"
 

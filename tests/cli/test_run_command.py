@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import chaski
+from chaski.chat.events import Done
 from chaski.cli.main import chaski_command
 from chaski.cli.session import report
 from chaski.runner import engines
-from chaski.runner.events import Done
 from tests.runner.test_engines import write_misfit
 from tests.tiny_llama import write_tiny_llama
 

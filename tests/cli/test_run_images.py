@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import chaski
+from chaski.chat.options import GenerateOptions
 from chaski.cli.chat import chat
 from chaski.cli.main import chaski_command
 from chaski.cli.session import Session
 from chaski.errors import ImageError
 from chaski.image import MAX_BYTES
-from chaski.runner.options import GenerateOptions
 from tests.image.pictures import png
 from tests.tiny_vision import DATA
 

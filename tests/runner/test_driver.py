@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from chaski.chat.events import Text
 from chaski.errors import ChaskiError
 from chaski.runner.driver import Driver, Task
-from chaski.runner.events import Text
 
 REPLY = Text("a")
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from chaski.chat.events import Done
 from chaski.errors import CacheFullError, ComputationError, NotSupportedError, OptionError, SamplingError
 from chaski.model.input import Batch
 from chaski.runner.engine import Engine
-from chaski.runner.events import Done, Outputs
 from chaski.runner.generation import Generation, Request, Shift
+from chaski.runner.outputs import Outputs
 from chaski.runner.readout import EveryOutput
 from chaski.runner.sequence import Sequence
 from chaski.runner.slots import Policy

@@ -12,8 +12,9 @@ from chaski.errors import ModelError, OptionError, UnsupportedError
 from chaski.formats.gguf import TensorInfo, open_gguf
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType
+from chaski.names import LLAMA_CPP, NATIVE
 from chaski.runner import engines
-from chaski.runner.engines import LLAMA_CPP, NATIVE, choose_engine, usual_engine
+from chaski.runner.engines import choose_engine, usual_engine
 from chaski.runner.worker import Worker
 from tests.tiny_llama import write_tiny_llama
 

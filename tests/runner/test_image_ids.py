@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import chaski
+from chaski.chat.images import RecentImages
 from chaski.errors import ImageError, OptionError
 from chaski.model.multimodal import Image
-from chaski.runner.image_sources import RecentImages
 from tests.image.pictures import png
 from tests.tiny_vision import DATA
 

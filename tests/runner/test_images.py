@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import chaski
+from chaski.chat.answer import collect
+from chaski.chat.image_rows import ImageRun, entries, moved_down, rows_in, whole
+from chaski.chat.layout import Prompt, lay_out, with_placeholders
 from chaski.errors import ComputationError, OptionError, UnsupportedError
-from chaski.runner.answer import collect
-from chaski.runner.images import ImageRun, entries, moved_down, rows_in, whole
-from chaski.runner.layout import Prompt, lay_out, with_placeholders
 from tests.tiny_vision import DATA, image
 from tests.vision_oracle import answers_at_once, said
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaski.chat.events import Text
 from chaski.errors import OptionError
-from chaski.runner.events import Text
 from chaski.runner.stream import Piece, PieceStream, StopStrings
 from chaski.sample import Sampled, TokenLogprob
 

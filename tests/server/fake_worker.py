@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from chaski.chat.events import Done, Text
 from chaski.errors import ChaskiError
 from chaski.ml.backend import Memory
 from chaski.runner.asynchronous import AsyncModel
-from chaski.runner.events import Done, Outputs, Text
 from chaski.runner.messages import Call, Describe, Embed, Generate, Info, Put, String, Tokenize, Tokens
+from chaski.runner.outputs import Outputs
 
 MEMORY = Memory(weights=100, cache=20, plans=3)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from chaski.chat.demanded_calls import DemandedCall, schema_of_call
 from chaski.errors import OptionError
 from chaski.sample.schema import closed
-from chaski.server.calls import DemandedCall, schema_of_call
 from chaski.server.dialects.openai.conversation import call_of
-from chaski.server.http.endpoint import Ask, Endpoint
+from chaski.server.http.endpoint import Endpoint, HTTPRequest
 from chaski.server.network.jsons import dump
 from chaski.text.parsers import Content, Piece, Thinking, ToolCall, parser_for
 
@@ -107,7 +107,7 @@ def test_a_reply_that_is_no_json_is_an_error_of_the_api() -> None:
     """Not an answer that never comes."""
     sent: list[Any] = []
 
-    async def handler(ask: Ask) -> dict[str, Any]:
+    async def handler(http: HTTPRequest) -> dict[str, Any]:
         return {"number": float("inf")}
 
     async def receive() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Dialects by themselves: requests to wishes, events to fields. No server, no model."""
+"""Dialects by themselves: bodies to requests, events to fields. No server, no model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from chaski.chat.events import Done
 from chaski.errors import OptionError, UnsupportedError
-from chaski.runner.events import Done
 from chaski.server.dialects import anthropic, ollama, openai
 from chaski.server.events import Delta, Finish
 from chaski.server.http.problems import problem_of

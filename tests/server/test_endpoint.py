@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaski.errors import WorkerError
-from chaski.server.http.endpoint import Ask, Endpoint, Reply, Stream
+from chaski.server.http.endpoint import Endpoint, HTTPRequest, Reply, Stream
 
 
 class Client:
@@ -23,7 +23,7 @@ class Client:
         self.reads.set()
 
     async def ask(self) -> None:
-        async def handler(ask: Ask) -> Reply:
+        async def handler(http: HTTPRequest) -> Reply:
             return self._stream()
 
         scope = {"type": "http", "method": "GET", "path": "/api/x", "headers": []}

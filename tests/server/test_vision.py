@@ -14,8 +14,8 @@ import openai
 import pytest
 
 import chaski
+from chaski.chat.options import GenerateOptions
 from chaski.names import ModelName
-from chaski.runner.options import GenerateOptions
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

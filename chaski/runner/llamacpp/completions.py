@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from chaski.chat.events import Done, DoneReason, Event, Text
+from chaski.chat.prompts import Prepared
 from chaski.errors import UnsupportedError
-from chaski.runner.events import Done, DoneReason, Event, Text
 from chaski.runner.stream import Piece, PieceStream
-from chaski.runner.writing import Wanted
 from chaski.sample import Sampled, TokenLogprob
 from chaski.sample.grammar import checked_grammar
 
@@ -23,21 +23,21 @@ _MISSING = ("min_tokens", "stop_token_ids", "include_stop_str_in_output", "bad_w
 _SEEDS = 2**32 - 1  # the largest number stands for a fresh seed
 
 
-def completion(wanted: Wanted, prompt_cache: bool, controls: Mapping[str, int]) -> dict[str, Any]:
+def completion(prepared: Prepared, prompt_cache: bool, controls: Mapping[str, int]) -> dict[str, Any]:
     """The request. controls: tokens that no text is made of, by spelling.
 
     Raises OptionError, or UnsupportedError for what llama.cpp cannot do.
     """
-    limits, sampling = wanted.limits, wanted.sampling
+    limits, sampling = prepared.limits, prepared.sampling
     for name in _MISSING:
         if getattr(limits, name):
             raise UnsupportedError(f"the engine llama.cpp does not know option {name}; leave it out")
     if limits.prompt_logprobs is not None:
         raise UnsupportedError("the engine llama.cpp does not tell log-probabilities of prompts")
     return {
-        "prompt": wanted.prompt.tokens,
-        "n_predict": wanted.limit - len(wanted.prompt.tokens),
-        "n_keep": wanted.shift.num_keep if wanted.shift else 0,
+        "prompt": prepared.prompt.tokens,
+        "n_predict": prepared.limit - len(prepared.prompt.tokens),
+        "n_keep": prepared.num_keep or 0,
         "stop": list(limits.stop),
         "stream": True,
         "return_tokens": True,
@@ -48,10 +48,10 @@ def completion(wanted: Wanted, prompt_cache: bool, controls: Mapping[str, int]) 
         "top_p": min(max(sampling.top_p, 0), 1),
         "min_p": min(max(sampling.min_p, 0), 1),
         "typical_p": min(max(sampling.typical_p, 0), 1),
-        **_repeat_penalty(wanted),
+        **_repeat_penalty(prepared),
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
-        **(_dry(wanted) if sampling.has_dry else {}),
+        **(_dry(prepared) if sampling.has_dry else {}),
         "top_n_sigma": sampling.top_n_sigma,
         "xtc_probability": sampling.xtc_probability,
         "xtc_threshold": sampling.xtc_threshold,
@@ -59,13 +59,13 @@ def completion(wanted: Wanted, prompt_cache: bool, controls: Mapping[str, int]) 
         "logit_bias": [[token, bias] for token, bias in sampling.logit_bias.items()],
         "seed": -1 if sampling.seed is None else sampling.seed % _SEEDS,
         "n_probs": max(sampling.top_logprobs, 1) if sampling.logprobs else 0,
-        **_grammar(wanted, controls),
+        **_grammar(prepared, controls),
     }
 
 
-def _repeat_penalty(wanted: Wanted) -> dict[str, Any]:
+def _repeat_penalty(prepared: Prepared) -> dict[str, Any]:
     """llama.cpp has one penalty of this kind, and one window for it and the others."""
-    sampling = wanted.sampling
+    sampling = prepared.sampling
     window, penalty = sampling.repeat_last_n, sampling.repeat_penalty
     if sampling.repetition_penalty != 1:
         if sampling.has_penalties:
@@ -74,42 +74,42 @@ def _repeat_penalty(wanted: Wanted) -> dict[str, Any]:
                 "presence_penalty or frequency_penalty; give one of them"
             )
         window, penalty = None, sampling.repetition_penalty
-    return {"repeat_last_n": _window(wanted, window), "repeat_penalty": penalty}
+    return {"repeat_last_n": _window(prepared, window), "repeat_penalty": penalty}
 
 
-def _window(wanted: Wanted, window: int | None) -> int:
+def _window(prepared: Prepared, window: int | None) -> int:
     """How many tokens are looked at. llama.cpp knows no word for all, and keeps room for what it is told."""
-    most = min(wanted.limit, wanted.shift.context) if wanted.shift else wanted.limit
+    most = prepared.limit if prepared.num_keep is None else min(prepared.limit, prepared.context)
     return most if window is None else min(window, most)
 
 
-def _dry(wanted: Wanted) -> dict[str, Any]:
-    sampling = wanted.sampling
+def _dry(prepared: Prepared) -> dict[str, Any]:
+    sampling = prepared.sampling
     return {
         "dry_multiplier": sampling.dry_multiplier,
         "dry_base": sampling.dry_base,
         "dry_allowed_length": sampling.dry_allowed_length,
-        "dry_penalty_last_n": _window(wanted, sampling.dry_penalty_last_n),
-        "dry_sequence_breakers": list(wanted.limits.dry_sequence_breakers),
+        "dry_penalty_last_n": _window(prepared, sampling.dry_penalty_last_n),
+        "dry_sequence_breakers": list(prepared.limits.dry_sequence_breakers),
     }
 
 
-def _grammar(wanted: Wanted, controls: Mapping[str, int]) -> dict[str, Any]:
-    limits = wanted.limits
+def _grammar(prepared: Prepared, controls: Mapping[str, int]) -> dict[str, Any]:
+    limits = prepared.limits
     if limits.constraint is None:
         return {}
     # llama.cpp passes over grammars that it cannot compile.
     return {"grammar": checked_grammar(limits.constraint, limits.format_thought, controls)}
 
 
-def empty_answer(wanted: Wanted, load_seconds: float) -> Done:
+def empty_answer(prepared: Prepared, load_seconds: float) -> Done:
     """The answer of no tokens, which llama.cpp does not know."""
     return Done(
         reason="length",
-        prompt_tokens=len(wanted.prompt.tokens),
+        prompt_tokens=len(prepared.prompt.tokens),
         cached_tokens=0,
         generated_tokens=0,
-        dropped_tokens=wanted.dropped,
+        dropped_tokens=prepared.dropped,
         load_seconds=load_seconds,
         prefill_seconds=0.0,
         decode_seconds=0.0,
@@ -124,12 +124,12 @@ class AnswerReader:
 
     def __init__(
         self,
-        wanted: Wanted,
+        prepared: Prepared,
         controls: Mapping[int, str],
         spell: Callable[[str], Sequence[int]],
         load_seconds: float,
     ) -> None:
-        self._wanted = wanted
+        self._prepared = prepared
         self._controls = controls
         self._spell = spell
         self._load_seconds = load_seconds
@@ -148,7 +148,7 @@ class AnswerReader:
         self._count = piece["tokens_predicted"]
         for token_id in self._lost(text, ids, missing):
             events += self._fed(Piece("", Sampled(token_id)))
-        for sampled in _sampled(piece, self._wanted.sampling.logprobs):
+        for sampled in _sampled(piece, self._prepared.sampling.logprobs):
             if sampled.token_id in self._controls:
                 self._held = (text, sampled)
             else:
@@ -171,7 +171,7 @@ class AnswerReader:
         if self._held is None:
             return []
         (text, sampled), self._held = self._held, None
-        if not self._wanted.limits.special:
+        if not self._prepared.limits.special:
             text = text.removesuffix(self._controls[sampled.token_id])
         return self._fed(Piece(text, sampled))
 
@@ -190,7 +190,7 @@ class AnswerReader:
 
     def _done(self, piece: Mapping[str, Any], reason: DoneReason) -> Done:
         times, generated = piece["timings"], piece["tokens_predicted"]
-        prompt = len(self._wanted.prompt.tokens)
+        prompt = len(self._prepared.prompt.tokens)
         # The last token is not computed any more.
         left = prompt + generated - 1 - piece["tokens_cached"] if piece["truncated"] else 0
         return Done(
@@ -199,7 +199,7 @@ class AnswerReader:
             prompt_tokens=prompt,
             cached_tokens=max(times["cache_n"], 0),
             generated_tokens=generated,
-            dropped_tokens=self._wanted.dropped,
+            dropped_tokens=self._prepared.dropped,
             shifted_tokens=max(left, 0),
             load_seconds=self._load_seconds,
             prefill_seconds=times["prompt_ms"] / 1e3,

@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
+from chaski.chat.defaults import Defaults
+from chaski.chat.prompts import Prepared, PromptBuilder
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.ml.backend import Memory
 from chaski.model.pooling import Pooling
+from chaski.names import LLAMA_CPP
 from chaski.runner.desk import Desk, Task
-from chaski.runner.engines import LLAMA_CPP
-from chaski.runner.events import Outputs
 from chaski.runner.llamacpp.completions import AnswerReader, completion, empty_answer
 from chaski.runner.llamacpp.server import LlamaServer
 from chaski.runner.llamacpp.settings import LlamaSettings
 from chaski.runner.messages import Call, Chat, Describe, Embed, Generate, Info, Put, Tokenize
+from chaski.runner.outputs import Outputs
 from chaski.runner.readout import embeddings
-from chaski.runner.stored import Defaults
-from chaski.runner.writing import Wanted, Writing
 from chaski.store.model import find_model
 from chaski.text.tokenizer.vocabulary import TokenType, Vocabulary, read_vocabulary
 
@@ -81,7 +81,7 @@ class LlamaService(Desk[LlamaTask]):
         anonymous = _anonymous_bytes()
         self._server = LlamaServer(self._settings)
         config = _Config(len(vocabulary), self._settings.pooling)
-        self._writing = _LlamaWriting(file, config, self._settings.room, defaults, self._server, vocabulary)
+        self._prompts = _LlamaPrompts(file, config, self._settings.room, defaults, self._server, vocabulary)
         hidden = {*vocabulary.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN), *vocabulary.eos_ids}
         self._controls = {token_id: vocabulary.tokens[token_id] for token_id in hidden}
         # Those that end an answer are control tokens too, and no text of a grammar spells them.
@@ -93,7 +93,7 @@ class LlamaService(Desk[LlamaTask]):
             path=str(file.path),
             context=self._settings.context,
             vocab_size=len(vocabulary),
-            chat_template=self._writing.chat_template,
+            chat_template=self._prompts.chat_template,
             load_seconds=perf_counter() - started,
             memory=Memory(weights=weights, cache=max(_anonymous_bytes() - anonymous, 0), plans=0),
             engine=LLAMA_CPP,
@@ -116,31 +116,31 @@ class LlamaService(Desk[LlamaTask]):
 
     def _write(self, call: Generate | Chat, task: LlamaTask) -> None:
         if isinstance(call, Generate):
-            self._generate(self._writing.continuation(call.prompt, call.options), task)
+            self._generate(self._prompts.continuation(call.prompt, call.options), task)
         else:
-            self._generate(self._writing.answer(call.messages, call.tools, call.options), task)
+            self._generate(self._prompts.answer(call.messages, call.tools, call.options), task)
 
-    def _generate(self, wanted: Wanted, task: LlamaTask) -> None:
+    def _generate(self, prepared: Prepared, task: LlamaTask) -> None:
         load_seconds = self.info.load_seconds
-        if wanted.limit <= len(wanted.prompt.tokens):
-            task.reply(empty_answer(wanted, load_seconds))
+        if prepared.limit <= len(prepared.prompt.tokens):
+            task.reply(empty_answer(prepared, load_seconds))
             return
-        body = completion(wanted, self._settings.prompt_cache, self._spellings)
-        reader = AnswerReader(wanted, self._controls, self._spell, load_seconds)
+        body = completion(prepared, self._settings.prompt_cache, self._spellings)
+        reader = AnswerReader(prepared, self._controls, self._spell, load_seconds)
         for piece in self._server.stream("/completion", body, task.opened):
             for event in reader.feed(piece):
                 task.reply(event)
             self._flush()
 
     def _embed(self, call: Embed, task: LlamaTask) -> None:
-        prompts = self._writing.embeddable(call.texts, call.truncate)
+        prompts = self._prompts.embeddable(call.texts, call.truncate)
         found = self._server.ask("/embedding", {"content": prompts, "embd_normalize": -1})
         rows = [each["embedding"][0] for each in sorted(found, key=lambda each: each["index"])]
         vectors = np.array(rows, np.float32)
         task.reply(Outputs(embeddings(vectors, call.normalize)))
 
     def _encode(self, call: Tokenize) -> Iterable[int]:
-        return self._writing.tokenizer.encode(call.text, call.add_special, call.parse_special)
+        return self._prompts.tokenizer.encode(call.text, call.add_special, call.parse_special)
 
     def _describe(self, call: Describe) -> Info:
         return self.info
@@ -154,7 +154,7 @@ class LlamaService(Desk[LlamaTask]):
         return str(self._server.ask("/detokenize", {"tokens": shown})["content"]) if shown else ""
 
     def _spell(self, text: str) -> list[int]:
-        return self._writing.tokenizer.encode(text, add_special=False, parse_special=False)
+        return self._prompts.tokenizer.encode(text, add_special=False, parse_special=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class _Config:
     pooling: Pooling | None
 
 
-class _LlamaWriting(Writing):
+class _LlamaPrompts(PromptBuilder):
     """Texts become tokens as llama.cpp makes them."""
 
     def __init__(

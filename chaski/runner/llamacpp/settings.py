@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from chaski.chat.defaults import Defaults
 from chaski.env import Environment
 from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -18,7 +19,6 @@ from chaski.ml.machine import available_memory, physical_cores
 from chaski.model.pooling import Pooling, read_pooling
 from chaski.runner.reserve import check_form
 from chaski.runner.sizes import at_least, context_size, thread_count
-from chaski.runner.stored import Defaults
 
 __all__ = ["LlamaSettings"]
 

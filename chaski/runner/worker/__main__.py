@@ -14,13 +14,14 @@ from functools import partial
 from queue import SimpleQueue
 from weakref import WeakValueDictionary
 
+from chaski.chat.defaults import Defaults
 from chaski.errors import ChaskiError, ModelError
 from chaski.model.dialects import open_model
-from chaski.runner.engines import LLAMA_CPP, choose_engine, native_gap
+from chaski.names import LLAMA_CPP
+from chaski.runner.engines import choose_engine, native_gap
 from chaski.runner.loader import load
 from chaski.runner.messages import Call, Channel, Info, Reply, Ticket
 from chaski.runner.service import Service, describe
-from chaski.runner.stored import Defaults
 from chaski.runner.worker.codec import Cancel, Failure, Load, Message, Progress, Received
 from chaski.runner.worker.link import Link
 from chaski.store.model import find_model

@@ -18,14 +18,15 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from chaski.chat.answer import Answer, collect
+from chaski.chat.events import Done, Event
+from chaski.chat.images import ImageFile, image_bytes
+from chaski.chat.options import GenerateOptions
 from chaski.errors import ChaskiError, OptionError, WorkerError
 from chaski.forks import ForkGuard
 from chaski.ml.backend import Progress
-from chaski.runner.answer import Answer, collect
+from chaski.names import check_engine
 from chaski.runner.asynchronous import AsyncModel
-from chaski.runner.engines import check_engine
-from chaski.runner.events import Done, Event, Outputs
-from chaski.runner.image_sources import ImageFile, image_bytes
 from chaski.runner.messages import (
     Call,
     Describe,
@@ -41,7 +42,7 @@ from chaski.runner.messages import (
     embed,
     generate,
 )
-from chaski.runner.options import GenerateOptions
+from chaski.runner.outputs import Outputs
 from chaski.runner.worker.codec import Load
 from chaski.runner.worker.process import InFlight, Process
 

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski import errors
+from chaski.chat.events import Done, PromptScores, Text
 from chaski.errors import ChaskiError, OptionError, WorkerError
-from chaski.runner.events import Done, Outputs, PromptScores, Text
 from chaski.runner.messages import (
     Call,
     Chat,
@@ -34,6 +34,7 @@ from chaski.runner.messages import (
     Tokenize,
     Tokens,
 )
+from chaski.runner.outputs import Outputs
 
 __all__ = ["Cancel", "Failure", "Load", "Message", "Progress", "Received", "decode", "encode"]
 

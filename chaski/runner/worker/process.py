@@ -16,10 +16,10 @@ from queue import SimpleQueue
 from time import monotonic, sleep
 from typing import TypeAlias
 
+from chaski.chat.events import Partial, Text
 from chaski.env import without_secrets
 from chaski.errors import ChaskiError, WorkerError
 from chaski.ml.backend import Progress as ProgressCallback
-from chaski.runner.events import Partial, Text
 from chaski.runner.messages import Call, Info, Put, Reply
 from chaski.runner.worker.codec import Cancel, Failure, Load, Message, Progress, Received
 from chaski.runner.worker.link import Link

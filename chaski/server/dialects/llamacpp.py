@@ -9,7 +9,7 @@ from chaski.errors import OptionError
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.events import Delta, Finish
 from chaski.server.fields.reader import Fields
-from chaski.server.wishes import GenerateWish
+from chaski.server.requests import GenerateRequest
 from chaski.text.parsers import Content
 
 __all__ = ["infill_end", "infill_piece", "read_infill"]
@@ -21,7 +21,7 @@ _NUMBERS = (
 _RENAMED = {"n_predict": "num_predict", "n_keep": "num_keep"}
 
 
-def read_infill(body: Mapping[str, Any], model: str) -> GenerateWish:
+def read_infill(body: Mapping[str, Any], model: str) -> GenerateRequest:
     """A request of /infill. Raises OptionError."""
     fields = Fields(body)
     if not fields.has("input_prefix") or not fields.has("input_suffix"):
@@ -30,7 +30,7 @@ def read_infill(body: Mapping[str, Any], model: str) -> GenerateWish:
     options |= {ours: fields.integer(name, None) for name, ours in _RENAMED.items() if fields.has(name)}
     if stops := fields.texts("stop"):
         options["stop"] = stops  # type: ignore[assignment]
-    return GenerateWish(
+    return GenerateRequest(
         model=model,
         prompt=fields.text("input_prefix"),
         suffix=fields.text("input_suffix"),

@@ -1,4 +1,4 @@
-"""The native API: its requests to wishes, events to its fields. What is 0 or empty is absent, as there."""
+"""The native API: its bodies to requests, events to its fields. What is 0 or empty is absent, as there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chaski.errors import OptionError
 from chaski.server.dialects.common.images import check_images, read_base64
 from chaski.server.events import Delta, Event, Finish, Score, TopScore, Whole
 from chaski.server.fields.reader import Fields
-from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish
+from chaski.server.requests import ChatRequest, EmbedRequest, GenerateRequest
 from chaski.text.parsers import Content, Thinking, ToolCall
 
 __all__ = [
@@ -37,19 +37,19 @@ _ROLES = ("system", "user", "assistant", "tool")
 _ID_LETTERS = string.ascii_lowercase + string.digits
 
 
-def read_chat(body: Mapping[str, Any]) -> ChatWish:
+def read_chat(body: Mapping[str, Any]) -> ChatRequest:
     """A request of /api/chat. Raises OptionError."""
     fields = Fields(body)
     messages = [_message(message) for message in fields.objects("messages")]
     check_images(messages)
-    return ChatWish(
+    return ChatRequest(
         messages=messages,
         tools=[dict(tool.data) for tool in fields.objects("tools")],
         **_common(fields),
     )
 
 
-def read_generate(body: Mapping[str, Any]) -> GenerateWish:
+def read_generate(body: Mapping[str, Any]) -> GenerateRequest:
     """A request of /api/generate. Raises OptionError."""
     fields = Fields(body)
     raw = fields.flag("raw", False)
@@ -63,7 +63,7 @@ def read_generate(body: Mapping[str, Any]) -> GenerateWish:
         raise OptionError("context must be a list of integers")
     images = _images(fields)
     check_images([{"images": images}])
-    return GenerateWish(
+    return GenerateRequest(
         prompt=fields.text("prompt"),
         suffix=fields.text("suffix"),
         system=system,
@@ -76,13 +76,13 @@ def read_generate(body: Mapping[str, Any]) -> GenerateWish:
     )
 
 
-def read_embed(body: Mapping[str, Any]) -> EmbedWish:
+def read_embed(body: Mapping[str, Any]) -> EmbedRequest:
     """A request of /api/embed; tokens are taken as well as texts. Raises OptionError."""
     fields = Fields(body)
     dimensions = fields.integer("dimensions", None)
     if dimensions is not None and dimensions < 0:
         raise OptionError("dimensions must be at least 0")
-    return EmbedWish(inputs=read_inputs(fields, "input"), dimensions=dimensions, **_base(fields))
+    return EmbedRequest(inputs=read_inputs(fields, "input"), dimensions=dimensions, **_base(fields))
 
 
 def read_inputs(fields: Fields, name: str) -> list[str | list[int]]:

@@ -8,12 +8,12 @@ from typing import Any
 from chaski.errors import OptionError
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.fields.reader import Fields
-from chaski.server.wishes import RerankWish
+from chaski.server.requests import RerankRequest
 
 __all__ = ["read_rerank", "read_texts", "results", "text_results"]
 
 
-def read_rerank(body: Mapping[str, Any]) -> RerankWish:
+def read_rerank(body: Mapping[str, Any]) -> RerankRequest:
     """A request. Raises OptionError."""
     fields = Fields(body)
     documents = _documents(fields)
@@ -24,7 +24,7 @@ def read_rerank(body: Mapping[str, Any]) -> RerankWish:
     top_n = fields.integer("top_n", len(documents))
     if top_n < 1:
         raise OptionError(f"top_n is {top_n}; it must be at least 1")
-    return RerankWish(
+    return RerankRequest(
         model=fields.text("model"),
         query=fields.text("query"),
         documents=documents,
@@ -36,7 +36,7 @@ def read_rerank(body: Mapping[str, Any]) -> RerankWish:
     )
 
 
-def read_texts(body: Mapping[str, Any]) -> RerankWish:
+def read_texts(body: Mapping[str, Any]) -> RerankRequest:
     """A request with `texts`. Raises OptionError."""
     fields = Fields(body)
     if fields.flag("raw_scores", False):
@@ -53,21 +53,21 @@ def read_texts(body: Mapping[str, Any]) -> RerankWish:
     )
 
 
-def text_results(wish: RerankWish, scores: Sequence[float]) -> list[dict[str, Any]]:
+def text_results(request: RerankRequest, scores: Sequence[float]) -> list[dict[str, Any]]:
     """The answer to a request with `texts`."""
     return [
         {"index": found["index"], "score": found["relevance_score"]}
-        | ({"text": found["document"]["text"]} if wish.returns_documents else {})
-        for found in results(wish, scores)
+        | ({"text": found["document"]["text"]} if request.returns_documents else {})
+        for found in results(request, scores)
     ]
 
 
-def results(wish: RerankWish, scores: Sequence[float]) -> list[dict[str, Any]]:
+def results(request: RerankRequest, scores: Sequence[float]) -> list[dict[str, Any]]:
     """The documents that are wanted, the best one first; those that are equally good in their order."""
-    best = sorted(range(len(scores)), key=lambda index: -scores[index])[: wish.top_n]
+    best = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.top_n]
     return [
         {"index": index, "relevance_score": scores[index]}
-        | ({"document": {"text": wish.documents[index]}} if wish.returns_documents else {})
+        | ({"document": {"text": request.documents[index]}} if request.returns_documents else {})
         for index in best
     ]
 

@@ -10,43 +10,45 @@ from typing import Any
 from chaski.server.dialects import anthropic
 from chaski.server.events import Delta, Event, whole
 from chaski.server.http.dialect import sse
-from chaski.server.http.endpoint import Ask, Reply, Stream
+from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 
 __all__ = ["count_tokens", "messages"]
 
 
-async def messages(ask: Ask) -> Reply:
+async def messages(http: HTTPRequest) -> Reply:
     """Answer a conversation, which may go on from an earlier answer."""
-    body = _whole_request(ask)
-    wish = anthropic.read_messages(body)
-    ask.ignored.update(wish.ignored)
-    events = ask.services.answering.chat(wish, ask.client)
-    if wish.stream:
-        return _stream(ask, body, events, anthropic.Blocks(wish.model))
-    message = anthropic.message_whole(wish.model, await whole(events))
-    _keep(ask, body, message["id"], message["content"])
+    body = _whole_request(http)
+    request = anthropic.read_messages(body)
+    http.ignored.update(request.ignored)
+    events = http.services.chat.chat(request, http.client)
+    if request.stream:
+        return _stream(http, body, events, anthropic.Blocks(request.model))
+    message = anthropic.message_whole(request.model, await whole(events))
+    _keep(http, body, message["id"], message["content"])
     return message
 
 
-async def count_tokens(ask: Ask) -> Reply:
+async def count_tokens(http: HTTPRequest) -> Reply:
     """How long the prompt would be."""
-    wish = anthropic.read_count(_whole_request(ask))
-    ask.ignored.update(wish.ignored)
-    return {"input_tokens": await ask.services.answering.count(wish, ask.client)}
+    request = anthropic.read_count(_whole_request(http))
+    http.ignored.update(request.ignored)
+    return {"input_tokens": await http.services.chat.count(request, http.client)}
 
 
-def _whole_request(ask: Ask) -> Mapping[str, Any]:
+def _whole_request(http: HTTPRequest) -> Mapping[str, Any]:
     """With what was said before in its thread."""
-    return anthropic.with_thread(ask.body, partial(ask.services.threads.get, ask.client))
+    return anthropic.with_thread(http.body, partial(http.services.threads.get, http.client))
 
 
-def _keep(ask: Ask, body: Mapping[str, Any], message_id: str, content: Sequence[Mapping[str, Any]]) -> None:
+def _keep(
+    http: HTTPRequest, body: Mapping[str, Any], message_id: str, content: Sequence[Mapping[str, Any]]
+) -> None:
     if anthropic.is_kept(body):
-        ask.services.threads.add(ask.client, anthropic.kept_thread(body, message_id, content))
+        http.services.threads.add(http.client, anthropic.kept_thread(body, message_id, content))
 
 
 async def _stream(
-    ask: Ask, body: Mapping[str, Any], events: AsyncGenerator[Event, None], blocks: anthropic.Blocks
+    http: HTTPRequest, body: Mapping[str, Any], events: AsyncGenerator[Event, None], blocks: anthropic.Blocks
 ) -> Stream:
     is_first = True
     async with aclosing(events):
@@ -57,5 +59,5 @@ async def _stream(
                 said.insert(0, blocks.begin(length))
                 is_first = False
             if not isinstance(event, Delta):  # before anybody can go on behind it
-                _keep(ask, body, blocks.id, blocks.content)
+                _keep(http, body, blocks.id, blocks.content)
             yield b"".join(sse(data, name) for name, data in said)

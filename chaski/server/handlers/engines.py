@@ -17,30 +17,30 @@ from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.events import Delta, Event, whole
 from chaski.server.fields.reader import Fields
 from chaski.server.http.dialect import sse
-from chaski.server.http.endpoint import Ask, Reply, Stream
+from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.models.loaded import Loaded
-from chaski.server.wishes import Wish
+from chaski.server.requests import ModelRequest
 
 __all__ = ["apply_template", "detokenize", "infill", "props", "slots", "tokenize"]
 
 
-async def tokenize(ask: Ask) -> Reply:
+async def tokenize(http: HTTPRequest) -> Reply:
     """The tokens of `content`, as llama.cpp tells them, or of `prompt` or `messages`, as vLLM does."""
-    fields = Fields(ask.body)
+    fields = Fields(http.body)
     if fields.has("content"):
-        return await _tokens_of_content(ask, fields)
-    answering, model = ask.services.answering, _model(ask, fields)
+        return await _tokens_of_content(http, fields)
+    chat_service, model = http.services.chat, _model(http, fields)
     if fields.has("messages"):
-        found = await answering.conversation(openai.read_chat({**ask.body, "model": model}), ask.client)
+        found = await chat_service.conversation(openai.read_chat({**http.body, "model": model}), http.client)
     elif fields.has("prompt"):
-        wish = Wish(model=model, keep_alive=read_keep_alive(fields))
+        request = ModelRequest(model=model, keep_alive=read_keep_alive(fields))
         add_special = fields.flag("add_special_tokens", True)
-        found = await answering.tokenize(wish, fields.text("prompt"), ask.client, add_special)
+        found = await chat_service.tokenize(request, fields.text("prompt"), http.client, add_special)
     else:
         raise OptionError("content, prompt or messages is required")
     strings = None
     if fields.flag("return_token_strs", False):
-        spelled = await answering.spell(model, found.token_ids)
+        spelled = await chat_service.spell(model, found.token_ids)
         strings = [each.decode(errors="replace") for each in spelled]
     count = len(found.token_ids)
     return {
@@ -51,14 +51,14 @@ async def tokenize(ask: Ask) -> Reply:
     }
 
 
-async def _tokens_of_content(ask: Ask, fields: Fields) -> Reply:
-    answering, model = ask.services.answering, _model(ask, fields)
-    wish = Wish(model=model, keep_alive=read_keep_alive(fields))
+async def _tokens_of_content(http: HTTPRequest, fields: Fields) -> Reply:
+    chat_service, model = http.services.chat, _model(http, fields)
+    request = ModelRequest(model=model, keep_alive=read_keep_alive(fields))
     special = fields.flag("add_special", False), fields.flag("parse_special", True)
-    found = await answering.tokenize(wish, fields.text("content"), ask.client, *special)
+    found = await chat_service.tokenize(request, fields.text("content"), http.client, *special)
     if not fields.flag("with_pieces", False):
         return {"tokens": found.token_ids}
-    spelled = await answering.spell(model, found.token_ids)
+    spelled = await chat_service.spell(model, found.token_ids)
     pairs = zip(found.token_ids, spelled, strict=True)
     return {"tokens": [{"id": token_id, "piece": _piece(data)} for token_id, data in pairs]}
 
@@ -71,32 +71,32 @@ def _piece(data: bytes) -> str | list[int]:
         return list(data)
 
 
-async def detokenize(ask: Ask) -> Reply:
+async def detokenize(http: HTTPRequest) -> Reply:
     """The text of tokens, under the names that both engines give it."""
-    fields = Fields(ask.body)
+    fields = Fields(http.body)
     tokens = fields.items("tokens")
     if not all(type(token) is int for token in tokens):
         raise OptionError("tokens must be a list of integers")
-    wish = Wish(model=_model(ask, fields), keep_alive=read_keep_alive(fields))
-    text = await ask.services.answering.detokenize(wish, tokens, ask.client)
+    request = ModelRequest(model=_model(http, fields), keep_alive=read_keep_alive(fields))
+    text = await http.services.chat.detokenize(request, tokens, http.client)
     return {"content": text, "prompt": text}
 
 
-async def apply_template(ask: Ask) -> Reply:
+async def apply_template(http: HTTPRequest) -> Reply:
     """A conversation as the model's template writes it."""
-    wish = openai.read_chat({**ask.body, "model": _model(ask, Fields(ask.body))})
-    ask.ignored.update(wish.ignored)
-    return {"prompt": await ask.services.answering.rendered(wish, ask.client)}
+    request = openai.read_chat({**http.body, "model": _model(http, Fields(http.body))})
+    http.ignored.update(request.ignored)
+    return {"prompt": await http.services.chat.rendered(request, http.client)}
 
 
-async def infill(ask: Ask) -> Reply:
+async def infill(http: HTTPRequest) -> Reply:
     """The text that belongs between two others."""
-    wish = llamacpp.read_infill(ask.body, _model(ask, Fields(ask.body)))
-    events = ask.services.answering.generate(wish, ask.client)
-    if wish.stream:
-        return _pieces(wish.model, events)
+    request = llamacpp.read_infill(http.body, _model(http, Fields(http.body)))
+    events = http.services.chat.generate(request, http.client)
+    if request.stream:
+        return _pieces(request.model, events)
     answer = await whole(events)
-    return llamacpp.infill_end(wish.model, answer.content, answer.finish)
+    return llamacpp.infill_end(request.model, answer.content, answer.finish)
 
 
 async def _pieces(model: str, events: AsyncGenerator[Event, None]) -> Stream:
@@ -108,14 +108,14 @@ async def _pieces(model: str, events: AsyncGenerator[Event, None]) -> Stream:
                 yield sse(llamacpp.infill_end(model, "", event))
 
 
-async def props(ask: Ask) -> Reply:
+async def props(http: HTTPRequest) -> Reply:
     """A model and how it is loaded: the one in memory that was used last, or `?model=`."""
     from chaski import __version__
 
-    loaded = await _loaded(ask)
+    loaded = await _loaded(http)
     if not loaded:
         raise OptionError("no such model is in memory; ask it something first")
-    _, info = await asyncio.to_thread(ask.services.catalog.look_up, loaded[0].name)
+    _, info = await asyncio.to_thread(http.services.catalog.look_up, loaded[0].name)
     sources = info.sources
     return {
         "default_generation_settings": {"n_ctx": loaded[0].info.context},
@@ -130,15 +130,15 @@ async def props(ask: Ask) -> Reply:
     }
 
 
-async def slots(ask: Ask) -> Reply:
+async def slots(http: HTTPRequest) -> Reply:
     """The places of the models in memory, and whether they are taken; nothing of what is asked in them."""
     found: list[dict[str, Any]] = []
-    for loaded in await _loaded(ask):
+    for loaded in await _loaded(http):
         taken = min(loaded.users - loaded.queue.waiting, loaded.parallel)
         for number in range(loaded.parallel):
             place = {"id": len(found), "model": loaded.name, "n_ctx": loaded.info.context}
             found.append({**place, "is_processing": number < taken})
-    if ask.request.query_params.get("fail_on_no_slot") and all(each["is_processing"] for each in found):
+    if http.request.query_params.get("fail_on_no_slot") and all(each["is_processing"] for each in found):
         raise BusyError("no slot is free")
     return _listed(found)
 
@@ -151,21 +151,21 @@ def _listed(items: list[dict[str, Any]]) -> Reply:
     return Response(dump(items), media_type="application/json; charset=utf-8")
 
 
-def _model(ask: Ask, fields: Fields) -> str:
+def _model(http: HTTPRequest, fields: Fields) -> str:
     """The model that a request names, else the one that was used last."""
     if named := fields.text("model"):
         return named
-    loaded = ask.services.models.loaded
+    loaded = http.services.models.loaded
     if not loaded:
         raise OptionError("model is required: none is in memory that could be meant")
     return str(loaded[0].name)
 
 
-async def _loaded(ask: Ask) -> list[Loaded]:
+async def _loaded(http: HTTPRequest) -> list[Loaded]:
     """The models in memory; with `?model=` that one only."""
-    loaded: list[Loaded] = ask.services.models.loaded
-    named = ask.request.query_params.get("model")
+    loaded: list[Loaded] = http.services.models.loaded
+    named = http.request.query_params.get("model")
     if not named:
         return loaded
-    path = (await asyncio.to_thread(ask.services.catalog.find, named)).model.path
+    path = (await asyncio.to_thread(http.services.catalog.find, named)).model.path
     return [each for each in loaded if each.path == path]

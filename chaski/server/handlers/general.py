@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from chaski.server.http.endpoint import Ask, Reply
+from chaski.server.http.endpoint import HTTPRequest, Reply
 
 __all__ = ["API_VERSION", "docs", "health", "metrics", "openapi", "root", "status", "version"]
 
@@ -20,47 +20,47 @@ async def root(request: Request) -> Response:
     return PlainTextResponse("Ollama is running")
 
 
-async def version(ask: Ask) -> Reply:
+async def version(http: HTTPRequest) -> Reply:
     """The version of the API, and ours."""
     from chaski import __version__
 
     return {"version": API_VERSION, "chaski": __version__}
 
 
-async def status(ask: Ask) -> Reply:
+async def status(http: HTTPRequest) -> Reply:
     """There is no cloud here."""
     return {"cloud": {"disabled": True, "source": "config"}}
 
 
-async def health(ask: Ask) -> Reply:
+async def health(http: HTTPRequest) -> Reply:
     """Whether it answers, and how much it has to do."""
-    models = ask.services.models
+    models = http.services.models
     running = [{"model": each.name, "users": each.users} for each in models.loaded]
     return {"status": "ok", "models": running, "waiting_for_load": models.waiting}
 
 
-async def openapi(ask: Ask) -> Reply:
+async def openapi(http: HTTPRequest) -> Reply:
     """All endpoints and their fields, as an OpenAPI document."""
-    return _document(ask)
+    return _document(http)
 
 
-async def docs(ask: Ask) -> Reply:
+async def docs(http: HTTPRequest) -> Reply:
     """The same as a page for people."""
     from chaski.server.openapi import page
 
     # Nothing on the page may load or run anything, whatever might get into it.
     policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-    return HTMLResponse(page(_document(ask)), headers={"Content-Security-Policy": policy})
+    return HTMLResponse(page(_document(http)), headers={"Content-Security-Policy": policy})
 
 
-def _document(ask: Ask) -> dict[str, Any]:
+def _document(http: HTTPRequest) -> dict[str, Any]:
     from chaski import __version__
     from chaski.server.openapi import document
 
-    return document(ask.request.app.routes, __version__)
+    return document(http.request.app.routes, __version__)
 
 
-async def metrics(ask: Ask) -> Reply:
+async def metrics(http: HTTPRequest) -> Reply:
     """The page for Prometheus."""
-    page, media_type = ask.services.metrics.page()
+    page, media_type = http.services.metrics.page()
     return Response(page, media_type=media_type)

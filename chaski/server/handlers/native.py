@@ -11,43 +11,43 @@ from chaski.server.dialects import ollama
 from chaski.server.events import Event, whole
 from chaski.server.fields.reader import Fields
 from chaski.server.http.dialect import ndjson
-from chaski.server.http.endpoint import Ask, Reply, Stream
-from chaski.server.wishes import EmbedWish, Wish
+from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
+from chaski.server.requests import EmbedRequest, ModelRequest
 
 __all__ = ["chat", "detokenize", "embed", "embeddings", "generate", "tokenize"]
 
 
-async def generate(ask: Ask) -> Reply:
+async def generate(http: HTTPRequest) -> Reply:
     """Answer or continue a prompt; without one, load or unload the model."""
-    wish = ollama.read_generate(ask.body)
-    if not wish.prompt and not wish.suffix and not wish.images:
-        return await _load_only(ask, wish, is_chat=False)
-    events = ask.services.answering.generate(wish, ask.client)
-    if wish.stream:
-        return _lines(events, wish.model, ollama.generate_fields)
-    return ollama.generate_whole(wish.model, await whole(events))
+    request = ollama.read_generate(http.body)
+    if not request.prompt and not request.suffix and not request.images:
+        return await _load_only(http, request, is_chat=False)
+    events = http.services.chat.generate(request, http.client)
+    if request.stream:
+        return _lines(events, request.model, ollama.generate_fields)
+    return ollama.generate_whole(request.model, await whole(events))
 
 
-async def chat(ask: Ask) -> Reply:
+async def chat(http: HTTPRequest) -> Reply:
     """Answer a conversation; without messages, load or unload the model."""
-    wish = ollama.read_chat(ask.body)
-    if not wish.messages:
-        return await _load_only(ask, wish, is_chat=True)
-    events = ask.services.answering.chat(wish, ask.client)
-    if wish.stream:
-        return _lines(events, wish.model, ollama.chat_fields)
-    return ollama.chat_whole(wish.model, await whole(events))
+    request = ollama.read_chat(http.body)
+    if not request.messages:
+        return await _load_only(http, request, is_chat=True)
+    events = http.services.chat.chat(request, http.client)
+    if request.stream:
+        return _lines(events, request.model, ollama.chat_fields)
+    return ollama.chat_whole(request.model, await whole(events))
 
 
-async def embed(ask: Ask) -> Reply:
+async def embed(http: HTTPRequest) -> Reply:
     """Vectors of texts."""
-    wish = ollama.read_embed(ask.body)
+    request = ollama.read_embed(http.body)
     try:
-        found = await ask.services.answering.embed(wish, ask.client)
+        found = await http.services.chat.embed(request, http.client)
     except ModelNotFoundError:
-        raise ModelNotFoundError(f'model "{wish.model:.200}" not found, try pulling it first') from None
+        raise ModelNotFoundError(f'model "{request.model:.200}" not found, try pulling it first') from None
     return {
-        "model": wish.model,
+        "model": request.model,
         "embeddings": found.rows.tolist(),
         "total_duration": int(found.total_seconds * 1e9),
         "load_duration": int(found.load_seconds * 1e9),
@@ -55,47 +55,47 @@ async def embed(ask: Ask) -> Reply:
     }
 
 
-async def embeddings(ask: Ask) -> Reply:
+async def embeddings(http: HTTPRequest) -> Reply:
     """The older form: one text, and its vector as the model makes it."""
-    fields = Fields(ask.body)
+    fields = Fields(http.body)
     prompt = fields.text("prompt")
-    wish = EmbedWish(
+    request = EmbedRequest(
         model=fields.text("model", "name"),
         inputs=[prompt] if prompt else [],
         options=fields.mapping("options"),
         keep_alive=ollama.read_keep_alive(fields),
         normalize=False,
     )
-    found = await ask.services.answering.embed(wish, ask.client)
+    found = await http.services.chat.embed(request, http.client)
     return {"embedding": found.rows[0].tolist() if prompt else []}
 
 
-async def tokenize(ask: Ask) -> Reply:
+async def tokenize(http: HTTPRequest) -> Reply:
     """The tokens of a text."""
-    fields = Fields(ask.body)
-    wish = Wish(model=fields.text("model", "name"), keep_alive=ollama.read_keep_alive(fields))
-    found = await ask.services.answering.tokenize(wish, fields.text("content", "text", "prompt"), ask.client)
-    return {"model": wish.model, "tokens": found.token_ids}
+    fields = Fields(http.body)
+    request = ModelRequest(model=fields.text("model", "name"), keep_alive=ollama.read_keep_alive(fields))
+    found = await http.services.chat.tokenize(request, fields.text("content", "text", "prompt"), http.client)
+    return {"model": request.model, "tokens": found.token_ids}
 
 
-async def detokenize(ask: Ask) -> Reply:
+async def detokenize(http: HTTPRequest) -> Reply:
     """The text of tokens."""
-    fields = Fields(ask.body)
-    wish = Wish(model=fields.text("model", "name"), keep_alive=ollama.read_keep_alive(fields))
+    fields = Fields(http.body)
+    request = ModelRequest(model=fields.text("model", "name"), keep_alive=ollama.read_keep_alive(fields))
     tokens = fields.items("tokens")
     if not all(type(token) is int for token in tokens):
         raise OptionError("tokens must be a list of integers")
-    text = await ask.services.answering.detokenize(wish, tokens, ask.client)
-    return {"model": wish.model, "content": text}
+    text = await http.services.chat.detokenize(request, tokens, http.client)
+    return {"model": request.model, "content": text}
 
 
-async def _load_only(ask: Ask, wish: Wish, is_chat: bool) -> Reply:
-    answering = ask.services.answering
-    if wish.keep_alive == 0:
-        await answering.unload(wish.model)
-        return ollama.empty_fields(wish.model, "unload", is_chat)
-    await answering.load(wish, ask.client)
-    return ollama.empty_fields(wish.model, "load", is_chat)
+async def _load_only(http: HTTPRequest, request: ModelRequest, is_chat: bool) -> Reply:
+    chat_service = http.services.chat
+    if request.keep_alive == 0:
+        await chat_service.unload(request.model)
+        return ollama.empty_fields(request.model, "unload", is_chat)
+    await chat_service.load(request, http.client)
+    return ollama.empty_fields(request.model, "load", is_chat)
 
 
 async def _lines(

@@ -11,60 +11,60 @@ from typing import TypeVar
 from chaski.server.dialects import openai
 from chaski.server.events import Delta, Event, Finish, Whole, whole
 from chaski.server.http.dialect import sse
-from chaski.server.http.endpoint import Ask, Reply, Stream
-from chaski.server.wishes import ChatWish, GenerateWish
+from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
+from chaski.server.requests import ChatRequest, GenerateRequest
 
 __all__ = ["chat", "completions", "embeddings", "model", "models"]
 
 _DONE = b"data: [DONE]\n\n"
 
-W = TypeVar("W", ChatWish, GenerateWish)
+W = TypeVar("W", ChatRequest, GenerateRequest)
 
 
-async def chat(ask: Ask) -> Reply:
+async def chat(http: HTTPRequest) -> Reply:
     """Answer a conversation."""
-    wish, count = openai.read_chat(ask.body), openai.read_count(ask.body)
-    ask.ignored.update(wish.ignored)
-    answers = _answers(wish, count, lambda each: ask.services.answering.chat(each, ask.client))
-    if wish.stream:
-        chunks = openai.Chunks(wish.model, custom_tools=wish.custom_tools)
-        return _chunks(answers, chunks, openai.includes_usage(ask.body))
-    return openai.chat_whole(wish.model, await _wholes(answers), wish.custom_tools)
+    request, count = openai.read_chat(http.body), openai.read_count(http.body)
+    http.ignored.update(request.ignored)
+    answers = _answers(request, count, lambda each: http.services.chat.chat(each, http.client))
+    if request.stream:
+        chunks = openai.Chunks(request.model, custom_tools=request.custom_tools)
+        return _chunks(answers, chunks, openai.includes_usage(http.body))
+    return openai.chat_whole(request.model, await _wholes(answers), request.custom_tools)
 
 
-async def completions(ask: Ask) -> Reply:
+async def completions(http: HTTPRequest) -> Reply:
     """Answer prompts, texts or tokens, or tell how likely they are."""
-    wish = openai.read_completion(ask.body)
+    request = openai.read_completion(http.body)
     answers = [
         answer
-        for prompt in wish.prompts
+        for prompt in request.prompts
         for answer in _answers(
-            prompt, wish.best_of, lambda each: ask.services.answering.generate(each, ask.client)
+            prompt, request.best_of, lambda each: http.services.chat.generate(each, http.client)
         )
     ]
-    if wish.prompts[0].stream:
-        return _chunks(answers, openai.Chunks(wish.model, wish), openai.includes_usage(ask.body))
-    return openai.completion_whole(wish, await _wholes(answers))
+    if request.prompts[0].stream:
+        return _chunks(answers, openai.Chunks(request.model, request), openai.includes_usage(http.body))
+    return openai.completion_whole(request, await _wholes(answers))
 
 
-async def embeddings(ask: Ask) -> Reply:
+async def embeddings(http: HTTPRequest) -> Reply:
     """Vectors of texts or of lists of tokens."""
-    wish, in_base64 = openai.read_embeddings(ask.body)
-    found = await ask.services.answering.embed(wish, ask.client)
-    return openai.embeddings(wish.model, found.rows, found.num_tokens, in_base64)
+    request, in_base64 = openai.read_embeddings(http.body)
+    found = await http.services.chat.embed(request, http.client)
+    return openai.embeddings(request.model, found.rows, found.num_tokens, in_base64)
 
 
-async def models(ask: Ask) -> Reply:
+async def models(http: HTTPRequest) -> Reply:
     """The models of the store."""
-    entries = await asyncio.to_thread(ask.services.catalog.store.entries)
+    entries = await asyncio.to_thread(http.services.catalog.store.entries)
     data = [_model(entry.name.short, entry.modified, entry.name.namespace) for entry in entries]
     return {"object": "list", "data": data}
 
 
-async def model(ask: Ask) -> Reply:
+async def model(http: HTTPRequest) -> Reply:
     """One model."""
-    label = ask.request.path_params["model"]
-    found = await asyncio.to_thread(ask.services.catalog.find, label)
+    label = http.request.path_params["model"]
+    found = await asyncio.to_thread(http.services.catalog.find, label)
     return _model(label, found.entry.modified, found.name.namespace)
 
 
@@ -73,12 +73,12 @@ def _model(name: str, created: float, owner: str) -> dict[str, object]:
 
 
 def _answers(
-    wish: W, count: int, answer: Callable[[W], AsyncGenerator[Event, None]]
+    request: W, count: int, answer: Callable[[W], AsyncGenerator[Event, None]]
 ) -> list[AsyncGenerator[Event, None]]:
     """Several answers to one request; with a seed each has the next one."""
-    seed = wish.options.get("seed")
+    seed = request.options.get("seed")
     seeds = [seed if seed is None or seed < 0 else seed + index for index in range(count)]
-    return [answer(replace(wish, options={**wish.options, "seed": each})) for each in seeds]
+    return [answer(replace(request, options={**request.options, "seed": each})) for each in seeds]
 
 
 async def _wholes(answers: list[AsyncGenerator[Event, None]]) -> list[Whole]:

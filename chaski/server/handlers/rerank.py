@@ -9,50 +9,50 @@ from starlette.responses import Response
 
 from chaski.server.dialects.rerank import read_rerank, read_texts, results, text_results
 from chaski.server.fields.reader import Fields
-from chaski.server.http.endpoint import Ask, Reply
+from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.network.jsons import dump
 
 __all__ = ["cohere", "native", "openai", "plain"]
 
 
-async def native(ask: Ask) -> Reply:
+async def native(http: HTTPRequest) -> Reply:
     """Sort documents by how well they answer a query."""
-    wish = read_rerank(ask.body)
-    found = await ask.services.answering.rerank(wish, ask.client)
+    request = read_rerank(http.body)
+    found = await http.services.chat.rerank(request, http.client)
     return {
-        "model": wish.model,
-        "results": results(wish, found.rows.tolist()),
+        "model": request.model,
+        "results": results(request, found.rows.tolist()),
         "total_duration": int(found.total_seconds * 1e9),
         "load_duration": int(found.load_seconds * 1e9),
         "prompt_eval_count": found.num_tokens,
     }
 
 
-async def openai(ask: Ask) -> Reply:
+async def openai(http: HTTPRequest) -> Reply:
     """The same, in the form of OpenAI's lists."""
-    wish = read_rerank(ask.body)
-    found = await ask.services.answering.rerank(wish, ask.client)
+    request = read_rerank(http.body)
+    found = await http.services.chat.rerank(request, http.client)
     return {
         "object": "list",
-        "model": wish.model,
-        "results": results(wish, found.rows.tolist()),
+        "model": request.model,
+        "results": results(request, found.rows.tolist()),
         "usage": {"prompt_tokens": found.num_tokens, "total_tokens": found.num_tokens},
     }
 
 
-async def plain(ask: Ask) -> Reply:
+async def plain(http: HTTPRequest) -> Reply:
     """The same; with `texts` in place of documents, as Hugging Face's server for embeddings tells it."""
-    if Fields(ask.body).has("texts"):
-        wish = read_texts(ask.body)
-        found = await ask.services.answering.rerank(wish, ask.client)
-        items = text_results(wish, found.rows.tolist())
+    if Fields(http.body).has("texts"):
+        request = read_texts(http.body)
+        found = await http.services.chat.rerank(request, http.client)
+        items = text_results(request, found.rows.tolist())
         return Response(dump(items), media_type="application/json; charset=utf-8")
-    return await openai(ask)
+    return await openai(http)
 
 
-async def cohere(ask: Ask) -> Reply:
+async def cohere(http: HTTPRequest) -> Reply:
     """The same, with what Cohere's clients look for."""
-    reply = await openai(ask)
+    reply = await openai(http)
     assert isinstance(reply, Mapping)
     meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
     return {"id": str(uuid4()), **reply, "meta": meta}

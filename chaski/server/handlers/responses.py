@@ -11,69 +11,71 @@ from chaski.errors import ContextLengthError, OptionError
 from chaski.server.dialects import responses
 from chaski.server.events import Delta, Event
 from chaski.server.http.dialect import sse
-from chaski.server.http.endpoint import Ask, Reply, Stream
+from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.http.problems import problem_of
 from chaski.server.response_store import StoredResponse
 
 __all__ = ["cancel", "count_tokens", "create", "delete", "list_input", "retrieve"]
 
 
-async def create(ask: Ask) -> Reply:
+async def create(http: HTTPRequest) -> Reply:
     """Answer a conversation, which may go on from an earlier response."""
-    items = responses.Items(_read(ask))
-    ask.ignored.update(items.wish.chat.ignored)
-    events = ask.services.answering.chat(items.wish.chat, ask.client)
-    if items.wish.chat.stream:
-        return _stream(ask, items, events)
+    items = responses.Items(_read(http))
+    http.ignored.update(items.request.chat.ignored)
+    events = http.services.chat.chat(items.request.chat, http.client)
+    if items.request.chat.stream:
+        return _stream(http, items, events)
     async with aclosing(events):
         async for event in events:
-            _take(ask, items, event)
+            _take(http, items, event)
     return items.response
 
 
-async def count_tokens(ask: Ask) -> Reply:
+async def count_tokens(http: HTTPRequest) -> Reply:
     """How long the prompt would be."""
-    wish = _read(ask).chat
-    ask.ignored.update(wish.ignored)
+    request = _read(http).chat
+    http.ignored.update(request.ignored)
     return {
         "object": "response.input_tokens",
-        "input_tokens": await ask.services.answering.count(wish, ask.client),
+        "input_tokens": await http.services.chat.count(request, http.client),
     }
 
 
-async def retrieve(ask: Ask) -> Reply:
+async def retrieve(http: HTTPRequest) -> Reply:
     """A stored response."""
-    found: StoredResponse = ask.services.responses.get(ask.client, ask.request.path_params["id"])
+    found: StoredResponse = http.services.responses.get(http.client, http.request.path_params["id"])
     return found.fields
 
 
-async def list_input(ask: Ask) -> Reply:
+async def list_input(http: HTTPRequest) -> Reply:
     """The items that the request of a response brought, page by page; `order`, `limit`, `after`."""
-    found: StoredResponse = ask.services.responses.get(ask.client, ask.request.path_params["id"])
-    return responses.page_of_items(found.input, ask.request.query_params)
+    found: StoredResponse = http.services.responses.get(http.client, http.request.path_params["id"])
+    return responses.page_of_items(found.input, http.request.query_params)
 
 
-async def cancel(ask: Ask) -> Reply:
+async def cancel(http: HTTPRequest) -> Reply:
     """Refused: no response is made in the background; who closes the connection ends its own."""
-    ask.services.responses.get(ask.client, ask.request.path_params["id"])
+    http.services.responses.get(http.client, http.request.path_params["id"])
     raise OptionError("only responses with background=true can be cancelled; this one is complete")
 
 
-async def delete(ask: Ask) -> Reply:
+async def delete(http: HTTPRequest) -> Reply:
     """Forget a response."""
-    response_id = ask.request.path_params["id"]
-    ask.services.responses.remove(ask.client, response_id)
+    response_id = http.request.path_params["id"]
+    http.services.responses.remove(http.client, response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-def _read(ask: Ask) -> responses.ResponseWish:
+def _read(http: HTTPRequest) -> responses.ResponseRequest:
     """The request, behind the conversation that it goes on from."""
-    previous = responses.previous_of(ask.body)
-    earlier = ask.services.responses.get(ask.client, previous).turns if previous else ()
-    return responses.read_response(ask.body, earlier, partial(ask.services.responses.find_item, ask.client))
+    previous = responses.previous_of(http.body)
+    earlier = http.services.responses.get(http.client, previous).turns if previous else ()
+    return responses.read_response(
+        http.body, earlier, partial(http.services.responses.find_item, http.client)
+    )
 
 
-async def _stream(ask: Ask, items: responses.Items, events: AsyncGenerator[Event, None]) -> Stream:
+async def _stream(http: HTTPRequest, items: responses.Items, events: AsyncGenerator[Event, None]) -> Stream:
     async with aclosing(events):
         try:
             # An error before the first word has a status of its own.
@@ -82,23 +84,23 @@ async def _stream(ask: Ask, items: responses.Items, events: AsyncGenerator[Event
             # Codex shortens the conversation itself, but only where a stream tells it to.
             yield _lines([*items.begin(), *items.fail(problem_of(error))])
             return
-        yield _lines([*items.begin(), *_take(ask, items, event)])
+        yield _lines([*items.begin(), *_take(http, items, event)])
         try:
             async for event in events:
-                if said := _take(ask, items, event):
+                if said := _take(http, items, event):
                     yield _lines(said)
         except Exception as error:
             yield _lines(items.fail(problem_of(error)))
 
 
-def _take(ask: Ask, items: responses.Items, event: Event) -> list[dict[str, Any]]:
+def _take(http: HTTPRequest, items: responses.Items, event: Event) -> list[dict[str, Any]]:
     if isinstance(event, Delta):
         return list(items.delta(event))
-    said, wish = list(items.finish(event)), items.wish
-    if wish.is_kept:  # before anybody can ask for it
-        turns = [*wish.turns, items.turn]
-        response = StoredResponse(items.response, turns, responses.input_items(ask.body))
-        ask.services.responses.add(ask.client, response)
+    said, request = list(items.finish(event)), items.request
+    if request.is_kept:  # before anybody can ask for it
+        turns = [*request.turns, items.turn]
+        response = StoredResponse(items.response, turns, responses.input_items(http.body))
+        http.services.responses.add(http.client, response)
     return said
 
 

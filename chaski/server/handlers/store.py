@@ -17,7 +17,7 @@ from chaski.names import Digest, ModelName
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.fields.reader import Fields
 from chaski.server.http.dialect import OLLAMA, ndjson
-from chaski.server.http.endpoint import Ask, Reply, Stream
+from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.http.problems import problem_of
 from chaski.server.models.descriptions import describe, listed, running
 from chaski.server.services import Services
@@ -33,80 +33,80 @@ __all__ = ["copy", "create", "delete", "has_blob", "ps", "pull", "push", "put_bl
 _COPILOT = "GitHubCopilotChat/"
 
 
-async def tags(ask: Ask) -> Reply:
+async def tags(http: HTTPRequest) -> Reply:
     """The models of the store, the newest first."""
-    return {"models": await asyncio.to_thread(listed, ask.services.catalog)}
+    return {"models": await asyncio.to_thread(listed, http.services.catalog)}
 
 
-async def ps(ask: Ask) -> Reply:
+async def ps(http: HTTPRequest) -> Reply:
     """The models in memory."""
-    services = ask.services
+    services = http.services
     return {"models": await asyncio.to_thread(running, services.catalog, services.models.loaded)}
 
 
-async def show(ask: Ask) -> Reply:
+async def show(http: HTTPRequest) -> Reply:
     """All about a model."""
-    fields = Fields(ask.body)
+    fields = Fields(http.body)
     label, is_verbose = fields.text("model", "name"), fields.flag("verbose", False)
-    shown = await asyncio.to_thread(describe, ask.services.catalog, label, is_verbose)
-    if ask.request.headers.get("user-agent", "").startswith(_COPILOT):
+    shown = await asyncio.to_thread(describe, http.services.catalog, label, is_verbose)
+    if http.request.headers.get("user-agent", "").startswith(_COPILOT):
         shown["model_info"]["general.basename"] = label
     return shown
 
 
-async def copy(ask: Ask) -> Reply:
+async def copy(http: HTTPRequest) -> Reply:
     """Give a model a second name."""
-    fields = Fields(ask.body)
+    fields = Fields(http.body)
     source, target = _name(fields.text("source")), _name(fields.text("destination"))
     try:
-        await asyncio.to_thread(ask.services.catalog.store.copy, source, target)
+        await asyncio.to_thread(http.services.catalog.store.copy, source, target)
     except ModelNotFoundError:
         raise ModelNotFoundError(f'model "{fields.text("source"):.200}" not found') from None
     return Response()
 
 
-async def delete(ask: Ask) -> Reply:
+async def delete(http: HTTPRequest) -> Reply:
     """Take a model out of the store; if it is in memory, it goes when its requests are answered."""
-    label = Fields(ask.body).text("model", "name")
-    name, services = _name(label), ask.services
+    label = Fields(http.body).text("model", "name")
+    name, services = _name(label), http.services
     store = services.catalog.store
     if store.locate(name) is None:
         raise ModelNotFoundError(f"model '{label:.200}' not found")
     with suppress(ChaskiError):  # a damaged one can be deleted too
-        await services.answering.unload(label)
+        await services.chat.unload(label)
     await asyncio.to_thread(store.remove, name)
     return Response()
 
 
-async def pull(ask: Ask) -> Reply:
+async def pull(http: HTTPRequest) -> Reply:
     """Get a model from its registry."""
-    fields = Fields(ask.body)
-    name, access = _name(fields.text("model", "name")), _access(fields, ask.services)
-    services = ask.services
+    fields = Fields(http.body)
+    name, access = _name(fields.text("model", "name")), _access(fields, http.services)
+    services = http.services
     work = partial(pull_model, services.catalog.store, name, access)
-    return await _progress(ask, work, services.transfers)
+    return await _progress(http, work, services.transfers)
 
 
-async def push(ask: Ask) -> Reply:
+async def push(http: HTTPRequest) -> Reply:
     """Send a model to its registry."""
-    fields = Fields(ask.body)
-    name, access = _name(fields.text("model", "name")), _access(fields, ask.services)
-    services = ask.services
+    fields = Fields(http.body)
+    name, access = _name(fields.text("model", "name")), _access(fields, http.services)
+    services = http.services
     work = partial(push_model, services.catalog.store, name, access)
-    return await _progress(ask, work, services.transfers)
+    return await _progress(http, work, services.transfers)
 
 
-async def create(ask: Ask) -> Reply:
+async def create(http: HTTPRequest) -> Reply:
     """Make a model from others or from blobs."""
-    fields = Fields(ask.body)
-    store, access = ask.services.catalog.store, _access(Fields({}), ask.services)
+    fields = Fields(http.body)
+    store, access = http.services.catalog.store, _access(Fields({}), http.services)
     try:
         name = ModelName.parse(fields.text("model", "name"))
     except OptionError:
         raise OptionError("invalid model name") from None
     recipe = read_recipe(fields)
     fetch = partial(_pull_source, store, access)
-    return await _progress(ask, partial(create_model, store, name, recipe, fetch), ask.services.makers)
+    return await _progress(http, partial(create_model, store, name, recipe, fetch), http.services.makers)
 
 
 async def has_blob(request: Request) -> Response:
@@ -133,10 +133,12 @@ async def put_blob(request: Request) -> Response:
     return Response(status_code=201)
 
 
-async def _progress(ask: Ask, work: partial[Generator[Progress, None, None]], threads: Executor) -> Reply:
+async def _progress(
+    http: HTTPRequest, work: partial[Generator[Progress, None, None]], threads: Executor
+) -> Reply:
     """The steps of a long work as lines, or only the last one."""
     steps = _steps(threads, work)
-    if Fields(ask.body).flag("stream", True):
+    if Fields(http.body).flag("stream", True):
         return _lines(steps)
     last: Mapping[str, Any] = {}
     async for step in steps:

@@ -1,1 +1,1 @@
-"""A request over HTTP: who may ask, how it is answered, how answers and errors are framed."""
+"""A request over HTTP: who may http, how it is answered, how answers and errors are framed."""

@@ -26,7 +26,7 @@ from chaski.server.http.problems import problem_of
 from chaski.server.network.bodies import Bodies
 from chaski.server.network.jsons import dump
 
-__all__ = ["Ask", "Endpoint", "Reply", "Stream"]
+__all__ = ["Endpoint", "HTTPRequest", "Reply", "Stream"]
 
 _MAX_WAITING_PIECES = 256
 """Pieces of a stream that a client is behind at most."""
@@ -37,7 +37,7 @@ Reply: TypeAlias = Mapping[str, Any] | Response | Stream
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class HTTPRequest:
     """A request with JSON. client: who asks, for fairness between them. services: what the app shares.
 
     ignored: what of it the answer leaves out; a header of the answer says so.
@@ -53,7 +53,7 @@ class Ask:
         return self.request.app.state.services
 
 
-Handler: TypeAlias = Callable[[Ask], Awaitable[Reply]]
+Handler: TypeAlias = Callable[[HTTPRequest], Awaitable[Reply]]
 
 
 class Endpoint:
@@ -86,9 +86,9 @@ class Endpoint:
         ignored = Ignored()
         for name in unread_fields(body, self._fields) if self.has_body else ():
             ignored.add("field", name)
-        ask = Ask(body, _client(scope), Request(scope), ignored)
+        http = HTTPRequest(body, _client(scope), Request(scope), ignored)
         send = _telling(send, ignored)
-        work = asyncio.create_task(self._answer(ask, dialect, scope, receive, send))
+        work = asyncio.create_task(self._answer(http, dialect, scope, receive, send))
         watch = asyncio.create_task(_disconnected(receive))
         try:
             await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
@@ -101,9 +101,11 @@ class Endpoint:
         if not work.cancelled():
             work.result()
 
-    async def _answer(self, ask: Ask, dialect: Dialect, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(
+        self, http: HTTPRequest, dialect: Dialect, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         try:
-            reply = await self.handler(ask)
+            reply = await self.handler(http)
             if isinstance(reply, AsyncGenerator):
                 await _stream(reply, dialect, send)
                 return

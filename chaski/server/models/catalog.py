@@ -11,16 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chaski.chat.defaults import Defaults
 from chaski.errors import ChaskiError, ModelNotFoundError, OptionError, UnsupportedError
 from chaski.names import ModelName
 from chaski.runner.engines import usual_engine
-from chaski.runner.stored import Defaults
 from chaski.store.model import StoredModel, read_model
 from chaski.store.store import Entry, Store
 
 if TYPE_CHECKING:
+    from chaski.chat.formats import ChatFormat
     from chaski.formats.gguf import GGUFFile
-    from chaski.runner.templates import Writer
     from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["Catalog", "Found", "ModelInfo"]
@@ -47,11 +47,11 @@ class ModelInfo:
     """
 
     def __init__(self, model: StoredModel) -> None:
+        from chaski.chat.formats import TemplateSources
         from chaski.model.dialects import open_model
         from chaski.model.pooling import Pooling
         from chaski.model.registry import ARCHITECTURES, takes_projector
         from chaski.runner.files import stored_projector
-        from chaski.runner.templates import TemplateSources
 
         self.model = model
         with open_model(model.path) as file:
@@ -94,11 +94,11 @@ class ModelInfo:
             return usual_engine(file, self.defaults.engine)
 
     @cached_property
-    def writer(self) -> Writer:
+    def chat_format(self) -> ChatFormat:
         """How conversations are written. Raises TemplateError."""
-        from chaski.runner.templates import choose_writer
+        from chaski.chat.formats import choose_chat_format
 
-        return choose_writer(self.sources)
+        return choose_chat_format(self.sources)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -125,7 +125,7 @@ class ModelInfo:
             return ["rerank"] if self.is_ranking else ["embedding"]
         found = ["completion", "vision"] if self.has_vision else ["completion"]
         try:
-            words = self.writer.capabilities
+            words = self.chat_format.capabilities
             fills_in = ["insert"] if self.fill_in_tokens and "insert" not in words else []
             return [*found, *words, *fills_in]
         except ChaskiError:

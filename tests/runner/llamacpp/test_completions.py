@@ -7,23 +7,27 @@ from typing import Any
 
 import pytest
 
+from chaski.chat.events import Done, Event, Text
+from chaski.chat.layout import Prompt
+from chaski.chat.options import parse_options
+from chaski.chat.prompts import Prepared
 from chaski.errors import OptionError, UnsupportedError
-from chaski.runner.events import Done, Event, Text
-from chaski.runner.generation import Shift
-from chaski.runner.layout import Prompt
 from chaski.runner.llamacpp.completions import AnswerReader, completion
-from chaski.runner.options import parse_options
-from chaski.runner.writing import Wanted
 from chaski.sample import Sampled
 
 CONTROLS = {8: "<|tool|>", 9: "<|end|>"}
 
 
-def wanted(**options: Any) -> Wanted:
+def wanted(**options: Any) -> Prepared:
     limits, sampling = parse_options(options)
-    shift = Shift(100, 4) if limits.shift else None
-    return Wanted(
-        prompt=Prompt([1, 2, 3]), dropped=5, limit=13, shift=shift, limits=limits, sampling=sampling
+    return Prepared(
+        prompt=Prompt([1, 2, 3]),
+        dropped=5,
+        limit=13,
+        context=100,
+        num_keep=4 if limits.shift else None,
+        limits=limits,
+        sampling=sampling,
     )
 
 
@@ -49,7 +53,7 @@ def end(kind: str, count: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def read(asked: Wanted, *pieces: dict[str, Any]) -> list[Event]:
+def read(asked: Prepared, *pieces: dict[str, Any]) -> list[Event]:
     reader = AnswerReader(asked, CONTROLS, spell, 0.5)
     return [event for each in pieces for event in reader.feed(each)]
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaski import errors
+from chaski.chat.events import Done, Text
 from chaski.errors import OptionError, WorkerError
 from chaski.ml.backend import Memory
-from chaski.runner.events import Done, Outputs, Text
 from chaski.runner.messages import (
     Chat,
     Describe,
@@ -25,6 +25,7 @@ from chaski.runner.messages import (
     Tokenize,
     Tokens,
 )
+from chaski.runner.outputs import Outputs
 from chaski.runner.worker.codec import Cancel, Failure, Load, Message, Progress, decode, encode
 from chaski.sample import Sampled, TokenLogprob
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from chaski.chat.events import Text
 from chaski.errors import OptionError, WorkerError
-from chaski.runner.events import Text
 from chaski.runner.worker import link as link_module
 from chaski.runner.worker.codec import Cancel, encode
 from chaski.runner.worker.link import MAX_FRAME, Link

@@ -1,4 +1,4 @@
-"""Requests of Anthropic's API, read into wishes."""
+"""Bodies of Anthropic's API, read into requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.thinking import Think, agreed, read_thinking, template_variables
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
-from chaski.server.wishes import ChatWish
+from chaski.server.requests import ChatRequest
 
 __all__ = ["read_count", "read_messages"]
 
@@ -19,21 +19,21 @@ _LATER = ("compaction",)
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
 
 
-def read_messages(body: Mapping[str, Any]) -> ChatWish:
+def read_messages(body: Mapping[str, Any]) -> ChatRequest:
     """A request of /v1/messages. Raises OptionError or UnsupportedError."""
     fields = Fields(body)
     limit = fields.integer("max_tokens", 0)
     if limit <= 0:
         raise OptionError("max_tokens is required and must be positive")
-    return _wish(fields, {"num_predict": limit})
+    return _request(fields, {"num_predict": limit})
 
 
-def read_count(body: Mapping[str, Any]) -> ChatWish:
+def read_count(body: Mapping[str, Any]) -> ChatRequest:
     """A request of /v1/messages/count_tokens."""
-    return _wish(Fields(body), {})
+    return _request(Fields(body), {})
 
 
-def _wish(fields: Fields, options: dict[str, Any]) -> ChatWish:
+def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
     if not fields.text("model"):
         raise OptionError("model is required")
     if not fields.items("messages"):
@@ -51,7 +51,7 @@ def _wish(fields: Fields, options: dict[str, Any]) -> ChatWish:
     if stops := fields.texts("stop_sequences"):
         options["stop"] = stops
     choice = Fields(fields.mapping("tool_choice"), "tool_choice")
-    return ChatWish(
+    return ChatRequest(
         model=fields.text("model"),
         messages=conversation.messages,
         tools=conversation.tools,

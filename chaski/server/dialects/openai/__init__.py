@@ -1,9 +1,9 @@
-"""OpenAI's API, as pure functions: its requests to wishes, events to its objects."""
+"""OpenAI's API, as pure functions: its bodies to requests, events to its objects."""
 
 from chaski.server.dialects.openai.replies import Chunks, chat_whole, completion_whole, embeddings
 from chaski.server.dialects.openai.requests import (
     MAX_ANSWERS,
-    CompletionWish,
+    CompletionRequest,
     includes_usage,
     read_chat,
     read_completion,
@@ -14,7 +14,7 @@ from chaski.server.dialects.openai.requests import (
 __all__ = [
     "MAX_ANSWERS",
     "Chunks",
-    "CompletionWish",
+    "CompletionRequest",
     "chat_whole",
     "completion_whole",
     "embeddings",

@@ -91,7 +91,7 @@ def custom_names(fields: Fields) -> frozenset[str]:
 
 
 def chosen(choice: Any) -> tuple[str, set[str] | None]:
-    """The choice of tools as a wish has it, and the names of those that it leaves; None for all."""
+    """The choice of tools as a request has it, and the names of those that it leaves; None for all."""
     if choice is None or isinstance(choice, str):
         if choice not in (None, "auto", "none", "required"):
             raise OptionError(f"tool_choice {choice!r:.40} must be none, auto, required or a function")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.server.dialects.common.custom import custom_input
-from chaski.server.dialects.openai.requests import CompletionWish
+from chaski.server.dialects.openai.requests import CompletionRequest
 from chaski.server.events import Delta, Finish, Prompted, Score, TopScore, Whole
 from chaski.server.network.jsons import dump_text
 from chaski.text.parsers import Content, Thinking, ToolCall
@@ -32,7 +32,7 @@ class Chunks:
     """
 
     model: str
-    completion: CompletionWish | None = None
+    completion: CompletionRequest | None = None
     custom_tools: Collection[str] = ()
     id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -107,16 +107,16 @@ def chat_whole(model: str, answers: Sequence[Whole], custom_tools: Collection[st
     return head | {"choices": choices, "usage": _usage([answer.finish for answer in answers])}
 
 
-def completion_whole(wish: CompletionWish, answers: Sequence[Whole]) -> dict[str, Any]:
+def completion_whole(request: CompletionRequest, answers: Sequence[Whole]) -> dict[str, Any]:
     """A completion without stream. answers: `best_of` of them for each prompt in turn."""
-    groups = [answers[begin : begin + wish.best_of] for begin in range(0, len(answers), wish.best_of)]
+    groups = [answers[begin : begin + request.best_of] for begin in range(0, len(answers), request.best_of)]
     choices = [
         {"index": index, "finish_reason": _reason(answer.finish)}
-        | _completed(wish, answer.prompted, answer.content, answer.scores, 0)
-        for index, answer in enumerate(answer for group in groups for answer in _best(group, wish.count))
+        | _completed(request, answer.prompted, answer.content, answer.scores, 0)
+        for index, answer in enumerate(answer for group in groups for answer in _best(group, request.count))
     ]
-    head = _head(_id("cmpl"), "text_completion", int(time.time()), wish.model)
-    usage = _usage([answer.finish for answer in answers], len(wish.prompts))
+    head = _head(_id("cmpl"), "text_completion", int(time.time()), request.model)
+    usage = _usage([answer.finish for answer in answers], len(request.prompts))
     return head | {"choices": choices, "usage": usage}
 
 
@@ -133,13 +133,13 @@ def _best(answers: Sequence[Whole], count: int) -> Sequence[Whole]:
 
 
 def _completed(
-    wish: CompletionWish, prompted: Prompted | None, text: str, scores: Sequence[Score], begin: int
+    request: CompletionRequest, prompted: Prompted | None, text: str, scores: Sequence[Score], begin: int
 ) -> dict[str, Any]:
     """The fields of a completion, or of a piece of one that begins at the character `begin`."""
-    echoed = prompted if wish.echoes else None
+    echoed = prompted if request.echoes else None
     said: dict[str, Any] = {"text": text if echoed is None else echoed.text + text}
-    said["logprobs"] = _text_logprobs(scores, begin, echoed) if wish.has_logprobs else None
-    if wish.has_prompt_logprobs and prompted is not None:
+    said["logprobs"] = _text_logprobs(scores, begin, echoed) if request.has_logprobs else None
+    if request.has_prompt_logprobs and prompted is not None:
         said["prompt_logprobs"] = [None, *map(_by_id, prompted.scores)]
     return said
 

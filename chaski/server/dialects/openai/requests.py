@@ -1,4 +1,4 @@
-"""Requests of OpenAI's API, read into wishes."""
+"""Bodies of OpenAI's API, read into requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from chaski.server.dialects.common.thinking import agreed, read_thinking, templa
 from chaski.server.dialects.openai.conversation import Conversation, chosen, custom_names, read_tools
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
-from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish
+from chaski.server.requests import ChatRequest, EmbedRequest, GenerateRequest
 
 __all__ = [
-    "CompletionWish",
+    "CompletionRequest",
     "includes_usage",
     "read_chat",
     "read_completion",
@@ -41,16 +41,16 @@ _PLAIN_OPTIONS_OF_OPENAI = ("seed", "frequency_penalty", "presence_penalty")
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionWish:
+class CompletionRequest:
     """A request of /v1/completions.
 
-    prompts       a wish for each of them; they differ in nothing else
+    prompts       a request for each of them; they differ in nothing else
     count         how many answers each gets, the best ones of `best_of`
     has_logprobs  the scores of answers are told, with those of what is given back of the prompt
     has_prompt_logprobs  the scores of prompts are told by themselves
     """
 
-    prompts: Sequence[GenerateWish]
+    prompts: Sequence[GenerateRequest]
     count: int
     best_of: int
     has_logprobs: bool
@@ -66,7 +66,7 @@ class CompletionWish:
         return self.prompts[0].echoes
 
 
-def read_chat(body: Mapping[str, Any]) -> ChatWish:
+def read_chat(body: Mapping[str, Any]) -> ChatRequest:
     """A request of /v1/chat/completions. Raises OptionError or UnsupportedError."""
     fields = Fields(body)
     ignored = Ignored()
@@ -76,7 +76,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatWish:
     check_images(messages)
     choice, allowed = chosen(fields.data.get("tool_choice"))
     tools = list(read_tools(fields, ignored))
-    return ChatWish(
+    return ChatRequest(
         messages=messages,
         tools=[tool for tool in tools if allowed is None or tool["function"].get("name") in allowed],
         custom_tools=custom_names(fields),
@@ -90,7 +90,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatWish:
     )
 
 
-def read_completion(body: Mapping[str, Any]) -> CompletionWish:
+def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
     """A request of /v1/completions. A text goes through the model's template, as in Ollama, unless it is raw.
 
     Tokens, and what is given back or scored, are the prompt as they are. Raises OptionError.
@@ -111,7 +111,7 @@ def read_completion(body: Mapping[str, Any]) -> CompletionWish:
     if raw and suffix:
         raise OptionError("suffix is written by the model's template; not with raw, echo or tokens")
     common = _common(fields) | ({"truncate": False, "shift": False} if is_whole else {})
-    wish = GenerateWish(
+    request = GenerateRequest(
         prompt="",
         suffix=suffix,
         raw=raw,
@@ -121,8 +121,8 @@ def read_completion(body: Mapping[str, Any]) -> CompletionWish:
         prompt_logprobs=_prompt_top(prompt_top, top if echoes else None),
         **common,
     )
-    return CompletionWish(
-        [replace(wish, **_prompted(prompt)) for prompt in prompts],
+    return CompletionRequest(
+        [replace(request, **_prompted(prompt)) for prompt in prompts],
         count,
         best_of,
         has_logprobs=top is not None,
@@ -183,7 +183,7 @@ def read_count(body: Mapping[str, Any]) -> int:
     return count
 
 
-def read_embeddings(body: Mapping[str, Any]) -> tuple[EmbedWish, bool]:
+def read_embeddings(body: Mapping[str, Any]) -> tuple[EmbedRequest, bool]:
     """A request of /v1/embeddings, and whether vectors are wanted in base64."""
     from chaski.server.dialects.ollama import read_inputs
 
@@ -200,8 +200,10 @@ def read_embeddings(body: Mapping[str, Any]) -> tuple[EmbedWish, bool]:
     if dimensions is not None and dimensions < 1:
         raise OptionError("dimensions must be at least 1")
     truncate = fields.flag("truncate", True)
-    wish = EmbedWish(model=fields.text("model"), inputs=inputs, dimensions=dimensions, truncate=truncate)
-    return wish, encoding == "base64"
+    request = EmbedRequest(
+        model=fields.text("model"), inputs=inputs, dimensions=dimensions, truncate=truncate
+    )
+    return request, encoding == "base64"
 
 
 def includes_usage(body: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.server.dialects.openai.replies import shown_scores
-from chaski.server.dialects.responses.requests import ResponseWish
+from chaski.server.dialects.responses.requests import ResponseRequest
 from chaski.server.dialects.responses.tools import FUNCTION, Tool, form_of_call, read_call
 from chaski.server.events import Delta, Finish
 from chaski.server.fields.reader import Fields
@@ -42,7 +42,7 @@ class _Open:
 class Items:
     """The response to one request: feed it events; it gives those of the stream, and is the whole at last."""
 
-    wish: ResponseWish
+    request: ResponseRequest
     id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(24)}")
     created: int = field(default_factory=lambda: int(time.time()))
     _number: int = 0
@@ -85,7 +85,7 @@ class Items:
     @property
     def response(self) -> dict[str, Any]:
         """The response as far as it is there."""
-        head = {"id": self.id, "object": "response", "created_at": self.created, **self.wish.echo}
+        head = {"id": self.id, "object": "response", "created_at": self.created, **self.request.echo}
         usual = {"error": None, "incomplete_details": None, "completed_at": None, "usage": None}
         return head | {"output": list(self._output)} | usual | self._end
 
@@ -114,7 +114,7 @@ class Items:
             yield self._of_part("response.output_text.delta", delta=piece.text, logprobs=list(scores))
 
     def _call(self, call: ToolCall) -> Iterator[Event]:
-        tool = self.wish.tools.get(call.name) or Tool(FUNCTION, call.name)
+        tool = self.request.tools.get(call.name) or Tool(FUNCTION, call.name)
         form, fields = tool.form, tool.item(call.arguments)
         text = fields[form.field] if form.stream else ""
         empty = {form.field: ""} if form.stream else {}

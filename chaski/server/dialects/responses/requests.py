@@ -1,4 +1,4 @@
-"""Requests of OpenAI's Responses API, read into wishes: items of several types become messages."""
+"""Bodies of OpenAI's Responses API, read into requests: items of several types become messages."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from chaski.server.dialects.responses.input import Conversation, FindItem
 from chaski.server.dialects.responses.tools import FORMS, Tool, read_tools
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
-from chaski.server.wishes import ChatWish
+from chaski.server.requests import ChatRequest
 
-__all__ = ["ResponseWish", "previous_of", "read_response"]
+__all__ = ["ResponseRequest", "previous_of", "read_response"]
 
 _LATER = ("background", "conversation", "prompt", "context_management")
 _LOGPROBS = "message.output_text.logprobs"
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseWish:
+class ResponseRequest:
     """A request of /v1/responses.
 
     chat     the conversation to answer, earlier turns and instructions included
@@ -34,7 +34,7 @@ class ResponseWish:
     is_kept  whether later requests may go on behind the answer
     """
 
-    chat: ChatWish
+    chat: ChatRequest
     tools: Mapping[str, Tool]
     turns: Sequence[Mapping[str, Any]]
     echo: Mapping[str, Any]
@@ -54,7 +54,7 @@ def read_response(
     body: Mapping[str, Any],
     earlier: Sequence[Mapping[str, Any]] = (),
     find_item: FindItem = _no_item,
-) -> ResponseWish:
+) -> ResponseRequest:
     """Read a request that goes on behind `earlier` messages. Raises OptionError or UnsupportedError."""
     fields = Fields(body)
     _require_known(fields)
@@ -79,7 +79,7 @@ def read_response(
     choice, allowed = _tool_choice(fields.data.get("tool_choice"))
     truncates = _truncation(fields) == "auto"
     constrained = read_constraint(fields, "text.format", _format(fields))
-    chat = ChatWish(
+    chat = ChatRequest(
         model=fields.text("model"),
         messages=[*system, *turns],
         tools=[tool.function for tool in tools if allowed is None or tool.full_name in allowed],
@@ -98,7 +98,7 @@ def read_response(
         ignored=tuple(ignored),
     )
     by_name = {tool.full_name: tool for tool in tools}
-    return ResponseWish(chat, by_name, turns, _echo(fields), fields.flag("store", True))
+    return ResponseRequest(chat, by_name, turns, _echo(fields), fields.flag("store", True))
 
 
 def _require_known(fields: Fields) -> None:
@@ -159,7 +159,7 @@ def _format(fields: Fields) -> Any:
 
 
 def _tool_choice(choice: Any) -> tuple[str, set[str] | None]:
-    """The choice as a wish has it, and the names of the tools that it leaves; None for all."""
+    """The choice as a request has it, and the names of the tools that it leaves; None for all."""
     if choice is None or isinstance(choice, str):
         if choice not in (None, "auto", "none", "required"):
             raise OptionError(f"tool_choice {choice!r:.40} must be none, auto, required or an object")

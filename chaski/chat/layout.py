@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from chaski.chat.groups import Groups, not_inside, outside, without
+from chaski.chat.image_rows import ImageRun, Images, entries, moved_down, whole
 from chaski.errors import OptionError
 from chaski.model.multimodal import Image
-from chaski.runner.groups import Groups, not_inside, outside, without
-from chaski.runner.images import ImageRun, Images, entries, moved_down, whole
 
 __all__ = ["Prompt", "lay_out", "marked", "placeholder", "unmarked", "with_placeholders"]
 

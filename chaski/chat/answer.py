@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chaski.runner.events import Done, DoneReason, Event, PromptScores, Text
+from chaski.chat.events import Done, DoneReason, Event, PromptScores, Text
 from chaski.sample import Sampled
 
 __all__ = ["Answer", "collect"]

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["ChatWish", "EmbedWish", "GenerateWish", "RerankWish", "ToolChoice", "Wish"]
+__all__ = ["ChatRequest", "EmbedRequest", "GenerateRequest", "ModelRequest", "RerankRequest", "ToolChoice"]
 
 ToolChoice = Literal["auto", "none", "required"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ModelRequest:
     """What all requests have in common.
 
     options     of Ollama, checked by type; they win over those of the model
@@ -36,7 +36,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatWish(Wish):
+class ChatRequest(ModelRequest):
     """Answer a conversation. Messages may have `images`, files as bytes.
 
     tool_choice  whether there may, or must, be calls; another text is the name of the only tool to call
@@ -55,7 +55,7 @@ class ChatWish(Wish):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateWish(Wish):
+class GenerateRequest(ModelRequest):
     """Answer a prompt, or go on with it as it is (`raw`), or fill in what belongs before `suffix`.
 
     context  tokens of an earlier answer that go before
@@ -86,7 +86,7 @@ class GenerateWish(Wish):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedWish(Wish):
+class EmbedRequest(ModelRequest):
     """Vectors of texts, or of lists of tokens; `dimensions` cuts them and makes their length 1 again."""
 
     inputs: Sequence[str | Sequence[int]]
@@ -95,7 +95,7 @@ class EmbedWish(Wish):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RerankWish(Wish):
+class RerankRequest(ModelRequest):
     """How well each document answers a query.
 
     top_n              how many of the best are told

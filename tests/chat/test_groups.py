@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from chaski.chat.groups import Groups, not_inside, outside, without
 from chaski.runner.generation import Shift
-from chaski.runner.groups import Groups, not_inside, outside, without
 from chaski.runner.slots import Slot, place
 
 IMAGE: Groups = (range(2, 5), range(5, 9))

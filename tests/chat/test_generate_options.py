@@ -5,8 +5,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from chaski.chat.options import GenerateOptions, Limits, parse_options
 from chaski.errors import ChaskiError, OptionError
-from chaski.runner.options import GenerateOptions, Limits, parse_options
 from chaski.sample import SamplingOptions
 
 

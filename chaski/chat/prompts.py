@@ -10,24 +10,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from chaski.chat import arguments
+from chaski.chat.arguments import check_roles
+from chaski.chat.defaults import Defaults
+from chaski.chat.file_templates import file_templates
+from chaski.chat.layout import Prompt, lay_out, unmarked, with_placeholders
+from chaski.chat.options import Limits, parse_options
+from chaski.chat.shortening import cut, shortened
 from chaski.errors import ContextLengthError, OptionError, TemplateError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image
 from chaski.model.pooling import Pooling
-from chaski.runner import arguments
-from chaski.runner.arguments import check_roles
-from chaski.runner.conversation import cut, shortened
-from chaski.runner.files import file_templates
-from chaski.runner.generation import Shift
-from chaski.runner.layout import Prompt, lay_out, unmarked, with_placeholders
-from chaski.runner.options import Limits, parse_options
-from chaski.runner.stored import Defaults
 from chaski.sample import SamplingOptions
 
 if TYPE_CHECKING:
-    from chaski.runner.templates import Writer
+    from chaski.chat.formats import ChatFormat
 
-__all__ = ["Encoder", "Message", "Wanted", "Writing"]
+__all__ = ["Message", "Prepared", "PromptBuilder", "TextTokenizer"]
 
 # An answer without limit and end token ends after this many contexts (as in Ollama).
 _ENDLESS_CONTEXTS = 10
@@ -44,7 +43,7 @@ Message: TypeAlias = Mapping[str, Any]
 """
 
 
-class Encoder(Protocol):
+class TextTokenizer(Protocol):
     """What is needed of a tokenizer; see `chaski.text.tokenizer.Tokenizer`."""
 
     @property
@@ -66,24 +65,26 @@ class _Config(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Prepared:
     """An answer that is asked for, checked.
 
     prompt    at most as many tokens as the context holds
     dropped   tokens that the prompt lost for that
     limit     tokens of the sequence, its prompt included, at which it ends
-    shift     what happens when it fills its context before that; None when it cannot
+    context   tokens that it may hold at a time
+    num_keep  tokens at its beginning that stay when it fills the context before that; None ends it there
     """
 
     prompt: Prompt
     dropped: int
     limit: int
-    shift: Shift | None
+    context: int
+    num_keep: int | None
     limits: Limits
     sampling: SamplingOptions
 
 
-class Writing(ABC):
+class PromptBuilder(ABC):
     """Knows how text goes into one loaded model. Safe to use from several threads."""
 
     # Whether the rows of an image see each other.
@@ -99,7 +100,7 @@ class Writing(ABC):
 
     @property
     @abstractmethod
-    def tokenizer(self) -> Encoder:
+    def tokenizer(self) -> TextTokenizer:
         """Makes ids of texts."""
 
     @property
@@ -109,40 +110,40 @@ class Writing(ABC):
         One that cannot be read is shown all the same.
         """
         try:
-            return self.writer.source
+            return self.chat_format.source
         except (TemplateError, UnsupportedError):
             return self.defaults.template or file_templates(self._file)[0]
 
     @cached_property
-    def writer(self) -> Writer:
+    def chat_format(self) -> ChatFormat:
         """How conversations are written. Raises TemplateError or UnsupportedError."""
-        from chaski.runner.templates import TemplateSources, choose_writer
+        from chaski.chat.formats import TemplateSources, choose_chat_format
         from chaski.text.parsers.formats import FORMATS
 
         stored = self.defaults
         # Answers are given as they are, so that a format of another version does no harm.
         parser = stored.parser if stored.parser in FORMATS else ""
-        return choose_writer(
+        return choose_chat_format(
             TemplateSources.of(
                 self._file, self._name, go=stored.template, renderer=stored.renderer, parser=parser
             )
         )
 
     @cached_property
-    def _chat_writer(self) -> Writer:
+    def _warned_format(self) -> ChatFormat:
         """The same, with a warning in the log where there is no template."""
-        if self.writer.source is None:
+        if self.chat_format.source is None:
             _log.warning("%s has no chat template: it gets plain text, without roles", self._name)
-        return self.writer
+        return self.chat_format
 
     def continuation(
         self, prompt: str | Items[int], options: Mapping[str, Any], images: Items[Image] = ()
-    ) -> Wanted:
+    ) -> Prepared:
         """What continues `prompt`, with images at its placeholders or else in front of it.
 
         Raises OptionError for one that does not fit, unless `truncate` is set.
         """
-        return self._wanted(self._laid_out(prompt, images), options)
+        return self._prepared(self._laid_out(prompt, images), options)
 
     def answer(
         self,
@@ -150,18 +151,18 @@ class Writing(ABC):
         tools: Items[Mapping[str, Any]] | None,
         options: Mapping[str, Any],
         images: Items[Image] = (),
-    ) -> Wanted:
+    ) -> Prepared:
         """What answers a conversation, which has placeholders for its images.
 
         With `truncate` a conversation that does not fit loses its oldest turns first.
         """
 
-        writer = self._chat_writer
-        if tools and writer.source is not None and "tools" not in writer.capabilities:
+        chat_format = self._warned_format
+        if tools and chat_format.source is not None and "tools" not in chat_format.capabilities:
             raise UnsupportedError(f"{self._name} does not support tools: its chat template leaves them out")
 
         def written(conversation: Items[Message]) -> Prompt:
-            text = writer.render(conversation, tools, writer.thinking())
+            text = chat_format.render(conversation, tools, chat_format.thinking())
             return self._read_text(text, images, self._with_bos)
 
         check_roles(messages, f"{self.chat_template or ''}{file_templates(self._file)[1] or ''}")
@@ -170,7 +171,7 @@ class Writing(ABC):
         if len(whole.tokens) > self.context and {**self.defaults.options, **options}.get("truncate"):
             short = shortened(conversation, lambda rest: len(written(rest).tokens) <= self.context)
             prompt = written(short)
-        return self._wanted(prompt, options, dropped=len(whole.tokens) - len(prompt.tokens))
+        return self._prepared(prompt, options, dropped=len(whole.tokens) - len(prompt.tokens))
 
     def _laid_out(self, prompt: str | Items[int], images: Items[Image]) -> Prompt:
         if isinstance(prompt, str):
@@ -212,17 +213,18 @@ class Writing(ABC):
         self._require_fit(len(ids), ", load the model with a larger context or set truncate")
         return ids
 
-    def _wanted(self, whole: Prompt, options: Mapping[str, Any], dropped: int = 0) -> Wanted:
+    def _prepared(self, whole: Prompt, options: Mapping[str, Any], dropped: int = 0) -> Prepared:
         self._require_text()
         limits, sampling = parse_options({**self.defaults.options, **options})
         prompt = self._fitted(whole, limits)
         self._require_tokens(sampling.logit_bias)
         self._require_tokens(limits.stop_token_ids)
-        return Wanted(
+        return Prepared(
             prompt=prompt,
             dropped=dropped + len(whole.tokens) - len(prompt.tokens),
             limit=self._limit(len(prompt.tokens), limits),
-            shift=Shift(self.context, self._num_keep(prompt, limits)) if _shifts(limits) else None,
+            context=self.context,
+            num_keep=self._num_keep(prompt, limits) if _shifts(limits) else None,
             limits=limits,
             sampling=sampling,
         )

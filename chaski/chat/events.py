@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from chaski.sample import Sampled
 
-__all__ = ["Done", "DoneReason", "Event", "Outputs", "Partial", "PromptScores", "Text"]
+__all__ = ["Done", "DoneReason", "Event", "Partial", "PromptScores", "Text"]
 
 DoneReason = Literal["stop", "length", "cancelled"]
 
@@ -72,13 +69,6 @@ class Done:
     def evaluated_tokens(self) -> int:
         """Tokens of the prompt that were computed for this request."""
         return self.prompt_tokens - self.cached_tokens
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Outputs:
-    """What the model computed, where no text is wanted: float32 rows (n, size)."""
-
-    rows: npt.NDArray[np.float32]
 
 
 Partial = Text | PromptScores

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import chaski
+from chaski.chat.shortening import shortened
 from chaski.errors import OptionError
-from chaski.runner.conversation import shortened
 
 
 def conversation(roles: str) -> list[dict[str, str]]:
@@ -57,7 +57,7 @@ def test_a_chat_that_outgrows_its_context(tiny_llama: Path) -> None:
         with pytest.raises(OptionError, match="tokens, but the context holds 256"):
             model.chat(messages, num_predict=5)
         answer = model.chat(messages, num_predict=5, truncate=True)
-        whole = model.prompts.writer.render(messages)
+        whole = model.prompts.chat_format.render(messages)
         assert answer.prompt_tokens <= 256
         assert answer.prompt_tokens + answer.dropped_tokens == len(model.tokenize(whole, add_special=False))
 

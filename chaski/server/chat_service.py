@@ -1,4 +1,4 @@
-"""`Answering`: from a typed request to typed events. What all dialects and handlers share."""
+"""`ChatService`: from a typed request to typed events. What all dialects and handlers share."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chaski.chat.demanded_calls import DemandedCall, chosen_tools, schema_of_call
+from chaski.chat.events import PromptScores, Text
+from chaski.chat.formats import ChatFormat, go_format, plain_format
+from chaski.chat.shortening import cut
 from chaski.errors import OptionError
-from chaski.runner.conversation import cut
-from chaski.runner.engines import NATIVE
-from chaski.runner.events import PromptScores, Text
+from chaski.names import NATIVE
 from chaski.runner.readout import normalized, relevance
-from chaski.runner.templates import Writer, go_writer, plain_writer
-from chaski.server.calls import DemandedCall, chosen_tools, schema_of_call
 from chaski.server.events import Delta, Event, Finish, Prompted
 from chaski.server.metrics import Metrics
 from chaski.server.models.catalog import Catalog, Found, ModelInfo
@@ -35,12 +35,12 @@ from chaski.server.prompts import (
     pair_ids,
     text_prompt,
 )
+from chaski.server.requests import ChatRequest, EmbedRequest, GenerateRequest, ModelRequest, RerankRequest
 from chaski.server.scores import prompted_of, score_of
 from chaski.server.settings import Settings
-from chaski.server.wishes import ChatWish, EmbedWish, GenerateWish, RerankWish, Wish
 from chaski.text.parsers import Lead, Parser, Piece, Thinking, ToolCall, parser_for
 
-__all__ = ["Answering", "Embedded"]
+__all__ = ["ChatService", "Embedded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Tokenized:
 class _Job:
     """A request that is being answered, with its model, its start and its `Limits.cache_salt`."""
 
-    wish: Wish
+    request: ModelRequest
     found: Found
     info: ModelInfo
     options: Options
@@ -86,7 +86,7 @@ class _Job:
             usual_context=self._bounded(usual if isinstance(usual, int) else None),
             threads=self.options.threads,
             engine=engine,
-            keep_alive=self.wish.keep_alive,
+            keep_alive=self.request.keep_alive,
         )
 
     def _bounded(self, context: int | None) -> int | None:
@@ -114,7 +114,7 @@ class _Counts:
                 self.thought = self._first
 
 
-class Answering:
+class ChatService:
     """Answers requests. For one event loop."""
 
     def __init__(self, settings: Settings, catalog: Catalog, models: Models, metrics: Metrics) -> None:
@@ -123,91 +123,94 @@ class Answering:
         self._models = models
         self._metrics = metrics
 
-    async def chat(self, wish: ChatWish, client: str) -> AsyncGenerator[Event, None]:
+    async def chat(self, request: ChatRequest, client: str) -> AsyncGenerator[Event, None]:
         """Answer a conversation."""
-        job = await self._job(wish, client)
-        _require(job.info.makes_text, f'"{wish.model}" does not support chat')
-        has_images = any(message.get("images") for message in wish.messages)
+        job = await self._job(request, client)
+        _require(job.info.makes_text, f'"{request.model}" does not support chat')
+        has_images = any(message.get("images") for message in request.messages)
         _require(not has_images or job.info.has_vision, _lacks(job, "vision"))
-        writer = await asyncio.to_thread(lambda: job.info.writer)
-        tools = chosen_tools(wish.tools, wish.tool_choice)
-        _require(not tools or "tools" in writer.capabilities, _lacks(job, "tools"))
-        think = _think(job, writer, wish.think, wish.drops_think)
-        messages = job.info.defaults.conversation(wish.messages)
-        turns = Turns(writer, messages, tools, think, wish.template_variables)
-        is_demanded = bool(tools) and wish.tool_choice not in ("auto", "none")
+        chat_format = await asyncio.to_thread(lambda: job.info.chat_format)
+        tools = chosen_tools(request.tools, request.tool_choice)
+        _require(not tools or "tools" in chat_format.capabilities, _lacks(job, "tools"))
+        think = _think(job, chat_format, request.think, request.drops_think)
+        messages = job.info.defaults.conversation(request.messages)
+        turns = Turns(chat_format, messages, tools, think, request.template_variables)
+        is_demanded = bool(tools) and request.tool_choice not in ("auto", "none")
         async with self._models.use(job.needs, client) as loaded:
             loading = perf_counter() - job.started
-            prompt = await conversation_prompt(loaded, turns, wish)
-            reader: Parser = writer.reader(
+            prompt = await conversation_prompt(loaded, turns, request)
+            reader: Parser = chat_format.reader(
                 prompt.text, () if is_demanded else tools, bool(think), _thought(messages)
             )
             if is_demanded:
                 reader = DemandedCall(reader)
             other = next((name for name in _OTHER_CONSTRAINTS if name in job.options.generate), None)
             _require(not (is_demanded and other), f"tool_choice and {other} exclude each other; give one")
-            format = schema_of_call(tools) if is_demanded else wish.format
+            format = schema_of_call(tools) if is_demanded else request.format
             lead = None if _is_begun(prompt.text, messages) else reader.lead
             options = {**_generation(job, format, lead), **_SPECIAL}
             async with aclosing(self._run(job, loaded, prompt, reader, options, loading)) as events:
                 async for event in events:
                     yield event
 
-    async def generate(self, wish: GenerateWish, client: str) -> AsyncGenerator[Event, None]:
+    async def generate(self, request: GenerateRequest, client: str) -> AsyncGenerator[Event, None]:
         """Answer a prompt, or continue it."""
-        job = await self._job(wish, client)
-        _require(job.info.makes_text, f'"{wish.model}" does not support generate')
-        _require(not wish.images or job.info.has_vision, _lacks(job, "vision"))
-        writer = await asyncio.to_thread(_writer, job, wish)
-        _require(not wish.fills_in or wish.raw or _can_fill_in(job, writer), _lacks(job, "insert"))
-        is_plain = wish.raw or wish.fills_in
-        _require(not (is_plain and wish.template_variables), "chat_template_kwargs need a conversation")
-        think = None if is_plain else _think(job, writer, wish.think, False)
+        job = await self._job(request, client)
+        _require(job.info.makes_text, f'"{request.model}" does not support generate')
+        _require(not request.images or job.info.has_vision, _lacks(job, "vision"))
+        chat_format = await asyncio.to_thread(_chat_format, job, request)
+        _require(not request.fills_in or request.raw or _can_fill_in(job, chat_format), _lacks(job, "insert"))
+        is_plain = request.raw or request.fills_in
+        _require(not (is_plain and request.template_variables), "chat_template_kwargs need a conversation")
+        think = None if is_plain else _think(job, chat_format, request.think, False)
         async with self._models.use(job.needs, client) as loaded:
             loading = perf_counter() - job.started
-            prompt = await self._prompt(job, loaded, wish, writer, think)
-            reader = parser_for("passthrough") if is_plain else writer.reader(prompt.text, (), bool(think))
-            options = {**_generation(job, wish.format, reader.lead), **({} if is_plain else _SPECIAL)}
+            prompt = await self._prompt(job, loaded, request, chat_format, think)
+            reader = (
+                parser_for("passthrough") if is_plain else chat_format.reader(prompt.text, (), bool(think))
+            )
+            options = {**_generation(job, request.format, reader.lead), **({} if is_plain else _SPECIAL)}
             async with aclosing(self._run(job, loaded, prompt, reader, options, loading)) as events:
                 async for event in events:
                     yield event
 
-    async def embed(self, wish: EmbedWish, client: str) -> Embedded:
+    async def embed(self, request: EmbedRequest, client: str) -> Embedded:
         """Make vectors."""
-        job = await self._job(wish, client)
+        job = await self._job(request, client)
         _require(job.info.is_embedding, _lacks(job, "embedding"))
         async with self._models.use(job.needs, client) as loaded:
             loading = perf_counter() - job.started
-            prompts = [await _ids(loaded, text) for text in wish.inputs]
+            prompts = [await _ids(loaded, text) for text in request.inputs]
             for ids in prompts:
-                check_length(ids, loaded, wish)
-            prompts = [await _cut_to_fit(loaded, *each) for each in zip(wish.inputs, prompts, strict=True)]
+                check_length(ids, loaded, request)
+            prompts = [await _cut_to_fit(loaded, *each) for each in zip(request.inputs, prompts, strict=True)]
             if prompts:
-                rows = await loaded.model.embed(prompts, normalize=wish.normalize)
+                rows = await loaded.model.embed(prompts, normalize=request.normalize)
             else:
                 rows = np.zeros((0, 0), np.float32)
         count = sum(map(len, prompts))
         self._metrics.count_prompt(job.found.name.short, count, 0)
-        return Embedded(_cut(rows, wish.dimensions), count, loading, perf_counter() - job.started)
+        return Embedded(_cut(rows, request.dimensions), count, loading, perf_counter() - job.started)
 
-    async def rerank(self, wish: RerankWish, client: str) -> Embedded:
+    async def rerank(self, request: RerankRequest, client: str) -> Embedded:
         """How well each document answers the query, 0 to 1."""
-        job = await self._job(wish, client)
+        job = await self._job(request, client)
         _require(job.info.is_ranking, _lacks(job, "rerank"))
         template = job.info.ranking_template
         async with self._models.use(job.needs, client) as loaded:
             loading = perf_counter() - job.started
             prompts = [
-                await pair_ids(loaded, template, wish.query, document, wish) for document in wish.documents
+                await pair_ids(loaded, template, request.query, document, request)
+                for document in request.documents
             ]
             scores = relevance(await loaded.model.embed(prompts, normalize=False))
         count = sum(map(len, prompts))
         self._metrics.count_prompt(job.found.name.short, count, 0)
         return Embedded(scores, count, loading, perf_counter() - job.started)
 
-    async def load(self, wish: Wish, client: str) -> float:
+    async def load(self, request: ModelRequest, client: str) -> float:
         """Only load a model -> the seconds that it took."""
-        job = await self._job(wish, client)
+        job = await self._job(request, client)
         async with self._models.use(job.needs, client):
             return perf_counter() - job.started
 
@@ -217,10 +220,15 @@ class Answering:
         await self._models.expire(found.model.path)
 
     async def tokenize(
-        self, wish: Wish, text: str, client: str, add_special: bool = True, parse_special: bool = True
+        self,
+        request: ModelRequest,
+        text: str,
+        client: str,
+        add_special: bool = True,
+        parse_special: bool = True,
     ) -> Tokenized:
         """The tokens of a text. add_special: with those that open and close every text."""
-        job = await self._job(wish, client)
+        job = await self._job(request, client)
         async with self._models.use(job.needs, client) as loaded:
             ids = await loaded.model.tokenize(text, add_special, parse_special)
             return Tokenized(ids, loaded.info.context)
@@ -232,67 +240,72 @@ class Answering:
             lambda: [info.tokenizer.token_bytes(token_id, special=True) for token_id in token_ids]
         )
 
-    async def detokenize(self, wish: Wish, token_ids: Sequence[int], client: str) -> str:
+    async def detokenize(self, request: ModelRequest, token_ids: Sequence[int], client: str) -> str:
         """The text of tokens."""
-        job = await self._job(wish, client)
+        job = await self._job(request, client)
         async with self._models.use(job.needs, client) as loaded:
             _check_ids(token_ids, loaded)
             return await loaded.model.detokenize(token_ids)
 
-    async def count(self, wish: ChatWish, client: str) -> int:
+    async def count(self, request: ChatRequest, client: str) -> int:
         """How many tokens the prompt of a conversation has, all of it."""
-        return len((await self.conversation(wish, client)).token_ids)
+        return len((await self.conversation(request, client)).token_ids)
 
-    async def rendered(self, wish: ChatWish, client: str) -> str:
+    async def rendered(self, request: ChatRequest, client: str) -> str:
         """A conversation as the model's template writes it."""
-        return await asyncio.to_thread((await self._turns(await self._job(wish, client), wish)).render)
+        return await asyncio.to_thread((await self._turns(await self._job(request, client), request)).render)
 
-    async def conversation(self, wish: ChatWish, client: str) -> Tokenized:
+    async def conversation(self, request: ChatRequest, client: str) -> Tokenized:
         """The tokens of the prompt of a conversation, all of it."""
-        job = await self._job(wish, client)
-        turns = await self._turns(job, wish)
+        job = await self._job(request, client)
+        turns = await self._turns(job, request)
         async with self._models.use(job.needs, client) as loaded:
             ids = await encode(loaded, await asyncio.to_thread(turns.render), turns.images)
             return Tokenized(ids, loaded.info.context)
 
-    async def _turns(self, job: _Job, wish: ChatWish) -> Turns:
-        writer = await asyncio.to_thread(lambda: job.info.writer)
-        think = _think(job, writer, wish.think, wish.drops_think)
-        tools = chosen_tools(wish.tools, wish.tool_choice)
-        messages = job.info.defaults.conversation(wish.messages)
-        turns = Turns(writer, messages, tools, think, wish.template_variables)
+    async def _turns(self, job: _Job, request: ChatRequest) -> Turns:
+        chat_format = await asyncio.to_thread(lambda: job.info.chat_format)
+        think = _think(job, chat_format, request.think, request.drops_think)
+        tools = chosen_tools(request.tools, request.tool_choice)
+        messages = job.info.defaults.conversation(request.messages)
+        turns = Turns(chat_format, messages, tools, think, request.template_variables)
         _require(not turns.images or job.info.has_vision, _lacks(job, "vision"))
         return turns
 
-    async def _job(self, wish: Wish, client: str) -> _Job:
+    async def _job(self, request: ModelRequest, client: str) -> _Job:
         started = perf_counter()
-        found, info = await asyncio.to_thread(self._catalog.look_up, wish.model)
+        found, info = await asyncio.to_thread(self._catalog.look_up, request.model)
         # Without keys there is one user, and all prompts are that one's.
         cache_salt = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
-        return _Job(wish, found, info, read_options(wish.options), started, cache_salt)
+        return _Job(request, found, info, read_options(request.options), started, cache_salt)
 
     async def _prompt(
-        self, job: _Job, loaded: Loaded, wish: GenerateWish, writer: Writer, think: bool | str | None
+        self,
+        job: _Job,
+        loaded: Loaded,
+        request: GenerateRequest,
+        chat_format: ChatFormat,
+        think: bool | str | None,
     ) -> Prompt:
-        if wish.token_ids:
-            _check_ids(wish.token_ids, loaded)
-            text = await loaded.model.detokenize(wish.token_ids) if wish.echoes else ""
-            return Prompt(text, list(wish.token_ids))
-        if wish.raw:
-            ids = await loaded.model.tokenize(wish.prompt, images=wish.images)
-            return Prompt(wish.prompt, ids, images=wish.images)
-        if wish.fills_in:
-            text = await asyncio.to_thread(_filled_in, job, writer, wish) + (wish.begun or "")
-            return await text_prompt(loaded, text, wish.images)
-        asked: dict[str, Any] = {"role": "user", "content": wish.prompt, "images": wish.images}
-        messages = [{"role": "system", "content": wish.system}, asked] if wish.system else [asked]
+        if request.token_ids:
+            _check_ids(request.token_ids, loaded)
+            text = await loaded.model.detokenize(request.token_ids) if request.echoes else ""
+            return Prompt(text, list(request.token_ids))
+        if request.raw:
+            ids = await loaded.model.tokenize(request.prompt, images=request.images)
+            return Prompt(request.prompt, ids, images=request.images)
+        if request.fills_in:
+            text = await asyncio.to_thread(_filled_in, job, chat_format, request) + (request.begun or "")
+            return await text_prompt(loaded, text, request.images)
+        asked: dict[str, Any] = {"role": "user", "content": request.prompt, "images": request.images}
+        messages = [{"role": "system", "content": request.system}, asked] if request.system else [asked]
         conversation = job.info.defaults.conversation(messages)
-        turns = Turns(writer, conversation, (), think, wish.template_variables)
+        turns = Turns(chat_format, conversation, (), think, request.template_variables)
         text = await asyncio.to_thread(turns.render)
         prompt = await text_prompt(loaded, text, turns.images)
-        if not wish.context:
+        if not request.context:
             return prompt
-        begun = [token for token in wish.context if 0 <= token < loaded.info.vocab_size]
+        begun = [token for token in request.context if 0 <= token < loaded.info.vocab_size]
         opening = loaded.opening or []
         later = prompt.token_ids[len(opening) :] if prompt.token_ids[:1] == opening else prompt.token_ids
         return Prompt(text, begun + later, images=prompt.images)
@@ -307,14 +320,14 @@ class Answering:
         load_seconds: float,
     ) -> AsyncGenerator[Event, None]:
         """The events of a prompt."""
-        wish, name = job.wish, job.found.name.short
-        check_length(prompt.token_ids, loaded, wish)
-        keeps_ids = isinstance(wish, GenerateWish) and wish.returns_context
-        is_single = isinstance(wish, ChatWish) and not wish.parallel_calls
+        request, name = job.request, job.found.name.short
+        check_length(prompt.token_ids, loaded, request)
+        keeps_ids = isinstance(request, GenerateRequest) and request.returns_context
+        is_single = isinstance(request, ChatRequest) and not request.parallel_calls
         written: list[int] = []
         counts = _Counts()
-        plain = wish if isinstance(wish, GenerateWish) else None
-        if wish.logprobs or (plain is not None and plain.prompt_logprobs is not None):
+        plain = request if isinstance(request, GenerateRequest) else None
+        if request.logprobs or (plain is not None and plain.prompt_logprobs is not None):
             await asyncio.to_thread(lambda: job.info.tokenizer)
         if plain is not None and plain.echoes and plain.prompt_logprobs is None:
             yield Delta((), (), len(prompt.token_ids), Prompted(prompt.text))
@@ -360,17 +373,17 @@ _OTHER_CONSTRAINTS = ("regex", "choice", "grammar")
 
 def _generation(job: _Job, format: Any, lead: Lead | None) -> dict[str, Any]:
     """The options of a generation: the model's own, then those of the request."""
-    wish = job.wish
+    request = job.request
     options = {**job.info.defaults.options, **job.options.generate}
-    options |= {"truncate": wish.truncate, "shift": wish.shift, "cache_salt": job.cache_salt}
+    options |= {"truncate": request.truncate, "shift": request.shift, "cache_salt": job.cache_salt}
     if format is not None:
         options["format"] = format
     if lead is not None and any(name in options for name in ("format", *_OTHER_CONSTRAINTS)):
         options["format_thought"] = asdict(lead)
-    if wish.logprobs:
-        options |= {"logprobs": True, "top_logprobs": wish.top_logprobs}
-    if isinstance(wish, GenerateWish) and wish.prompt_logprobs is not None:
-        options["prompt_logprobs"] = wish.prompt_logprobs
+    if request.logprobs:
+        options |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+    if isinstance(request, GenerateRequest) and request.prompt_logprobs is not None:
+        options["prompt_logprobs"] = request.prompt_logprobs
     return options
 
 
@@ -384,18 +397,18 @@ def _until_second_call(pieces: Sequence[Piece], called: bool) -> list[Piece]:
     return kept
 
 
-def _writer(job: _Job, wish: GenerateWish) -> Writer:
+def _chat_format(job: _Job, request: GenerateRequest) -> ChatFormat:
     """How the prompt is written. A raw one needs no template, nor that of the model to be readable."""
-    if wish.raw:
-        return plain_writer()
-    return go_writer(wish.template, job.info.sources) if wish.template else job.info.writer
+    if request.raw:
+        return plain_format()
+    return go_format(request.template, job.info.sources) if request.template else job.info.chat_format
 
 
-def _think(job: _Job, writer: Writer, think: bool | str | None, drops: bool) -> bool | str | None:
+def _think(job: _Job, chat_format: ChatFormat, think: bool | str | None, drops: bool) -> bool | str | None:
     """Whether to think: models that can do so do, unless they are told otherwise."""
-    if "thinking" in writer.capabilities:
-        return writer.thinking(think)
-    _require(not think or drops, f'"{job.wish.model}" does not support thinking')
+    if "thinking" in chat_format.capabilities:
+        return chat_format.thinking(think)
+    _require(not think or drops, f'"{job.request.model}" does not support thinking')
     return None if think else think
 
 
@@ -431,17 +444,17 @@ def _cut(rows: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[n
     return normalized(rows[:, :dimensions])
 
 
-def _can_fill_in(job: _Job, writer: Writer) -> bool:
-    return "insert" in writer.capabilities or job.info.fill_in_tokens is not None
+def _can_fill_in(job: _Job, chat_format: ChatFormat) -> bool:
+    return "insert" in chat_format.capabilities or job.info.fill_in_tokens is not None
 
 
-def _filled_in(job: _Job, writer: Writer, wish: GenerateWish) -> str:
+def _filled_in(job: _Job, chat_format: ChatFormat, request: GenerateRequest) -> str:
     """By a template where there is one for it, else by the tokens that the model's file names."""
     tokens = job.info.fill_in_tokens
-    if "insert" in writer.capabilities or tokens is None:
-        return writer.fill_in(wish.prompt, wish.suffix)
+    if "insert" in chat_format.capabilities or tokens is None:
+        return chat_format.fill_in(request.prompt, request.suffix)
     before, behind, between = tokens
-    return f"{before}{wish.prompt}{behind}{wish.suffix}{between}"
+    return f"{before}{request.prompt}{behind}{request.suffix}{between}"
 
 
 def _check_ids(token_ids: Sequence[int], loaded: Loaded) -> None:

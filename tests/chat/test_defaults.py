@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import chaski
+from chaski.chat.defaults import Defaults
 from chaski.errors import OptionError, SamplingError, UnsupportedError
-from chaski.runner.stored import Defaults
 from chaski.store.model import StoredModel, find_model
 from tests.store.stores import put_by_hand, snapshot
 from tests.tiny_llama import write_tiny_llama
@@ -95,7 +95,7 @@ def test_a_renderer_that_nothing_stands_for(root: Path, tmp_path: Path) -> None:
     put_by_hand(root, "registry.ollama.ai/library/bare/latest", layers, b'{"renderer":"later"}')
     put_by_hand(root, "registry.ollama.ai/library/known/latest", layers, b'{"renderer":"lfm2"}')
     with chaski.load("known") as model:
-        assert "<|im_start|>" in model.prompts.writer.render([HELLO])
+        assert "<|im_start|>" in model.prompts.chat_format.render([HELLO])
     with chaski.load("bare") as model:
         assert model.generate("hello", **SHORT).text is not None
         with pytest.raises(chaski.UnsupportedError, match="asks for the renderer 'later'"):

@@ -10,10 +10,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
 
+from chaski.chat.arguments import message_list
+from chaski.chat.layout import placeholder
 from chaski.errors import OptionError
 from chaski.model.multimodal import Image, MultimodalProcessor
-from chaski.runner.arguments import message_list
-from chaski.runner.layout import placeholder
 
 __all__ = ["ImageFile", "ImageSource", "RecentImages", "image_bytes", "take_images"]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from chaski.chat.options import GenerateOptions, parse_options
 from chaski.errors import OptionError, UnsupportedError
-from chaski.runner.engines import check_engine
-from chaski.runner.options import GenerateOptions, parse_options
+from chaski.names import check_engine
 from chaski.sample.options import nearest
 from chaski.store.model import StoredModel
 from chaski.store.parameters import DEPRECATED, Parameter

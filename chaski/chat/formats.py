@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from chaski.chat.defaults import no_renderer
+from chaski.chat.file_templates import file_templates
+from chaski.chat.images import take_images
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.runner.files import file_templates
-from chaski.runner.image_sources import take_images
-from chaski.runner.stored import no_renderer
 
 if TYPE_CHECKING:
     from chaski.text.parsers import Parser
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from chaski.text.template.renderers import Renderer
 
 __all__ = [
-    "GoWriter",
-    "JinjaWriter",
+    "ChatFormat",
+    "GoFormat",
+    "JinjaFormat",
     "TemplateSources",
-    "Writer",
-    "choose_writer",
-    "go_writer",
-    "plain_writer",
+    "choose_chat_format",
+    "go_format",
+    "plain_format",
 ]
 
 Messages = Sequence[Mapping[str, Any]]
@@ -94,7 +94,7 @@ class TemplateSources:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class ChatFormat:
     """A way of writing conversations. Messages, tools and `think` are those of Ollama's API.
 
     capabilities   Ollama's words for what it knows: tools, insert, thinking
@@ -139,7 +139,7 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class GoWriter(Writer):
+class GoFormat(ChatFormat):
     """By a template of Ollama."""
 
     template: GoTemplate | None = None
@@ -161,11 +161,11 @@ class GoWriter(Writer):
 
 
 @dataclass(frozen=True, slots=True)
-class JinjaWriter(Writer):
+class JinjaFormat(ChatFormat):
     """By the template of the file, or without any. insertion: what fills in, if the store has it."""
 
     template: ChatTemplate | PlainTemplate | None = None
-    insertion: GoWriter | None = None
+    insertion: GoFormat | None = None
 
     def render(
         self,
@@ -183,20 +183,22 @@ class JinjaWriter(Writer):
 
     def fill_in(self, prompt: str, suffix: str) -> str:
         return (
-            self.insertion.fill_in(prompt, suffix) if self.insertion else Writer.fill_in(self, prompt, suffix)
+            self.insertion.fill_in(prompt, suffix)
+            if self.insertion
+            else ChatFormat.fill_in(self, prompt, suffix)
         )
 
 
-def choose_writer(sources: TemplateSources) -> Writer:
+def choose_chat_format(sources: TemplateSources) -> ChatFormat:
     """The way of a model. Raises TemplateError, or UnsupportedError where it names one that is not there."""
     if sources.renderer is not None:
-        return _renderer_writer(sources, sources.renderer)
-    jinja = None if sources.jinja is None else _jinja_writer(sources, sources.jinja)
+        return _renderer_format(sources, sources.renderer)
+    jinja = None if sources.jinja is None else _jinja_format(sources, sources.jinja)
     if sources.renderer_name and jinja is None:
         raise UnsupportedError(no_renderer(sources.name, sources.renderer_name))
     if sources.go is None or sources.renderer_name:
-        return jinja or plain_writer()
-    go = go_writer(sources.go, sources)
+        return jinja or plain_format()
+    go = go_format(sources.go, sources)
     if jinja is None or not set(jinja.capabilities) > set(go.capabilities) - {"insert"}:
         return go
     if "insert" in go.capabilities:
@@ -204,7 +206,7 @@ def choose_writer(sources: TemplateSources) -> Writer:
     return jinja
 
 
-def go_writer(source: str, sources: TemplateSources) -> GoWriter:
+def go_format(source: str, sources: TemplateSources) -> GoFormat:
     """By a template of Ollama, of the model or of a request."""
     from chaski.text.template import GoTemplate
 
@@ -214,10 +216,10 @@ def go_writer(source: str, sources: TemplateSources) -> GoWriter:
     thinks = tags is not None or "think" in template.names or parser == "harmony"
     found = {"tools": "tools" in template.names, "insert": "suffix" in template.names, "thinking": thinks}
     names = tuple(name for name, is_there in found.items() if is_there)
-    return GoWriter(names, parser, tags, template.tool_call_tag(), source, template)
+    return GoFormat(names, parser, tags, template.tool_call_tag(), source, template)
 
 
-def _jinja_writer(sources: TemplateSources, source: str) -> JinjaWriter:
+def _jinja_format(sources: TemplateSources, source: str) -> JinjaFormat:
     from chaski.text.parsers.formats import tags_in
     from chaski.text.template import ChatTemplate
 
@@ -228,10 +230,10 @@ def _jinja_writer(sources: TemplateSources, source: str) -> JinjaWriter:
     found = {"tools": "tools" in both, "thinking": thinks}
     names = tuple(name for name, is_there in found.items() if is_there)
     template = ChatTemplate(source, sources.bos, sources.eos, tool_use=sources.tool_jinja)
-    return JinjaWriter(names, parser, tags, "", source, template)
+    return JinjaFormat(names, parser, tags, "", source, template)
 
 
-def _renderer_writer(sources: TemplateSources, renderer: Renderer) -> JinjaWriter:
+def _renderer_format(sources: TemplateSources, renderer: Renderer) -> JinjaFormat:
     """By a template of ours. What the model can do besides is in the format of its answers."""
     from chaski.text.parsers.formats import FORMATS
     from chaski.text.template import ChatTemplate
@@ -241,16 +243,16 @@ def _renderer_writer(sources: TemplateSources, renderer: Renderer) -> JinjaWrite
     format = FORMATS[parser]
     found = {"tools": "tools" in source, "thinking": format.thinks}
     names = tuple(name for name, is_there in found.items() if is_there)
-    return JinjaWriter(
+    return JinjaFormat(
         names, parser, format.thinking, "", source, ChatTemplate(source, sources.bos, sources.eos)
     )
 
 
-def plain_writer() -> JinjaWriter:
+def plain_format() -> JinjaFormat:
     """Without any template."""
     from chaski.text.template import PlainTemplate
 
-    return JinjaWriter((), "passthrough", template=PlainTemplate())
+    return JinjaFormat((), "passthrough", template=PlainTemplate())
 
 
 def _parser(sources: TemplateSources, source: str) -> str:

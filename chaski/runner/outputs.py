@@ -1,0 +1,17 @@
+"""What a sequence that makes no text gives its reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Outputs"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outputs:
+    """What the model computed, where no text is wanted: float32 rows (n, size)."""
+
+    rows: npt.NDArray[np.float32]
