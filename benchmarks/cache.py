@@ -12,9 +12,9 @@ from time import perf_counter
 import numpy as np
 
 from chaski.kvcache import AttentionSpan, CausalCache, KVShape, KVTypes
+from chaski.kvcache.batch import Batch
 from chaski.ml.graph import DType
 from chaski.ml.reference import ReferenceBackend
-from chaski.model.input import Batch
 
 STEPS = 100
 # More than the processor caches hold.

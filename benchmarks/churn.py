@@ -19,9 +19,9 @@ import numpy.typing as npt
 from chaski.errors import NotSupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.kvcache import CacheSize, CausalCache, KVTypes, build_cache
+from chaski.kvcache.batch import Batch
 from chaski.ml import Backend, BackendOptions, open_backend
 from chaski.ml.graph import DType
-from chaski.model.input import Batch
 from chaski.model.program import Program
 from chaski.model.registry import Model, build_model
 from chaski.model.weights import place_weights

@@ -69,27 +69,17 @@ def imports(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def types_only(tree: ast.Module) -> Iterator[ast.stmt]:
-    """What stands under `if TYPE_CHECKING:`."""
-    for node in tree.body:
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            yield from node.body
-
-
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_down(path: Path) -> None:
     if room(path) in FACE:
         return
     tree = parsed(path)
-    deferred = {name for node in types_only(tree) for name in imports(node)}
     for name in imports(tree):
         parts = name.split(".")
         if parts[0] != "chaski" or parts[1:2] == ["_native"]:
             continue
         if name == "chaski.__version__":
             continue
-        if room(path) == "kvcache" and name in deferred and name.startswith("chaski.model.input."):
-            continue  # the one name that points up, for annotations
         assert parts[1] in allowed(room(path)), f"{room(path)} must not import {name}"
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from chaski.kvcache import CausalCache, KVShape, KVTypes
+from chaski.kvcache.batch import Batch
 from chaski.ml.graph import DType, Rope
 from chaski.ml.reference import ReferenceBackend
-from chaski.model.input import Batch
 
 TARGET = Path(__file__).parent.parent / "docs" / "cache.svg"
 SEQUENCES, CAPACITY = 3, 24

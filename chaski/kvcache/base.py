@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
 from chaski.errors import UnsupportedError
+from chaski.kvcache.batch import Batch
 from chaski.ml.backend import Backend
 from chaski.ml.graph import DenseMask, Dim, DType, Graph, KVBuffer, KVRole, Mask, Rope, Tensor
-
-if TYPE_CHECKING:
-    from chaski.model.input import Batch
 
 __all__ = ["Cache", "KVShape", "KVTypes", "LayerCache", "kv_buffers"]
 

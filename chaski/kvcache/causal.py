@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +16,13 @@ import numpy.typing as npt
 from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache.attention_span import AttentionSpan
 from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
+from chaski.kvcache.batch import Batch
 from chaski.kvcache.key_shift import KeyShift
 from chaski.kvcache.masks import dense_mask
 from chaski.kvcache.table import Table, first_without
 from chaski.ml import ops
 from chaski.ml.backend import Backend, MaskForm
 from chaski.ml.graph import DenseMask, Dim, DType, Graph, KVBuffer, Mask, Tensor
-
-if TYPE_CHECKING:
-    from chaski.model.input import Batch
 
 __all__ = ["CausalCache"]
 

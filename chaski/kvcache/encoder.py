@@ -13,18 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
+from chaski.kvcache.batch import Attended, Batch
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Mask, Tensor
-
-if TYPE_CHECKING:
-    from chaski.model.input import Attended, Batch
 
 __all__ = ["EncoderCache", "EncoderLayer", "cells_of_an_image"]
 

@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import NotSupportedError
+from chaski.kvcache.batch import Batch
 from chaski.kvcache.kinds import Checkpoints, StateShape
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Tensor
-
-if TYPE_CHECKING:
-    from chaski.model.input import Batch
 
 __all__ = ["RecurrentCache", "RecurrentLayer"]
 

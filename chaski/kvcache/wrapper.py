@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 
 from chaski.kvcache.base import Cache
+from chaski.kvcache.batch import Batch
 from chaski.ml.graph import Dim, Graph
-
-if TYPE_CHECKING:
-    from chaski.model.input import Batch
 
 __all__ = ["WrapperCache"]
 

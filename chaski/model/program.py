@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.kvcache import Cache, Encoder
+from chaski.kvcache.batch import Batch
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph
-from chaski.model.input import Batch, ImageRows, Inputs
+from chaski.model.input import ImageRows, Inputs
 from chaski.model.registry import Model, vision_of
 
 __all__ = ["Program"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from chaski.errors import NotSupportedError
 from chaski.kvcache import Cache
-from chaski.model.input import Batch
+from chaski.kvcache.batch import Batch
 from chaski.model.program import Program
 from chaski.runner.guesser import Length
 from chaski.runner.slots import common_prefix

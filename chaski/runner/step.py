@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.image_rows import ImageRun, rows_in
-from chaski.model.input import Attended, Batch
+from chaski.kvcache.batch import Attended, Batch
 from chaski.model.program import Program
 from chaski.runner.images import EncodedImages
 from chaski.runner.sequence import Sequence

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from chaski.cli.main import chaski_command
-from chaski.model.input import Batch
+from chaski.kvcache.batch import Batch
 from chaski.model.program import Program
 
 ROOT = Path(__file__).parents[2]

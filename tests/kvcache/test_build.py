@@ -20,9 +20,9 @@ from chaski.kvcache import (
     build_cache,
     cache_memory,
 )
+from chaski.kvcache.batch import Batch
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import Dim, DType, Graph, Rope
-from chaski.model.input import Batch
 
 SIZE = CacheSize(sequences=1, capacity=64, max_batch=16)
 TYPES = KVTypes(DType.F16, DType.Q8_0)

@@ -16,9 +16,9 @@ import pytest
 
 from chaski.errors import NotSupportedError
 from chaski.kvcache import AttentionSpan, Cache, CacheSize, KVTypes, build_cache
+from chaski.kvcache.batch import Batch
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import DType
-from chaski.model.input import Batch
 from chaski.model.program import Program
 
 from .tiny_hybrid import VOCAB, TinyHybrid

@@ -8,10 +8,10 @@ import pytest
 
 from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache import AttentionSpan, CausalCache, KVShape, KVTypes
+from chaski.kvcache.batch import Batch
 from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
 from chaski.ml.reference.cached_ops import Storage
-from chaski.model.input import Batch
 
 EVERYTHING = AttentionSpan()
 

@@ -9,13 +9,13 @@ import numpy.typing as npt
 import pytest
 
 from chaski.kvcache import AttentionSpan, CacheSize, Causal, KVShape, KVTypes, build_cache, cache_memory
+from chaski.kvcache.batch import Batch
 from chaski.kvcache.causal import CausalLayer
 from chaski.kvcache.masks import dense_mask
 from chaski.ml.backend import CacheConfig, MaskForm
 from chaski.ml.graph import DenseMask, Dim, DType, Graph
 from chaski.ml.reference import ReferenceBackend
 from chaski.ml.reference.cached_ops import Storage
-from chaski.model.input import Batch
 from chaski.model.program import Program
 
 from .tiny_hybrid import VOCAB, TinyHybrid

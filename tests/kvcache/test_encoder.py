@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pytest
 
 from chaski.kvcache import EncoderCache, KVShape, KVTypes
+from chaski.kvcache.batch import Attended, Batch
 from chaski.ml import BackendOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
-from chaski.model.input import Attended, Batch
 
 F32 = KVTypes(DType.F32, DType.F32)
 

@@ -7,9 +7,9 @@ import pytest
 
 from chaski.errors import NotSupportedError
 from chaski.kvcache import Checkpoints, RecurrentCache, StateShape
+from chaski.kvcache.batch import Batch
 from chaski.ml.graph import Dim, Graph
 from chaski.ml.reference import ReferenceBackend
-from chaski.model.input import Batch
 
 FEW = Checkpoints(count=2, first=3, interval=4)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from chaski.kvcache import AttentionSpan, CacheSize, KVTypes, build_cache
+from chaski.kvcache.batch import Batch
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import Dim, DType, Graph
-from chaski.model.input import Batch
 from chaski.model.program import Program
 
 from .tiny_hybrid import TinyHybrid

@@ -7,9 +7,9 @@ import pytest
 
 from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache import AttentionSpan, CausalCache, KVShape, KVTypes, WrapperCache
+from chaski.kvcache.batch import Batch
 from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
-from chaski.model.input import Batch
 
 ROTATION = Rope(np.array([0.3], np.float32))
 

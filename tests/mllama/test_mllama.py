@@ -15,10 +15,10 @@ import pytest
 from chaski.convert.convert import convert
 from chaski.formats.gguf import open_gguf
 from chaski.kvcache import CacheSize, KVTypes, build_cache
+from chaski.kvcache.batch import Attended, Batch
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.encoder import EncoderProgram
-from chaski.model.input import Attended, Batch
 from chaski.model.program import Program
 from chaski.model.registry import build_model
 from chaski.model.weights import place_weights

@@ -19,9 +19,9 @@ from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType, dequantize
 from chaski.formats.requantize import requantize
 from chaski.kvcache import CacheSize, KVTypes, build_cache
+from chaski.kvcache.batch import Batch
 from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import DType
-from chaski.model.input import Batch
 from chaski.model.program import Program
 from chaski.model.registry import build_model
 from chaski.model.weights import bind_weights

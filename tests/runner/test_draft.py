@@ -13,7 +13,7 @@ import chaski
 from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.quant import QuantType
-from chaski.model.input import Batch
+from chaski.kvcache.batch import Batch
 from chaski.model.program import Program
 from tests.tiny_llama import BOS, CONTEXT, write_tiny_llama
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from chaski.chat.events import Done
 from chaski.errors import CacheFullError, ComputationError, NotSupportedError, OptionError, SamplingError
-from chaski.model.input import Batch
+from chaski.kvcache.batch import Batch
 from chaski.runner.engine import Engine
 from chaski.runner.generation import Generation, Request, Shift
 from chaski.runner.outputs import Outputs

@@ -1,0 +1,47 @@
+"""A batch: the tokens that are computed together, as arrays that cache, model and runner share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Attended", "Batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """An image for layers that attend to images: it has `num_rows` rows, and `position` is its token's."""
+
+    sequence: int
+    position: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Tokens of one or more sequences that are computed together.
+
+    tokens, positions, sequences (n,)  what each token is, and where it stands; the tokens of a sequence come
+                                       in ascending order of position
+    outputs   indices of the tokens whose logits are wanted
+    ends      the position before which each token sees its sequence, for tokens that see beyond themselves,
+              as those of an image do; never beyond the batch. None: each token sees up to itself
+    rows      (m, size) rows that an encoder made of images. They replace the embeddings of the tokens whose
+              indices are `places` (m,). None: no images
+    attended  images that come with the batch, for layers that attend to images only: at most one of each
+              sequence, behind no token that attends to an earlier one
+    encoded   (m, size) rows of all of `attended`, one image after the other
+    """
+
+    tokens: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    sequences: npt.NDArray[np.int32]
+    outputs: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32] | None = None
+    rows: npt.NDArray[np.float32] | None = None
+    places: npt.NDArray[np.int32] | None = None
+    attended: Sequence[Attended] = ()
+    encoded: npt.NDArray[np.float32] | None = None
