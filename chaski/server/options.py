@@ -29,7 +29,7 @@ _FLAGS = {"use_mmap", "ignore_eos", "include_stop_str_in_output"}
 _LISTS = {"bad_words": str, "dry_sequence_breakers": str, "choice": str, "stop_token_ids": int}
 _TEXTS = {"regex", "grammar"}
 KNOWN_OPTIONS = frozenset({*_INTEGERS, *_FLOATS, *_FLAGS, *_LISTS, *_TEXTS, "stop", "logit_bias", "engine"})
-"""The names that `read_options` knows. Others are told of, or refused, by `foreign.py`."""
+"""The names that `read_options` knows. Others are told of, or refused, by `server/fields/audit.py`."""
 # Ollama says "a fresh one", or "all", by any number below 0.
 _NONE_BELOW_ZERO = {"seed", "repeat_last_n", "dry_penalty_last_n"}
 _MAX_STOPS = 64

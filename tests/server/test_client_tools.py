@@ -72,7 +72,8 @@ def test_what_codex_asks_for_is_answered(fake: Running, script: Script) -> None:
         reply = fake.post("/v1/responses", CODEX | {"stream": stream})
         assert reply.status == 200
         assert reply.headers["x-chaski-ignored"] == (
-            "format of tool apply_patch, tool web_search, include reasoning.encrypted_content"
+            "field tools[].description, format of tool apply_patch, tool web_search, "
+            "include reasoning.encrypted_content"
         )
     names = [tool["name"] for tool in tools_of(script)]
     assert names == ["exec_command", "apply_patch", "agents.close", "tool_search"]

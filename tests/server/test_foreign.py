@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from chaski.errors import UnsupportedError
-from chaski.server.fields.audit import HARMLESS, REFUSED, unread_fields
+from chaski.server.fields.audit import unread_fields
 from chaski.server.fields.routes import FIELDS
+from chaski.server.fields.unread import HARMLESS, REFUSED
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script

@@ -1,145 +1,68 @@
-"""Fields that requests have and handlers do not read: which are refused, and which are told of in a header.
+"""Fields of requests that no handler reads: some are refused, all others are named in a header.
 
-Nothing that is asked for is ignored in silence. A field that the endpoint reads is in the table of
-`openapi/fields.py`. Of the others, those that other engines know and that would change the answer are refused
-by name (`REFUSED`), unless they say what is so anyway; those that never change it are taken (`HARMLESS`); and
-all the rest is named in the header `x-chaski-ignored`.
+Nothing that a request asks for is ignored in silence. The fields that an endpoint reads are in the tables of
+this folder, those inside of objects and lists included. Of the others, those that other engines know and that
+would change the answer are refused by name (`REFUSED`), unless their value asks for nothing; those that never
+change an answer are accepted (`HARMLESS`); and the rest is named in the header `x-chaski-ignored`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from chaski.errors import UnsupportedError
-from chaski.server.options import KNOWN_OPTIONS
-from chaski.store.parameters import DEPRECATED
+from chaski.server.fields.description import Inner
+from chaski.server.fields.unread import HARMLESS, REFUSED
 
-__all__ = ["HARMLESS", "REFUSED", "Known", "unread_fields"]
+__all__ = ["Known", "unread_fields"]
 
 
 class Known(Protocol):
-    """The needed part of a described field. parts: the fields of an object that are read; None for any."""
+    """The part of a described field that the audit uses."""
 
     @property
-    def parts(self) -> Collection[str] | None: ...
-
-
-HARMLESS: frozenset[str] = frozenset(
-    (
-        # The client's identity, for accounts and statistics that there are none of.
-        *("user", "metadata", "safety_identifier", "request_id", "user_profile_id", "workspace_id"),
-        *("billing_policy", "fallback_credit_token", "betas", "diagnostics"),
-        # Where and how soon it is computed, and what is kept of it; the answer is the same.
-        *("service_tier", "priority", "speed", "inference_geo", "fallbacks", "prediction", "store"),
-        *("id_slot", "embedding_only"),
-        # The padding of streams, which have none.
-        "stream_options",
-        # Prompts are always cached, and grammars have one backend.
-        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control"),
-        *("cache_prompt", "guided_decoding_backend"),
-        # Details of samplers and penalties that are refused where they are on.
-        *("mirostat_tau", "mirostat_eta", "dynatemp_exponent", "xtc_threshold"),
-        *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
-    )
-)
-
-REFUSED: Mapping[str, tuple[object, ...]] = {
-    # OpenAI
-    "audio": (),
-    "modalities": (["text"],),
-    "functions": ([],),
-    "function_call": ("auto", "none"),
-    # Anthropic
-    "container": (),
-    "mcp_servers": ([],),
-    "output_format": (),
-    # vLLM
-    "use_beam_search": (False,),
-    "length_penalty": (1,),
-    "early_stopping": (False,),
-    "truncate_prompt_tokens": (),
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
-    "logits_processors": ([],),
-    "repetition_penalty": (1,),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
-    "include_stop_str_in_output": (False,),
-    "ignore_eos": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "add_special_tokens": (),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "documents": ([],),
-    "chat_template": (),
-    "mm_processor_kwargs": ({},),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_whitespace_pattern": (),
-    "structured_outputs": (),
-    "structural_tag": (),
-    "return_tokens_as_token_ids": (False,),
-    "return_token_ids": (False,),
-    "thinking_token_budget": (-1,),
-    "include_reasoning": (True,),
-    "prompt_logprobs": (),
-    "best_of": (1,),
-    "echo": (False,),
-    "rank_fields": (["text"],),
-    "max_tokens_per_doc": (),
-    "max_chunks_per_doc": (),
-    # llama.cpp
-    "grammar": ("",),
-    "grammar_lazy": (False,),
-    "json_schema": (),
-    "mirostat": (0,),
-    "dynatemp_range": (0,),
-    "xtc_probability": (0,),
-    "dry_multiplier": (0,),
-    "top_n_sigma": (-1, 0),
-    "min_keep": (0, 1),
-    "n_probs": (0,),
-    "n_discard": (0,),
-    "post_sampling_probs": (False,),
-    "return_tokens": (False,),
-    "lora": ([],),
-    "image_data": ([],),
-    "input_extra": ([],),
-    "reasoning_budget": (-1,),
-    # Ollama, whose newest engine has them no more
-    "tfs_z": (1,),
-    "penalize_newline": (True,),
-}
-"""By name: the values that ask for nothing. Null never does."""
-
-
-_OPTIONS = KNOWN_OPTIONS | (DEPRECATED - REFUSED.keys())
+    def parts(self) -> Inner | None: ...
 
 
 def unread_fields(body: Mapping[str, Any], known: Mapping[str, Known]) -> Iterator[str]:
-    """The names of fields that an endpoint does not read, dotted for parts of objects.
+    """Yield the names of fields that an endpoint does not read: `options.heat`, `messages[].name`.
 
     Raises UnsupportedError for one that would change the answer.
     """
-    yield from _unread(body, known.keys())
-    for name, field in known.items():
-        part = body.get(name)
-        if isinstance(part, Mapping) and name in ("options", "parameters"):
-            yield from _unread(part, _OPTIONS, f"{name}.")
-        elif isinstance(part, Mapping) and field.parts is not None:
-            yield from _unread(part, field.parts, f"{name}.")
+    for name, value in body.items():
+        field = known.get(name)
+        if field is None:
+            yield from _judged(name, value, name)
+        elif field.parts is not None:
+            yield from _unread_within(value, field.parts, name)
 
 
-def _unread(data: Mapping[str, Any], known: Collection[str], where: str = "") -> Iterator[str]:
-    for name, value in data.items():
-        if value is None or name in known or name in HARMLESS:
-            continue
-        neutral = REFUSED.get(name)
-        if neutral is None:
-            yield where + name
-        elif value not in neutral:
-            raise UnsupportedError(f"{where}{name} is not supported here; leave it out")
+def _unread_within(value: object, inner: Inner, path: str) -> Iterator[str]:
+    """Yield the names of unread fields of an object, or of the objects of a list."""
+    if isinstance(value, list):
+        path += "[]"
+        for item in value:
+            yield from _unread_within(item, inner, path)
+    if not isinstance(value, Mapping):
+        return
+    shape = inner.of(value)
+    if shape is None:
+        return
+    for name, part in value.items():
+        if not shape.reads(name):
+            if part not in shape.neutral.get(name, ()):
+                yield from _judged(name, part, f"{path}.{name}")
+        elif (further := shape.inner.get(name)) is not None:
+            yield from _unread_within(part, further, f"{path}.{name}")
+
+
+def _judged(name: str, value: object, path: str) -> Iterator[str]:
+    """Yield the path of a field that is to be named."""
+    if value is None or name in HARMLESS:
+        return
+    neutral = REFUSED.get(name)
+    if neutral is None:
+        yield path
+    elif value not in neutral:
+        raise UnsupportedError(f"{path} is not supported here; leave it out")

@@ -8,7 +8,8 @@ from typing import Any
 
 from starlette.routing import Route
 
-from chaski.server.fields.routes import FIELDS, Field
+from chaski.server.fields.description import Field
+from chaski.server.fields.routes import FIELDS
 from chaski.server.http.dialect import dialect_of
 from chaski.server.http.endpoint import Endpoint
 

@@ -14,6 +14,8 @@ from chaski.server.fields.reader import Fields
 
 __all__ = ["Conversation"]
 
+_ERRORS = ("error", "<tool_use_error>")
+
 
 class Conversation:
     """Reads the messages of a request. Raises OptionError.
@@ -98,6 +100,9 @@ class Conversation:
         call_id = block.text("tool_use_id")
         spoken = Spoken()
         self._speak_content(spoken, block)
+        # Templates know no results that are errors, so the text says it, unless the client's text does.
+        if block.flag("is_error", False) and not spoken.text.lower().startswith(_ERRORS):
+            spoken.text = f"Error: {spoken.text}"
         named = {"tool_call_id": call_id, "tool_name": self._names.get(call_id, "")}
         return {"role": "tool", **spoken.fields, **named}
 

@@ -1,0 +1,113 @@
+"""`Field` describes a field of a request; `Shape` says which fields are read inside of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+__all__ = [
+    "FLAG",
+    "INPUTS",
+    "NUMBER",
+    "OBJECT",
+    "OBJECTS",
+    "TEXT",
+    "TEXTS",
+    "TEXT_OR_OBJECT",
+    "TEXT_OR_OBJECTS",
+    "TEXT_OR_TEXTS",
+    "WHOLE",
+    "WHOLES",
+    "Field",
+    "FieldTable",
+    "Inner",
+    "Kinds",
+    "Shape",
+    "shape",
+]
+
+_DATE = re.compile(r"_\d{8}$")
+
+TEXT = {"type": "string"}
+FLAG = {"type": "boolean"}
+WHOLE = {"type": "integer"}
+NUMBER = {"type": "number"}
+OBJECT = {"type": "object"}
+OBJECTS = {"type": "array", "items": OBJECT}
+TEXTS = {"type": "array", "items": TEXT}
+WHOLES = {"type": "array", "items": WHOLE}
+TEXT_OR_TEXTS = {"oneOf": [TEXT, TEXTS]}
+INPUTS = {"oneOf": [TEXT, WHOLES, {"type": "array", "items": {"oneOf": [TEXT, WHOLES]}}]}
+TEXT_OR_OBJECTS = {"oneOf": [TEXT, OBJECTS]}
+TEXT_OR_OBJECT = {"oneOf": [TEXT, OBJECT]}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The fields that are read of an object, or of each object of a list.
+
+    inner    the fields that are read, each with what is read inside of it; None where all of it is
+    neutral  fields that are not read, with the values by which they ask for nothing
+    is_open  True if all fields are read but those of `neutral`
+    """
+
+    inner: Mapping[str, Inner | None]
+    neutral: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    is_open: bool = False
+
+    def of(self, value: Mapping[str, Any]) -> Shape | None:
+        """Return the shape of an object."""
+        return self
+
+    def reads(self, name: str) -> bool:
+        """Return whether a field is read."""
+        return name in self.inner or (self.is_open and name not in self.neutral)
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Objects of several kinds, which their field `tag` names.
+
+    An object of a kind that is not here is not looked into: its dialect refuses it, or names all of it.
+
+    kinds   their shapes; those of Anthropic's tools without the date in `bash_20250124`
+    usual   the kind of an object without that field
+    """
+
+    kinds: Mapping[str, Shape]
+    usual: str = ""
+    tag: str = "type"
+
+    def of(self, value: Mapping[str, Any]) -> Shape | None:
+        """Return the shape of an object, if its kind is known."""
+        kind = value.get(self.tag, self.usual)
+        if not isinstance(kind, str):
+            return None
+        return self.kinds.get(kind) or self.kinds.get(_DATE.sub("", kind))
+
+
+Inner: TypeAlias = Shape | Kinds
+
+
+def shape(*names: str, neutral: Mapping[str, tuple[object, ...]] | None = None, **inner: Inner) -> Shape:
+    """Return the shape of an object of which `names` are read as they are, and `inner` by their shapes."""
+    return Shape({**dict.fromkeys(names), **inner}, neutral or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a request.
+
+    schema  its JSON schema, without the description
+    parts   what is read of an object, or of the objects of a list; None where all of it is
+    """
+
+    schema: Mapping[str, Any]
+    meaning: str
+    is_required: bool = False
+    parts: Inner | None = None
+
+
+FieldTable: TypeAlias = Mapping[str, Field]

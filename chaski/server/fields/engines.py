@@ -1,0 +1,71 @@
+"""Fields of the routes of llama.cpp's server, vLLM and Cohere."""
+
+from __future__ import annotations
+
+from chaski.server.fields.common import DOCUMENTS, KEEP_ALIVE, PLAIN_OPTIONS, RERANK, STREAM
+from chaski.server.fields.description import (
+    FLAG,
+    NUMBER,
+    OBJECTS,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    WHOLES,
+    Field,
+    FieldTable,
+)
+from chaski.server.fields.openai import CHAT, MESSAGES
+
+__all__ = ["APPLY_TEMPLATE", "DETOKENIZE", "INFILL", "RANK_TEXTS", "TOKENIZE"]
+
+_ANY_MODEL = {"model": Field(TEXT, "the name of a model; without one the model that was used last")}
+_TOKEN_LIST = {"tokens": Field(WHOLES, "the tokens", True)}
+
+_TEXTS_TO_RANK: FieldTable = {
+    "texts": Field(TEXTS, "documents, for an answer as a list of `index` and `score`"),
+    "return_text": Field(FLAG, "with `texts`: whether they are given back too; false by default"),
+    "raw_scores": Field(FLAG, "with `texts`: not supported, an error where it is asked for"),
+}
+
+INFILL: FieldTable = {
+    **_ANY_MODEL,
+    **KEEP_ALIVE,
+    "input_prefix": Field(TEXT, "what comes before", True),
+    "input_suffix": Field(TEXT, "what comes behind", True),
+    "prompt": Field(TEXT, "what the part between begins with"),
+    "n_predict": Field(WHOLE, "tokens of the answer at most"),
+    "n_keep": Field(WHOLE, "the option num_keep"),
+    "stop": PLAIN_OPTIONS["stop"],
+    "stream": Field(FLAG, f"{STREAM}, as server-sent events; false by default"),
+    **{
+        name: Field(NUMBER, "the option of that name")
+        for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "repeat_last_n")
+    },
+    **{
+        name: Field(NUMBER, "the option of that name")
+        for name in ("repeat_penalty", "presence_penalty", "frequency_penalty")
+    },
+}
+
+APPLY_TEMPLATE: FieldTable = {**CHAT, **_ANY_MODEL}
+
+TOKENIZE: FieldTable = {
+    **CHAT,
+    **_ANY_MODEL,
+    "messages": Field(OBJECTS, "the conversation whose prompt is told", parts=MESSAGES),
+    "prompt": Field(TEXT, "or a text"),
+    "add_special_tokens": Field(FLAG, "with `prompt`: with the tokens around every text; true by default"),
+    "return_token_strs": Field(FLAG, "whether the texts of tokens are told; false by default"),
+    "content": Field(TEXT, "or a text, for an answer as llama.cpp's"),
+    "add_special": Field(FLAG, "with `content`: with the tokens around every text; false by default"),
+    "parse_special": Field(FLAG, "with `content`: control tokens are read as such; true by default"),
+    "with_pieces": Field(FLAG, "with `content`: whether the texts of tokens are told; false by default"),
+}
+
+DETOKENIZE: FieldTable = {**_ANY_MODEL, **KEEP_ALIVE, **_TOKEN_LIST}
+
+RANK_TEXTS: FieldTable = {
+    **RERANK,
+    **_TEXTS_TO_RANK,
+    "documents": Field({}, "texts, or objects with a `text`", parts=DOCUMENTS),
+}

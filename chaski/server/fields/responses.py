@@ -1,0 +1,118 @@
+"""Fields of OpenAI's Responses API."""
+
+from __future__ import annotations
+
+from chaski.server.fields.common import MODEL, PLAIN_OPTIONS, STREAM, THINKING
+from chaski.server.fields.description import (
+    FLAG,
+    OBJECT,
+    OBJECTS,
+    TEXT,
+    TEXT_OR_OBJECT,
+    TEXT_OR_OBJECTS,
+    TEXTS,
+    WHOLE,
+    Field,
+    FieldTable,
+    Kinds,
+    Shape,
+    shape,
+)
+from chaski.server.fields.openai import TOOLS
+
+__all__ = ["RESPONSES"]
+
+_PARTS = Kinds(
+    {
+        **dict.fromkeys(("input_text", "text", "summary_text", "reasoning_text"), shape("type", "text")),
+        # Citations and probabilities that a client sends back say nothing that the text does not.
+        "output_text": shape("type", "text", "annotations", "logprobs"),
+        "refusal": shape("type", "refusal"),
+        "input_image": shape("type", "image_url", neutral={"detail": ("auto",)}),
+        "input_file": shape("type", "filename", "file_data", "file_id", "file_url"),
+    }
+)
+# What every item of an answer has, and clients send back.
+_ITEM = ("id", "type", "status")
+
+
+def _call(*names: str) -> Shape:
+    return shape(*_ITEM, "call_id", "name", "namespace", *names)
+
+
+def _output(*names: str) -> Shape:
+    return shape(*_ITEM, "call_id", *names, output=_PARTS)
+
+
+_FUNCTION = shape("type", "name", "description", "parameters", neutral={"strict": (False,)})
+_CUSTOM = shape("type", "name", "description", format=shape("type", "syntax", "definition"))
+_TOOL_KINDS = {
+    "function": _FUNCTION,
+    "custom": _CUSTOM,
+    "local_shell": shape("type"),
+    "shell": shape("type", environment=shape("type")),
+    "apply_patch": shape("type"),
+    "tool_search": shape("type", "execution", "description", "parameters"),
+}
+_TOOLS = Kinds(
+    {**_TOOL_KINDS, "namespace": shape("type", "name", tools=Kinds(_TOOL_KINDS))},
+)
+_ITEMS = Kinds(
+    {
+        "message": shape(*_ITEM, "role", content=_PARTS),
+        "reasoning": shape(*_ITEM, "encrypted_content", content=_PARTS, summary=_PARTS),
+        "item_reference": shape("id", "type"),
+        "additional_tools": shape(*_ITEM, "role", tools=_TOOLS),
+        "function_call": _call("arguments"),
+        "custom_tool_call": _call("input"),
+        "local_shell_call": _call("action"),
+        "shell_call": _call("action"),
+        "apply_patch_call": _call("operation"),
+        "tool_search_call": _call("arguments", "execution"),
+        "function_call_output": _output(),
+        "custom_tool_call_output": _output(),
+        "local_shell_call_output": _output(),
+        "shell_call_output": shape(*_ITEM, "call_id", "output"),
+        "apply_patch_call_output": _output(),
+        "tool_search_output": shape(*_ITEM, "call_id", "execution", tools=_TOOLS),
+    },
+    usual="message",
+)
+_NAMED_TOOL = ("type", "name")
+RESPONSES: FieldTable = {
+    **MODEL,
+    **THINKING,
+    **PLAIN_OPTIONS,
+    "tools": Field(OBJECTS, "functions that the model may call", parts=_TOOLS),
+    "tool_choice": Field(
+        TEXT_OR_OBJECT,
+        "none, auto, required, or the one to call; enforced",
+        parts=shape(*_NAMED_TOOL, "mode", tools=shape(*_NAMED_TOOL)),
+    ),
+    "parallel_tool_calls": TOOLS["parallel_tool_calls"],
+    "input": Field(
+        TEXT_OR_OBJECTS, "a text, or items: messages, calls, their results, thinking", True, _ITEMS
+    ),
+    "instructions": Field(TEXT, "a system message for this answer only"),
+    "previous_response_id": Field(TEXT, "the response to go on from; the last ones are kept in memory"),
+    "store": Field(FLAG, "whether later requests may go on from this one; true by default"),
+    "max_output_tokens": Field(WHOLE, "tokens of the answer at most"),
+    "max_tool_calls": Field(WHOLE, "taken, and of no effect: it counts tools that run on the server"),
+    "metadata": Field(OBJECT, "given back as it is"),
+    **{
+        name: Field(TEXT, "given back as it is") for name in ("user", "prompt_cache_key", "safety_identifier")
+    },
+    "text": Field(
+        OBJECT,
+        "`format`: text, json_object, or a json_schema that the answer follows",
+        parts=shape(format=shape("type", "schema", "name", "strict")),
+    ),
+    "truncation": Field(TEXT, "`auto` leaves out what does not fit; `disabled`, the default, refuses it"),
+    "include": Field(TEXTS, "`message.output_text.logprobs`"),
+    "top_logprobs": Field(WHOLE, "then: how many others beside each token, 0 to 20"),
+    "stream": Field(FLAG, f"{STREAM}, as server-sent events; false by default"),
+    **{
+        name: Field({}, "not supported: an error where it is asked for")
+        for name in ("background", "conversation", "prompt", "context_management")
+    },
+}
