@@ -16,7 +16,7 @@ import numpy as np
 import chaski
 from benchmarks.speculation import MAX_GUESSES, decode
 from chaski.model.program import Program
-from chaski.runner.draft import Draft
+from chaski.runner.speculation.draft_model import DraftModel
 
 PROMPT, ANSWER = 200, 96
 
@@ -34,12 +34,12 @@ class Guessing:
         self._vocab_size = vocab_size
         self._next = np.zeros(0, np.int64)
 
-    def launch(self, values: Mapping[str, np.ndarray], likely: Sequence[int]) -> None:
+    def launch(self, values: Mapping[str, np.ndarray], num_top_logits: Sequence[int]) -> None:
         self._next = values["positions"][values["outputs"]] + 1
-        self._program.launch(values, likely)
+        self._program.launch(values, num_top_logits)
 
-    def likely(self) -> np.ndarray:
-        found = self._program.likely()
+    def top_logits(self) -> np.ndarray:
+        found = self._program.top_logits()
         for row, position in zip(found, self._next.tolist(), strict=True):
             is_right = position < len(self.text) and self._random.random() < self.chance
             row[1, 0] = self.text[position] if is_right else self._random.integers(self._vocab_size)
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def turns(
-    model: chaski.LLM, draft: Draft, guessing: Guessing, random: np.random.Generator
+    model: chaski.LLM, draft: DraftModel, guessing: Guessing, random: np.random.Generator
 ) -> tuple[float, float, float]:
     """Tokens per second without and with the draft, and the share of guesses that came true."""
     text = random.integers(model.vocab_size, size=PROMPT + ANSWER).tolist()

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import chaski
-from chaski.runner.generation import Generation, Request
+from chaski.runner.generation import Generation, GenerationRequest
 from chaski.sample import SamplingOptions
 
 KINDS = {
@@ -41,8 +41,8 @@ class Clock:
         self._wait()
         self._ended = time.perf_counter()
 
-    def _launching(self, values: Mapping[str, np.ndarray], likely: Sequence[int] = ()) -> None:
-        self._launch(values, likely)
+    def _launching(self, values: Mapping[str, np.ndarray], num_top_logits: Sequence[int] = ()) -> None:
+        self._launch(values, num_top_logits)
         self.pauses.append(time.perf_counter() - self._ended)
 
 
@@ -77,7 +77,8 @@ def decode(
     """Tokens per second of all sequences, and the median pause in seconds."""
     prompts = np.random.default_rng(1).integers(model.vocab_size, size=(count, PROMPT)).tolist()
     sequences = [
-        Generation(Request(prompt=prompt, limit=PROMPT + length, sampling=options)) for prompt in prompts
+        Generation(GenerationRequest(prompt=prompt, limit=PROMPT + length, sampling=options))
+        for prompt in prompts
     ]
     for sequence in sequences:
         model.engine.submit(sequence)

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 
 import chaski
-from chaski.chat.options import Limits
-from chaski.runner.draft import Draft
-from chaski.runner.generation import Generation, Request
+from chaski.chat.options import AnswerOptions
+from chaski.runner.generation import Generation, GenerationRequest
 from chaski.runner.sequence import Sequence
+from chaski.runner.speculation.draft_model import DraftModel
 from chaski.sample import Sampled, SamplingOptions
 
 # An edit changes a passage of about so many tokens, then goes on with the text.
 PASSAGE = 12
-MAX_GUESSES = Limits().draft_num_predict
+MAX_GUESSES = AnswerOptions().draft_num_predict
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Script:
     def __init__(self, tokens: list[int]) -> None:
         self._tokens = iter(tokens)
 
-    def num_likely(self, most: int) -> int:
+    def num_top_logits(self, most: int) -> int:
         return min(most, 1)
 
     def sample(self, *logits: object) -> Sampled:
@@ -93,16 +93,16 @@ def edited(
 
 
 def decode(
-    model: chaski.LLM, prompt: list[int], answer: list[int], guesses: int, draft: Draft | None = None
+    model: chaski.LLM, prompt: list[int], answer: list[int], guesses: int, draft: DraftModel | None = None
 ) -> Answer:
     """Make the answer, which starts from a prompt that is in the cache."""
     sequence = Generation(
-        Request(
+        GenerationRequest(
             prompt=prompt,
             limit=len(prompt) + len(answer),
             context=model.context,
             sampling=SamplingOptions(temperature=0),
-            max_guesses=guesses,
+            max_proposed=guesses,
             draft=draft,
         )
     )
@@ -111,7 +111,7 @@ def decode(
     done = finished(model, sequence)
     seconds = time.perf_counter() - started
     assert sequence.tokens == prompt + answer
-    return Answer(len(answer) / seconds, done.guessed_right_tokens / max(done.guessed_tokens, 1))
+    return Answer(len(answer) / seconds, done.accepted_tokens / max(done.proposed_tokens, 1))
 
 
 def finished(model: chaski.LLM, sequence: Sequence) -> chaski.Done:

@@ -47,8 +47,7 @@ class Done:
     cached_tokens    those of them that were not computed again; `evaluated_tokens` are the others
     generated_tokens tokens sampled, an end token and those that a stop string removed included
     dropped_tokens   tokens that truncation took out of the prompt, not counted in `prompt_tokens`
-    guessed_tokens   tokens of the answer that were guessed and computed ahead; `guessed_right_tokens` of them
-                     came true
+    proposed_tokens  tokens that speculation proposed, computed ahead; `accepted_tokens` of them were right
     shifted_tokens   tokens of prompt and answer that were forgotten on the way, when the context was full
     """
 
@@ -59,8 +58,8 @@ class Done:
     generated_tokens: int
     dropped_tokens: int
     shifted_tokens: int = 0
-    guessed_tokens: int = 0
-    guessed_right_tokens: int = 0
+    proposed_tokens: int = 0
+    accepted_tokens: int = 0
     load_seconds: float
     prefill_seconds: float
     decode_seconds: float
@@ -69,6 +68,16 @@ class Done:
     def evaluated_tokens(self) -> int:
         """Tokens of the prompt that were computed for this request."""
         return self.prompt_tokens - self.cached_tokens
+
+    @property
+    def guessed_tokens(self) -> int:
+        """Former name of `proposed_tokens`."""
+        return self.proposed_tokens
+
+    @property
+    def guessed_right_tokens(self) -> int:
+        """Former name of `accepted_tokens`."""
+        return self.accepted_tokens
 
 
 Partial = Text | PromptScores

@@ -8,14 +8,14 @@ from typing import Any, TypedDict
 
 from chaski.errors import OptionError
 from chaski.sample import SamplingOptions
-from chaski.sample.lark import Constraint, Format, Kind, Lead
+from chaski.sample.lark import AnswerFormat, AnswerPrefix, Constraint, ConstraintKind
 from chaski.sample.options import MAX_TOP_LOGPROBS
 
-__all__ = ["GenerateOptions", "Limits", "parse_options"]
+__all__ = ["AnswerOptions", "GenerateOptions", "parse_options"]
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Options under the names that Ollama gave them; see `Limits` and `SamplingOptions` for what they do."""
+    """Options under the names that Ollama gave them, explained by `AnswerOptions` and `SamplingOptions`."""
 
     num_predict: int
     num_keep: int
@@ -48,7 +48,7 @@ class GenerateOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float] | Mapping[str, float]
     seed: int | None
     draft_num_predict: int
-    format: Format | None
+    format: AnswerFormat | None
     regex: str | None
     choice: Sequence[str] | None
     grammar: str | None
@@ -61,7 +61,7 @@ class GenerateOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AnswerOptions:
     """Where an answer ends, and what happens to a prompt that is too long.
 
     num_predict  tokens to generate at most; below 0 as many as the context holds, ten times that with
@@ -69,14 +69,14 @@ class Limits:
     num_keep     tokens at the beginning that `truncate` and `shift` keep; BOS is always kept
     truncate     drop tokens of a prompt that is longer than the context, instead of refusing it
     shift        forget half of what is behind num_keep when the context is full, instead of ending
-    draft_num_predict  how many tokens may be guessed from the text so far and computed at once; the answer is
-                 the same, and sooner there if it repeats something; 0 guesses nothing
+    draft_num_predict  tokens that may be proposed, from the text so far or by a draft model, and computed at
+                 once; the answer is the same, and sooner there if it repeats something; 0 switches it off
     format       "json", or a JSON schema that the answer follows; None for text
     regex        a regular expression that the whole answer matches, instead
     choice       texts one of which is the answer, instead
     grammar      a grammar that the answer follows, in Lark or GBNF, instead
-    format_thought  what may stand before such an answer (see `chaski.sample.lark.Lead`), a thought for
-                 instance: {"opening": "<think>", "closing": "</think>"}
+    format_thought  the text that may stand before such an answer (see `chaski.sample.lark.AnswerPrefix`),
+                 for instance a thought: {"opening": "<think>", "closing": "</think>"}
     special      control tokens are part of the text, for readers who take it apart; not the one that ends it
     cache_salt   only requests with the same one share the prompt cache, so that nobody can tell by the time
                  of an answer what others have asked
@@ -96,11 +96,11 @@ class Limits:
     truncate: bool = False
     shift: bool = True
     draft_num_predict: int = 7  # 11 gain more only where nearly all come true (docs/performance.md)
-    format: Format | None = None
+    format: AnswerFormat | None = None
     regex: str | None = None
     choice: tuple[str, ...] | None = None
     grammar: str | None = None
-    format_thought: Lead | None = None
+    format_thought: AnswerPrefix | None = None
     special: bool = False
     cache_salt: str = ""
     stop: tuple[str, ...] = ()
@@ -156,14 +156,14 @@ class Limits:
 MAX_CHOICES = 4096
 MAX_TEXTS = 1024
 _LISTS = {"stop", "choice", "bad_words", "dry_sequence_breakers", "stop_token_ids"}
-_KINDS: tuple[Kind, ...] = ("format", "regex", "choice", "grammar")
+_KINDS: tuple[ConstraintKind, ...] = ("format", "regex", "choice", "grammar")
 # No vocabulary is so large.
 _MAX_DIGITS = 12
-_LIMITS = {item.name for item in fields(Limits)}
+_LIMITS = {item.name for item in fields(AnswerOptions)}
 _SAMPLING = {item.name for item in fields(SamplingOptions)}
 
 
-def parse_options(options: Mapping[str, Any]) -> tuple[Limits, SamplingOptions]:
+def parse_options(options: Mapping[str, Any]) -> tuple[AnswerOptions, SamplingOptions]:
     """Check options by name and value. Raises OptionError, or SamplingError from the sampler's own."""
     unknown = options.keys() - _LIMITS - _SAMPLING
     if unknown:
@@ -173,11 +173,11 @@ def parse_options(options: Mapping[str, Any]) -> tuple[Limits, SamplingOptions]:
     for name in _LISTS & limits.keys():
         limits[name] = _items(limits[name])
     if limits.get("format_thought") is not None:
-        limits["format_thought"] = Lead.read(limits["format_thought"])
+        limits["format_thought"] = AnswerPrefix.read(limits["format_thought"])
     sampling = {name: options[name] for name in _SAMPLING & options.keys()}
     if isinstance(sampling.get("logit_bias"), Mapping):
         sampling["logit_bias"] = {_token(token): bias for token, bias in sampling["logit_bias"].items()}
-    return Limits(**limits), SamplingOptions(**sampling)
+    return AnswerOptions(**limits), SamplingOptions(**sampling)
 
 
 def _token(key: object) -> object:

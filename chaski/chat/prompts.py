@@ -15,7 +15,7 @@ from chaski.chat.arguments import check_roles
 from chaski.chat.defaults import Defaults
 from chaski.chat.file_templates import file_templates
 from chaski.chat.layout import Prompt, lay_out, unmarked, with_placeholders
-from chaski.chat.options import Limits, parse_options
+from chaski.chat.options import AnswerOptions, parse_options
 from chaski.chat.shortening import cut, shortened
 from chaski.errors import ContextLengthError, OptionError, TemplateError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -80,7 +80,7 @@ class Prepared:
     limit: int
     context: int
     num_keep: int | None
-    limits: Limits
+    limits: AnswerOptions
     sampling: SamplingOptions
 
 
@@ -246,7 +246,7 @@ class PromptBuilder(ABC):
         if wrong is not None:
             raise OptionError(f"token id {wrong} is not among the {self._vocab_size} of the model")
 
-    def _fitted(self, prompt: Prompt, limits: Limits) -> Prompt:
+    def _fitted(self, prompt: Prompt, limits: AnswerOptions) -> Prompt:
         """The prompt, shortened after its beginning if it is too long and that is allowed."""
         excess = len(prompt.tokens) - self.context
         if excess <= 0:
@@ -255,11 +255,11 @@ class PromptBuilder(ABC):
             self._require_fit(len(prompt.tokens), ", load the model with a larger context or set truncate")
         return prompt.shortened(excess, self._num_keep(prompt, limits))
 
-    def _num_keep(self, prompt: Prompt, limits: Limits) -> int:
+    def _num_keep(self, prompt: Prompt, limits: AnswerOptions) -> int:
         has_bos = prompt.tokens[0] == self.tokenizer.bos_id
         return min(max(limits.num_keep, has_bos), self.context - 1)
 
-    def _limit(self, prompt_tokens: int, limits: Limits) -> int:
+    def _limit(self, prompt_tokens: int, limits: AnswerOptions) -> int:
         """Tokens of prompt and answer at which it ends. The last one needs no room in the context."""
         predict = limits.num_predict if limits.num_predict >= 0 else _ENDLESS_CONTEXTS * self.context
         end = prompt_tokens + predict
@@ -281,6 +281,6 @@ class PromptBuilder(ABC):
         return opening + ids if needs_bos else ids
 
 
-def _shifts(limits: Limits) -> bool:
+def _shifts(limits: AnswerOptions) -> bool:
     """Return whether the answer goes on, by a context shift, where the context is full."""
     return limits.shift and limits.num_predict != _TO_THE_END

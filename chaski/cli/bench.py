@@ -113,12 +113,13 @@ def _rates_of(model: LLM, workload: Workload, seed: int) -> tuple[float, float]:
 
 def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int) -> float:
     """Run all prompts together, greedily and to the last token -> seconds."""
-    from chaski.runner.generation import Generation, Request
+    from chaski.runner.generation import Generation, GenerationRequest
     from chaski.sample import SamplingOptions
 
     greedy = SamplingOptions(temperature=0)
     requests = [
-        Request(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy) for prompt in prompts
+        GenerationRequest(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy)
+        for prompt in prompts
     ]
     running = [Generation(request) for request in requests]
     started = time.perf_counter()

@@ -45,7 +45,7 @@ class _Command(click.Command):
 @click.option("--threads", type=int, metavar="N", help="Cores to compute on.  [default: all physical ones]")
 @click.option("--context", type=int, metavar="N", help="Tokens that prompt and answers may take.")
 @click.option(
-    "--draft", metavar="MODEL", help="Small model of the same vocabulary that guesses tokens ahead."
+    "--draft", metavar="MODEL", help="Small model of the same vocabulary that proposes tokens ahead."
 )
 @click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
 @click.option(

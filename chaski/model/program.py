@@ -24,7 +24,7 @@ _NO_PLACES = np.zeros(0, np.int32)
 class Program:
     """One plan of `model` for up to `max_tokens` tokens, of which `max_outputs` have outputs.
 
-    Where these are logits, the plan can find up to `max_likely` of the most likely tokens of each.
+    Where these are logits, the plan also finds up to `max_top_logits` top logits of each row.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class Program:
         backend: Backend,
         max_tokens: int,
         max_outputs: int,
-        max_likely: int = 0,
+        max_top_logits: int = 0,
     ) -> None:
         self.max_tokens = max_tokens
         self.max_outputs = max_outputs
-        self.max_likely = max_likely
+        self.max_top_logits = max_top_logits
         self._cache = cache
         graph = Graph()
         tokens, outputs = Dim("tokens", max_tokens), Dim("outputs", max_outputs)
@@ -54,9 +54,9 @@ class Program:
         )
         found = model(inputs, cache.record(graph, tokens))
         graph.output("outputs", found)
-        if max_likely:
-            wanted = graph.input("likely", (outputs,), DType.I32)
-            graph.output("likely", ops.top_k(found, wanted, max_likely))
+        if max_top_logits:
+            counts = graph.input("num_top_logits", (outputs,), DType.I32)
+            graph.output("top_logits", ops.top_k(found, counts, max_top_logits))
         self._plan = backend.compile(graph)
         leading = {name: tensor.shape[0] for name, tensor in graph.inputs.items()}
         self._dims = {name: dim.name for name, dim in leading.items() if isinstance(dim, Dim)}
@@ -75,14 +75,14 @@ class Program:
             values["places"] = batch.places if batch.places is not None else _NO_PLACES
         return values
 
-    def launch(self, values: Mapping[str, npt.NDArray[Any]], likely: Sequence[int] = ()) -> None:
+    def launch(self, values: Mapping[str, npt.NDArray[Any]], num_top_logits: Sequence[int] = ()) -> None:
         """Begin to compute the batch that was prepared last.
 
-        `likely`: of how many of the most likely tokens `likely` is to tell, for each output; none if empty.
+        `num_top_logits`: for each output the number of top logits that `top_logits` returns; none if empty.
         """
-        if self.max_likely:
-            wanted = np.array(likely, np.int32) if likely else np.zeros_like(values["outputs"])
-            values = {**values, "likely": wanted}
+        if self.max_top_logits:
+            counts = np.array(num_top_logits or [0] * len(values["outputs"]), np.int32)
+            values = {**values, "num_top_logits": counts}
         self._plan.wait()
         for name, value in values.items():
             self._plan.inputs[name][: len(value)] = value
@@ -96,14 +96,15 @@ class Program:
         """Those of that batch (len(batch.outputs), size): a view that the next launch overwrites."""
         return self._plan.output("outputs")
 
-    def likely(self) -> npt.NDArray[np.float32]:
-        """Logits and ids of the most likely tokens of that batch (len(batch.outputs), 2, max_likely): a view.
+    def top_logits(self) -> npt.NDArray[np.float32]:
+        """The top logits and their ids of that batch (len(batch.outputs), 2, max_top_logits): a view.
 
-        In order, equal ones by id. What lies behind as many as were asked for has no meaning.
+        They are in descending order, equal ones by id. Elements behind the number that was asked for have no
+        meaning.
         """
-        if not self.max_likely:
+        if not self.max_top_logits:
             return np.zeros((len(self.outputs()), 2, 0), np.float32)
-        return self._plan.output("likely").reshape(-1, 2, self.max_likely)
+        return self._plan.output("top_logits").reshape(-1, 2, self.max_top_logits)
 
     def forward(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Compute a batch and update the cache: all of the above."""

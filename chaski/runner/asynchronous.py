@@ -17,13 +17,13 @@ from chaski.chat.events import Done, Event
 from chaski.chat.images import ImageFile, image_bytes
 from chaski.chat.options import GenerateOptions
 from chaski.runner.messages import (
-    Call,
     Channel,
     Describe,
     Detokenize,
     Info,
-    Put,
-    Reply,
+    ModelCall,
+    ModelReply,
+    ReplyCallback,
     String,
     Tokenize,
     Tokens,
@@ -38,7 +38,7 @@ __all__ = ["AsyncEventStream", "AsyncModel"]
 AsyncEventStream: TypeAlias = AsyncGenerator[Event, None]
 """`Text` as it is made, at last one `Done`. Closing it, or cancelling its task, ends the answer."""
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=ModelReply)
 
 
 class AsyncModel:
@@ -115,7 +115,7 @@ class AsyncModel:
         """
         return await self._ask(Describe(wait_loaded), Info)
 
-    async def _events(self, call: Call) -> AsyncEventStream:
+    async def _events(self, call: ModelCall) -> AsyncEventStream:
         with self._replies(call) as replies:
             while True:
                 event = await replies.get()
@@ -124,14 +124,14 @@ class AsyncModel:
                 if isinstance(event, Done):
                     return
 
-    async def _ask(self, call: Call, kind: type[R]) -> R:
+    async def _ask(self, call: ModelCall, kind: type[R]) -> R:
         with self._replies(call) as replies:
             reply = await replies.get()
         assert isinstance(reply, kind)
         return reply
 
     @contextmanager
-    def _replies(self, call: Call) -> Iterator[_Replies]:
+    def _replies(self, call: ModelCall) -> Iterator[_Replies]:
         replies = _Replies()
         ticket = self._channel.start(call, self._post(replies))
         try:
@@ -139,7 +139,7 @@ class AsyncModel:
         finally:
             ticket.cancel()
 
-    def _post(self, replies: _Replies) -> Put:
+    def _post(self, replies: _Replies) -> ReplyCallback:
         loop = asyncio.get_running_loop()
         if self._mail is None or self._mail.loop is not loop:
             self._mail = _Mail(loop)
@@ -151,15 +151,15 @@ class _Replies:
     """The replies to one call, for one task of the loop that it was made in."""
 
     def __init__(self) -> None:
-        self._arrived: deque[Reply | Exception] = deque()
+        self._arrived: deque[ModelReply | Exception] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
-    def add(self, reply: Reply | Exception) -> None:
+    def add(self, reply: ModelReply | Exception) -> None:
         self._arrived.append(reply)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def get(self) -> Reply:
+    async def get(self) -> ModelReply:
         if not self._arrived:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -174,10 +174,10 @@ class _Mail:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._arrived: deque[tuple[_Replies, Reply | Exception]] = deque()
+        self._arrived: deque[tuple[_Replies, ModelReply | Exception]] = deque()
         self._is_called = False
 
-    def put(self, replies: _Replies, reply: Reply | Exception) -> None:
+    def put(self, replies: _Replies, reply: ModelReply | Exception) -> None:
         """From any thread."""
         self._arrived.append((replies, reply))
         if not self._is_called:

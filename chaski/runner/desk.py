@@ -1,4 +1,4 @@
-"""`Desk`: what the services of all engines do with a call, from its arrival to its last reply."""
+"""`BaseChannel`: what the services of all engines do with a call, from its arrival to its last reply."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Generic, TypeVar
 
 from chaski.forks import ForkGuard
 from chaski.runner.messages import (
-    Call,
     Chat,
     Describe,
     Detokenize,
     Embed,
     Generate,
     Info,
-    Put,
-    Reply,
+    ModelCall,
+    ModelReply,
+    ReplyCallback,
     String,
     Tokenize,
     Tokens,
 )
 
-__all__ = ["Desk", "Task"]
+__all__ = ["ActiveCall", "BaseChannel"]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class Task:
+class ActiveCall:
     """A call that is being answered: where its replies go, and whether anybody still waits for them."""
 
-    put: Put
+    put: ReplyCallback
     is_cancelled: bool = False
 
-    def reply(self, reply: Reply | Exception) -> None:
+    def reply(self, reply: ModelReply | Exception) -> None:
         """Hand a reply on, while somebody waits."""
         if not self.is_cancelled:
             self.put(reply)
@@ -44,29 +44,29 @@ class Task:
         self.is_cancelled = True
 
 
-T = TypeVar("T", bound=Task)
+T = TypeVar("T", bound=ActiveCall)
 
 
-class Desk(ABC, Generic[T]):
+class BaseChannel(ABC, Generic[T]):
     """A `Channel`: calls come in from any thread, and replies go out from threads of its own.
 
     flush     called when replies were given out, once for those that came together
     new_task  makes the ticket of a call
     """
 
-    def __init__(self, flush: Callable[[], None], new_task: Callable[[Put], T]) -> None:
+    def __init__(self, flush: Callable[[], None], new_task: Callable[[ReplyCallback], T]) -> None:
         self._flush = flush
         self._new_task = new_task
         self._fork_guard = ForkGuard("the model")
 
-    def start(self, call: Call, put: Put) -> T:
+    def start(self, call: ModelCall, put: ReplyCallback) -> T:
         """Begin to answer a call. Raises ForkError in a fork, which has none of the threads."""
         self._fork_guard.check()
         task = self._new_task(put)
         self._threads(call).submit(self._handle, call, task)
         return task
 
-    def _handle(self, call: Call, task: T) -> None:
+    def _handle(self, call: ModelCall, task: T) -> None:
         try:
             if not task.is_cancelled:
                 self._answer(call, task)
@@ -74,7 +74,7 @@ class Desk(ABC, Generic[T]):
             task.reply(error)
         self._flush()
 
-    def _answer(self, call: Call, task: T) -> None:
+    def _answer(self, call: ModelCall, task: T) -> None:
         match call:
             case Generate() | Chat():
                 self._write(call, task)
@@ -88,7 +88,7 @@ class Desk(ABC, Generic[T]):
                 task.reply(self._describe(call))
 
     @abstractmethod
-    def _threads(self, call: Call) -> Executor:
+    def _threads(self, call: ModelCall) -> Executor:
         """Who works on a call."""
 
     @abstractmethod

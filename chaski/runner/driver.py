@@ -14,17 +14,17 @@ from collections.abc import Callable
 from chaski.chat.events import Partial
 from chaski.errors import ChaskiError
 from chaski.forks import ForkGuard
-from chaski.runner.desk import Task
+from chaski.runner.desk import ActiveCall
 from chaski.runner.engine import Engine
-from chaski.runner.messages import Put
+from chaski.runner.messages import ReplyCallback
 from chaski.runner.sequence import Sequence
 
-__all__ = ["Driver"]
+__all__ = ["EngineThread"]
 
 _log = logging.getLogger(__name__)
 
 
-class Driver:
+class EngineThread:
     """Follows sequences to their end. Only its thread cancels them, so what it waits for can be computed.
 
     That a task was cancelled it sees before the next batch; then it frees the slot.
@@ -37,14 +37,14 @@ class Driver:
         self._flush = flush
         self._fork_guard = ForkGuard("the model")
         self._changed = threading.Condition()
-        self._followed: list[tuple[Sequence, Task, Put]] = []
+        self._followed: list[tuple[Sequence, ActiveCall, ReplyCallback]] = []
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="chaski-driver", daemon=True)
         self._thread.start()
         # A thread that is in native code when the interpreter goes would bring the process down.
         atexit.register(self.close)
 
-    def follow(self, sequence: Sequence, task: Task, put: Put) -> None:
+    def follow(self, sequence: Sequence, task: ActiveCall, put: ReplyCallback) -> None:
         """Compute a new sequence of a task; `put` gets its events, up to the last one or an error."""
         self._engine.submit(sequence)
         with self._changed:
@@ -92,7 +92,7 @@ class Driver:
             self._followed = [followed for followed in self._followed if self._pass_on(*followed)]
         self._flush()
 
-    def _pass_on(self, sequence: Sequence, task: Task, put: Put) -> bool:
+    def _pass_on(self, sequence: Sequence, task: ActiveCall, put: ReplyCallback) -> bool:
         """Hand on what the sequence has; whether there is more to come. A reader that fails has left."""
         if task.is_cancelled:
             sequence.cancel()
@@ -114,7 +114,7 @@ class Driver:
         self._flush()
 
 
-def _put_all(sequence: Sequence, put: Put) -> bool:
+def _put_all(sequence: Sequence, put: ReplyCallback) -> bool:
     """Hand on what the sequence has; whether there is more to come."""
     while sequence.events:
         event = sequence.events.popleft()

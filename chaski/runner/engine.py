@@ -22,7 +22,6 @@ from chaski.errors import OptionError
 from chaski.forks import ForkGuard
 from chaski.kvcache import Cache
 from chaski.model.program import Program
-from chaski.runner.draft import Draft
 from chaski.runner.exclusive import Exclusive
 from chaski.runner.images import EncodedImages
 from chaski.runner.isolation import Isolation
@@ -30,7 +29,8 @@ from chaski.runner.prompt_cache import PromptCache
 from chaski.runner.scheduler import Scheduler
 from chaski.runner.sequence import Sequence
 from chaski.runner.slots import Policy
-from chaski.runner.step import Step, prepare_step
+from chaski.runner.speculation.draft_model import DraftModel
+from chaski.runner.step import PreparedBatch, prepare_batch
 
 __all__ = ["Engine"]
 
@@ -41,7 +41,7 @@ class Engine:
     """Runs up to `parallel` sequences at a time; more wait for a slot. Safe to use from several threads.
 
     `prompt_cache` says how prompts take over what was computed for others; None is not at all. `images`
-    is for models that see. `draft`: the model that guesses for those who ask for it.
+    is for models that see. `draft`: the model that proposes tokens for those who ask for it.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Engine:
         parallel: int,
         prompt_cache: Policy | None = Policy.SMALLER_LOSS,
         images: EncodedImages | None = None,
-        draft: Draft | None = None,
+        draft: DraftModel | None = None,
     ) -> None:
         self._program = program
         self._cache = cache
@@ -62,15 +62,15 @@ class Engine:
         self._scheduler: Scheduler[Sequence] = Scheduler(program.max_tokens, program.max_outputs)
         self._running: list[Sequence] = []
         self._waiting: deque[Sequence] = deque()
-        self._computing: Step | None = None
+        self._computing: PreparedBatch | None = None
         self._unwritten: list[Sequence] = []  # those that have outputs, whose events are still to be made
         self._each = Isolation()
         self._exclusive = Exclusive()
         self._fork_guard = ForkGuard("the model")
 
     @property
-    def can_guess(self) -> bool:
-        """Whether tokens that were guessed wrong can be dropped again without computing others anew."""
+    def can_speculate(self) -> bool:
+        """True if rejected tokens can be dropped again without computing others anew."""
         return self._cache.can_step_back
 
     def submit(self, sequence: Sequence) -> None:
@@ -148,9 +148,9 @@ class Engine:
         upcoming = self._prepare() if self._is_foreseeable() else None
         self._program.wait()
         self._unwritten = [sequence for sequence, _ in step.shares]
-        self._take(step, self._program.outputs(), self._program.likely())
+        self._take(step, self._program.outputs(), self._program.top_logits())
         self._computing = None
-        self._guess(step)
+        self._propose(step)
         if upcoming is not None and self._is_outdated(upcoming):
             self._cache.undo_forward(upcoming.batch)
             upcoming = None
@@ -160,7 +160,7 @@ class Engine:
         self._unwritten = []
         return True
 
-    def _prepare(self) -> Step | None:
+    def _prepare(self) -> PreparedBatch | None:
         """The next batch, or None if there is nothing to compute."""
         self._dismiss()
         self._admit()
@@ -170,7 +170,7 @@ class Engine:
         able = [sequence for sequence in self._running if sequence.is_running]
         try:
             shares = self._scheduler.next(able)
-            return prepare_step(shares, self._program, self._images) if shares else None
+            return prepare_batch(shares, self._program, self._images) if shares else None
         except Exception as error:
             self._end_those_of(able, error)
             return self._prepare()
@@ -192,10 +192,10 @@ class Engine:
     def _prepare_alone(self, sequence: Sequence) -> bool:
         shares = Scheduler[Sequence](self._program.max_tokens, self._program.max_outputs).next([sequence])
         if shares:
-            self._cache.undo_forward(prepare_step(shares, self._program, self._images).batch)
+            self._cache.undo_forward(prepare_batch(shares, self._program, self._images).batch)
         return True
 
-    def _launch(self, step: Step | None) -> Step | None:
+    def _launch(self, step: PreparedBatch | None) -> PreparedBatch | None:
         """Fill in the tokens and the rows of images, and begin to compute.
 
         What was not encoded before is encoded now, while the machine computes nothing else.
@@ -206,16 +206,16 @@ class Engine:
         if step is None:
             return None
         tokens = step.fill(self._images)
-        most = self._program.max_likely
-        step.num_likely[:] = [sequence.num_likely(most) for sequence, _ in step.shares]
-        likely = [n for n, count in zip(step.num_likely, step.num_outputs, strict=True) for _ in range(count)]
-        self._program.launch(step.inputs, likely)
+        most = self._program.max_top_logits
+        step.num_top_logits[:] = [sequence.num_top_logits(most) for sequence, _ in step.shares]
+        each = zip(step.num_top_logits, step.num_outputs, strict=True)
+        self._program.launch(step.inputs, [n for n, count in each for _ in range(count)])
         self._computing = step
         for (sequence, _), computed in zip(step.shares, tokens, strict=True):
             sequence.slot.tokens += computed
         return step
 
-    def _encode(self, step: Step) -> bool:
+    def _encode(self, step: PreparedBatch) -> bool:
         """Encode the images of a batch, where they are not; whether all its sequences still run."""
         assert self._images is not None, "a model that does not see gets no images"
         for sequence, count in step.shares:
@@ -224,38 +224,38 @@ class Engine:
                 self._each.attempt(sequence, None, self._images.rows, run.image)
         return all(sequence.is_running for sequence, _ in step.shares)
 
-    def _take(self, step: Step, outputs: F32, likely: F32) -> None:
+    def _take(self, step: PreparedBatch, outputs: F32, top_logits: F32) -> None:
         """Hand out the outputs; those of sequences that ended meanwhile are dropped."""
         row = 0
-        wanted = zip(step.shares, step.num_outputs, step.num_likely, strict=True)
-        for (sequence, _), count, num_likely in wanted:
+        wanted = zip(step.shares, step.num_outputs, step.num_top_logits, strict=True)
+        for (sequence, _), count, num_top_logits in wanted:
             end = row + count
             if sequence.is_running and count:
-                rows, largest = outputs[row:end], likely[row:end, :, :num_likely]
-                self._each.attempt(sequence, None, self._hand_out, sequence, rows, largest)
+                rows, top = outputs[row:end], top_logits[row:end, :, :num_top_logits]
+                self._each.attempt(sequence, None, self._hand_out, sequence, rows, top)
             row = end
 
-    def _hand_out(self, sequence: Sequence, rows: F32, likely: F32) -> None:
-        num_wrong = sequence.take(rows, likely)
-        if num_wrong:
+    def _hand_out(self, sequence: Sequence, rows: F32, top_logits: F32) -> None:
+        num_rejected = sequence.take(rows, top_logits)
+        if num_rejected:
             slot = sequence.slot
-            self._prompt_cache.keep(slot, len(slot.tokens) - num_wrong, sequence.groups)
+            self._prompt_cache.keep(slot, len(slot.tokens) - num_rejected, sequence.groups)
 
-    def _guess(self, step: Step) -> None:
-        """Let those who have new tokens guess the next ones."""
+    def _propose(self, step: PreparedBatch) -> None:
+        """Let the sequences that have new tokens propose the next ones."""
         if self.draft is not None:
             self.draft.compute()
         for (sequence, _), count in zip(step.shares, step.num_outputs, strict=True):
             if sequence.is_running and count:
-                self._each.attempt(sequence, None, sequence.guess)
+                self._each.attempt(sequence, None, sequence.propose)
 
     def _is_foreseeable(self) -> bool:
         """Whether the batch after the one that is computed can be prepared already."""
         return not any(self._each.attempt(sequence, True, _is_open, sequence) for sequence in self._running)
 
-    def _is_outdated(self, step: Step) -> bool:
-        """Whether a batch was prepared without what has happened since: an end, a guess, a new sequence."""
-        if not all(sequence.is_running and not sequence.is_guessing for sequence in self._running):
+    def _is_outdated(self, step: PreparedBatch) -> bool:
+        """True if a batch does not fit any more: a sequence ended, came, or has proposed tokens since."""
+        if not all(sequence.is_running and not sequence.is_speculating for sequence in self._running):
             return True
         return bool(self._waiting and any(slot.is_free for slot in self._slots))
 
@@ -319,4 +319,4 @@ class Engine:
 
 def _is_open(sequence: Sequence) -> bool:
     """Return whether the sequence's next input depends on outputs that are still to come."""
-    return sequence.is_guessing or sequence.full_context is not None
+    return sequence.is_speculating or sequence.full_context is not None

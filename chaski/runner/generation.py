@@ -14,21 +14,21 @@ from chaski.chat.events import Done, DoneReason
 from chaski.chat.groups import Groups, not_inside, outside, without
 from chaski.chat.image_rows import Images, moved_down, whole
 from chaski.errors import ChaskiError
-from chaski.runner.draft import Draft
-from chaski.runner.guesser import Guesser
-from chaski.runner.lookup import Lookup
 from chaski.runner.prompt_scores import PromptScorer
 from chaski.runner.sequence import Sequence
 from chaski.runner.slots import Slot
-from chaski.runner.stream import Piece, PieceStream
+from chaski.runner.speculation.draft_model import DraftModel
+from chaski.runner.speculation.ngram import NgramSpeculator
+from chaski.runner.speculation.speculator import Speculator
+from chaski.runner.stream import PieceStream, TokenText
 from chaski.sample import Sampled, Sampler, SamplingOptions
 from chaski.sample.grammar import Grammar
 from chaski.sample.rules import TokenRules
 
-__all__ = ["Decoder", "Generation", "Request", "Shift"]
+__all__ = ["Generation", "GenerationRequest", "Shift", "TextDecoder"]
 
 
-class Decoder(Protocol):
+class TextDecoder(Protocol):
     """Token ids to text, one at a time."""
 
     def feed(self, token_id: int) -> str:
@@ -54,7 +54,7 @@ class Shift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class GenerationRequest:
     """What to compute, and when to end.
 
     groups          positions of the prompt that are computed together
@@ -63,15 +63,15 @@ class Request:
     limit           tokens of the sequence, its prompt included, at which it ends
     shift           what happens when it fills its context before that; None when it cannot
     context         tokens that a sequence may hold
-    max_guesses     tokens that may be guessed and computed ahead, at a time
-    draft           the model that guesses them; None guesses from the text itself
-    grammar         which tokens may come; None is all of them. Nothing is guessed with one
+    max_proposed    tokens that may be proposed and computed ahead, at a time
+    draft           the model that proposes them; None proposes n-grams of the text itself
+    grammar         which tokens may come; None is all of them. Nothing is proposed with one
     rules           which tokens its options rule out
     end_ids         tokens that end it
     shown_ends      those of them whose text is part of the answer
     stop            texts that end it, behind its first `rules.min_tokens` tokens
     keeps_stop      they are part of the answer
-    prompt_logprobs how many likely tokens are told beside each token of the prompt; None tells nothing of it
+    prompt_logprobs number of top log-probabilities for each token of the prompt; None for no scores at all
     decoder         makes the text; None when nobody reads it
     dropped_tokens  how many tokens the prompt lost to fit into the context
     load_seconds    how long the model took to load, for the report at the end
@@ -85,8 +85,8 @@ class Request:
     context: int = 0
     shift: Shift | None = None
     sampling: SamplingOptions
-    max_guesses: int = 0
-    draft: Draft | None = None
+    max_proposed: int = 0
+    draft: DraftModel | None = None
     grammar: Grammar | None = None
     rules: TokenRules | None = None
     end_ids: frozenset[int] = frozenset()
@@ -94,7 +94,7 @@ class Request:
     stop: tuple[str, ...] = ()
     keeps_stop: bool = False
     prompt_logprobs: int | None = None
-    decoder: Decoder | None = None
+    decoder: TextDecoder | None = None
     dropped_tokens: int = 0
     load_seconds: float = 0.0
 
@@ -108,27 +108,27 @@ class Generation(Sequence):
         "_decoder",
         "_end",
         "_grammar",
-        "_guesser",
-        "_guesses",
+        "_num_accepted",
         "_num_generated",
-        "_num_guessed",
-        "_num_guessed_right",
+        "_num_proposed",
         "_pieces",
         "_prefilled",
+        "_proposed",
         "_request",
         "_sampled",
         "_sampler",
         "_scorer",
         "_shifted",
+        "_speculator",
         "_started",
     )
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: GenerationRequest) -> None:
         super().__init__(request.prompt, request.groups, request.images, request.cache_salt)
-        self._guesser = _guesser(request, self.tokens)
+        self._speculator = _speculator(request, self.tokens)
         self._grammar = request.grammar
         self._allowed = request.grammar.allowed() if request.grammar else None
-        self._guesses: list[int] = []  # for the positions behind the last token
+        self._proposed: list[int] = []  # tokens for the positions behind the last one
         self._request = request
         self._sampler = Sampler(request.sampling, request.rules)
         self._sampler.begin([token for token in self.tokens if token >= 0])
@@ -139,7 +139,7 @@ class Generation(Sequence):
         self._sampled: list[Sampled] = []  # not written yet
         self._end: DoneReason | ChaskiError | None = None  # why it ended, not written yet
         self._cached = self._shifted = 0
-        self._num_generated = self._num_guessed = self._num_guessed_right = 0
+        self._num_generated = self._num_proposed = self._num_accepted = 0
         self._started = self._prefilled = 0.0
 
     def start(self, slot: Slot) -> None:
@@ -158,12 +158,12 @@ class Generation(Sequence):
 
     @property
     def num_pending(self) -> int:
-        """What is known and guessed; else the token to come, if that is not the end."""
-        open_tokens = len(self.tokens) - len(self.slot.tokens) + len(self._guesses)
+        """Known and proposed tokens; else the token to come, if that is not the end."""
+        open_tokens = len(self.tokens) - len(self.slot.tokens) + len(self._proposed)
         return open_tokens or int(self._length + 1 < self._request.limit)
 
     def share(self, max_tokens: int, max_outputs: int) -> int:
-        num_without = max(0, self.num_pending - len(self._guesses)) + max_outputs - 1
+        num_without = max(0, self.num_pending - len(self._proposed)) + max_outputs - 1
         shift = self._request.shift
         # Where tokens are computed again before a shift, those behind the context wait for it.
         room = max_tokens if shift is None else shift.context - len(self.slot.tokens)
@@ -172,7 +172,7 @@ class Generation(Sequence):
         return super().share(min(max_tokens, num_without, room), max_outputs)
 
     def outputs(self, begin: int, count: int) -> range:
-        """The logits of the last token that is known, and of those that are guessed behind it.
+        """The logits of the last token that is known, and of the proposed tokens behind it.
 
         Of all tokens while those of the prompt are scored.
         """
@@ -183,11 +183,11 @@ class Generation(Sequence):
 
     def known(self, begin: int, count: int) -> list[int]:
         missing = begin + count - len(self.tokens)
-        return self.tokens[begin : begin + count] + self._guesses[: max(0, missing)]
+        return self.tokens[begin : begin + count] + self._proposed[: max(0, missing)]
 
     @property
-    def is_guessing(self) -> bool:
-        return bool(self._guesses)
+    def is_speculating(self) -> bool:
+        return bool(self._proposed)
 
     @property
     def full_context(self) -> range | None:
@@ -201,28 +201,28 @@ class Generation(Sequence):
         self.images = moved_down(self.images, positions)
         self._shifted += len(positions)
 
-    def num_likely(self, most: int) -> int:
-        return 0 if self._grammar is not None else self._sampler.num_likely(most)
+    def num_top_logits(self, most: int) -> int:
+        return 0 if self._grammar is not None else self._sampler.num_top_logits(most)
 
-    def take(self, rows: npt.NDArray[np.float32], likely: npt.NDArray[np.float32]) -> int:
-        """Sample the token after the last one; while it is the one that was guessed, the one after it too."""
+    def take(self, rows: npt.NDArray[np.float32], top_logits: npt.NDArray[np.float32]) -> int:
+        """Sample the token after the last one, and while the proposed one was right, the one after it too."""
         count = self._take_prompt(rows)
-        rows, likely = rows[count:], likely[count:]
+        rows, top_logits = rows[count:], top_logits[count:]
         if not len(rows) or not self.is_running:
             return 0
         if not self._prefilled:
             self._prefilled = perf_counter()
-        guesses, self._guesses = self._guesses[: len(rows) - 1], []
+        proposed, self._proposed = self._proposed[: len(rows) - 1], []
         before = len(self.tokens)
-        for row, candidates, guess in zip(rows, likely, [*guesses, None], strict=True):
-            self._advance(row, candidates)
-            if not self.is_running or self.tokens[-1] != guess:
+        for row, top, token in zip(rows, top_logits, [*proposed, None], strict=True):
+            self._advance(row, top)
+            if not self.is_running or self.tokens[-1] != token:
                 break
         new = self.tokens[before:]
-        num_right = sum(a == b for a, b in zip(new, guesses, strict=False))
-        if self._guesser is not None:
-            self._wish(self._guesser, new, len(guesses), num_right)
-        return len(guesses) - num_right
+        num_accepted = sum(a == b for a, b in zip(new, proposed, strict=False))
+        if self._speculator is not None:
+            self._request_proposals(self._speculator, new, len(proposed), num_accepted)
+        return len(proposed) - num_accepted
 
     def _take_prompt(self, rows: npt.NDArray[np.float32]) -> int:
         """Take the logits of tokens of the prompt -> how many these are."""
@@ -235,12 +235,12 @@ class Generation(Sequence):
             self._stop(error)
             return len(rows)
 
-    def _advance(self, row: npt.NDArray[np.float32], likely: npt.NDArray[np.float32]) -> None:
+    def _advance(self, row: npt.NDArray[np.float32], top_logits: npt.NDArray[np.float32]) -> None:
         if self._length >= self._request.limit:
             self._stop("length")
             return
         try:
-            sampled = self._sampler.sample(row, self._allowed, likely)
+            sampled = self._sampler.sample(row, self._allowed, top_logits)
         except ChaskiError as error:
             self._stop(error)
             return
@@ -252,21 +252,23 @@ class Generation(Sequence):
         elif self._length >= self._request.limit:
             self._stop("length")
 
-    def guess(self) -> None:
-        if self._guesser is not None:
-            self._guesses = self._guesser.guess()
+    def propose(self) -> None:
+        if self._speculator is not None:
+            self._proposed = self._speculator.propose()
 
-    def _wish(self, guesser: Guesser, new: Items[int], num_guessed: int, num_right: int) -> None:
-        """Learn from the last guesses, and wish for new ones that neither limit nor context cuts short."""
-        guesser.accept(new)
-        if num_guessed:
-            guesser.learn(num_guessed, num_right)
-            self._num_guessed += num_guessed
-            self._num_guessed_right += num_right
+    def _request_proposals(
+        self, speculator: Speculator, new: Items[int], num_proposed: int, num_accepted: int
+    ) -> None:
+        """Record how the last proposal fared, and request one that neither limit nor context cuts short."""
+        speculator.extend(new)
+        if num_proposed:
+            speculator.record_acceptance(num_proposed, num_accepted)
+            self._num_proposed += num_proposed
+            self._num_accepted += num_accepted
         if self.is_running:
             room = self._request.limit - self._length - 1
             context = self._request.context
-            guesser.wish(min(room, context - len(self.tokens)), self.slot.index)
+            speculator.request(min(room, context - len(self.tokens)), self.slot.index)
 
     def write(self) -> None:
         if self._scorer is not None and (scores := self._scorer.event()) is not None:
@@ -308,7 +310,7 @@ class Generation(Sequence):
             return
         rules = self._request.rules
         may_stop = rules is None or self._num_generated > rules.min_tokens
-        piece = Piece(self._decoder.feed(sampled.token_id), sampled)
+        piece = TokenText(self._decoder.feed(sampled.token_id), sampled)
         event, is_stopped = self._pieces.feed(piece, may_stop)
         if event is not None:
             self.events.append(event)
@@ -333,8 +335,8 @@ class Generation(Sequence):
                 generated_tokens=self._num_generated,
                 dropped_tokens=self._request.dropped_tokens,
                 shifted_tokens=self._shifted,
-                guessed_tokens=self._num_guessed,
-                guessed_right_tokens=self._num_guessed_right,
+                proposed_tokens=self._num_proposed,
+                accepted_tokens=self._num_accepted,
                 load_seconds=self._request.load_seconds,
                 prefill_seconds=self._prefilled - self._started,
                 decode_seconds=perf_counter() - self._prefilled,
@@ -342,10 +344,10 @@ class Generation(Sequence):
         )
 
 
-def _guesser(request: Request, tokens: Items[int]) -> Guesser | None:
-    """What guesses for a sequence of these tokens, which grow."""
-    if request.max_guesses <= 0 or request.grammar is not None:
+def _speculator(request: GenerationRequest, tokens: Items[int]) -> Speculator | None:
+    """The speculator of a sequence of these tokens, which grow; None where nothing is to be proposed."""
+    if request.max_proposed <= 0 or request.grammar is not None:
         return None
     if request.draft is None:
-        return Lookup(tokens, request.max_guesses)
-    return request.draft.follow(tokens, request.cache_salt, request.max_guesses)
+        return NgramSpeculator(tokens, request.max_proposed)
+    return request.draft.speculator(tokens, request.cache_salt, request.max_proposed)

@@ -24,16 +24,16 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, Memory
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
-from chaski.runner.drafting import DraftModel
 from chaski.runner.engine import Engine
 from chaski.runner.outputs import Outputs
 from chaski.runner.prompts import Prompts
 from chaski.runner.readout import embeddings
 from chaski.runner.sequence import Sequence
+from chaski.runner.speculation.draft_resources import DraftResources
 
 if TYPE_CHECKING:
     from chaski.runner.asynchronous import AsyncModel
-    from chaski.runner.service import Service
+    from chaski.runner.service import EngineChannel
     from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["LLM", "Answer"]
@@ -58,14 +58,14 @@ class LLM:
         load_seconds: float,
         defaults: Defaults | None = None,
         vision: MultimodalProcessor | None = None,
-        draft: DraftModel | None = None,
+        draft: DraftResources | None = None,
     ) -> None:
         self.prompts = Prompts(
             file,
             config,
             context,
             defaults or Defaults(),
-            engine.can_guess,
+            engine.can_speculate,
             load_seconds,
             vision,
             engine.draft,
@@ -80,7 +80,7 @@ class LLM:
         self._backend = backend
         self._draft = draft
         self._opening = threading.Lock()
-        self._service: Service | None = None
+        self._service: EngineChannel | None = None
 
     @property
     def path(self) -> Path:
@@ -180,12 +180,12 @@ class LLM:
     def asynchronous(self) -> AsyncModel:
         """The same model for event loops: `async for event in model.asynchronous().stream(prompt)`."""
         from chaski.runner.asynchronous import AsyncModel
-        from chaski.runner.service import Service
+        from chaski.runner.service import EngineChannel
 
         self.engine.check_fork()
         with self._opening:
             if self._service is None:
-                self._service = Service(self)
+                self._service = EngineChannel(self)
         return AsyncModel(self._service)
 
     def embed(

@@ -17,7 +17,6 @@ from chaski.ml.backend import Backend, Progress
 from chaski.model.metadata import blamed_on
 from chaski.model.registry import Model, build_model, vision_of
 from chaski.names import NATIVE, check_engine
-from chaski.runner.drafting import DraftModel
 from chaski.runner.engine import Engine
 from chaski.runner.engines import choose_engine, native_gap
 from chaski.runner.files import open_files
@@ -25,6 +24,7 @@ from chaski.runner.llm import LLM
 from chaski.runner.reserve import Reservation, check_form, kv_types
 from chaski.runner.sizes import cache_size, context_size, thread_count
 from chaski.runner.slots import Policy
+from chaski.runner.speculation.draft_resources import DraftResources
 from chaski.store.model import find_model
 
 __all__ = ["load"]
@@ -60,8 +60,8 @@ def load(
                   whether attention takes the history chunk by chunk (the default); if not, it computes all
                   scores of a token first, which q8_0 and q4_0 cannot have
     prompt_cache  whether a prompt takes over what was computed for an earlier one that begins like it
-    draft         a small model of the same vocabulary, found as `model` is: it guesses tokens that this one
-                  then computes in one batch; answers stay the same, see `draft_num_predict`. A model of the
+    draft         a small model of the same vocabulary, found as `model` is: it proposes tokens, which this
+                  one then checks in one batch; answers stay the same, see `draft_num_predict`. A model of the
                   store brings its own, if it has one
     backend       cpu, or reference: the definition of every operation in NumPy
     engine        native, or None for whoever has the architecture; llama.cpp computes in workers only
@@ -92,18 +92,18 @@ def load(
         undo.callback(opened.close)
         types = kv_types(kv_type, opened, file)
         check_form(types, flash)
-        small: DraftModel | None = None
+        small: DraftResources | None = None
         if draft is not None:
-            small = DraftModel(draft, file, network.config.vocab_size, opened, size, kv_type)
+            small = DraftResources(draft, file, network.config.vocab_size, opened, size, kv_type)
             undo.callback(small.close)
         reserved = _reserve(network, file, opened, size, types, encoder, small)
-        guessing = None if small is None else small.load(lambda share: None)
+        proposing = None if small is None else small.load(lambda share: None)
         opened.load(progress)
         if encoder is not None:
             encoder.close()
         undo.pop_all()
     policy = _policy(environment) if prompt_cache else None
-    computing = Engine(reserved.program, reserved.cache, size.sequences, policy, reserved.images, guessing)
+    computing = Engine(reserved.program, reserved.cache, size.sequences, policy, reserved.images, proposing)
     seconds = perf_counter() - started
     vision = vision_of(network)
     return LLM(file, opened, computing, context, network.config, seconds, defaults, vision, small)
@@ -116,7 +116,7 @@ def _reserve(
     size: CacheSize,
     types: KVTypes,
     encoder: GGUFFile | None,
-    draft: DraftModel | None,
+    draft: DraftResources | None,
 ) -> Reservation:
     """Places for all of the model. Raises OutOfMemoryError where it and its draft model do not fit."""
     with blamed_on(file):
@@ -124,9 +124,7 @@ def _reserve(
     needs = reserved.needs if draft is None else replace(reserved.needs, draft=draft.num_bytes)
     needs.check()
     if draft is not None and not reserved.cache.can_step_back:
-        raise UnsupportedError(
-            f"{file.path.name} cannot take back tokens that were guessed wrong: load it without a draft"
-        )
+        raise UnsupportedError(f"{file.path.name} cannot take back rejected tokens: load it without a draft")
     return reserved
 
 

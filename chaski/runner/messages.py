@@ -18,7 +18,7 @@ from chaski.ml.backend import Memory
 from chaski.runner.outputs import Outputs
 
 __all__ = [
-    "Call",
+    "CallHandle",
     "Channel",
     "Chat",
     "Describe",
@@ -26,10 +26,10 @@ __all__ = [
     "Embed",
     "Generate",
     "Info",
-    "Put",
-    "Reply",
+    "ModelCall",
+    "ModelReply",
+    "ReplyCallback",
     "String",
-    "Ticket",
     "Tokenize",
     "Tokens",
     "chat",
@@ -125,16 +125,16 @@ class Info:
     has_vision: bool = False
 
 
-Call: TypeAlias = Generate | Chat | Embed | Tokenize | Detokenize | Describe
+ModelCall: TypeAlias = Generate | Chat | Embed | Tokenize | Detokenize | Describe
 
-Reply: TypeAlias = Text | PromptScores | Done | Outputs | Tokens | String | Info
+ModelReply: TypeAlias = Text | PromptScores | Done | Outputs | Tokens | String | Info
 """All but `Text` and `PromptScores` are the last reply to their call."""
 
-Put: TypeAlias = Callable[[Reply | Exception], None]
+ReplyCallback: TypeAlias = Callable[[ModelReply | Exception], None]
 """Takes the replies to a call in their order, from any thread; an exception ends them."""
 
 
-class Ticket(Protocol):
+class CallHandle(Protocol):
     """A call on its way."""
 
     def cancel(self) -> None:
@@ -144,7 +144,7 @@ class Ticket(Protocol):
 class Channel(Protocol):
     """The way to a model. From any thread; nothing waits."""
 
-    def start(self, call: Call, put: Put) -> Ticket:
+    def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
         """Begin to answer a call."""
 
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 from chaski.chat.defaults import Defaults
 from chaski.chat.images import ImageSource, RecentImages
 from chaski.chat.layout import marked, with_placeholders
-from chaski.chat.options import Limits
+from chaski.chat.options import AnswerOptions
 from chaski.chat.prompts import Message, Prepared, PromptBuilder
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image, MultimodalProcessor
 from chaski.model.registry import ModelConfig
-from chaski.runner.draft import Draft
-from chaski.runner.generation import Generation, Request, Shift
-from chaski.runner.readout import EveryOutput, PooledOutput
+from chaski.runner.generation import Generation, GenerationRequest, Shift
+from chaski.runner.readout import EmbeddingSequence, LogitsSequence
+from chaski.runner.speculation.draft_model import DraftModel
 from chaski.runner.token_rules import token_rules
-from chaski.sample.grammar import Grammar, GrammarCompiler, Spelling
+from chaski.sample.grammar import Grammar, GrammarCompiler, GrammarVocabulary
 
 if TYPE_CHECKING:
     from chaski.text.tokenizer import Tokenizer
@@ -37,14 +37,14 @@ class Prompts(PromptBuilder):
         config: ModelConfig,
         context: int,
         defaults: Defaults,
-        can_guess: bool,
+        can_speculate: bool,
         load_seconds: float,
         vision: MultimodalProcessor | None = None,
-        draft: Draft | None = None,
+        draft: DraftModel | None = None,
     ) -> None:
         super().__init__(file, config, context, defaults)
         self._config = config
-        self._can_guess = can_guess
+        self._can_speculate = can_speculate
         self._draft = draft
         self._load_seconds = load_seconds
         self._vision = vision
@@ -74,12 +74,12 @@ class Prompts(PromptBuilder):
         """The sequence that answers a conversation, which has placeholders for its images."""
         return self._sequence(self.answer(messages, tools, options, self._read(images)))
 
-    def outputs(self, prompt: str | Items[int], images: Items[ImageSource] = ()) -> EveryOutput:
+    def outputs(self, prompt: str | Items[int], images: Items[ImageSource] = ()) -> LogitsSequence:
         """The sequence that gives the outputs of every token."""
         self._require_text()
         whole = self._laid_out(prompt, self._read(images))
         self._require_fit(len(whole.tokens), "; load the model with a larger context")
-        return EveryOutput(whole.tokens, whole.groups, whole.images)
+        return LogitsSequence(whole.tokens, whole.groups, whole.images)
 
     def tokens(self, text: str, images: Items[ImageSource], add_special: bool) -> list[int]:
         """The ids of a text with images; rows of image k are -1 - k, as they may be in a prompt of ids."""
@@ -87,13 +87,15 @@ class Prompts(PromptBuilder):
         first = partial(self.tokenizer.encode, add_special=add_special)
         return marked(self._read_text(with_placeholders(text, len(seen)), seen, first), seen)
 
-    def embeddings(self, texts: Items[str | Items[int]], truncate: bool) -> list[PooledOutput]:
+    def embeddings(self, texts: Items[str | Items[int]], truncate: bool) -> list[EmbeddingSequence]:
         """A sequence for each text."""
         return [self._pooled(ids) for ids in self.embeddable(texts, truncate)]
 
-    def _pooled(self, ids: list[int]) -> PooledOutput:
+    def _pooled(self, ids: list[int]) -> EmbeddingSequence:
         assert self._config.pooling is not None, "it can be embedded"
-        return PooledOutput(ids, self._config.pooling, () if self._config.is_causal else (range(len(ids)),))
+        return EmbeddingSequence(
+            ids, self._config.pooling, () if self._config.is_causal else (range(len(ids)),)
+        )
 
     def _read(self, images: Items[ImageSource]) -> list[Image]:
         if not images:
@@ -110,7 +112,7 @@ class Prompts(PromptBuilder):
         if limits.prompt_logprobs is not None and prepared.prompt.images:
             raise UnsupportedError("prompt_logprobs is for prompts without images")
         return Generation(
-            Request(
+            GenerationRequest(
                 prompt=prepared.prompt.tokens,
                 groups=prepared.prompt.groups,
                 images=prepared.prompt.images,
@@ -119,7 +121,7 @@ class Prompts(PromptBuilder):
                 grammar=self._grammar(limits),
                 context=self.context,
                 shift=None if prepared.num_keep is None else Shift(self.context, prepared.num_keep),
-                max_guesses=limits.draft_num_predict if self._can_guess else 0,
+                max_proposed=limits.draft_num_predict if self._can_speculate else 0,
                 draft=self._draft,
                 sampling=prepared.sampling,
                 rules=token_rules(limits, self.tokenizer),
@@ -136,14 +138,14 @@ class Prompts(PromptBuilder):
             )
         )
 
-    def _grammar(self, limits: Limits) -> Grammar | None:
+    def _grammar(self, limits: AnswerOptions) -> Grammar | None:
         constraint = limits.constraint
         return None if constraint is None else self._grammars.compile(constraint, limits.format_thought)
 
     @cached_property
     def _grammars(self) -> GrammarCompiler:
         tokenizer = self.tokenizer
-        spelling = Spelling(
+        spelling = GrammarVocabulary(
             tokens=[tokenizer.token_bytes(token_id, special=True) for token_id in range(tokenizer.size)],
             control_ids=tokenizer.control_ids(),
             end_ids=sorted(tokenizer.eos_ids),

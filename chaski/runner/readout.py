@@ -14,12 +14,12 @@ from chaski.model.pooling import Pooling
 from chaski.runner.outputs import Outputs
 from chaski.runner.sequence import Sequence
 
-__all__ = ["EveryOutput", "PooledOutput", "embeddings", "normalized", "relevance"]
+__all__ = ["EmbeddingSequence", "LogitsSequence", "embeddings", "normalized", "relevance"]
 
 F32 = npt.NDArray[np.float32]
 
 
-class EveryOutput(Sequence):
+class LogitsSequence(Sequence):
     """The outputs of every position, in order."""
 
     __slots__ = ("_rows",)
@@ -38,7 +38,7 @@ class EveryOutput(Sequence):
     def outputs(self, begin: int, count: int) -> range:
         return range(begin, begin + count)
 
-    def take(self, rows: F32, likely: F32) -> int:
+    def take(self, rows: F32, top_logits: F32) -> int:
         self._rows.append(rows.copy())
         self.is_running = self.num_pending > 0
         return 0
@@ -51,7 +51,7 @@ class EveryOutput(Sequence):
             self.events.append(Outputs(np.concatenate(self._rows)))
 
 
-class PooledOutput(Sequence):
+class EmbeddingSequence(Sequence):
     """One vector for a text, made of the outputs of its positions.
 
     Outputs are added up one after the other, so a mean does not depend on how a text was cut into batches.
@@ -77,7 +77,7 @@ class PooledOutput(Sequence):
         wanted = self._pooling.positions(len(self.tokens))
         return range(max(begin, wanted.start), max(begin, min(begin + count, wanted.stop)))
 
-    def take(self, rows: F32, likely: F32) -> int:
+    def take(self, rows: F32, top_logits: F32) -> int:
         for row in rows:
             self._sum = row.copy() if self._sum is None else self._sum + row
         self._left -= len(rows)

@@ -18,7 +18,7 @@ from chaski.model.registry import Model, vision_of
 from chaski.model.weights import place_weights
 from chaski.runner.images import EncodedImages
 
-__all__ = ["Needs", "Reservation", "check_form", "kv_types"]
+__all__ = ["MemoryNeeds", "Reservation", "check_form", "kv_types"]
 
 # Rows of logits in one batch: more make `logits` faster and cost vocab_size floats each.
 _MIN_OUTPUTS = 16
@@ -27,7 +27,7 @@ _MAX_LIKELY = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class MemoryNeeds:
     """Bytes that a model takes, and that are there for it.
 
     `plans` is None where it was not looked for, because the rest does not fit already. `draft` is all that a
@@ -85,7 +85,7 @@ class Reservation:
         if vision is not None:
             caches += _image_memory(backend, vision.shape, own_type, size.sequences)
         available = sum(device.available_bytes for device in backend.devices())
-        self.needs = Needs(backend.memory().weights, caches, None, available)
+        self.needs = MemoryNeeds(backend.memory().weights, caches, None, available)
         if self.needs.total <= available:
             self.cache = build_cache(backend, model.layer_kinds(), size, types)
             makes_text = model.config.pooling is None
@@ -95,7 +95,7 @@ class Reservation:
                 backend,
                 size.max_batch,
                 max_outputs=max(size.sequences, _MIN_OUTPUTS) if makes_text else size.max_batch,
-                max_likely=_MAX_LIKELY if makes_text else 0,
+                max_top_logits=_MAX_LIKELY if makes_text else 0,
             )
             if vision is not None:
                 self.images = EncodedImages(EncoderProgram(vision, backend, own_type), size.sequences)

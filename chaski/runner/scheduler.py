@@ -19,8 +19,8 @@ class Pending(Protocol):
         """How many of them it computes where there is room for so many; may be 0."""
 
     @property
-    def is_guessing(self) -> bool:
-        """Whether all but one of them are guesses."""
+    def is_speculating(self) -> bool:
+        """True if all but one of them are proposed tokens, which may be rejected."""
 
     def num_outputs(self, count: int) -> int:
         """How many outputs `count` tokens of it have."""
@@ -50,7 +50,7 @@ class Scheduler(Generic[P]):
         decoding: list[P] = []
         prompts: list[P] = []
         for sequence in sequences:
-            if sequence.num_pending == 1 or sequence.is_guessing:
+            if sequence.num_pending == 1 or sequence.is_speculating:
                 decoding.append(sequence)
             elif sequence.num_pending:
                 prompts.append(sequence)
@@ -66,7 +66,7 @@ class Scheduler(Generic[P]):
     def _fill(self, line: Iterable[P], decoding: set[int]) -> list[tuple[P, int]]:
         """As many tokens as there is room for, in the order of the line.
 
-        Whoever guesses leaves room for one token of everybody else that decodes.
+        A sequence with proposed tokens leaves room for one token of everybody else that decodes.
         """
         batch = []
         tokens, outputs = self.max_tokens, self.max_outputs
@@ -74,7 +74,7 @@ class Scheduler(Generic[P]):
         for sequence in line:
             if id(sequence) in decoding:
                 num_behind -= 1
-            reserved = num_behind if sequence.is_guessing else 0
+            reserved = num_behind if sequence.is_speculating else 0
             count = sequence.share(_without(tokens, reserved), _without(outputs, reserved))
             if count:
                 batch.append((sequence, count))

@@ -77,12 +77,12 @@ class Sequence(ABC):
         return len(self.outputs(len(self.slot.tokens), count))
 
     def known(self, begin: int, count: int) -> list[int]:
-        """The tokens at `count` positions from `begin` on, guessed ones included."""
+        """The tokens at `count` positions from `begin` on, proposed ones included."""
         return self.tokens[begin : begin + count]
 
     @property
-    def is_guessing(self) -> bool:
-        """Whether it is open how many of the tokens that are computed will stay."""
+    def is_speculating(self) -> bool:
+        """True while some of the tokens that are computed are proposed ones, which may be rejected."""
         return False
 
     @property
@@ -110,20 +110,20 @@ class Sequence(ABC):
     def outputs(self, begin: int, count: int) -> range:
         """The positions, of `count` tokens from `begin` on, of which it wants outputs."""
 
-    def num_likely(self, most: int) -> int:
-        """Of how many of the most likely tokens, up to `most`, it is to be told with its next outputs."""
+    def num_top_logits(self, most: int) -> int:
+        """Number of top logits to return with its next outputs, at most `most`."""
         return 0
 
     @abstractmethod
-    def take(self, rows: npt.NDArray[np.float32], likely: npt.NDArray[np.float32]) -> int:
+    def take(self, rows: npt.NDArray[np.float32], top_logits: npt.NDArray[np.float32]) -> int:
         """Outputs (n, size) of the next positions that it wants them of. A view that does not last.
 
-        `likely` (n, 2, `num_likely`): logits and ids of the most likely tokens in order. Returns how many of
-        the tokens that were computed last were guessed wrong.
+        `top_logits` (n, 2, `num_top_logits`): the top logits in descending order, and their ids. Returns how
+        many of the proposed tokens that were computed last are rejected.
         """
 
-    def guess(self) -> None:  # noqa: B027, most have nothing to guess
-        """Guess what comes next. Called when all sequences of a batch have taken their outputs."""
+    def propose(self) -> None:  # noqa: B027, most propose nothing
+        """Propose the next tokens. Called when all sequences of a batch have taken their outputs."""
 
     @abstractmethod
     def write(self) -> None:

@@ -11,25 +11,25 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import ModelError
-from chaski.runner.desk import Desk, Task
-from chaski.runner.driver import Driver
-from chaski.runner.messages import Call, Chat, Describe, Embed, Generate, Info, Reply, Tokenize
+from chaski.runner.desk import ActiveCall, BaseChannel
+from chaski.runner.driver import EngineThread
+from chaski.runner.messages import Chat, Describe, Embed, Generate, Info, ModelCall, ModelReply, Tokenize
 from chaski.runner.outputs import Outputs
 from chaski.runner.readout import embeddings
 
 if TYPE_CHECKING:
     from chaski.runner.llm import LLM
 
-__all__ = ["Service", "describe"]
+__all__ = ["EngineChannel", "describe"]
 
 
-class Service(Desk[Task]):
-    """The `Desk` of a loaded model. Close it before the model."""
+class EngineChannel(BaseChannel[ActiveCall]):
+    """The `BaseChannel` of a loaded model. Close it before the model."""
 
     def __init__(self, model: LLM, flush: Callable[[], None] = lambda: None) -> None:
-        super().__init__(flush, Task)
+        super().__init__(flush, ActiveCall)
         self._model = model
-        self._driver = Driver(model.engine, flush)
+        self._driver = EngineThread(model.engine, flush)
         # One thread, so that who comes first is computed first.
         self._thread = ThreadPoolExecutor(1, "chaski-desk")
 
@@ -38,10 +38,10 @@ class Service(Desk[Task]):
         self._driver.close()
         self._thread.shutdown()
 
-    def _threads(self, call: Call) -> ThreadPoolExecutor:
+    def _threads(self, call: ModelCall) -> ThreadPoolExecutor:
         return self._thread
 
-    def _write(self, call: Generate | Chat, task: Task) -> None:
+    def _write(self, call: Generate | Chat, task: ActiveCall) -> None:
         prompts = self._model.prompts
         if isinstance(call, Generate):
             sequence = prompts.generation(call.prompt, call.options, call.images)
@@ -49,7 +49,7 @@ class Service(Desk[Task]):
             sequence = prompts.chat(call.messages, call.tools, call.options, call.images)
         self._driver.follow(sequence, task, task.put)
 
-    def _embed(self, call: Embed, task: Task) -> None:
+    def _embed(self, call: Embed, task: ActiveCall) -> None:
         sequences = self._model.prompts.embeddings(call.texts, call.truncate)
         rows = _Rows(len(sequences), call.normalize, task)
         for index, pooled in enumerate(sequences):
@@ -70,13 +70,13 @@ class Service(Desk[Task]):
 class _Rows:
     """Collects the vectors of several texts into one reply. Called by one thread at a time."""
 
-    def __init__(self, count: int, normalize: bool, task: Task) -> None:
+    def __init__(self, count: int, normalize: bool, task: ActiveCall) -> None:
         self._rows: dict[int, npt.NDArray[np.float32]] = {}
         self._count = count
         self._normalize = normalize
         self._task = task
 
-    def put(self, index: int, reply: Reply | Exception) -> None:
+    def put(self, index: int, reply: ModelReply | Exception) -> None:
         if isinstance(reply, Exception):
             self._task.cancel()
             self._task.put(reply)

@@ -17,15 +17,15 @@ from chaski.model.program import Program
 from chaski.runner.images import EncodedImages
 from chaski.runner.sequence import Sequence
 
-__all__ = ["Step", "prepare_step"]
+__all__ = ["PreparedBatch", "prepare_batch"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PreparedBatch:
     """A batch: how many tokens of which sequences, how many outputs each gets, and what the plan reads.
 
-    `images` are the rows of images that it has, in the order of its tokens. `num_likely`: of how many of the
-    most likely tokens each sequence is told; known when it is launched.
+    `images` are the rows of images that it has, in the order of its tokens. `num_top_logits`:
+    the number of top logits that each sequence gets; known when the batch is launched.
     """
 
     shares: Items[tuple[Sequence, int]]
@@ -33,7 +33,7 @@ class Step:
     images: Items[ImageRun]
     batch: Batch
     inputs: Mapping[str, npt.NDArray[Any]]
-    num_likely: list[int] = field(default_factory=list)
+    num_top_logits: list[int] = field(default_factory=list)
 
     def fill(self, encoded: EncodedImages | None) -> list[list[int]]:
         """Write the tokens and the rows of images, all of which are known now -> the tokens of each share.
@@ -54,9 +54,9 @@ class Step:
         return tokens
 
 
-def prepare_step(
+def prepare_batch(
     shares: Items[tuple[Sequence, int]], program: Program, encoded: EncodedImages | None
-) -> Step:
+) -> PreparedBatch:
     """The batch of these tokens of sequences, with room for it in the cache.
 
     Lists first: with few tokens that is the quickest.
@@ -99,7 +99,7 @@ def prepare_step(
         attended=attended,
         encoded=_room(sum(image.num_rows for image in attended), encoded) if attended else None,
     )
-    return Step(shares, num_outputs, images, batch, program.prepare(batch))
+    return PreparedBatch(shares, num_outputs, images, batch, program.prepare(batch))
 
 
 def _room(count: int, encoded: EncodedImages | None) -> npt.NDArray[np.float32]:

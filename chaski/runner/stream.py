@@ -14,7 +14,7 @@ from chaski.chat.events import Text
 from chaski.errors import OptionError
 from chaski.sample import Sampled
 
-__all__ = ["Piece", "PieceStream", "StopStrings"]
+__all__ = ["PieceStream", "StopStrings", "TokenText"]
 
 
 class StopStrings:
@@ -78,7 +78,7 @@ class _Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TokenText:
     """A sampled token and the text that it completed, which may be none."""
 
     text: str
@@ -110,7 +110,7 @@ class PieceStream:
         """Tokens not given out; after a stop string, those that it dropped."""
         return len(self._pending)
 
-    def feed(self, piece: Piece, may_stop: bool = True) -> tuple[Text | None, bool]:
+    def feed(self, piece: TokenText, may_stop: bool = True) -> tuple[Text | None, bool]:
         """The event that is ready, if any, and whether a stop string ended the text.
 
         Without `may_stop` the piece is no part of one. Later ones may be.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from chaski.chat.options import Limits
+from chaski.chat.options import AnswerOptions
 from chaski.sample.rules import TokenRules
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ __all__ = ["token_rules"]
 _NUM_KEPT = 4096
 
 
-def token_rules(limits: Limits, tokenizer: Tokenizer) -> TokenRules:
+def token_rules(limits: AnswerOptions, tokenizer: Tokenizer) -> TokenRules:
     """The rules that the options set for tokens, as ids of one vocabulary."""
     stops = frozenset(limits.stop_token_ids)
     return TokenRules(

@@ -21,7 +21,7 @@ __all__ = ["Repetitions", "suffix_lengths"]
 _MAX_LOG = 88.7  # e to the power of more is no float32
 _RECENT = 256
 
-Ids = npt.NDArray[np.int64]
+TokenIds = npt.NDArray[np.int64]
 
 
 class Repetitions:
@@ -60,7 +60,7 @@ class Repetitions:
         self._size = size + 1
         self._pass(token_id)
 
-    def penalties(self) -> tuple[Ids, npt.NDArray[np.float64]]:
+    def penalties(self) -> tuple[TokenIds, npt.NDArray[np.float64]]:
         """The tokens that would repeat something, and what is subtracted from their logits, (m,) each."""
         options, size = self._options, self._size
         window = options.dry_penalty_last_n

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from chaski.sample.gbnf_parser import Choice, Node, Parser, Piece, Reference, Repeat
+from chaski.sample.gbnf_parser import Choice, GbnfNode, GbnfParser, Reference, Repeat, Terminal
 
 __all__ = ["is_gbnf", "lark_rules"]
 
@@ -24,7 +24,7 @@ def is_gbnf(text: str) -> bool:
 
 def lark_rules(text: str) -> str:
     """The rules of a grammar in Lark; `answer` is what `root` was. Raises ValueError, which says where."""
-    rules = Parser(text).rules()
+    rules = GbnfParser(text).rules()
     if "root" not in rules:
         raise ValueError("it has no rule root")
     for name, rule in rules.items():
@@ -34,7 +34,7 @@ def lark_rules(text: str) -> str:
     return _Writer(rules).write()
 
 
-def _references(node: Node) -> Iterator[str]:
+def _references(node: GbnfNode) -> Iterator[str]:
     """The rules that a node names."""
     match node:
         case Reference(name):
@@ -74,14 +74,14 @@ class _Writer:
         number = self._numbers[rule]
         return f"PIECE_{number}" if rule in self._plain else f"rule_{number}"
 
-    def _is_plain(self, node: Node) -> bool:
+    def _is_plain(self, node: GbnfNode) -> bool:
         is_blank = "root" not in self._plain and isinstance(node, Repeat) and self._is_blank(node)
         return not is_blank and all(name in self._plain for name in _references(node))
 
-    def _is_blank(self, node: Node) -> bool:
+    def _is_blank(self, node: GbnfNode) -> bool:
         """Return whether a node has nothing but blanks. References never count as blank."""
         match node:
-            case Piece(is_blank=is_blank):
+            case Terminal(is_blank=is_blank):
                 return is_blank
             case Reference():
                 return False
@@ -90,10 +90,10 @@ class _Writer:
             case Choice(sequences):
                 return all(self._is_blank(item) for sequence in sequences for item in sequence)
 
-    def _piece(self, node: Node) -> str:
+    def _piece(self, node: GbnfNode) -> str:
         """A node as part of a piece."""
         match node:
-            case Piece(lark):
+            case Terminal(lark):
                 return lark
             case Reference(name):
                 return self._name(name)
@@ -103,19 +103,19 @@ class _Writer:
                 written = [" ".join(map(self._piece, sequence)) or '""' for sequence in sequences]
                 return f"({' | '.join(written)})"
 
-    def _rule(self, node: Node) -> str:
+    def _rule(self, node: GbnfNode) -> str:
         """A node as part of a rule: what needs no recursion becomes a piece of its own."""
         match node:
-            case Piece() | Reference():
+            case Terminal() | Reference():
                 return self._piece(node)
             case Repeat(item, suffix):
                 return f"({self._rule(item)}){suffix}"
             case Choice(sequences):
                 return f"({' | '.join(map(self._joined, sequences))})"
 
-    def _joined(self, sequence: Sequence[Node]) -> str:
+    def _joined(self, sequence: Sequence[GbnfNode]) -> str:
         parts: list[str] = []
-        run: list[Node] = []
+        run: list[GbnfNode] = []
         for item in (*sequence, None):
             if item is not None and self._is_plain(item):
                 run.append(item)

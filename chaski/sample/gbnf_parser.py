@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Choice", "Node", "Parser", "Piece", "Reference", "Repeat"]
+__all__ = ["Choice", "GbnfNode", "GbnfParser", "Reference", "Repeat", "Terminal"]
 
 _MAX_REPEATS = 2000
 _BLANKS = " \t\r\n"
@@ -27,7 +27,7 @@ _REPEATS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Terminal:
     """A part that stands for itself, in Lark. `is_blank`: it only has blanks and line breaks."""
 
     lark: str
@@ -41,7 +41,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    item: Node
+    item: GbnfNode
     suffix: str
 
 
@@ -49,13 +49,13 @@ class Repeat:
 class Choice:
     """Sequences, one of which is taken."""
 
-    sequences: Sequence[Sequence[Node]]
+    sequences: Sequence[Sequence[GbnfNode]]
 
 
-Node: TypeAlias = "Piece | Reference | Repeat | Choice"
+GbnfNode: TypeAlias = "Terminal | Reference | Repeat | Choice"
 
 
-class Parser:
+class GbnfParser:
     """Reads one grammar."""
 
     def __init__(self, text: str) -> None:
@@ -86,8 +86,8 @@ class Parser:
             sequences.append(self._sequence())
         return Choice(sequences)
 
-    def _sequence(self) -> list[Node]:
-        items: list[Node] = []
+    def _sequence(self) -> list[GbnfNode]:
+        items: list[GbnfNode] = []
         while (item := self._item()) is not None:
             self._skip(self._blank)
             while (suffix := self._suffix()) is not None:
@@ -96,19 +96,19 @@ class Parser:
             items.append(item)
         return items
 
-    def _item(self) -> Node | None:
+    def _item(self) -> GbnfNode | None:
         self._skip(self._blank)
         if self._text.startswith("::=", self._next_word()):
             return None  # the next rule begins
         match self._text[self._at : self._at + 1]:
             case '"':
                 text = self._literal()
-                return Piece(json.dumps(text), is_blank=not text.strip(_BLANKS))
+                return Terminal(json.dumps(text), is_blank=not text.strip(_BLANKS))
             case "[":
                 return self._class()
             case ".":
                 self._at += 1
-                return Piece("/(?s:.)/")
+                return Terminal("/(?s:.)/")
             case "(":
                 return self._group()
             case "<" | "!":
@@ -169,7 +169,7 @@ class Parser:
             letters.append(self._letter())
         return "".join(letters)
 
-    def _class(self) -> Piece:
+    def _class(self) -> Terminal:
         """A class of characters."""
         self._at += 1
         negation = "^" if self._take("^") else ""
@@ -186,7 +186,7 @@ class Parser:
             is_blank = is_blank and first == last and first in _BLANKS
         if not ranges:
             raise self._error("a class of characters is empty")
-        return Piece(f"/[{negation}{''.join(ranges)}]/", is_blank)
+        return Terminal(f"/[{negation}{''.join(ranges)}]/", is_blank)
 
     def _letter(self) -> str:
         if self._at >= len(self._text) or self._text[self._at] == "\n":

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import OptionError
-from chaski.sample.lark import Constraint, Lead, refused, written
+from chaski.sample.lark import AnswerPrefix, Constraint, refused, written
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["Grammar", "GrammarCompiler", "Spelling", "checked_grammar"]
+__all__ = ["Grammar", "GrammarCompiler", "GrammarVocabulary", "checked_grammar"]
 
 _NUM_KEPT = 32
 # How much a grammar may branch within one token: arithmetic in GBNF needs more than the library's 50,000 for
@@ -40,7 +40,7 @@ _FIXED_BLANKS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class GrammarVocabulary:
     """A vocabulary as bytes.
 
     tokens       what each token adds to a text; control tokens as they are spelled
@@ -84,13 +84,13 @@ class GrammarCompiler:
     Safe to use from several threads.
     """
 
-    def __init__(self, spelling: Spelling, size: int) -> None:
+    def __init__(self, spelling: GrammarVocabulary, size: int) -> None:
         self._spelling = spelling
         self._size = size
-        self._kept: OrderedDict[tuple[str, str, Lead | None], LLMatcher] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, AnswerPrefix | None], LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
-    def compile(self, constraint: Constraint, lead: Lead | None = None) -> Grammar:
+    def compile(self, constraint: Constraint, lead: AnswerPrefix | None = None) -> Grammar:
         """The grammar of an answer, with what may stand before it.
 
         Raises OptionError for one that cannot be compiled; it says where.
@@ -103,7 +103,7 @@ class GrammarCompiler:
                 self._kept.popitem(last=False)
             return Grammar(matcher.deep_copy(), constraint.kind)
 
-    def _compiled(self, constraint: Constraint, lead: Lead | None) -> LLMatcher:
+    def _compiled(self, constraint: Constraint, lead: AnswerPrefix | None) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
         grammars = json.dumps({"grammars": written(constraint, lead, self._controls, _BLANKS)})
@@ -134,7 +134,7 @@ class GrammarCompiler:
 class _Adapter:
     """The vocabulary under the names that `llguidance` reads."""
 
-    def __init__(self, spelling: Spelling, tokens: Sequence[bytes]) -> None:
+    def __init__(self, spelling: GrammarVocabulary, tokens: Sequence[bytes]) -> None:
         self.tokens = tokens
         self.special_token_ids = list(spelling.control_ids)
         self.eos_token_id = min(spelling.end_ids)
@@ -145,7 +145,7 @@ class _Adapter:
         return self._encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
 
 
-def checked_grammar(constraint: Constraint, lead: Lead | None, controls: Mapping[str, int]) -> str:
+def checked_grammar(constraint: Constraint, lead: AnswerPrefix | None, controls: Mapping[str, int]) -> str:
     """The grammar of an answer in Lark, for an engine that compiles it itself. See `written`.
 
     Raises OptionError for one that cannot be compiled; it says where.

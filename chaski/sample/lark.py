@@ -15,12 +15,12 @@ from chaski.errors import OptionError
 from chaski.sample.gbnf import is_gbnf, lark_rules
 from chaski.sample.schema import closed
 
-__all__ = ["Constraint", "Format", "Kind", "Lead", "refused", "written"]
+__all__ = ["AnswerFormat", "AnswerPrefix", "Constraint", "ConstraintKind", "refused", "written"]
 
-Format: TypeAlias = Literal["json"] | Mapping[str, Any]
+AnswerFormat: TypeAlias = Literal["json"] | Mapping[str, Any]
 """`json` for any JSON object, or a JSON schema."""
 
-Kind: TypeAlias = Literal["format", "regex", "choice", "grammar"]
+ConstraintKind: TypeAlias = Literal["format", "regex", "choice", "grammar"]
 
 _MAX_LENGTH = {"format": 1 << 18, "regex": 1 << 14, "choice": 1 << 18, "grammar": 1 << 16}
 """Characters at most. Compiling the worst ones of that length takes a second or two."""
@@ -33,7 +33,7 @@ _BLANKS_BEHIND_THOUGHT = r"/[ \t\r\n]{0,8}/"
 class Constraint:
     """A rule that an answer must follow. `kind` is the name of the option that gives it."""
 
-    kind: Kind
+    kind: ConstraintKind
     value: Any
 
     @property
@@ -53,7 +53,7 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lead:
+class AnswerPrefix:
     """The text before an answer: perhaps a thought, and a header.
 
     opening  begins a thought
@@ -70,7 +70,7 @@ class Lead:
     repeats: bool = False
 
     @classmethod
-    def read(cls, value: Any) -> Lead:
+    def read(cls, value: Any) -> AnswerPrefix:
         """From a mapping of its fields. Raises OptionError."""
         kinds = {item.name: bool if item.name in ("is_open", "repeats") else str for item in fields(cls)}
         is_known = isinstance(value, Mapping) and {"opening", "closing"} <= value.keys() <= kinds.keys()
@@ -84,13 +84,13 @@ class Lead:
         return cls(**value)
 
 
-def refused(kind: Kind, why: str) -> OptionError:
+def refused(kind: ConstraintKind, why: str) -> OptionError:
     """The error for a constraint that no grammar can be made of."""
     return OptionError(f"option {kind} {_WORDS[kind]} that cannot be used: {why}")
 
 
 def written(
-    constraint: Constraint, lead: Lead | None, controls: Mapping[str, int], blanks: Mapping[str, Any]
+    constraint: Constraint, lead: AnswerPrefix | None, controls: Mapping[str, int], blanks: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """The grammars of an answer, the first one on top, as `llguidance` takes them.
 
@@ -159,7 +159,7 @@ def _choice_rule(text: str, blanks: Mapping[str, Any]) -> str:
     return " | ".join(json.dumps(choice) for choice in json.loads(text))
 
 
-def _led(answer: str, lead: Lead | None, controls: Mapping[str, int]) -> str:
+def _led(answer: str, lead: AnswerPrefix | None, controls: Mapping[str, int]) -> str:
     """The rules before the answer."""
     if lead is None:
         return f"start: {answer}\n"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.errors import SamplingError
-from chaski.sample import few, select, transforms
+from chaski.sample import bucket_selection, top_k, transforms
 from chaski.sample.dry import Repetitions
 from chaski.sample.options import SamplingOptions
 from chaski.sample.pcg import Pcg
@@ -56,7 +56,7 @@ class Sampler:
         self._seen: set[int] = set()
         self._chosen: list[int] = []
         self._repetitions = Repetitions(options, self._rules) if options.has_dry else None
-        self._crowd: select.Crowd | None = None
+        self._buckets: bucket_selection.BucketSelection | None = None
         self._biased = np.fromiter(options.logit_bias.keys(), np.int64, len(options.logit_bias))
         self._biases = np.fromiter(options.logit_bias.values(), np.float32, len(options.logit_bias))
 
@@ -95,8 +95,8 @@ class Sampler:
         is_ruled = rules.never or rules.bad_words or len(self._chosen) < rules.min_tokens
         return self.options.needs_all_logits or bool(is_ruled)
 
-    def num_likely(self, most: int) -> int:
-        """How many of the most likely tokens `sample` would know next; 0 if `most` are too few for it."""
+    def num_top_logits(self, most: int) -> int:
+        """Number of top logits that `sample` can use next, at most `most`; 0 if it needs all logits."""
         options = self.options
         kept = 1 if options.temperature <= 0 else options.top_k
         if not 0 < kept <= most or self._needs_all_logits or (self._counts and not options.only_lowers):
@@ -104,13 +104,13 @@ class Sampler:
         return min(kept + len(self._counts), most)
 
     def sample(
-        self, logits: Logits, allowed: npt.NDArray[np.bool_] | None = None, likely: Logits | None = None
+        self, logits: Logits, allowed: npt.NDArray[np.bool_] | None = None, top_logits: Logits | None = None
     ) -> Sampled:
         """The next token. It is not accepted yet.
 
         allowed: (at least vocabulary,), whether a token may be chosen at all; None is every one of them.
-        likely: (2, `num_likely`), logits of the most likely tokens in order, equal ones by id, and their ids.
-        They change nothing, but save looking through all logits.
+        top_logits: (2, `num_top_logits`), the top logits in descending order, equal ones by id, and their
+        ids. They change nothing, but save looking through all logits.
         logits: (vocabulary,), float32, left as they are; -inf rules a token out. Every token that has a bias
         is among them. Raises `SamplingError` if there are none, or any is NaN or +inf, or all are -inf.
         """
@@ -118,8 +118,8 @@ class Sampler:
             limit = transforms.MAX_VOCABULARY
             raise SamplingError(f"there are {logits.size} logits to sample from; it must be 1 to {limit}")
         token_id = None
-        if likely is not None and likely.size and allowed is None and not self._needs_all_logits:
-            token_id = self._choose_likely(likely[:, : logits.size])
+        if top_logits is not None and top_logits.size and allowed is None and not self._needs_all_logits:
+            token_id = self._choose_from_top(top_logits[:, : logits.size])
         if token_id is None:
             token_id = self._choose(self._considered(logits, allowed))
         if not self.options.logprobs:
@@ -138,7 +138,7 @@ class Sampler:
         if self._counts:
             considered = self._penalize(considered)
         if self._repetitions is not None:
-            considered = transforms.lowered(considered, *self._repetitions.penalties())
+            considered = transforms.subtract(considered, *self._repetitions.penalties())
         if self._rules.bad_words:
             words = forbidden(self._rules.bad_words, self._chosen)
             considered = transforms.rule_out(considered, words)
@@ -155,29 +155,29 @@ class Sampler:
         rest = transforms.rule_out(logits, ends)
         return logits if rest.max() == -np.inf else rest
 
-    def _choose_likely(self, likely: Logits) -> int | None:
-        """`_choose` from the most likely tokens, or None where these do not settle it."""
-        if not math.isfinite(likely[0, 0]):
+    def _choose_from_top(self, top_logits: Logits) -> int | None:
+        """Choose as `_choose` does, from the top logits; None where these do not settle it."""
+        if not math.isfinite(top_logits[0, 0]):
             return None
         is_greedy = self.options.temperature <= 0
         if is_greedy and not self._counts:
-            return int(likely[1, 0])
-        kept = 1 if is_greedy else min(self.options.top_k, likely.shape[1])
-        return self._draw_likely(likely, kept)
+            return int(top_logits[1, 0])
+        kept = 1 if is_greedy else min(self.options.top_k, top_logits.shape[1])
+        return self._draw_from_top(top_logits, kept)
 
     @_ignoring_overflow
-    def _draw_likely(self, likely: Logits, kept: int) -> int | None:
+    def _draw_from_top(self, top_logits: Logits, kept: int) -> int | None:
         options = self.options
-        ids, logits = list(map(int, likely[1].tolist())), likely[0]
+        ids, logits = list(map(int, top_logits[1].tolist())), top_logits[0]
         if self._counts:
-            found = few.lowered(ids, logits.tolist(), self._counts, options, kept)
+            found = top_k.penalize(ids, logits.tolist(), self._counts, options, kept)
             if found is None or not math.isfinite(found[1][0]):
                 return None
             ids, logits = found
         if options.temperature <= 0:
             return ids[0]
         excludes_top = self._excludes_top()
-        return few.draw(ids[:kept], logits[:kept], options, self._random.next_24(), excludes_top)
+        return top_k.choose(ids[:kept], logits[:kept], options, self._random.next_24(), excludes_top)
 
     def _excludes_top(self) -> bool:
         """Return whether XTC excludes the top tokens. It draws a number of its own only where XTC is on."""
@@ -205,19 +205,19 @@ class Sampler:
     def _draw(self, logits: Logits, random: int, excludes_top: bool) -> int:
         options = self.options
         if 0 < options.top_k <= _MAX_SORTED:
-            ids = select.candidates(logits, options.top_k)
+            ids = bucket_selection.candidates(logits, options.top_k)
             return transforms.choose(ids, logits[ids], options, random, excludes_top)
-        if self._crowd is None or self._crowd.size != logits.size:
-            self._crowd = select.Crowd(logits.size)
-        return self._crowd.choose(logits, options, random, excludes_top)
+        if self._buckets is None or self._buckets.size != logits.size:
+            self._buckets = bucket_selection.BucketSelection(logits.size)
+        return self._buckets.choose(logits, options, random, excludes_top)
 
 
 def scored(logits: Logits, token_id: int, num_top: int) -> Sampled:
     """A token and the `num_top` most likely ones with their log-probabilities. logits: (vocabulary,)."""
     ids = np.array([token_id])
     if num_top:
-        likely = select.candidates(logits, num_top)
-        ids = np.concatenate((ids, transforms.top_k(likely, logits[likely], num_top)[0]))
+        found = bucket_selection.candidates(logits, num_top)
+        ids = np.concatenate((ids, transforms.top_k(found, logits[found], num_top)[0]))
     logprobs = transforms.log_probabilities(logits, ids)
     pairs = tuple(map(TokenLogprob, ids.tolist(), logprobs.tolist()))
     return Sampled(token_id, pairs[0].logprob, pairs[1:] if num_top else None)

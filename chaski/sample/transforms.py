@@ -1,6 +1,6 @@
 """The definition of sampling: pure functions, one a step, on token ids and their logits or weights.
 
-This is what runs when few tokens remain, and what `chaski.sample.select` must agree with when many do.
+It runs when few tokens remain; when many do, `chaski.sample.bucket_selection` must agree with it.
 
 From the softmax on, a probability is a weight: a whole number from 0 to 2**33, held in float64. Whole numbers
 below 2**53 add up exactly, so a sum does not depend on the order of its terms, and the token that is drawn
@@ -18,9 +18,9 @@ from chaski.sample.options import SamplingOptions
 
 __all__ = [
     "MAX_VOCABULARY",
-    "Ids",
     "Logits",
-    "Weights",
+    "TokenIds",
+    "TokenWeights",
     "add_bias",
     "choose",
     "draw",
@@ -28,14 +28,13 @@ __all__ = [
     "exclude_top",
     "limit_temperature",
     "log_probabilities",
-    "lowered",
     "min_p",
     "nucleus_mass",
     "penalize",
     "repetition_penalty",
     "rule_out",
-    "shares",
     "softmax",
+    "softmax_numerators",
     "surprisal_deviations",
     "temperature",
     "top_choices",
@@ -45,9 +44,9 @@ __all__ = [
     "typical_p",
 ]
 
-Ids = npt.NDArray[np.int64]
+TokenIds = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
-Weights = npt.NDArray[np.float64]
+TokenWeights = npt.NDArray[np.float64]
 
 _TOP_WEIGHT = 2.0**33
 # So many tokens at the top weight still add up to no more than 2**53.
@@ -57,7 +56,7 @@ _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-7, 1e38
 
 
 def choose(
-    ids: Ids, logits: Logits, options: SamplingOptions, random: int, excludes_top: bool = False
+    ids: TokenIds, logits: Logits, options: SamplingOptions, random: int, excludes_top: bool = False
 ) -> int:
     """The token that a random number below 2**24 picks after all truncations. ids, logits: (n,), n >= 1."""
     ids, logits = top_k(ids, logits, options.top_k)
@@ -70,7 +69,7 @@ def choose(
     return draw(ids, weights, random)
 
 
-def add_bias(logits: Logits, ids: Ids, biases: Logits) -> Logits:
+def add_bias(logits: Logits, ids: TokenIds, biases: Logits) -> Logits:
     """A copy of the logits with those of some tokens raised or lowered, as `logit_bias` of the OpenAI API.
 
     logits: (vocabulary,); ids: distinct tokens, (m,), and what is added to each, (m,).
@@ -80,7 +79,7 @@ def add_bias(logits: Logits, ids: Ids, biases: Logits) -> Logits:
     return biased
 
 
-def penalize(logits: Logits, ids: Ids, counts: Weights, options: SamplingOptions) -> Logits:
+def penalize(logits: Logits, ids: TokenIds, counts: TokenWeights, options: SamplingOptions) -> Logits:
     """A copy of the logits with those of the recent tokens lowered.
 
     logits: (vocabulary,); ids, counts: the distinct recent tokens and how often each occurs, (m,).
@@ -94,7 +93,7 @@ def penalize(logits: Logits, ids: Ids, counts: Weights, options: SamplingOptions
     return penalized
 
 
-def repetition_penalty(logits: Logits, ids: Ids, penalty: float) -> Logits:
+def repetition_penalty(logits: Logits, ids: TokenIds, penalty: float) -> Logits:
     """A copy of the logits with those of tokens divided, or multiplied where they are negative. ids: (m,)."""
     seen = logits[ids].astype(np.float64)
     penalized = logits.copy()
@@ -102,7 +101,7 @@ def repetition_penalty(logits: Logits, ids: Ids, penalty: float) -> Logits:
     return penalized
 
 
-def lowered(logits: Logits, ids: Ids, amounts: Weights) -> Logits:
+def subtract(logits: Logits, ids: TokenIds, amounts: TokenWeights) -> Logits:
     """A copy of the logits with something subtracted from those of distinct tokens. ids, amounts: (m,)."""
     changed = logits.copy()
     changed[ids] = logits[ids].astype(np.float64) - amounts
@@ -130,7 +129,7 @@ def top_n_sigma(logits: Logits, n: float) -> Logits:
     return np.where(logits.astype(np.float64) < bound, np.float32(-np.inf), logits)
 
 
-def top_k(ids: Ids, logits: Logits, k: int) -> tuple[Ids, Logits]:
+def top_k(ids: TokenIds, logits: Logits, k: int) -> tuple[TokenIds, Logits]:
     """The k largest in descending order, equal ones by ascending id; all of them if k is 0 or less."""
     order = np.lexsort((ids, -logits))
     if k > 0:
@@ -148,18 +147,18 @@ def limit_temperature(value: float) -> float:
     return min(max(value, _MIN_TEMPERATURE), _MAX_TEMPERATURE)
 
 
-def softmax(logits: Logits, out: Weights | None = None) -> Weights:
+def softmax(logits: Logits, out: TokenWeights | None = None) -> TokenWeights:
     """The weight of each token: e to its distance from the top logit, in units of 2**-33, rounded down.
 
     `out` takes the result, as in NumPy.
     """
-    weights: Weights = np.multiply(shares(logits), _TOP_WEIGHT, out=out, dtype=np.float64)
+    weights: TokenWeights = np.multiply(softmax_numerators(logits), _TOP_WEIGHT, out=out, dtype=np.float64)
     np.floor(weights, out=weights)
     return weights
 
 
-def shares(logits: Logits) -> Logits:
-    """How likely each token is beside the top one."""
+def softmax_numerators(logits: Logits) -> Logits:
+    """The numerators of the softmax: e to the distance of each logit from the top one."""
     top = logits.max()
     if not np.isfinite(top):
         raise SamplingError(f"the largest logit over the temperature is {top}; use a higher temperature")
@@ -168,7 +167,7 @@ def shares(logits: Logits) -> Logits:
     return distances
 
 
-def typical_p(ids: Ids, weights: Weights, p: float) -> tuple[Ids, Weights]:
+def typical_p(ids: TokenIds, weights: TokenWeights, p: float) -> tuple[TokenIds, TokenWeights]:
     """The tokens of the most typical surprisal, up to and including the one that takes them above p."""
     if p >= 1:
         return ids, weights
@@ -179,17 +178,17 @@ def typical_p(ids: Ids, weights: Weights, p: float) -> tuple[Ids, Weights]:
     return ids[kept], weights[kept]
 
 
-def surprisal_deviations(weights: Weights) -> Weights:
+def surprisal_deviations(weights: TokenWeights) -> TokenWeights:
     """How far each surprisal (minus the log of the probability) is from the mean surprisal, in nats."""
     # A weight of 0 counts as a half: it is never drawn, but needs a finite place in the order.
     surprisals = np.log(_TOP_WEIGHT) - np.log(np.maximum(weights, 0.5))
     # Whole numbers again, so that the mean does not depend on the order of the tokens.
     mean = np.floor(weights * surprisals).sum() / weights.sum()
-    deviations: Weights = np.abs(surprisals - mean)
+    deviations: TokenWeights = np.abs(surprisals - mean)
     return deviations
 
 
-def top_p(ids: Ids, weights: Weights, p: float) -> tuple[Ids, Weights]:
+def top_p(ids: TokenIds, weights: TokenWeights, p: float) -> tuple[TokenIds, TokenWeights]:
     """The first tokens, up to and including the one that takes them above p."""
     if p >= 1:
         return ids, weights
@@ -197,18 +196,18 @@ def top_p(ids: Ids, weights: Weights, p: float) -> tuple[Ids, Weights]:
     return ids[:count], weights[:count]
 
 
-def nucleus_mass(weights: Weights, p: float) -> float:
+def nucleus_mass(weights: TokenWeights, p: float) -> float:
     """The sum of weights that the tokens to keep must exceed. It is below the total, because p < 1."""
     return max(p, 0.0) * float(weights.sum())
 
 
-def min_p(ids: Ids, weights: Weights, p: float) -> tuple[Ids, Weights]:
+def min_p(ids: TokenIds, weights: TokenWeights, p: float) -> tuple[TokenIds, TokenWeights]:
     """The tokens of at least p times the largest probability."""
     kept = weights >= min(p, 1.0) * weights.max()
     return ids[kept], weights[kept]
 
 
-def exclude_top(ids: Ids, weights: Weights, threshold: float) -> tuple[Ids, Weights]:
+def exclude_top(ids: TokenIds, weights: TokenWeights, threshold: float) -> tuple[TokenIds, TokenWeights]:
     """Without the tokens of at least this probability, but for the last of them. In descending order."""
     above = np.flatnonzero(top_choices(weights, threshold))
     kept = np.ones(ids.size, bool)
@@ -216,22 +215,22 @@ def exclude_top(ids: Ids, weights: Weights, threshold: float) -> tuple[Ids, Weig
     return ids[kept], weights[kept]
 
 
-def top_choices(weights: Weights, threshold: float) -> npt.NDArray[np.bool_]:
+def top_choices(weights: TokenWeights, threshold: float) -> npt.NDArray[np.bool_]:
     """Which tokens have at least this probability among those that are left."""
     return (weights > 0) & (weights >= threshold * float(weights.sum()))
 
 
-def draw(ids: Ids, weights: Weights, random: int) -> int:
+def draw(ids: TokenIds, weights: TokenWeights, random: int) -> int:
     """The first token with weight at which the sum of weights reaches random / 2**24 of the total."""
     return int(ids[np.searchsorted(weights.cumsum(), draw_mass(weights, random))])
 
 
-def draw_mass(weights: Weights, random: int) -> int:
+def draw_mass(weights: TokenWeights, random: int) -> int:
     """random / 2**24 of the total weight, rounded up, and at least 1; exact."""
     return max(1, -(-random * int(weights.sum()) >> 24))
 
 
-def log_probabilities(logits: Logits, ids: Ids) -> npt.NDArray[np.float64]:
+def log_probabilities(logits: Logits, ids: TokenIds) -> npt.NDArray[np.float64]:
     """The natural logs of the softmax of all logits, for these ids; sums in float64."""
     top = logits.max()
     total = np.exp(logits - top).sum(dtype=np.float64)

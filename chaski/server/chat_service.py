@@ -63,7 +63,7 @@ class Tokenized:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A request that is being answered, with its model, its start and its `Limits.cache_salt`."""
+    """A request that is being answered, with its model, its start and its `AnswerOptions.cache_salt`."""
 
     request: ModelRequest
     found: Found

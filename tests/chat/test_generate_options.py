@@ -5,18 +5,18 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from chaski.chat.options import GenerateOptions, Limits, parse_options
+from chaski.chat.options import AnswerOptions, GenerateOptions, parse_options
 from chaski.errors import ChaskiError, OptionError
 from chaski.sample import SamplingOptions
 
 
 def test_defaults() -> None:
-    assert parse_options({}) == (Limits(), SamplingOptions())
+    assert parse_options({}) == (AnswerOptions(), SamplingOptions())
 
 
 def test_options_go_where_they_belong() -> None:
     limits, sampling = parse_options({"num_predict": 5, "stop": ["a", "b"], "top_k": 3, "seed": 7})
-    assert limits == Limits(num_predict=5, stop=("a", "b"))
+    assert limits == AnswerOptions(num_predict=5, stop=("a", "b"))
     assert sampling == SamplingOptions(top_k=3, seed=7)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chaski.names import ModelName
-from chaski.runner.messages import Generate, Put
+from chaski.runner.messages import Generate, ReplyCallback
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
@@ -43,7 +43,7 @@ def server(tmp_path: Path, rules: dict[str, str], monkeypatch: pytest.MonkeyPatc
     script = Script(context=200_000)
     say = FakeWorker._say
 
-    def say_by_rule(worker: FakeWorker, call: Generate, put: Put, ticket: Any) -> None:
+    def say_by_rule(worker: FakeWorker, call: Generate, put: ReplyCallback, ticket: Any) -> None:
         prompt = bytes(token for token in call.prompt if isinstance(token, int)).decode(errors="replace")
         script.pieces = (next((text for part, text in rules.items() if part in prompt), "ok"),)
         say(worker, call, put, ticket)

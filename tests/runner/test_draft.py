@@ -69,34 +69,34 @@ def test_the_answer_is_the_same(model: chaski.LLM, options: dict[str, Any]) -> N
     assert drafted.logprobs == plain.logprobs
     assert drafted.done_reason == plain.done_reason
     assert drafted.done.shifted_tokens == plain.done.shifted_tokens
-    assert drafted.done.guessed_tokens > 0 or "stop" in options
-    assert plain.done.guessed_tokens == 0
+    assert drafted.done.proposed_tokens > 0 or "stop" in options
+    assert plain.done.proposed_tokens == 0
 
 
-def test_a_model_guesses_itself_right(folder: Path) -> None:
+def test_a_model_accepts_its_own_proposals(folder: Path) -> None:
     path = folder / "target.gguf"
     for threads in (1, 2):
         with chaski.load(path, draft=path, threads=threads) as model:
             done = model.generate(PROMPT, temperature=0, num_predict=100).done
-        assert done.guessed_right_tokens == done.guessed_tokens >= 80
+        assert done.accepted_tokens == done.proposed_tokens >= 80
 
 
-def test_a_like_model_guesses_better(folder: Path) -> None:
+def test_a_like_model_proposes_better(folder: Path) -> None:
     shares = []
     for name in ("near", "far"):
         with chaski.load(folder / "target.gguf", draft=folder / f"{name}.gguf") as model:
             done = model.generate(PROMPT, temperature=0, num_predict=200).done
-            shares.append(done.guessed_right_tokens / done.guessed_tokens)
+            shares.append(done.accepted_tokens / done.proposed_tokens)
     assert shares[0] > 2 * shares[1] > 0
 
 
-def test_tokens_that_a_draft_lacks_are_not_guessed_from(folder: Path) -> None:
+def test_tokens_that_a_draft_lacks_are_not_proposed_from(folder: Path) -> None:
     """The prompt begins with one."""
     with chaski.load(folder / "target.gguf", draft=folder / "letters.gguf") as model:
         options: dict[str, Any] = {"temperature": 0, "num_predict": 50}
         plain = model.generate(PROMPT, draft_num_predict=0, **options)
         drafted = model.generate(PROMPT, **options)
-        assert (drafted.token_ids, drafted.done.guessed_tokens) == (plain.token_ids, 0)
+        assert (drafted.token_ids, drafted.done.proposed_tokens) == (plain.token_ids, 0)
 
 
 def test_answers_beside_each_other_are_those_alone(model: chaski.LLM) -> None:
@@ -144,22 +144,22 @@ def test_an_answer_whose_reader_left_spoils_nothing(model: chaski.LLM) -> None:
         assert model.generate(PROMPT, temperature=0, num_predict=60).token_ids == expected
 
 
-def test_a_failure_while_it_guesses_is_survived(model: chaski.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_while_it_proposes_is_survived(model: chaski.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = model.generate(PROMPT, temperature=0, num_predict=60, draft_num_predict=0).token_ids
 
     def interrupted(*lists: list[int]) -> int:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("chaski.runner.draft.common_prefix", interrupted)
+        patched.setattr("chaski.runner.speculation.draft_model.common_prefix", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.generate(PROMPT, temperature=0, num_predict=60)
     assert model.generate(PROMPT, temperature=0, num_predict=60).token_ids == expected
 
 
-def test_formats_are_followed_without_guesses(model: chaski.LLM) -> None:
+def test_formats_are_followed_without_proposals(model: chaski.LLM) -> None:
     answer = model.generate(PROMPT, temperature=0, num_predict=20, format="json")
-    assert answer.done.guessed_tokens == 0
+    assert answer.done.proposed_tokens == 0
 
 
 def test_its_memory_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_worker_drafts_too(folder: Path) -> None:
     path = folder / "target.gguf"
     with chaski.Worker(path, draft=str(path)) as worker:
         done = worker.generate(PROMPT, temperature=0, num_predict=20).done
-    assert done.guessed_right_tokens == done.guessed_tokens > 0
+    assert done.accepted_tokens == done.proposed_tokens > 0
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
@@ -185,7 +185,7 @@ def test_the_reference_backend_drafts_too(folder: Path, backend: str) -> None:
     path = folder / "target.gguf"
     with chaski.load(path, draft=path, backend=backend, threads=1) as model:
         done = model.generate(PROMPT, temperature=0, num_predict=12).done
-    assert done.guessed_tokens >= 8
+    assert done.proposed_tokens >= 8
 
 
 @pytest.mark.parametrize(

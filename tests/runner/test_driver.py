@@ -11,7 +11,7 @@ import pytest
 
 from chaski.chat.events import Text
 from chaski.errors import ChaskiError
-from chaski.runner.driver import Driver, Task
+from chaski.runner.driver import ActiveCall, EngineThread
 
 REPLY = Text("a")
 
@@ -66,15 +66,15 @@ class Bench:
     def __init__(self) -> None:
         self.engine: Any = HandEngine()
         self.flushes = 0
-        self.driver = Driver(self.engine, self._flush)
+        self.driver = EngineThread(self.engine, self._flush)
 
     def _flush(self) -> None:
         self.flushes += 1
 
-    def follow(self) -> tuple[HandSequence, Task, Reader]:
+    def follow(self) -> tuple[HandSequence, ActiveCall, Reader]:
         sequence: Any = HandSequence()
         reader = Reader()
-        task = Task(reader.put)
+        task = ActiveCall(reader.put)
         self.driver.follow(sequence, task, reader.put)
         return sequence, task, reader
 

@@ -15,9 +15,9 @@ from chaski.chat.events import Done
 from chaski.errors import CacheFullError, ComputationError, NotSupportedError, OptionError, SamplingError
 from chaski.kvcache.batch import Batch
 from chaski.runner.engine import Engine
-from chaski.runner.generation import Generation, Request, Shift
+from chaski.runner.generation import Generation, GenerationRequest, Shift
 from chaski.runner.outputs import Outputs
-from chaski.runner.readout import EveryOutput
+from chaski.runner.readout import LogitsSequence
 from chaski.runner.sequence import Sequence
 from chaski.runner.slots import Policy
 from chaski.sample import SamplingOptions
@@ -34,7 +34,7 @@ class CountingProgram:
     def __init__(self, parallel: int, max_tokens: int = 8, max_outputs: int = 4) -> None:
         self.max_tokens = max_tokens
         self.max_outputs = max_outputs
-        self.max_likely = 4
+        self.max_top_logits = 4
         self.stored: list[list[int]] = [[] for _ in range(parallel)]
         self.batches: list[Batch] = []
         self.calls: list[str] = []
@@ -59,9 +59,9 @@ class CountingProgram:
         for sequence in batch.sequences:
             assert self.stored[sequence].pop() == UNKNOWN
 
-    def launch(self, batch: Batch, likely: list[int]) -> None:
-        assert len(likely) == len(batch.outputs)
-        assert all(0 <= count <= self.max_likely for count in likely)
+    def launch(self, batch: Batch, num_top_logits: list[int]) -> None:
+        assert len(num_top_logits) == len(batch.outputs)
+        assert all(0 <= count <= self.max_top_logits for count in num_top_logits)
         self.calls.append("launch")
         self.fail()
         self.batches.append(Batch(*(array.copy() for array in _arrays(batch)), batch.ends))
@@ -81,9 +81,9 @@ class CountingProgram:
         logits[batch.tokens[batch.outputs] == NAN_TOKEN] = np.nan
         return logits
 
-    def likely(self) -> NDArray[np.float32]:
+    def top_logits(self) -> NDArray[np.float32]:
         """None are found, so samplers look for themselves."""
-        return np.full((len(self.batches[-1].outputs), 2, self.max_likely), np.nan, np.float32)
+        return np.full((len(self.batches[-1].outputs), 2, self.max_top_logits), np.nan, np.float32)
 
     @property
     def can_step_back(self) -> bool:
@@ -136,7 +136,9 @@ def make(parallel: int = 1, prompt_cache: bool = True) -> tuple[Engine, Counting
 
 def request(prompt: list[int], num_predict: int = 3, **options: Any) -> Generation:
     greedy = SamplingOptions(temperature=0)
-    return Generation(Request(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy, **options))
+    return Generation(
+        GenerationRequest(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy, **options)
+    )
 
 
 def run(engine: Engine, sequence: Sequence) -> Done:
@@ -458,14 +460,14 @@ class Spoilt(Generation):
 
 @pytest.mark.parametrize("at", [4, 5, 6, 8])
 @pytest.mark.parametrize(
-    "method", ["take", "write", "guess", "start", "outputs", "share", "num_pending", "full_context", "drop"]
+    "method", ["take", "write", "propose", "start", "outputs", "share", "num_pending", "full_context", "drop"]
 )
 def test_what_goes_wrong_with_one_sequence_ends_no_other(method: str, at: int) -> None:
     engine, _ = make(parallel=3)
     others = [request([10, 11, 12, 13], 12, shift=Shift(9, 2)) for _ in range(2)]
     kind = type("Kind", (Spoilt,), {"method": method, "at": at, "__slots__": ()})
     greedy = SamplingOptions(temperature=0)
-    spoilt = kind(Request(prompt=[10, 11, 30, 31], limit=20, sampling=greedy, shift=Shift(8, 2)))
+    spoilt = kind(GenerationRequest(prompt=[10, 11, 30, 31], limit=20, sampling=greedy, shift=Shift(8, 2)))
     for sequence in (others[0], spoilt, others[1]):
         engine.submit(sequence)
     engine.wait(spoilt)
@@ -551,11 +553,11 @@ def test_the_token_that_was_computed_behind_a_stop_text_is_dropped() -> None:
     assert run(engine, request([5, 6, 7, 8, 40], 1)).cached_tokens == 4
 
 
-def test_guesses_are_computed_with_the_token_before_them() -> None:
+def test_proposals_are_computed_with_the_token_before_them() -> None:
     engine, program = make()
-    # 13 and 14 are guessed, and come; of 30, 31, 32 none does; then there is nothing to go by.
+    # 13 and 14 are proposed, and come; of 30, 31, 32 none does; then there is nothing to go by.
     prompt = [10, 11, 12, 13, 14, 15, 30, 31, 32, 10, 11, 12]
-    sequence = request(prompt, 8, context=100, max_guesses=3)
+    sequence = request(prompt, 8, context=100, max_proposed=3)
     run(engine, sequence)
     assert sequence.tokens == [*prompt, *range(13, 21)]
     assert [batch.tokens.tolist() for batch in program.batches[2:]] == [
@@ -568,15 +570,15 @@ def test_guesses_are_computed_with_the_token_before_them() -> None:
     assert program.stored == [sequence.tokens[:-1]]
 
 
-def test_guesses_leave_room_for_everybody_who_decodes() -> None:
+def test_proposals_leave_room_for_everybody_who_decodes() -> None:
     engine, _ = make(parallel=3)
     pattern = [*range(10, 20), 10, 11, 12]
-    guessing = [request(pattern, 6, context=100, max_guesses=8) for _ in range(2)]
+    speculating = [request(pattern, 6, context=100, max_proposed=8) for _ in range(2)]
     other = request([500], 9)
-    for sequence in (*guessing, other):
+    for sequence in (*speculating, other):
         engine.submit(sequence)
     finish(engine, other)
-    for sequence in guessing:
+    for sequence in speculating:
         finish(engine, sequence)
         assert sequence.tokens == [*pattern, *range(13, 19)]
     assert other.tokens == list(range(500, 510))
@@ -640,7 +642,7 @@ def test_logits_of_every_position() -> None:
 
 
 def every_output(engine: Engine, ids: list[int]) -> NDArray[np.float32]:
-    sequence = EveryOutput(ids)
+    sequence = LogitsSequence(ids)
     engine.submit(sequence)
     engine.wait(sequence)
     event = sequence.events.popleft()
@@ -660,7 +662,7 @@ def test_logits_wait_for_a_free_slot() -> None:
 def test_penalties_see_prompt_and_answer() -> None:
     engine, _ = make()
     options = SamplingOptions(temperature=0, presence_penalty=10.0)
-    sequence = Generation(Request(prompt=[5, 4], limit=8, sampling=options))
+    sequence = Generation(GenerationRequest(prompt=[5, 4], limit=8, sampling=options))
     run(engine, sequence)
     # 5 would come after 4, and 4 after 3; of the tokens that never came the first is taken.
     assert sequence.tokens == [5, 4, 0, 1, 2, 3, 6, 7]

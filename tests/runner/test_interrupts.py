@@ -23,7 +23,7 @@ from tests.interrupting import Lines, raise_exception, raise_signal
 from tests.random_mixes import MODELS, assert_whole
 
 PROMPT = list(range(5, 33))
-# The first two begin alike, and all outgrow their context; the last one repeats itself, so guesses come true.
+# The first two begin alike, and all outgrow their context; the last repeats itself: proposals are accepted.
 REQUESTS: list[tuple[list[int], dict[str, Any]]] = [
     (PROMPT, {"seed": 1, "num_predict": 7}),
     ([*PROMPT[:20], 40, 41, 42, 43, 44, 45], {"seed": 2, "num_predict": 9}),

@@ -14,7 +14,7 @@ class Waiting:
     name: str
     num_pending: int
     at_once: int = 1
-    is_guessing: bool = False
+    is_speculating: bool = False
 
     def share(self, max_tokens: int, max_outputs: int) -> int:
         return min(self.num_pending, max_tokens) // self.at_once * self.at_once if max_outputs else 0

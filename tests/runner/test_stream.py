@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from chaski.chat.events import Text
 from chaski.errors import OptionError
-from chaski.runner.stream import Piece, PieceStream, StopStrings
+from chaski.runner.stream import PieceStream, StopStrings, TokenText
 from chaski.sample import Sampled, TokenLogprob
 
 
@@ -37,8 +37,8 @@ def run(texts: Sequence[str], stops: Sequence[str]) -> tuple[list[str], str | No
     return [*shown, machine.flush()], machine.found
 
 
-def pieces_of(texts: Sequence[str]) -> list[Piece]:
-    return [Piece(text, Sampled(100 + index)) for index, text in enumerate(texts)]
+def pieces_of(texts: Sequence[str]) -> list[TokenText]:
+    return [TokenText(text, Sampled(100 + index)) for index, text in enumerate(texts)]
 
 
 def run_pieces(texts: Sequence[str], stops: Sequence[str], tail: str = "") -> tuple[list[Text], PieceStream]:
@@ -190,9 +190,9 @@ def test_logprobs_follow_their_tokens() -> None:
     first = Sampled(7, -0.5, (TokenLogprob(7, -0.5), TokenLogprob(9, -1.0)))
     second = Sampled(8, -0.25)
     stream = PieceStream(["end"])
-    assert stream.feed(Piece("e", first)) == (None, False)
-    assert stream.feed(Piece("xe", second)) == (Text("ex", (7, 8), (first, second)), False)
-    assert stream.feed(Piece("nd", Sampled(9, -2.0))) == (None, True)
+    assert stream.feed(TokenText("e", first)) == (None, False)
+    assert stream.feed(TokenText("xe", second)) == (Text("ex", (7, 8), (first, second)), False)
+    assert stream.feed(TokenText("nd", Sampled(9, -2.0))) == (None, True)
     assert stream.num_pending == 1
 
 
@@ -201,9 +201,9 @@ def test_a_stop_string_may_be_kept_and_may_come_too_early() -> None:
     assert stops.feed("an e") == ("an ", False)
     assert stops.feed("nd of it") == ("end", True)
     pieces = PieceStream(["ab"], keeps_stop=True)
-    early, is_stopped = pieces.feed(Piece("ab a", Sampled(1)), may_stop=False)
+    early, is_stopped = pieces.feed(TokenText("ab a", Sampled(1)), may_stop=False)
     assert early is not None
     assert (early.text, is_stopped) == ("ab a", False)
-    later, is_stopped = pieces.feed(Piece("b ab.", Sampled(2)))
+    later, is_stopped = pieces.feed(TokenText("b ab.", Sampled(2)))
     assert later is not None
     assert (later.text, later.token_ids, is_stopped) == ("b ab", (2,), True)

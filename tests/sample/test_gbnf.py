@@ -12,12 +12,12 @@ import pytest
 
 from chaski.errors import OptionError
 from chaski.sample.gbnf import is_gbnf, lark_rules
-from chaski.sample.grammar import GrammarCompiler, Spelling
-from chaski.sample.lark import Constraint, Lead
+from chaski.sample.grammar import GrammarCompiler, GrammarVocabulary
+from chaski.sample.lark import AnswerPrefix, Constraint
 
 END = 256
 TOKENS = [*(bytes([value]) for value in range(256)), b"<end>"]
-SPELLING = Spelling(TOKENS, [END], [END], lambda text: list(text.encode()))
+SPELLING = GrammarVocabulary(TOKENS, [END], [END], lambda text: list(text.encode()))
 # After the example of llama.cpp's documentation.
 JSON = r"""
 # values
@@ -45,7 +45,7 @@ def compiler() -> GrammarCompiler:
     return GrammarCompiler(SPELLING, len(TOKENS))
 
 
-def takes(compiler: GrammarCompiler, text: str, answer: str, lead: Lead | None = None) -> bool:
+def takes(compiler: GrammarCompiler, text: str, answer: str, lead: AnswerPrefix | None = None) -> bool:
     grammar = compiler.compile(Constraint("grammar", text), lead)
     for token in [*answer.encode(), END]:
         if not grammar.allowed()[token]:
@@ -101,7 +101,7 @@ def test_whatever_is_written_is_json(compiler: GrammarCompiler, seed: int) -> No
 
 
 def test_a_thought_may_go_before(compiler: GrammarCompiler) -> None:
-    lead = Lead(opening="<think>", closing="</think>")
+    lead = AnswerPrefix(opening="<think>", closing="</think>")
     assert takes(compiler, SUM, "<think>root ::= ?</think>\n1=1\n", lead)
     assert takes(compiler, SUM, "1=1\n", lead)
 

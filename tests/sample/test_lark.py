@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from chaski.sample.grammar import GrammarCompiler, Spelling
-from chaski.sample.lark import Constraint, Lead
+from chaski.sample.grammar import GrammarCompiler, GrammarVocabulary
+from chaski.sample.lark import AnswerPrefix, Constraint
 from chaski.text.parsers import parser_for
 
 CONTROLS = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<T>", "</T>", "<eos>"]
@@ -20,10 +20,10 @@ TOKENS = [
     b'{"',
 ]
 EOS = 256 + CONTROLS.index("<eos>")
-SPELLING = Spelling(TOKENS, range(256, 256 + len(CONTROLS)), [EOS], lambda text: list(text.encode()))
+SPELLING = GrammarVocabulary(TOKENS, range(256, 256 + len(CONTROLS)), [EOS], lambda text: list(text.encode()))
 YES = Constraint("choice", ["yes"])
-THINK = Lead(opening="<think>", closing="</think>")
-SPECIAL = Lead(opening="<T>", closing="</T>")
+THINK = AnswerPrefix(opening="<think>", closing="</think>")
+SPECIAL = AnswerPrefix(opening="<T>", closing="</T>")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,9 @@ def ids_of(text: str, with_controls: bool = True) -> list[int]:
     return ids
 
 
-def takes(compiler: GrammarCompiler, lead: Lead | None, ids: list[int], constraint: Constraint = YES) -> bool:
+def takes(
+    compiler: GrammarCompiler, lead: AnswerPrefix | None, ids: list[int], constraint: Constraint = YES
+) -> bool:
     """Whether an answer may be these tokens and end."""
     grammar = compiler.compile(constraint, lead)
     for token in [*ids, EOS]:
@@ -64,11 +66,11 @@ def takes(compiler: GrammarCompiler, lead: Lead | None, ids: list[int], constrai
         (THINK, "<think>a</think>yes</think>", False),
         (THINK, "<think>a</think><think>b</think>yes", False),
         (THINK, "<think>a<eos>", False),
-        (Lead(opening="<think>", closing="</think>", is_open=True), "yes", False),
-        (Lead(opening="<think>", closing="</think>", is_open=True), "hm</think>yes", True),
-        (Lead(opening="<think>", closing="</think>", is_open=True), "<think>hm</think>yes", True),
+        (AnswerPrefix(opening="<think>", closing="</think>", is_open=True), "yes", False),
+        (AnswerPrefix(opening="<think>", closing="</think>", is_open=True), "hm</think>yes", True),
+        (AnswerPrefix(opening="<think>", closing="</think>", is_open=True), "<think>hm</think>yes", True),
         (
-            Lead(opening="<think>", closing="</think>", repeats=True),
+            AnswerPrefix(opening="<think>", closing="</think>", repeats=True),
             "<think>a</think><think>b</think>yes",
             True,
         ),
@@ -78,7 +80,7 @@ def takes(compiler: GrammarCompiler, lead: Lead | None, ids: list[int], constrai
         (SPECIAL, "<T>a<|end|></T>yes", False),
     ],
 )
-def test_thoughts(compiler: GrammarCompiler, lead: Lead | None, text: str, expected: bool) -> None:
+def test_thoughts(compiler: GrammarCompiler, lead: AnswerPrefix | None, text: str, expected: bool) -> None:
     assert takes(compiler, lead, ids_of(text)) == expected
 
 
@@ -117,7 +119,7 @@ FINAL = "<|channel|>final<|message|>yes"
 )
 def test_messages_with_headers(compiler: GrammarCompiler, prompt: str, text: str, expected: bool) -> None:
     found = parser_for("harmony", (), prompt).lead
-    lead = None if found is None else Lead(**asdict(found))
+    lead = None if found is None else AnswerPrefix(**asdict(found))
     assert takes(compiler, lead, ids_of(text)) == expected
 
 

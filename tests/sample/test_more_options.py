@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from chaski.errors import SamplingError
 from chaski.sample import Sampled, Sampler, SamplingOptions
 from chaski.sample import transforms as t
+from chaski.sample.bucket_selection import BucketSelection
 from chaski.sample.dry import Repetitions, suffix_lengths
 from chaski.sample.pcg import Pcg
 from chaski.sample.rules import TokenRules, forbidden
-from chaski.sample.select import Crowd
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz\n"
 
@@ -215,7 +215,7 @@ def test_a_crowd_excludes_the_same(seed: int, random: int, options: SamplingOpti
     logits = np.round(logits) if has_ties else logits
     ids = np.arange(logits.size)
     expected = t.choose(ids, logits, options, random, True)
-    assert Crowd(logits.size).choose(logits, options, random, True) == expected
+    assert BucketSelection(logits.size).choose(logits, options, random, True) == expected
 
 
 def test_xtc_happens_as_often_as_it_should() -> None:
@@ -303,10 +303,10 @@ def test_knowing_the_most_likely_tokens_changes_nothing(
         sampler.begin([1, 2, 3, 1, 2])
     for seed in seeds:
         logits = np.round(logits_of(seed)) if seed % 2 else logits_of(seed)
-        count = told.num_likely(24)
+        count = told.num_top_logits(24)
         ids = np.lexsort((np.arange(logits.size), -logits))[:count]
-        likely = np.array([logits[ids], ids], np.float32)
-        answers: list[Sampled] = [told.sample(logits, None, likely), alone.sample(logits)]
+        top_logits = np.array([logits[ids], ids], np.float32)
+        answers: list[Sampled] = [told.sample(logits, None, top_logits), alone.sample(logits)]
         assert answers[0] == answers[1]
         for sampler in (told, alone):
             sampler.accept(answers[0].token_id)

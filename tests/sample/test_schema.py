@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from chaski.errors import OptionError
-from chaski.sample.grammar import GrammarCompiler, Spelling
+from chaski.sample.grammar import GrammarCompiler, GrammarVocabulary
 from chaski.sample.lark import Constraint
 from chaski.sample.schema import closed
 
 END = 256
 BYTES = [bytes([value]) for value in range(256)]
-SPELLING = Spelling([*BYTES, b"<end>"], [END], [END], lambda text: list(text.encode()))
+SPELLING = GrammarVocabulary([*BYTES, b"<end>"], [END], [END], lambda text: list(text.encode()))
 
 
 @cache

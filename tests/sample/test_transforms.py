@@ -18,7 +18,7 @@ def floats(*values: float) -> t.Logits:
     return np.array(values, np.float32)
 
 
-def shares(*values: float) -> tuple[t.Ids, t.Weights]:
+def shares(*values: float) -> tuple[t.TokenIds, t.TokenWeights]:
     """Tokens 0, 1, ... of these probabilities, which are in descending order."""
     return np.arange(len(values)), np.floor(np.array(values) * ONE)
 

@@ -14,7 +14,17 @@ from chaski.chat.events import Done, Text
 from chaski.errors import ChaskiError
 from chaski.ml.backend import Memory
 from chaski.runner.asynchronous import AsyncModel
-from chaski.runner.messages import Call, Describe, Embed, Generate, Info, Put, String, Tokenize, Tokens
+from chaski.runner.messages import (
+    Describe,
+    Embed,
+    Generate,
+    Info,
+    ModelCall,
+    ReplyCallback,
+    String,
+    Tokenize,
+    Tokens,
+)
 from chaski.runner.outputs import Outputs
 
 MEMORY = Memory(weights=100, cache=20, plans=3)
@@ -33,7 +43,7 @@ class Script:
     hold: threading.Event | None = None
     fail: Callable[[dict[str, Any]], ChaskiError | None] = lambda options: None
     context: int = 4000
-    asked: list[Call] = field(default_factory=list)
+    asked: list[ModelCall] = field(default_factory=list)
     opened: list[FakeWorker] = field(default_factory=list)
     cancelled: int = 0
 
@@ -44,7 +54,7 @@ class Script:
 
 
 @dataclass(slots=True)
-class _Ticket:
+class _Handle:
     script: Script
     is_over: bool = False
 
@@ -67,13 +77,13 @@ class FakeWorker:
     def close(self) -> None:
         self.pid = None
 
-    def start(self, call: Call, put: Put) -> _Ticket:
+    def start(self, call: ModelCall, put: ReplyCallback) -> _Handle:
         self.script.asked.append(call)
-        ticket = _Ticket(self.script)
+        ticket = _Handle(self.script)
         threading.Thread(target=self._answer, args=(call, put, ticket), daemon=True).start()
         return ticket
 
-    def _answer(self, call: Call, put: Put, ticket: _Ticket) -> None:
+    def _answer(self, call: ModelCall, put: ReplyCallback, ticket: _Handle) -> None:
         match call:
             case Describe():
                 put(self.script.fail(self.options) or self._info())
@@ -98,7 +108,7 @@ class FakeWorker:
             engine=self.options.get("engine") or "native",
         )
 
-    def _say(self, call: Generate, put: Put, ticket: _Ticket) -> None:
+    def _say(self, call: Generate, put: ReplyCallback, ticket: _Handle) -> None:
         for piece in self.script.pieces:
             if self.script.hold is not None:
                 self.script.hold.wait(10)

@@ -1,4 +1,4 @@
-"""Models of the store that bring a small model, which guesses ahead: over HTTP, and by name."""
+"""Models of the store that bring a small model, which proposes tokens: over HTTP, and by name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_is_loaded_by_name_brings_it_too(
     with chaski.load("plain") as plain, chaski.load("quick") as quick:
         assert quick.memory().weights > plain.memory().weights
         answer = quick.generate(ASKED["prompt"], temperature=0, num_predict=40)
-        assert answer.done.guessed_right_tokens > 0
+        assert answer.done.accepted_tokens > 0
         assert answer.text == plain.generate(ASKED["prompt"], temperature=0, num_predict=40).text
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from chaski.chat.events import Done, DoneReason, Event, Text
 from chaski.chat.prompts import Prepared
 from chaski.errors import UnsupportedError
-from chaski.runner.stream import Piece, PieceStream
+from chaski.runner.stream import PieceStream, TokenText
 from chaski.sample import Sampled, TokenLogprob
 from chaski.sample.grammar import checked_grammar
 
@@ -147,12 +147,12 @@ class AnswerReader:
         missing = piece["tokens_predicted"] - self._count - len(ids)
         self._count = piece["tokens_predicted"]
         for token_id in self._lost(text, ids, missing):
-            events += self._fed(Piece("", Sampled(token_id)))
+            events += self._fed(TokenText("", Sampled(token_id)))
         for sampled in _sampled(piece, self._prepared.sampling.logprobs):
             if sampled.token_id in self._controls:
                 self._held = (text, sampled)
             else:
-                events += self._fed(Piece(text, sampled))
+                events += self._fed(TokenText(text, sampled))
         return events
 
     def _lost(self, text: str, ids: Sequence[int], count: int) -> Sequence[int]:
@@ -162,7 +162,7 @@ class AnswerReader:
         found = self._spell(text)[-count - 1 :]
         return found[:-1] if len(found) == count + 1 and found[-1] == ids[0] else ()
 
-    def _fed(self, piece: Piece) -> list[Event]:
+    def _fed(self, piece: TokenText) -> list[Event]:
         event, _ = self._pieces.feed(piece)
         return [] if event is None else [event]
 
@@ -173,7 +173,7 @@ class AnswerReader:
         (text, sampled), self._held = self._held, None
         if not self._prepared.limits.special:
             text = text.removesuffix(self._controls[sampled.token_id])
-        return self._fed(Piece(text, sampled))
+        return self._fed(TokenText(text, sampled))
 
     def _end(self, piece: Mapping[str, Any]) -> list[Event]:
         kind, tail = piece["stop_type"], ""

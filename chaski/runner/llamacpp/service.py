@@ -1,4 +1,4 @@
-"""Answers calls by llama.cpp, from threads of its own: the near end of a `Channel`, like `Service`."""
+"""Answers calls by llama.cpp, from threads of its own: the near end of a `Channel`, like `EngineChannel`."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.ml.backend import Memory
 from chaski.model.pooling import Pooling
 from chaski.names import LLAMA_CPP
-from chaski.runner.desk import Desk, Task
+from chaski.runner.desk import ActiveCall, BaseChannel
 from chaski.runner.llamacpp.completions import AnswerReader, completion, empty_answer
 from chaski.runner.llamacpp.server import LlamaServer
 from chaski.runner.llamacpp.settings import LlamaSettings
-from chaski.runner.messages import Call, Chat, Describe, Embed, Generate, Info, Put, Tokenize
+from chaski.runner.messages import Chat, Describe, Embed, Generate, Info, ModelCall, ReplyCallback, Tokenize
 from chaski.runner.outputs import Outputs
 from chaski.runner.readout import embeddings
 from chaski.store.model import find_model
 from chaski.text.tokenizer.vocabulary import TokenType, Vocabulary, read_vocabulary
 
-__all__ = ["LlamaService"]
+__all__ = ["LlamaCppChannel"]
 
 # Answers that may be on their way beyond those that llama.cpp computes at once.
 _WAITING = 32
 
 
-class LlamaTask(Task):
+class LlamaCppCall(ActiveCall):
     """A task that is ended early through the connection that its answer comes by."""
 
     __slots__ = ("_socket",)
 
-    def __init__(self, put: Put) -> None:
+    def __init__(self, put: ReplyCallback) -> None:
         super().__init__(put)
         self._socket: socket.socket | None = None
 
@@ -60,8 +60,8 @@ class LlamaTask(Task):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
-class LlamaService(Desk[LlamaTask]):
-    """The `Desk` of a model in llama.cpp.
+class LlamaCppChannel(BaseChannel[LlamaCppCall]):
+    """The `BaseChannel` of a model in llama.cpp.
 
     Made by the main thread. Raises ModelNotFoundError, GGUFError, UnsupportedError, OutOfMemoryError,
     OptionError, or ModelError where llama.cpp cannot load the model.
@@ -70,7 +70,7 @@ class LlamaService(Desk[LlamaTask]):
     def __init__(
         self, model: str | os.PathLike[str], options: Mapping[str, Any], flush: Callable[[], None]
     ) -> None:
-        super().__init__(flush, LlamaTask)
+        super().__init__(flush, LlamaCppCall)
         started = perf_counter()
         found = find_model(model)
         defaults = Defaults.of(found)
@@ -105,22 +105,22 @@ class LlamaService(Desk[LlamaTask]):
         self._answers.shutdown(wait=False, cancel_futures=True)
         self._server.close()
 
-    def _threads(self, call: Call) -> ThreadPoolExecutor:
+    def _threads(self, call: ModelCall) -> ThreadPoolExecutor:
         """Short calls never wait for answers."""
         return self._answers if isinstance(call, Generate | Chat | Embed) else self._short
 
-    def _answer(self, call: Call, task: LlamaTask) -> None:
+    def _answer(self, call: ModelCall, task: LlamaCppCall) -> None:
         if isinstance(call, Generate | Chat | Tokenize) and call.images:
             raise UnsupportedError("the engine llama.cpp gets no images here; send text only")
         super()._answer(call, task)
 
-    def _write(self, call: Generate | Chat, task: LlamaTask) -> None:
+    def _write(self, call: Generate | Chat, task: LlamaCppCall) -> None:
         if isinstance(call, Generate):
             self._generate(self._prompts.continuation(call.prompt, call.options), task)
         else:
             self._generate(self._prompts.answer(call.messages, call.tools, call.options), task)
 
-    def _generate(self, prepared: Prepared, task: LlamaTask) -> None:
+    def _generate(self, prepared: Prepared, task: LlamaCppCall) -> None:
         load_seconds = self.info.load_seconds
         if prepared.limit <= len(prepared.prompt.tokens):
             task.reply(empty_answer(prepared, load_seconds))
@@ -132,7 +132,7 @@ class LlamaService(Desk[LlamaTask]):
                 task.reply(event)
             self._flush()
 
-    def _embed(self, call: Embed, task: LlamaTask) -> None:
+    def _embed(self, call: Embed, task: LlamaCppCall) -> None:
         prompts = self._prompts.embeddable(call.texts, call.truncate)
         found = self._server.ask("/embedding", {"content": prompts, "embd_normalize": -1})
         rows = [each["embedding"][0] for each in sorted(found, key=lambda each: each["index"])]

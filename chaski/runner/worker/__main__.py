@@ -20,9 +20,9 @@ from chaski.model.dialects import open_model
 from chaski.names import LLAMA_CPP
 from chaski.runner.engines import choose_engine, native_gap
 from chaski.runner.loader import load
-from chaski.runner.messages import Call, Channel, Info, Reply, Ticket
-from chaski.runner.service import Service, describe
-from chaski.runner.worker.codec import Cancel, Failure, Load, Message, Progress, Received
+from chaski.runner.messages import CallHandle, Channel, Info, ModelCall, ModelReply
+from chaski.runner.service import EngineChannel, describe
+from chaski.runner.worker.codec import Cancel, Failure, Load, LoadProgress, Received, WireMessage
 from chaski.runner.worker.link import Link
 from chaski.store.model import find_model
 
@@ -30,7 +30,7 @@ __all__: list[str] = []
 
 _log = logging.getLogger(__name__)
 
-Arrived = SimpleQueue[tuple[int, Message]]
+Arrived = SimpleQueue[tuple[int, WireMessage]]
 Leaving = list[Callable[[], None]]
 """What is done before the process ends, whatever it computes."""
 
@@ -71,16 +71,16 @@ def _open(
         engine = choose_engine(file, options.pop("engine", None) or Defaults.of(found).engine)
         gap = native_gap(file) if engine == LLAMA_CPP else None
     if engine == LLAMA_CPP:
-        from chaski.runner.llamacpp import LlamaService
+        from chaski.runner.llamacpp import LlamaCppChannel
 
         try:
-            llama = LlamaService(message.model, options, flush)
+            llama = LlamaCppChannel(message.model, options, flush)
         except ModelError as error:
             raise ModelError(f"{error}. The native engine says: {gap}" if gap else f"{error}") from None
         leaving.append(llama.close)
         return llama, llama.info
     model = load(message.model, progress=progress, engine=engine, **options)
-    return Service(model, flush), describe(model)
+    return EngineChannel(model, flush), describe(model)
 
 
 def _receive(link: Link, arrived: Arrived, leaving: Leaving) -> None:
@@ -88,7 +88,7 @@ def _receive(link: Link, arrived: Arrived, leaving: Leaving) -> None:
     try:
         while messages := link.receive():
             for number, message in messages:
-                if isinstance(message, Call):
+                if isinstance(message, ModelCall):
                     link.send(number, Received())
                 arrived.put((number, message))
             link.flush()
@@ -101,7 +101,7 @@ def _receive(link: Link, arrived: Arrived, leaving: Leaving) -> None:
 
 
 def _serve(service: Channel, link: Link, arrived: Arrived) -> None:
-    tasks: WeakValueDictionary[int, Ticket] = WeakValueDictionary()
+    tasks: WeakValueDictionary[int, CallHandle] = WeakValueDictionary()
     while True:
         number, message = arrived.get()
         if isinstance(message, Cancel):
@@ -109,11 +109,11 @@ def _serve(service: Channel, link: Link, arrived: Arrived) -> None:
             if task is not None:
                 task.cancel()
         else:
-            assert isinstance(message, Call), "a worker is sent calls only"
+            assert isinstance(message, ModelCall), "a worker is sent calls only"
             tasks[number] = service.start(message, partial(_reply, link, number))
 
 
-def _reply(link: Link, number: int, reply: Reply | Exception) -> None:
+def _reply(link: Link, number: int, reply: ModelReply | Exception) -> None:
     if isinstance(reply, Exception):
         link.send(number, Failure.of(reply))
         if not isinstance(reply, ChaskiError):
@@ -133,7 +133,7 @@ class _Shares:
     def __call__(self, share: float) -> None:
         if int(share * 100) != self._percent:
             self._percent = int(share * 100)
-            self._link.send(self._number, Progress(share))
+            self._link.send(self._number, LoadProgress(share))
             self._link.flush()
 
 

@@ -28,14 +28,14 @@ from chaski.ml.backend import Progress
 from chaski.names import check_engine
 from chaski.runner.asynchronous import AsyncModel
 from chaski.runner.messages import (
-    Call,
+    CallHandle,
     Describe,
     Detokenize,
     Info,
-    Put,
-    Reply,
+    ModelCall,
+    ModelReply,
+    ReplyCallback,
     String,
-    Ticket,
     Tokenize,
     Tokens,
     chat,
@@ -52,7 +52,7 @@ __all__ = ["LoadOptions", "Worker"]
 _MAX_CRASHES = 3
 _PAUSE = 30.0
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=ModelReply)
 
 
 class LoadOptions(TypedDict, total=False):
@@ -173,7 +173,7 @@ class Worker:
         """The same model for event loops: `async for event in worker.asynchronous().stream(prompt)`."""
         return AsyncModel(self)
 
-    def start(self, call: Call, put: Put) -> Ticket:
+    def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
         """Send a call, to a new process where there is none; nothing waits (see `Channel`).
 
         Raises OptionError for what cannot be sent, WorkerError where no process can be started, and ForkError
@@ -210,7 +210,7 @@ class Worker:
                 self._process = self._next_process()
             return self._process
 
-    def _start_again(self, put: Put, call: Call, ticket: InFlight) -> None:
+    def _start_again(self, put: ReplyCallback, call: ModelCall, ticket: InFlight) -> None:
         """Send a call to the next process."""
         if ticket.is_cancelled:
             return
@@ -233,7 +233,7 @@ class Worker:
         except OSError as error:
             raise WorkerError(f"no worker can be started for {self._model}: {error}") from None
 
-    def _events(self, call: Call) -> Generator[Event, None, None]:
+    def _events(self, call: ModelCall) -> Generator[Event, None, None]:
         with self._replies(call) as replies:
             while True:
                 event = _next(replies)
@@ -242,15 +242,15 @@ class Worker:
                 if isinstance(event, Done):
                     return
 
-    def _ask(self, call: Call, kind: type[R]) -> R:
+    def _ask(self, call: ModelCall, kind: type[R]) -> R:
         with self._replies(call) as replies:
             reply = _next(replies)
         assert isinstance(reply, kind)
         return reply
 
     @contextmanager
-    def _replies(self, call: Call) -> Iterator[SimpleQueue[Reply | Exception]]:
-        replies: SimpleQueue[Reply | Exception] = SimpleQueue()
+    def _replies(self, call: ModelCall) -> Iterator[SimpleQueue[ModelReply | Exception]]:
+        replies: SimpleQueue[ModelReply | Exception] = SimpleQueue()
         ticket = self.start(call, replies.put)
         try:
             yield replies
@@ -281,7 +281,7 @@ class _Patience:
             )
 
 
-def _next(replies: SimpleQueue[Reply | Exception]) -> Reply:
+def _next(replies: SimpleQueue[ModelReply | Exception]) -> ModelReply:
     reply = replies.get()
     if isinstance(reply, Exception):
         raise reply

@@ -22,26 +22,26 @@ from chaski import errors
 from chaski.chat.events import Done, PromptScores, Text
 from chaski.errors import ChaskiError, OptionError, WorkerError
 from chaski.runner.messages import (
-    Call,
     Chat,
     Describe,
     Detokenize,
     Embed,
     Generate,
     Info,
-    Reply,
+    ModelCall,
+    ModelReply,
     String,
     Tokenize,
     Tokens,
 )
 from chaski.runner.outputs import Outputs
 
-__all__ = ["Cancel", "Failure", "Load", "Message", "Progress", "Received", "decode", "encode"]
+__all__ = ["Cancel", "Failure", "Load", "LoadProgress", "Received", "WireMessage", "decode", "encode"]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The first message to a worker: the arguments of `chaski.load`. Answered by `Progress` and `Info`."""
+    """The first message to a worker: arguments of `chaski.load`. Answered by `LoadProgress` and `Info`."""
 
     model: str
     options: dict[str, Any]
@@ -59,7 +59,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LoadProgress:
     """The share of the model that is loaded, 0 to 1."""
 
     share: float
@@ -87,7 +87,7 @@ class Failure:
         return error
 
 
-Message: TypeAlias = Load | Cancel | Call | Received | Progress | Failure | Reply
+WireMessage: TypeAlias = Load | Cancel | ModelCall | Received | LoadProgress | Failure | ModelReply
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind
@@ -102,7 +102,7 @@ _KINDS: dict[str, type] = {
         Embed,
         Describe,
         Received,
-        Progress,
+        LoadProgress,
         Failure,
         Text,
         PromptScores,
@@ -115,7 +115,7 @@ _KINDS: dict[str, type] = {
 }
 
 
-def encode(number: int, message: Message) -> bytes:
+def encode(number: int, message: WireMessage) -> bytes:
     """A message about call `number`. Raises OptionError for a value that JSON cannot hold."""
     kind: type = type(message)
     try:
@@ -124,11 +124,11 @@ def encode(number: int, message: Message) -> bytes:
         raise OptionError(f"this cannot be sent to a worker: {error}") from None
 
 
-def decode(data: bytes) -> tuple[int, Message]:
+def decode(data: bytes) -> tuple[int, WireMessage]:
     """The number of the call and the message. Raises WorkerError for anything that is not one."""
     try:
         number, tag, *values = json.loads(data.decode())
-        message: Message = _reader(_KINDS[tag])(values)
+        message: WireMessage = _reader(_KINDS[tag])(values)
         return _integer(number), message
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         raise WorkerError(f"a message of {len(data)} bytes is not one: {error!r}") from None
@@ -170,12 +170,12 @@ def _values(kind: type) -> Callable[[Any], Iterable[Any]]:
             return attrgetter(*names)
 
 
-Reader = Callable[[Any], Any]
+FieldReader = Callable[[Any], Any]
 """Takes what JSON gave, gives a value of one type; raises TypeError, or ValueError, where it does not fit."""
 
 
 @cache
-def _reader(kind: Any) -> Reader:
+def _reader(kind: Any) -> FieldReader:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return lambda value: value
@@ -194,7 +194,7 @@ def _reader(kind: Any) -> Reader:
     return _scalar(origin or kind)
 
 
-def _scalar(kind: type) -> Reader:
+def _scalar(kind: type) -> FieldReader:
     if kind is int:
         return _integer
     accepted = (int, float) if kind is float else (kind,)
@@ -225,7 +225,7 @@ def _array(value: Any) -> npt.NDArray[np.float32]:
     return np.frombuffer(b64decode(data, validate=True), "<f4").reshape(shape)
 
 
-def _one_of(allowed: tuple[Any, ...]) -> Reader:
+def _one_of(allowed: tuple[Any, ...]) -> FieldReader:
     def read(value: Any) -> Any:
         if value not in allowed:
             raise ValueError(f"{value!r} is none of {allowed}")
@@ -234,7 +234,7 @@ def _one_of(allowed: tuple[Any, ...]) -> Reader:
     return read
 
 
-def _either(readers: list[Reader]) -> Reader:
+def _either(readers: list[FieldReader]) -> FieldReader:
     def read(value: Any) -> Any:
         for reader in readers:
             try:
@@ -246,7 +246,7 @@ def _either(readers: list[Reader]) -> Reader:
     return read
 
 
-def _many(reader: Reader) -> Reader:
+def _many(reader: FieldReader) -> FieldReader:
     def read(value: Any) -> Any:
         if type(value) is not list:
             raise TypeError(f"a list expected, {type(value).__name__} found")
@@ -255,7 +255,7 @@ def _many(reader: Reader) -> Reader:
     return read
 
 
-def _record(kind: Any) -> Reader:
+def _record(kind: Any) -> FieldReader:
     """A dataclass or a named tuple."""
     names = kind._fields if hasattr(kind, "_fields") else [field.name for field in fields(kind)]
     hints = get_type_hints(kind)

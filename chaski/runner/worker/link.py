@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import suppress
 
 from chaski.errors import OptionError, WorkerError
-from chaski.runner.worker.codec import Message, decode, encode
+from chaski.runner.worker.codec import WireMessage, decode, encode
 
 __all__ = ["MAX_FRAME", "Link"]
 
@@ -29,7 +29,7 @@ class Link:
         self._frames: deque[bytes] = deque()
         self._sending = threading.Lock()
 
-    def send(self, number: int, message: Message) -> None:
+    def send(self, number: int, message: WireMessage) -> None:
         """Queue a message for `flush`. Raises OptionError if it is too large or holds what JSON cannot."""
         data = encode(number, message)
         if len(data) > MAX_FRAME:
@@ -60,12 +60,12 @@ class Link:
         finally:
             self._sending.release()
 
-    def receive(self) -> list[tuple[int, Message]]:
+    def receive(self) -> list[tuple[int, WireMessage]]:
         """The messages that have come; waits for the first of them. None come at the end of the stream.
 
         One that the end cut off is not among them. Raises WorkerError for what is no message.
         """
-        messages: list[tuple[int, Message]] = []
+        messages: list[tuple[int, WireMessage]] = []
         with suppress(ConnectionResetError):
             while not messages and (piece := self._socket.recv(_PIECE)):
                 self._read += piece

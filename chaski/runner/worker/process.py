@@ -19,9 +19,9 @@ from typing import TypeAlias
 from chaski.chat.events import Partial, Text
 from chaski.env import without_secrets
 from chaski.errors import ChaskiError, WorkerError
-from chaski.ml.backend import Progress as ProgressCallback
-from chaski.runner.messages import Call, Info, Put, Reply
-from chaski.runner.worker.codec import Cancel, Failure, Load, Message, Progress, Received
+from chaski.ml.backend import Progress
+from chaski.runner.messages import Info, ModelCall, ModelReply, ReplyCallback
+from chaski.runner.worker.codec import Cancel, Failure, Load, LoadProgress, Received, WireMessage
 from chaski.runner.worker.link import Link
 
 __all__ = ["InFlight", "Process"]
@@ -46,14 +46,14 @@ class Process:
     again  takes calls that a loaded process had not read when it ended: they were none of its ends' reasons
     """
 
-    def __init__(self, load: Load, folder: Path, progress: ProgressCallback, again: Again) -> None:
+    def __init__(self, load: Load, folder: Path, progress: Progress, again: Again) -> None:
         self._name = load.model
         self._folder = folder
         self._progress = progress
         self._numbers = itertools.count(_LOADING + 1)
         self._again = again
-        self._puts: dict[int, Put] = {}
-        self._unread: dict[int, tuple[Call, InFlight]] = {}
+        self._puts: dict[int, ReplyCallback] = {}
+        self._unread: dict[int, tuple[ModelCall, InFlight]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
         self._popen: subprocess.Popen[bytes] | None = None
@@ -72,13 +72,13 @@ class Process:
         """The process id, while it runs."""
         return self._popen.pid if self._popen is not None and self.error is None else None
 
-    def start(self, call: Call, put: Put) -> InFlight:
+    def start(self, call: ModelCall, put: ReplyCallback) -> InFlight:
         """Send a call; it waits in the worker until the model is loaded. Raises OptionError."""
         ticket = InFlight()
         self.take_over(call, put, ticket)
         return ticket
 
-    def take_over(self, call: Call, put: Put, ticket: InFlight) -> None:
+    def take_over(self, call: ModelCall, put: ReplyCallback, ticket: InFlight) -> None:
         """Send a call that has a ticket already. Raises OptionError."""
         number = next(self._numbers)
         with self._lock:
@@ -104,7 +104,7 @@ class Process:
         self._link.shutdown()
         self._thread.join()
 
-    def _send(self, number: int, message: Message) -> None:
+    def _send(self, number: int, message: WireMessage) -> None:
         """Never waits: a thread does, where the socket is full."""
         self._link.send(number, message)
         if not self._link.flush_some():
@@ -114,7 +114,7 @@ class Process:
         while self._sends.get():
             self._link.flush()
 
-    def _send_call(self, number: int, call: Call) -> None:
+    def _send_call(self, number: int, call: ModelCall) -> None:
         try:
             self._send(number, call)
         except ChaskiError:
@@ -150,11 +150,11 @@ class Process:
             if any(isinstance(message, Text) for _, message in messages):
                 sleep(_MOMENT)
 
-    def _take(self, number: int, message: Message) -> None:
+    def _take(self, number: int, message: WireMessage) -> None:
         match message:
             case Received():
                 self._unread.pop(number, None)
-            case Progress():
+            case LoadProgress():
                 self._progress(message.share)
             case Failure() if number == _LOADING:
                 raise message.error
@@ -163,10 +163,10 @@ class Process:
             case Failure():
                 self._answer(number, message.error)
             case _:
-                assert isinstance(message, Reply), "a worker sends replies only"
+                assert isinstance(message, ModelReply), "a worker sends replies only"
                 self._answer(number, message)
 
-    def _answer(self, number: int, reply: Reply | ChaskiError) -> None:
+    def _answer(self, number: int, reply: ModelReply | ChaskiError) -> None:
         """Pass a reply on, unless the call was cancelled in the meantime."""
         is_last = not isinstance(reply, Partial)
         put = self._puts.pop(number, None) if is_last else self._puts.get(number)
@@ -229,7 +229,7 @@ class InFlight:
             self._process.cancel(self._number)
 
 
-Again: TypeAlias = Callable[[Put, Call, InFlight], None]
+Again: TypeAlias = Callable[[ReplyCallback, ModelCall, InFlight], None]
 
 
 def _spawn(end: socket.socket, folder: Path) -> subprocess.Popen[bytes]:

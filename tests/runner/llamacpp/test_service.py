@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from chaski.errors import ChaskiError, ModelError, OptionError, OutOfMemoryError, UnsupportedError
-from chaski.runner.llamacpp import LlamaService
+from chaski.runner.llamacpp import LlamaCppChannel
 from chaski.runner.llamacpp import settings as settings_module
 from chaski.runner.messages import Describe, Info
 from chaski.runner.worker import Worker
@@ -114,7 +114,7 @@ def test_refusals_are_errors_of_the_request(worker: Worker) -> None:
 
 
 def test_who_leaves_ends_the_answer(foreign: Path) -> None:
-    with_socket = LlamaService(foreign, {"threads": 1}, lambda: None)
+    with_socket = LlamaCppChannel(foreign, {"threads": 1}, lambda: None)
     import xllamacpp
 
     replies: list[object] = []
@@ -137,7 +137,7 @@ def test_who_leaves_ends_the_answer(foreign: Path) -> None:
 
 def test_what_llama_cpp_is_told(foreign: Path) -> None:
     options = {"threads": 3, "context": 200, "parallel": 2, "kv_type": "q8_0:f16", "prompt_cache": False}
-    service = LlamaService(foreign, options, lambda: None)
+    service = LlamaCppChannel(foreign, options, lambda: None)
     import xllamacpp
 
     told = xllamacpp.Server.parameters
@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_refused_before_it_is_loaded(
 ) -> None:
     monkeypatch.setattr(settings_module, "available_memory", lambda: 100_000)
     with pytest.raises(OutOfMemoryError, match=r"but 0\.000 GB of memory are available"):
-        LlamaService(foreign, {}, lambda: None)
+        LlamaCppChannel(foreign, {}, lambda: None)
 
 
 def test_what_it_cannot_load_is_an_error(tmp_path: Path) -> None:
@@ -172,9 +172,9 @@ def test_what_it_cannot_load_is_an_error(tmp_path: Path) -> None:
 
 def test_other_backends_are_refused(foreign: Path) -> None:
     with pytest.raises(OptionError, match="backend = 'reference'"):
-        LlamaService(foreign, {"backend": "reference"}, lambda: None)
+        LlamaCppChannel(foreign, {"backend": "reference"}, lambda: None)
 
 
 def test_integers_are_no_type_of_llama_cpp(foreign: Path) -> None:
     with pytest.raises(OptionError, match="cannot keep keys and values as i16; it can as f32, f16"):
-        LlamaService(foreign, {"kv_type": "f16:i16"}, lambda: None)
+        LlamaCppChannel(foreign, {"kv_type": "f16:i16"}, lambda: None)

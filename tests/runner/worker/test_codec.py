@@ -26,7 +26,7 @@ from chaski.runner.messages import (
     Tokens,
 )
 from chaski.runner.outputs import Outputs
-from chaski.runner.worker.codec import Cancel, Failure, Load, Message, Progress, decode, encode
+from chaski.runner.worker.codec import Cancel, Failure, Load, LoadProgress, WireMessage, decode, encode
 from chaski.sample import Sampled, TokenLogprob
 
 DONE = Done(
@@ -53,8 +53,8 @@ MESSAGES = [
     Tokenize("text", False, True),
     Detokenize((5, 6)),
     Describe(),
-    Progress(0.5),
-    Progress(1),
+    LoadProgress(0.5),
+    LoadProgress(1),
     Failure("OptionError", "no"),
     Text("a", (1,)),
     Text(
@@ -75,7 +75,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_messages_come_back_as_they_were(message: Message) -> None:
+def test_messages_come_back_as_they_were(message: WireMessage) -> None:
     number, found = decode(encode(12, message))
     assert number == 12
     assert found == message
@@ -140,7 +140,7 @@ def test_what_is_nested_too_deep_cannot_be_sent() -> None:
         b'[1, "Generate", 5, {}]',
         b'[1, "Generate", null, {}]',
         b'[1, "Generate", "a", []]',
-        b'[1, "Progress", "0.5"]',
+        b'[1, "LoadProgress", "0.5"]',
         b'[1, "Outputs", [[1, 1], "AAAA"]]',
         b'[1, "Outputs", [[1, 1], "no base64"]]',
         b'[1, "Outputs", 7]',

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from chaski.sample.options import SamplingOptions
 from chaski.sample.transforms import (
-    Ids,
     Logits,
-    Weights,
+    TokenIds,
+    TokenWeights,
     draw_mass,
     limit_temperature,
     nucleus_mass,
@@ -25,7 +25,7 @@ from chaski.sample.transforms import (
     top_choices,
 )
 
-__all__ = ["Crowd", "Order", "candidates", "largest"]
+__all__ = ["BucketOrder", "BucketSelection", "candidates", "top_k_ids"]
 
 _NUM_BUCKETS = 2048
 # No token has weight and a surprisal of more than this: 24 > log(2**33).
@@ -35,7 +35,7 @@ _MIN_SPAN = 1e-6
 _MAX_ROWS = 64
 
 
-def candidates(logits: Logits, k: int) -> Ids:
+def candidates(logits: Logits, k: int) -> TokenIds:
     """Ascending ids that include the k largest logits, mostly few more. k >= 1."""
     num_rows = min(_MAX_ROWS, logits.size // (2 * k))
     if num_rows < 2:
@@ -47,7 +47,7 @@ def candidates(logits: Logits, k: int) -> Ids:
     return np.flatnonzero(logits >= bound)
 
 
-def largest(logits: Logits, k: int) -> Ids:
+def top_k_ids(logits: Logits, k: int) -> TokenIds:
     """Ascending ids of the k largest logits, of equal ones those with the lowest ids. k < vocabulary."""
     bound = np.partition(logits, logits.size - k)[logits.size - k]
     kept = logits >= bound
@@ -57,7 +57,7 @@ def largest(logits: Logits, k: int) -> Ids:
     return np.flatnonzero(kept)
 
 
-class Crowd:
+class BucketSelection:
     """Chooses among up to `size` tokens.
 
     Its buffers are kept, because the page faults of fresh ones can cost more than all the arithmetic.
@@ -73,7 +73,7 @@ class Crowd:
     ) -> int:
         """The token that `transforms.choose` would choose. logits: (size,)."""
         if 0 < options.top_k < logits.size:
-            ids = largest(logits, options.top_k)
+            ids = top_k_ids(logits, options.top_k)
             return int(ids[self._choose_from_all(logits[ids], options, random, excludes_top)])
         return self._choose_from_all(logits, options, random, excludes_top)
 
@@ -83,10 +83,10 @@ class Crowd:
         weights = softmax(temperature(logits, options.temperature), out=self._weights[: logits.size])
         buckets = self._buckets[: logits.size]
         if options.typical_p < 1:
-            by_surprisal = Order(-surprisal_deviations(weights), _MAX_SURPRISAL, buckets)
+            by_surprisal = BucketOrder(-surprisal_deviations(weights), _MAX_SURPRISAL, buckets)
             by_surprisal.truncate(weights, nucleus_mass(weights, options.typical_p))
         # By logits, not by weights: division by the temperature and rounding make some of them equal.
-        order = Order(logits, _MAX_SURPRISAL * limit_temperature(options.temperature), buckets)
+        order = BucketOrder(logits, _MAX_SURPRISAL * limit_temperature(options.temperature), buckets)
         if options.top_p < 1:
             order.truncate(weights, nucleus_mass(weights, options.top_p))
         if options.min_p > 0:
@@ -96,7 +96,7 @@ class Crowd:
         return order.find(weights, draw_mass(weights, random) - 1)
 
 
-def _exclude_top(logits: Logits, weights: Weights, threshold: float) -> None:
+def _exclude_top(logits: Logits, weights: TokenWeights, threshold: float) -> None:
     """Set the weights of the top choices to 0, but for the least likely of them."""
     above = np.flatnonzero(top_choices(weights, threshold))
     if above.size > 1:
@@ -104,14 +104,14 @@ def _exclude_top(logits: Logits, weights: Weights, threshold: float) -> None:
         weights[above[above != least]] = 0
 
 
-class Order:
+class BucketOrder:
     """Tokens by descending key, equal keys by ascending index.
 
     keys: (n,), floats, the largest finite; max_span: only tokens nearer than this to the largest key have
     weight; buckets: (n,), room for the bucket of each token.
     """
 
-    def __init__(self, keys: npt.NDArray[np.floating], max_span: float, buckets: Ids) -> None:
+    def __init__(self, keys: npt.NDArray[np.floating], max_span: float, buckets: TokenIds) -> None:
         self._keys = keys
         self._buckets = buckets
         top = keys.max()
@@ -121,7 +121,7 @@ class Order:
         np.minimum(distances, _NUM_BUCKETS - 1, out=distances)
         np.copyto(buckets, distances, casting="unsafe")
 
-    def find(self, weights: Weights, mass: float) -> int:
+    def find(self, weights: TokenWeights, mass: float) -> int:
         """The first token at which the sum of weights exceeds the mass, which is below their total."""
         sums = np.bincount(self._buckets, weights).cumsum()
         bucket = int(np.searchsorted(sums, mass, side="right"))
@@ -130,7 +130,7 @@ class Order:
         members = members[np.argsort(-self._keys[members], kind="stable")]
         return int(members[np.searchsorted(before + weights[members].cumsum(), mass, side="right")])
 
-    def truncate(self, weights: Weights, mass: float) -> None:
+    def truncate(self, weights: TokenWeights, mass: float) -> None:
         """Set the weight of every token after `find(weights, mass)` to 0."""
         last = self.find(weights, mass)
         kept = self._keys > self._keys[last]

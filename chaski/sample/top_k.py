@@ -1,4 +1,4 @@
-"""Choosing among the most likely tokens where a plan has found them: the same token as `transforms`, sooner.
+"""Choosing from the top logits that a plan has found: the same token as `transforms` chooses, sooner.
 
 There are some dozens of them, and between two batches no cache of the processor holds any of this: then plain
 Python on numbers is quicker than NumPy, whose functions take 10 µs each for their first use. What is rounded
@@ -17,19 +17,23 @@ from chaski.sample import transforms
 from chaski.sample.options import SamplingOptions
 from chaski.sample.transforms import Logits
 
-__all__ = ["draw", "lowered"]
+__all__ = ["choose", "penalize"]
 
 _TOP_WEIGHT = 2**33
 
 
-def draw(
+def choose(
     ids: list[int], logits: Logits, options: SamplingOptions, random: int, excludes_top: bool = False
 ) -> int:
-    """What `transforms.choose` gives for up to `top_k` tokens that are in its order. logits: (n,)."""
+    """Return the token that `transforms.choose` would choose from up to `top_k` tokens in its order.
+
+    logits: (n,).
+    """
     if options.typical_p < 1 or excludes_top:
         return transforms.choose(np.array(ids), logits, options, random, excludes_top)
-    shares: list[float] = transforms.shares(transforms.temperature(logits, options.temperature)).tolist()
-    weights = [int(share * _TOP_WEIGHT) for share in shares]
+    scaled = transforms.temperature(logits, options.temperature)
+    numerators: list[float] = transforms.softmax_numerators(scaled).tolist()
+    weights = [int(numerator * _TOP_WEIGHT) for numerator in numerators]
     if options.top_p < 1:
         sums = list(accumulate(weights))
         mass = max(options.top_p, 0.0) * sums[-1]
@@ -41,13 +45,13 @@ def draw(
     return ids[bisect_left(sums, max(1, -(-random * sums[-1] >> 24)))]
 
 
-def lowered(
+def penalize(
     ids: list[int], logits: list[float], counts: Mapping[int, float], options: SamplingOptions, most: int
 ) -> tuple[list[int], Logits] | None:
-    """The `most` most likely tokens after penalties that lower logits -> ids, logits (most,).
+    """The `most` top logits after penalties that lower logits -> ids, logits (most,).
 
-    ids, logits: the most likely tokens before that, in order; counts: the recent tokens. None where too few
-    of them keep their logits to be sure that no other token is among the `most`.
+    ids, logits: the top logits before that, in order; counts: the recent tokens. None where too few of them
+    keep their logits to be sure that no other token is among the `most`.
     """
     num_recent = sum(token_id in counts for token_id in ids)
     if len(ids) - num_recent < most:

@@ -1,8 +1,8 @@
-"""A small model that guesses the next tokens of a large one (Leviathan et al. 2023, "Speculative Decoding").
+"""A small model proposes the next tokens of a large one (Leviathan et al. 2023, "Speculative Decoding").
 
-It has the same tokens, and a cache of its own with as many places. Before it guesses, a place is brought to
-what the sequence is now: tokens that were guessed wrong, or forgotten by a shift, are dropped, and those that
-are missing are computed. It computes for all sequences together, and always takes its most likely token.
+It has the same vocabulary, and a cache of its own with as many slots. Before it proposes, a slot is brought
+to what the sequence is now: tokens that were rejected, or forgotten by a shift, are dropped, and those that
+are missing are computed. It computes for all sequences together, and always takes its top token.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from chaski.errors import NotSupportedError
 from chaski.kvcache import Cache
 from chaski.kvcache.batch import Batch
 from chaski.model.program import Program
-from chaski.runner.guesser import Length
 from chaski.runner.slots import common_prefix
+from chaski.runner.speculation.speculator import ProposalLength
 
-__all__ = ["Draft", "Drafted"]
+__all__ = ["DraftModel", "DraftModelSpeculator"]
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """`most` guesses behind the `tokens` that the place `slot` is to hold; `pending` are still to compute."""
+    """A request for `most` tokens behind `tokens`, which `slot` is to hold; `pending` are to be computed."""
 
     slot: int
     cache_salt: str
     tokens: Items[int]
     most: int
     pending: list[int] = field(default_factory=list)
-    found: list[int] = field(default_factory=list)
+    proposed: list[int] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
-        return len(self.found) < self.most
+        return len(self.proposed) < self.most
 
 
-class Draft:
+class DraftModel:
     """The small model of an engine with `parallel` slots, whose indices are those of its own cache.
 
-    `vocab_size`: the tokens that both models have; others are neither guessed nor followed.
+    `vocab_size`: the tokens that both models have; others are neither proposed nor computed.
     """
 
     def __init__(self, program: Program, cache: Cache, parallel: int, vocab_size: int) -> None:
@@ -54,18 +54,18 @@ class Draft:
         self._cache_salts = [""] * parallel
         self._jobs: list[_Job] = []
 
-    def follow(self, tokens: Items[int], cache_salt: str, max_guesses: int) -> Drafted:
-        """A guesser for a sequence with that cache salt; `tokens` are those that are certain, at any time."""
-        return Drafted(self, tokens, cache_salt, max_guesses)
+    def speculator(self, tokens: Items[int], cache_salt: str, max_proposed: int) -> DraftModelSpeculator:
+        """Make a speculator for a sequence with that cache salt; `tokens` holds its certain ones."""
+        return DraftModelSpeculator(self, tokens, cache_salt, max_proposed)
 
-    def wish(self, slot: int, cache_salt: str, tokens: Items[int], most: int) -> list[int]:
-        """A list that `compute` fills with up to `most` guesses."""
+    def request(self, slot: int, cache_salt: str, tokens: Items[int], most: int) -> list[int]:
+        """Return a list that `compute` fills with up to `most` proposed tokens."""
         job = _Job(slot, cache_salt, tokens, most)
         self._jobs.append(job)
-        return job.found
+        return job.proposed
 
     def compute(self) -> None:
-        """Guess for all who wished for it, together."""
+        """Compute all proposals that were requested, together."""
         jobs, self._jobs = self._jobs, []
         try:
             for job in jobs:
@@ -77,7 +77,7 @@ class Draft:
             raise
 
     def _bring_up(self, job: _Job) -> None:
-        """Hold nothing but what the tokens begin with. The last one is always computed, to guess from it."""
+        """Drop what the slot holds beyond the tokens. The last one is always computed, to propose from it."""
         held = self._held[job.slot]
         tokens = list(job.tokens)
         same = common_prefix(held, tokens) if self._cache_salts[job.slot] == job.cache_salt else 0
@@ -95,12 +95,12 @@ class Draft:
         return min(tokens) >= 0 and max(tokens) < self._vocab_size
 
     def _step(self, jobs: Items[_Job]) -> None:
-        """Compute a batch of what is pending; whoever has nothing left then has one guess more."""
+        """Compute a batch of pending tokens; jobs that have none left then get one proposed token more."""
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
         outputs: list[int] = []
-        guessing = []
+        finished = []
         for job in jobs:
             begin = len(self._held[job.slot])
             count = min(len(job.pending), self._program.max_tokens - len(tokens))
@@ -112,7 +112,7 @@ class Draft:
             slots += [job.slot] * count
             if not job.pending:
                 outputs.append(len(tokens) - 1)
-                guessing.append(job)
+                finished.append(job)
             self._held[job.slot] += computed
         batch = Batch(
             np.array(tokens, np.int32),
@@ -122,13 +122,13 @@ class Draft:
         )
         self._program.launch(self._program.prepare(batch), [1] * len(outputs))
         self._program.wait()
-        for job, guess in zip(guessing, self._program.likely()[:, 1, 0].tolist(), strict=True):
-            if guess < self._vocab_size:
-                job.found.append(int(guess))
-            job.pending = [int(guess)]
+        for job, token in zip(finished, self._program.top_logits()[:, 1, 0].tolist(), strict=True):
+            if token < self._vocab_size:
+                job.proposed.append(int(token))
+            job.pending = [int(token)]
 
     def forget(self) -> None:
-        """Begin again with empty places, whatever a failure has left."""
+        """Begin again with empty slots, whatever a failure has left."""
         with suppress(Exception):  # it is what failed
             self._program.wait()
         self._jobs = []
@@ -137,31 +137,33 @@ class Draft:
             held.clear()
 
 
-class Drafted:
-    """A `Guesser` for one sequence: its wishes to a draft model."""
+class DraftModelSpeculator:
+    """A `Speculator` that requests the proposals for one sequence from a draft model."""
 
-    def __init__(self, draft: Draft, tokens: Items[int], cache_salt: str, max_guesses: int) -> None:
+    def __init__(self, draft: DraftModel, tokens: Items[int], cache_salt: str, max_proposed: int) -> None:
         self._draft = draft
         self._tokens = tokens
         self._cache_salt = cache_salt
-        self._length = Length(max_guesses)
-        self._num_accepted = len(tokens)
-        self._guesses: list[int] = []
+        self._length = ProposalLength(max_proposed)
+        self._num_tokens = len(tokens)
+        self._proposed: list[int] = []
 
-    def accept(self, tokens: Iterable[int]) -> None:
-        """Count tokens that are certain. What they are, the sequence knows."""
-        self._num_accepted += len(list(tokens))
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Count tokens that are certain; the sequence itself knows them."""
+        self._num_tokens += len(list(tokens))
 
-    def learn(self, num_guessed: int, num_right: int) -> None:
-        """How many of the last guesses came true."""
-        self._length.learn(num_guessed, num_right, self._num_accepted)
+    def record_acceptance(self, num_proposed: int, num_accepted: int) -> None:
+        """Take in how many tokens of the last proposal were accepted."""
+        self._length.record_acceptance(num_proposed, num_accepted, self._num_tokens)
 
-    def wish(self, most: int, slot: int) -> None:
-        """Up to `most` guesses are of use next."""
-        length = min(most, self._length.now(self._num_accepted))
-        self._guesses = self._draft.wish(slot, self._cache_salt, self._tokens, length) if length > 0 else []
+    def request(self, max_tokens: int, slot: int) -> None:
+        """Ask for the next proposal, of at most `max_tokens`."""
+        length = min(max_tokens, self._length.current(self._num_tokens))
+        self._proposed = []
+        if length > 0:
+            self._proposed = self._draft.request(slot, self._cache_salt, self._tokens, length)
 
-    def guess(self) -> list[int]:
-        """What the draft model found."""
-        guesses, self._guesses = self._guesses, []
-        return guesses
+    def propose(self) -> list[int]:
+        """Return the tokens that the draft model has found."""
+        proposed, self._proposed = self._proposed, []
+        return proposed

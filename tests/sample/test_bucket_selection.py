@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from chaski.sample import SamplingOptions
 from chaski.sample import transforms as t
-from chaski.sample.select import Crowd, candidates, largest
+from chaski.sample.bucket_selection import BucketSelection, candidates, top_k_ids
 
 # Few distinct values for ties, and any others, near and far.
 logit = st.one_of(
@@ -53,7 +53,7 @@ def test_a_crowd_chooses_what_the_definition_chooses(
 ) -> None:
     logits.setflags(write=False)
     with np.errstate(over="ignore"):
-        assert Crowd(logits.size).choose(logits, options, random) == define(logits, options, random)
+        assert BucketSelection(logits.size).choose(logits, options, random) == define(logits, options, random)
 
 
 @given(logits_strategy, st.integers(1, 70))
@@ -68,7 +68,7 @@ def test_candidates_hold_the_largest(logits: t.Logits, k: int) -> None:
 @given(logits_strategy.filter(lambda logits: logits.size > 1), st.data())
 def test_largest_are_exactly_those_of_top_k(logits: t.Logits, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, logits.size - 1))
-    assert largest(logits, k).tolist() == sorted(t.top_k(np.arange(logits.size), logits, k)[0].tolist())
+    assert top_k_ids(logits, k).tolist() == sorted(t.top_k(np.arange(logits.size), logits, k)[0].tolist())
 
 
 def model_like(rng: np.random.Generator, size: int) -> t.Logits:
@@ -112,7 +112,7 @@ OPTIONS = [
 def test_a_large_crowd_chooses_what_the_definition_chooses(shape: str) -> None:
     rng = np.random.default_rng(5)
     size = 20_011
-    crowd = Crowd(size)
+    crowd = BucketSelection(size)
     for options in OPTIONS:
         for _ in range(4):
             logits = SHAPES[shape](rng, size)

@@ -40,22 +40,22 @@ options_strategy = st.builds(
 )
 
 
-def sampled(sampler: Sampler, logits: t.Logits, likely: t.Logits | None) -> Sampled | str:
+def sampled(sampler: Sampler, logits: t.Logits, top_logits: t.Logits | None) -> Sampled | str:
     try:
-        return sampler.sample(logits, None, likely)
+        return sampler.sample(logits, None, top_logits)
     except SamplingError as error:
         return str(error)
 
 
 def found(logits: t.Logits, count: int) -> t.Logits:
     """What a plan finds; behind it stands anything."""
-    likely = np.full((2, count), np.nan, np.float32)
+    top_logits = np.full((2, count), np.nan, np.float32)
     ids = np.lexsort((np.arange(logits.size), -logits))[:count]
     if np.isnan(logits).any():
         ids = np.flatnonzero(np.isnan(logits))[:1]
-    likely[:, : ids.size] = logits[ids], ids
-    likely.setflags(write=False)
-    return likely
+    top_logits[:, : ids.size] = logits[ids], ids
+    top_logits.setflags(write=False)
+    return top_logits
 
 
 @given(st.lists(rows, min_size=1, max_size=6), options_strategy, st.lists(st.integers(0, 69), max_size=12))
@@ -70,7 +70,7 @@ def test_knowing_the_most_likely_tokens_changes_nothing(
         logits = step[:size].copy()
         logits.setflags(write=False)
         answers = [
-            sampled(told, logits, found(logits, told.num_likely(MOST))),
+            sampled(told, logits, found(logits, told.num_top_logits(MOST))),
             sampled(alone, logits, None),
         ]
         assert answers[0] == answers[1]
@@ -97,7 +97,7 @@ def test_knowing_the_most_likely_tokens_changes_nothing(
 def test_it_asks_for_what_it_needs(options: dict[str, float], count: int) -> None:
     sampler = Sampler(SamplingOptions(**options))  # type: ignore[arg-type]
     sampler.begin([5, 6, 7, 7])
-    assert sampler.num_likely(128) == count
+    assert sampler.num_top_logits(128) == count
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -112,6 +112,6 @@ def test_all_logits_are_read_where_penalties_leave_too_few() -> None:
     """It asked before its last tokens were accepted, as with guesses: those that it knows are penalized."""
     logits = np.arange(50, dtype=np.float32)
     sampler = Sampler(SamplingOptions(temperature=0, presence_penalty=100.0))
-    likely = found(logits, sampler.num_likely(MOST))
+    top_logits = found(logits, sampler.num_top_logits(MOST))
     sampler.begin([49, 48])
-    assert sampler.sample(logits, None, likely).token_id == 47
+    assert sampler.sample(logits, None, top_logits).token_id == 47

@@ -7,50 +7,50 @@ import pytest
 
 import chaski
 from chaski.formats.quant import QuantType
-from chaski.runner.lookup import Lookup
+from chaski.runner.speculation.ngram import NgramSpeculator
 from tests.tiny_llama import write_tiny_llama
 
 
-def guessed(lookup: Lookup, most: int) -> list[int]:
-    lookup.wish(most, 0)
-    return lookup.guess()
+def proposed(speculator: NgramSpeculator, most: int) -> list[int]:
+    speculator.request(most, 0)
+    return speculator.propose()
 
 
-def test_what_followed_last_time_is_guessed() -> None:
-    lookup = Lookup([1, 2, 3, 4, 5, 9, 2, 3, 4, 6, 7, 8, 2, 3, 4], 8)
-    assert guessed(lookup, 8) == [6, 7, 8]
-    assert guessed(lookup, 2) == [6, 7]
-    assert guessed(lookup, 0) == []
-    lookup.accept([6])
-    assert guessed(lookup, 8) == [7, 8, 2]
+def test_the_tokens_that_followed_last_time_are_proposed() -> None:
+    speculator = NgramSpeculator([1, 2, 3, 4, 5, 9, 2, 3, 4, 6, 7, 8, 2, 3, 4], 8)
+    assert proposed(speculator, 8) == [6, 7, 8]
+    assert proposed(speculator, 2) == [6, 7]
+    assert proposed(speculator, 0) == []
+    speculator.extend([6])
+    assert proposed(speculator, 8) == [7, 8, 2]
 
 
-def test_nothing_is_guessed_where_nothing_was_seen() -> None:
-    assert guessed(Lookup([1, 2], 8), 8) == []
-    assert guessed(Lookup([1, 2, 3], 8), 8) == []
-    assert guessed(Lookup([1, 2, 3, 4, 2, 3], 8), 8) == []
+def test_nothing_is_proposed_where_nothing_was_seen() -> None:
+    assert proposed(NgramSpeculator([1, 2], 8), 8) == []
+    assert proposed(NgramSpeculator([1, 2, 3], 8), 8) == []
+    assert proposed(NgramSpeculator([1, 2, 3, 4, 2, 3], 8), 8) == []
 
 
-def test_guesses_grow_while_they_come_true_and_shrink_when_they_do_not() -> None:
-    lookup = Lookup([*range(50), 0, 1, 2], 20)
+def test_proposals_grow_while_they_are_accepted_and_shrink_when_they_are_not() -> None:
+    speculator = NgramSpeculator([*range(50), 0, 1, 2], 20)
     lengths = []
     for right in (3, 6, 12, 4, 0, 0):
-        lengths.append(len(guessed(lookup, 100)))
-        lookup.learn(lengths[-1], right)
+        lengths.append(len(proposed(speculator, 100)))
+        speculator.record_acceptance(lengths[-1], right)
     assert lengths == [3, 6, 12, 20, 5, 2]
 
 
-def test_wrong_guesses_pause_guessing_each_time_for_longer() -> None:
-    lookup = Lookup([7] * 10, 8)
+def test_rejected_proposals_pause_speculation_each_time_for_longer() -> None:
+    speculator = NgramSpeculator([7] * 10, 8)
     pauses, waited = [], 0
     for _ in range(200):
-        guesses = guessed(lookup, 8)
-        if guesses:
-            lookup.learn(len(guesses), 0)
+        found = proposed(speculator, 8)
+        if found:
+            speculator.record_acceptance(len(found), 0)
             pauses.append(waited)
             waited = 0
         waited += 1
-        lookup.accept([7])
+        speculator.extend([7])
     assert pauses[:2] == [0, 1]
     assert pauses[2:] == sorted(pauses[2:])
     assert pauses[-1] >= 64
@@ -85,29 +85,31 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2])
-def test_guessing_changes_nothing_but_the_time(path: Path, threads: int, options: dict[str, object]) -> None:
-    """A model with little memory soon repeats itself, so guesses are made, right ones and wrong ones."""
+def test_speculation_changes_nothing_but_the_time(
+    path: Path, threads: int, options: dict[str, object]
+) -> None:
+    """A model with little memory soon repeats itself, so tokens are proposed, right ones and wrong ones."""
     settings = {"num_predict": 150, **options}
     prompt = "the other and the other and an inner thing " * 3
     with chaski.load(path, threads=threads) as model:
         plain = model.generate(prompt, draft_num_predict=0, **settings)  # type: ignore[arg-type]
-        guessed = model.generate(prompt, draft_num_predict=8, **settings)  # type: ignore[arg-type]
-    assert guessed.text == plain.text
-    assert guessed.token_ids == plain.token_ids
-    assert guessed.logprobs == plain.logprobs
-    assert guessed.done_reason == plain.done_reason
-    assert guessed.done.stop_string == plain.done.stop_string
-    assert guessed.done.generated_tokens == plain.done.generated_tokens
-    assert plain.done.guessed_tokens == 0
+        speculative = model.generate(prompt, draft_num_predict=8, **settings)  # type: ignore[arg-type]
+    assert speculative.text == plain.text
+    assert speculative.token_ids == plain.token_ids
+    assert speculative.logprobs == plain.logprobs
+    assert speculative.done_reason == plain.done_reason
+    assert speculative.done.stop_string == plain.done.stop_string
+    assert speculative.done.generated_tokens == plain.done.generated_tokens
+    assert plain.done.proposed_tokens == 0
 
 
-def test_guesses_are_made_and_counted(path: Path) -> None:
+def test_proposals_are_made_and_counted(path: Path) -> None:
     with chaski.load(path) as model:
         done = model.generate("ab", temperature=0, num_predict=200).done
-    assert 0 < done.guessed_right_tokens < done.guessed_tokens
+    assert 0 < done.accepted_tokens < done.proposed_tokens
 
 
-def test_what_guesses_left_in_the_cache_is_right(path: Path) -> None:
+def test_proposals_leave_the_right_keys_in_the_cache(path: Path) -> None:
     prompt = "the other and the other and an inner thing " * 3
     with chaski.load(path) as model:
         answer = model.generate(prompt, temperature=0, num_predict=150)

@@ -1,4 +1,4 @@
-"""Loading a draft model beside another model: the same tokens, the same places, the same threads."""
+"""Loading a draft model beside another model: the same vocabulary, the same slots, the same threads."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from chaski.ml.backend import Backend, Memory, Progress
 from chaski.model.dialects import open_model
 from chaski.model.metadata import blamed_on
 from chaski.model.registry import build_model
-from chaski.runner.draft import Draft
 from chaski.runner.reserve import Reservation, kv_types
+from chaski.runner.speculation.draft_model import DraftModel
 from chaski.store.model import find_model
 
-__all__ = ["DraftModel"]
+__all__ = ["DraftResources"]
 
 
-class DraftModel:
-    """A draft model, placed when it is made and in memory after `load`."""
+class DraftResources:
+    """The file, backend and memory of a draft model, reserved when this is made and loaded by `load`."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class DraftModel:
         size: CacheSize,
         kv_type: str | None,
     ) -> None:
-        """`target` is the file of the model that it guesses for, with `vocab_size` tokens, on `neighbour`.
+        """`target` is the file of the model that it proposes for, with `vocab_size` tokens, on `neighbour`.
 
         Raises what `chaski.load` does, and OptionError for a model with other tokens.
         """
@@ -46,15 +46,15 @@ class DraftModel:
             self._reserved = Reservation(network, self._file, self._backend, size, types)
         self.num_bytes = self._reserved.needs.total
 
-    def load(self, progress: Progress) -> Draft:
-        """Read the weights -> what guesses."""
+    def load(self, progress: Progress) -> DraftModel:
+        """Read the weights, and return the model that proposes."""
         program, cache = self._reserved.program, self._reserved.cache
         if not cache.can_step_back:
             raise UnsupportedError(
-                f"{self._file.path.name} cannot be a draft: it cannot take back wrong guesses"
+                f"{self._file.path.name} cannot be a draft: it cannot take back rejected tokens"
             )
         self._backend.load(progress)
-        return Draft(program, cache, self._size.sequences, self._num_shared)
+        return DraftModel(program, cache, self._size.sequences, self._num_shared)
 
     def memory(self) -> Memory:
         """The bytes that it holds."""
