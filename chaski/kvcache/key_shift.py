@@ -44,6 +44,4 @@ class KeyShift:
         """Turn the keys in `cells` to positions that are lower by `distance`."""
         for begin in range(0, len(cells), self._max_cells):
             part = cells[begin : begin + self._max_cells]
-            self._plan.inputs["cells"][: len(part)] = part
-            self._plan.inputs["distances"][: len(part)] = distance
-            self._plan.run({"cells": len(part)})
+            self._plan.launch({"cells": part, "distances": np.full_like(part, distance)}).wait()

@@ -7,18 +7,16 @@ or refuses to. After it nothing grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Protocol
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
+from chaski.ml.plan import Plan
 
 __all__ = [
     "Backend",
@@ -27,7 +25,6 @@ __all__ = [
     "Device",
     "MaskForm",
     "Memory",
-    "Plan",
     "Progress",
     "stored_type",
 ]
@@ -103,32 +100,6 @@ class Memory:
 
     def __add__(self, other: Memory) -> Memory:
         return Memory(self.weights + other.weights, self.cache + other.cache, self.plans + other.plans)
-
-
-class Plan(Protocol):
-    """A compiled graph. Not thread-safe: one run at a time, of all plans of a backend and its siblings."""
-
-    @property
-    def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Writable views of the input buffers, at their maximum size. Write before `launch`.
-
-        They are int32, but for dense masks and what is declared as float32.
-        """
-
-    def launch(self, sizes: Mapping[str, int]) -> None:
-        """Begin to compute; `sizes` gives every `Dim` of the graph by name.
-
-        What the backend was computing before is finished first.
-        """
-
-    def wait(self) -> None:
-        """Compute to the end of what `launch` began; without that, nothing."""
-
-    def run(self, sizes: Mapping[str, int]) -> None:
-        """`launch` and `wait`."""
-
-    def output(self, name: str) -> npt.NDArray[np.float32]:
-        """A view of a result of the last run, trimmed to its sizes; valid until the next run."""
 
 
 class Backend(Protocol):

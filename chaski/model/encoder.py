@@ -26,20 +26,15 @@ class EncoderProgram:
         history = _Patches.record(graph, patches, backend, self.shape, dtype)
         graph.output("image_rows", vision.encode_multimodal(graph, patches, rows, history))
         self._plan = backend.compile(graph)
-        leading = {name: tensor.shape[0] for name, tensor in graph.inputs.items()}
-        self._dims = {name: dim.name for name, dim in leading.items() if isinstance(dim, Dim)}
+        self._patches = [name for name, tensor in graph.inputs.items() if tensor.shape[0] == patches]
 
     def encode(self, image: Image) -> npt.NDArray[np.float32]:
         """The rows of an image (num_rows, row_size), a copy. Nothing else may be computed meanwhile."""
         values = {**_Patches.inputs(self._num_patches(image)), **image.arrays}
-        for name, value in values.items():
-            self._plan.inputs[name][: len(value)] = value
-        sizes = {dim: len(values[name]) for name, dim in self._dims.items()}
-        self._plan.run(sizes | {"image_rows": image.num_rows})
-        return self._plan.output("image_rows").copy()
+        return self._plan.launch(values, {"image_rows": image.num_rows}).rows("image_rows").copy()
 
     def _num_patches(self, image: Image) -> int:
-        return next(len(array) for name, array in image.arrays.items() if self._dims[name] == "patches")
+        return next(len(array) for name, array in image.arrays.items() if name in self._patches)
 
 
 def encoder_memory(backend: Backend, shape: EncoderShape, dtype: DType) -> KindMemory:

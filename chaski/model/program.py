@@ -13,6 +13,7 @@ from chaski.kvcache.batch import Batch
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph
+from chaski.ml.plan import Launch
 from chaski.model.input import ImageRows, Inputs
 from chaski.model.registry import Model, vision_of
 
@@ -58,8 +59,7 @@ class Program:
             counts = graph.input("num_top_logits", (outputs,), DType.I32)
             graph.output("top_logits", ops.top_k(found, counts, max_top_logits))
         self._plan = backend.compile(graph)
-        leading = {name: tensor.shape[0] for name, tensor in graph.inputs.items()}
-        self._dims = {name: dim.name for name, dim in leading.items() if isinstance(dim, Dim)}
+        self._launched: Launch | None = None
 
     def prepare(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
         """Make room for a batch in the cache -> what `launch` needs. The plan may compute another one.
@@ -83,18 +83,17 @@ class Program:
         if self.max_top_logits:
             counts = np.array(num_top_logits or [0] * len(values["outputs"]), np.int32)
             values = {**values, "num_top_logits": counts}
-        self._plan.wait()
-        for name, value in values.items():
-            self._plan.inputs[name][: len(value)] = value
-        self._plan.launch({dim: len(values[name]) for name, dim in self._dims.items()})
+        self._launched = None  # so that nobody keeps its results
+        self._launched = self._plan.launch(values)
 
     def wait(self) -> None:
         """Compute the batch that was launched to its end."""
-        self._plan.wait()
+        if self._launched is not None:
+            self._launched.wait()
 
     def outputs(self) -> npt.NDArray[np.float32]:
         """Those of that batch (len(batch.outputs), size): a view that the next launch overwrites."""
-        return self._plan.output("outputs")
+        return self._rows("outputs")
 
     def top_logits(self) -> npt.NDArray[np.float32]:
         """The top logits and their ids of that batch (len(batch.outputs), 2, max_top_logits): a view.
@@ -104,7 +103,11 @@ class Program:
         """
         if not self.max_top_logits:
             return np.zeros((len(self.outputs()), 2, 0), np.float32)
-        return self._plan.output("top_logits").reshape(-1, 2, self.max_top_logits)
+        return self._rows("top_logits").reshape(-1, 2, self.max_top_logits)
+
+    def _rows(self, output: str) -> npt.NDArray[np.float32]:
+        assert self._launched is not None, "nothing was launched"
+        return self._launched.rows(output)
 
     def forward(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Compute a batch and update the cache: all of the above."""

@@ -222,10 +222,7 @@ def test_attention_to_what_came_with_an_earlier_batch(backend: str) -> None:
 
     def run(batch: Batch) -> npt.NDArray[np.float32]:
         inputs = {"tokens": batch.tokens, **cache.start_forward(batch)}
-        for name, value in inputs.items():
-            plan.inputs[name][: len(value)] = value
-        plan.run({name: len(inputs[name]) for name in ("tokens", "rows", "history", "attending")})
-        return plan.output("y").copy()
+        return plan.launch(inputs).rows("y").copy()
 
     def expected(position: int, num_rows: int) -> npt.NDArray[np.float32]:
         angles = np.float32(position) * np.linspace(1, 2, 32, dtype=np.float32)

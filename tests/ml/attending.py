@@ -76,13 +76,8 @@ class Attender:
 
     def _run(self, ids: npt.ArrayLike, rows: npt.ArrayLike, spans: npt.ArrayLike, cells: I32) -> F32:
         ids, rows = np.asarray(ids), np.asarray(rows)
-        self.plan.inputs["ids"][: len(ids)] = ids
-        self.plan.inputs["where"][: len(ids)] = self.cells[ids]
-        self.plan.inputs["rows"][: len(rows)] = rows
-        self.plan.inputs["history"][: len(cells)] = cells
-        self.plan.inputs["spans"][: len(rows)] = spans
-        self.plan.run({"stored": len(ids), "tokens": len(rows), "history": len(cells)})
-        return self.plan.output("y").copy()
+        inputs = {"ids": ids, "where": self.cells[ids], "rows": rows, "history": cells}
+        return self.plan.launch(inputs | {"spans": np.asarray(spans)}).rows("y").copy()
 
 
 def contents(storage: object, isa: str, num_cells: int, heads: int, size: int) -> F32:

@@ -74,9 +74,8 @@ class Mixture:
             return weights
 
     def run(self, ids: npt.NDArray[np.int64]) -> tuple[F32, F32]:
-        self.plan.inputs["ids"][: len(ids)] = ids
-        self.plan.run({"tokens": len(ids)})
-        return self.plan.output("routes").copy(), self.plan.output("y").copy()
+        launch = self.plan.launch({"ids": ids})
+        return launch.rows("routes").copy(), launch.rows("y").copy()
 
 
 @pytest.mark.parametrize("gating", Gating)

@@ -13,10 +13,11 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import BackendOptions, open_backend, ops
-from chaski.ml.backend import Backend, Plan
+from chaski.ml.backend import Backend
 from chaski.ml.cpu.lowering import Buffer, Call
 from chaski.ml.cpu.plan import _phases, _place
 from chaski.ml.graph import Dim, DType, Graph, Weight
+from chaski.ml.plan import Plan
 
 from .test_operations import bound, uniform
 
@@ -94,11 +95,10 @@ def test_activations_are_in_super_blocks_if_a_matrix_wants_them(
     kinds = {"table": QuantType.F32, "matrix": QuantType.Q8_0, "other": other}
     backend, graph, arrays, packed = two_products(tmp_path, kinds)
     plan = backend.compile(graph)
-    plan.inputs["ids"][:] = np.arange(32)
-    plan.run({"tokens": 32})
+    launch = plan.launch({"ids": np.arange(32)})
     for name, matrix in packed.items():
         expected = _native.matmul(matrix, arrays["table"], in_super_blocks=in_super_blocks)
-        assert (plan.output(name) == expected).all()
+        assert (launch.rows(name) == expected).all()
     forms = [
         _native.matmul(packed["matrix"], arrays["table"], in_super_blocks=form) for form in (True, False)
     ]
@@ -126,18 +126,16 @@ def small_plan(directory: Path) -> Plan:
 @pytest.mark.parametrize("bad", [-1, 11, 2**31 - 1])
 def test_an_index_outside_the_table_is_refused(tmp_path: Path, bad: int) -> None:
     plan = small_plan(tmp_path)
-    plan.inputs["ids"][:2] = [0, bad]
     with pytest.raises(ValueError, match=rf"ids\[1\] = {bad} is not between 0 and 10"):
-        plan.run({"tokens": 2})
+        plan.launch({"ids": np.array([0, bad])})
 
 
 def test_a_batch_above_the_maximum_is_refused(tmp_path: Path) -> None:
     plan = small_plan(tmp_path)
     with pytest.raises(ValueError, match="tokens = 5 is not between 0 and 4"):
-        plan.run({"tokens": 5})
+        plan.launch({"ids": np.zeros(5, np.int32)})
 
 
 def test_an_empty_batch_runs(tmp_path: Path) -> None:
     plan = small_plan(tmp_path)
-    plan.run({"tokens": 0})
-    assert plan.output("y").shape == (0, 8)
+    assert plan.launch({"ids": np.zeros(0, np.int32)}).rows("y").shape == (0, 8)

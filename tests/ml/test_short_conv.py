@@ -10,8 +10,8 @@ import pytest
 
 from chaski import _native
 from chaski.ml import BackendOptions, open_backend, ops
-from chaski.ml.backend import Plan
 from chaski.ml.graph import Dim, DType, Graph, KVRole, Rope
+from chaski.ml.plan import Plan
 
 F32 = npt.NDArray[np.float32]
 
@@ -35,10 +35,8 @@ def compiled(backend: str, isa: str, taps: int = TAPS) -> Plan:
 
 
 def run(plan: Plan, ids: Sequence[int], segments: list[tuple[int, int, int, int]]) -> F32:
-    plan.inputs["ids"][: len(ids)] = ids
-    plan.inputs["segments"][: len(segments)] = segments
-    plan.run({"tokens": len(ids), "segments": len(segments)})
-    return plan.output("y").copy()
+    inputs = {"ids": np.array(ids), "segments": np.array(segments).reshape(-1, 4)}
+    return plan.launch(inputs).rows("y").copy()
 
 
 @pytest.mark.parametrize("taps", [2, 3, 4])
@@ -81,8 +79,5 @@ def test_bits_do_not_depend_on_how_a_sequence_is_cut(isa: str) -> None:
 )
 def test_segments_that_do_not_fit_are_refused(segments: list[tuple[int, int, int, int]]) -> None:
     plan = compiled("cpu", "auto")
-    plan.inputs["ids"][:4] = 0
-    for row, segment in enumerate(segments):
-        plan.inputs["segments"][row] = segment
     with pytest.raises(ValueError, match="segments"):
-        plan.run({"tokens": 4, "segments": len(segments)})
+        run(plan, [0] * 4, segments)

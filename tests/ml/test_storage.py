@@ -50,9 +50,7 @@ def written(
     where = graph.input("where", ids.shape, DType.I32)
     ops.store(ops.embedding(ids, table).reshape(heads, size), where, buffer)
     plan = backend.compile(graph)
-    plan.inputs["ids"][:] = np.arange(count)
-    plan.inputs["where"][:] = cells
-    plan.run({"tokens": count})
+    plan.launch({"ids": np.arange(count), "where": cells}).wait()
     return buffer
 
 
@@ -169,6 +167,4 @@ def turn(
     by = graph.input("distances", listed.shape, DType.I32)
     ops.rotate_cells(listed, ops.rope_table(by, Rope(frequencies)), buffer)
     plan = backend.compile(graph)
-    plan.inputs["cells"][: len(cells)] = cells
-    plan.inputs["distances"][: len(cells)] = distances
-    plan.run({"cells": len(cells)})
+    plan.launch({"cells": cells, "distances": distances}).wait()

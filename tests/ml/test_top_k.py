@@ -39,10 +39,8 @@ class Chooser:
             self.backend.load(lambda _: None)
 
     def run(self, ids: list[int], counts: list[int]) -> list[list[tuple[float, int]]]:
-        self.plan.inputs["ids"][: len(ids)] = ids
-        self.plan.inputs["counts"][: len(ids)] = counts
-        self.plan.run({"rows": len(ids)})
-        found = self.plan.output("y").reshape(-1, 2, MOST)
+        launch = self.plan.launch({"ids": np.array(ids), "counts": np.array(counts)})
+        found = launch.rows("y").reshape(-1, 2, MOST)
         pairs = [zip(*row[:, :count].tolist(), strict=True) for row, count in zip(found, counts, strict=True)]
         return [[(value, int(index)) for value, index in row] for row in pairs]
 

@@ -8,6 +8,7 @@ buffer an offset; buffers that are never alive in the same phase share memory.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,9 +20,12 @@ from chaski.forks import keep_in_forks
 from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Buffer, Call, Place
 from chaski.ml.cpu.operations import lower
-from chaski.ml.graph import DType, Graph, KVBuffer
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Tensor
+from chaski.ml.plan import FromLaunch, Input, misfit
 
 __all__ = ["CPUPlan"]
+
+F32 = npt.NDArray[np.float32]
 
 _ALIGNMENT = 64
 
@@ -53,8 +57,8 @@ class CPUPlan:
         self._plan.finish()
         keep_in_forks(self, self._plan)
         self.bytes: int = self._plan.bytes
-        self.inputs: Mapping[str, npt.NDArray[Any]] = {
-            name: self._view(node.dtype, lowering.buffer(node), offsets)
+        self._inputs = {
+            name: (self._view(node.dtype, lowering.buffer(node), offsets), _leading(node))
             for name, node in graph.inputs.items()
         }
         self._outputs = {}
@@ -62,37 +66,84 @@ class CPUPlan:
             rows, width = lowering.extent(node)
             view = self._plan.floats(offsets[lowering.buffer(node)], maxima[rows], width)
             self._outputs[name] = (view, rows)
-        self._sizes = maxima
+        self._newest: weakref.ref[CPULaunch] | None = None
         self._is_running = False
 
-    def launch(self, sizes: Mapping[str, int]) -> None:
-        self._sizes = [sizes[name] for name in self._dims]
-        self._plan.launch(self._sizes)
+    def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> CPULaunch:
+        self.wait()
+        newest = self._newest() if self._newest is not None else None
+        if inputs.keys() != self._inputs.keys():
+            raise misfit(inputs, self._inputs)
+        given = dict(sizes) if sizes else {}
+        for name, (view, dim) in self._inputs.items():
+            value = inputs[name]
+            size = len(value)
+            if given.setdefault(dim, size) != size:
+                raise ValueError(f"input {name}: {size} rows, where {dim} is {given[dim]}")
+            if size > len(view):
+                raise ValueError(f"input {name}: {dim} = {size} is not between 0 and {len(view)}")
+            view[:size] = value.fetch() if type(value) is FromLaunch else value
+        if newest is not None:
+            newest.keep()
+        run_sizes = [given[dim] for dim in self._dims]
+        self._plan.launch(run_sizes)
         self._is_running = True
+        launch = CPULaunch(self, self._outputs, run_sizes)
+        self._newest = weakref.ref(launch)
+        return launch
 
     def touch(self) -> None:
         """Take all the memory now."""
         self._plan.touch()
 
     def wait(self) -> None:
-        self._plan.wait()
+        """Compute what was launched last to its end."""
         if self._is_running:
+            self._plan.wait()
             self._is_running = False
             self._loading.ran()
-
-    def run(self, sizes: Mapping[str, int]) -> None:
-        self.launch(sizes)
-        self.wait()
-
-    def output(self, name: str) -> npt.NDArray[np.float32]:
-        view, rows = self._outputs[name]
-        return view[: self._sizes[rows]]
 
     def _view(self, dtype: DType, buffer: Buffer, offsets: Mapping[Buffer, int]) -> npt.NDArray[Any]:
         if dtype is DType.F32:
             return self._plan.floats(offsets[buffer], buffer.size // 4 // buffer.width, buffer.width)
         flat = self._plan.ints(offsets[buffer], buffer.size // 4)
         return flat if buffer.width == 1 else flat.reshape(-1, buffer.width)
+
+
+class CPULaunch:
+    """A run, whose results lie in the arena until the next one."""
+
+    __slots__ = ("__weakref__", "_kept", "_plan", "_sizes", "_views")
+
+    def __init__(self, plan: CPUPlan, views: Mapping[str, tuple[F32, int]], sizes: Sequence[int]) -> None:
+        """`views`: each result in the arena, and the dimension of `sizes` that says how many rows it has."""
+        self._plan = plan
+        self._views = views
+        self._sizes = sizes
+        self._kept: Mapping[str, F32] | None = None
+
+    def wait(self) -> None:
+        if self._kept is None:
+            self._plan.wait()
+
+    def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
+        if self._kept is not None:
+            return self._kept[output][begin:end]
+        self.wait()
+        view, dim = self._views[output]
+        size = self._sizes[dim]
+        return view[begin : size if end is None else min(end, size)]
+
+    def keep(self) -> None:
+        """Copy the results, which are computed, before the next run overwrites them."""
+        self._kept = {name: view[: self._sizes[dim]].copy() for name, (view, dim) in self._views.items()}
+
+
+def _leading(node: Tensor) -> str:
+    """The name of an input's run-time dimension."""
+    leading = node.shape[0]
+    assert isinstance(leading, Dim), "the leading dimension of an input must be a run-time one"
+    return leading.name
 
 
 def _phases(calls: Sequence[Call]) -> list[int]:

@@ -11,13 +11,15 @@ import numpy.typing as npt
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
 from chaski.ml.backend import CacheConfig, Device, Memory, Progress, stored_type
-from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Shape, Tensor, Weight
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Shape, Tensor, Weight
 from chaski.ml.machine import available_memory, physical_cores, total_memory
+from chaski.ml.plan import FromLaunch, Input, misfit
 from chaski.ml.reference.cached_ops import Storage
 from chaski.ml.reference.ops import DEFINITIONS
 
 __all__ = ["ReferenceBackend"]
 
+F32 = npt.NDArray[np.float32]
 
 _NO_WISHES = CacheConfig()
 
@@ -79,41 +81,56 @@ _INPUT_TYPES: Mapping[DType, npt.DTypeLike] = {
 
 
 class ReferencePlan:
-    """A graph with input buffers."""
+    """A graph that is computed whenever it is launched."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self.inputs: Mapping[str, npt.NDArray[Any]] = {
-            name: np.zeros(_resolve(node.shape, None), _INPUT_TYPES[node.dtype])
-            for name, node in graph.inputs.items()
-        }
-        self._outputs: dict[str, npt.NDArray[np.float32]] = {}
 
-    def launch(self, sizes: Mapping[str, int]) -> None:
-        self.run(sizes)
+    def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> ReferenceLaunch:
+        return ReferenceLaunch(self._graph, inputs, sizes)
+
+
+class ReferenceLaunch:
+    """The results of a run."""
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None) -> None:
+        if inputs.keys() != graph.inputs.keys():
+            raise misfit(inputs, graph.inputs)
+        self._sizes = dict(sizes or {})
+        values: dict[Tensor, Any] = {}
+        for name, node in graph.inputs.items():
+            values[node] = self._read(name, node, inputs[name])
+        for node in graph.nodes:
+            if node.op != "input":
+                values[node] = self._evaluate(node, values)
+        self._outputs: Mapping[str, F32] = {name: values[node] for name, node in graph.outputs.items()}
 
     def wait(self) -> None:
         """Nothing to wait for."""
 
-    def run(self, sizes: Mapping[str, int]) -> None:
-        values: dict[Tensor, Any] = {}
-        for node in self._graph.nodes:
-            values[node] = self._evaluate(node, values, sizes)
-        self._outputs = {name: values[node] for name, node in self._graph.outputs.items()}
+    def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
+        return self._outputs[output][begin:end]
 
-    def output(self, name: str) -> npt.NDArray[np.float32]:
-        return self._outputs[name]
+    def _read(self, name: str, node: Tensor, value: Input) -> npt.NDArray[Any]:
+        """The value of an input in its type, and the size of its leading dimension."""
+        array = np.array(value.fetch() if isinstance(value, FromLaunch) else value, _INPUT_TYPES[node.dtype])
+        leading = node.shape[0]
+        if isinstance(leading, Dim):
+            size = self._sizes.setdefault(leading.name, len(array))
+            if size != len(array):
+                raise ValueError(f"input {name}: {len(array)} rows, where {leading.name} is {size}")
+            if size > leading.maximum:
+                raise ValueError(
+                    f"input {name}: {leading.name} = {size} is not between 0 and {leading.maximum}"
+                )
+        return array.reshape(self._resolve(node.shape))
 
-    def _evaluate(self, node: Tensor, values: Mapping[Tensor, Any], sizes: Mapping[str, int]) -> Any:
-        if node.op == "input":
-            whole = self.inputs[node.attributes["name"]]
-            return whole[tuple(slice(size) for size in _resolve(node.shape, sizes))]
+    def _evaluate(self, node: Tensor, values: Mapping[Tensor, Any]) -> Any:
         operands: list[Any] = [values[x] if isinstance(x, Tensor) else x.handle for x in node.operands]
         if node.op == "reshape":
-            return operands[0].reshape(_resolve(node.shape, sizes))
+            return operands[0].reshape(self._resolve(node.shape))
         return DEFINITIONS[node.op](*operands, **node.attributes)
 
-
-def _resolve(shape: Shape, sizes: Mapping[str, int] | None) -> tuple[int, ...]:
-    """The shape in numbers: with the run's sizes, or with every maximum when there are none."""
-    return tuple(d if isinstance(d, int) else d.maximum if sizes is None else sizes[d.name] for d in shape)
+    def _resolve(self, shape: Shape) -> tuple[int, ...]:
+        """The shape in numbers, with the sizes of this run."""
+        return tuple(d if isinstance(d, int) else self._sizes[d.name] for d in shape)

@@ -1,0 +1,74 @@
+"""Plans, which are launched with arrays, and launches, whose results are fetched when somebody reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["FromLaunch", "Input", "Launch", "Plan", "misfit"]
+
+
+class Launch(Protocol):
+    """One run of a plan, from when it began. Its results belong to it: later runs do not change them."""
+
+    def wait(self) -> None:
+        """Compute to the end. Whoever fetches rows need not call it."""
+
+    def rows(self, output: str, begin: int = 0, end: int | None = None) -> npt.NDArray[np.float32]:
+        """Fetch rows of a result (None: to its last one), when they are computed.
+
+        Nothing else has to leave the device. The array may be a view that the plan's next launch overwrites:
+        whoever needs the rows after that copies them, or calls this again.
+        """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FromLaunch:
+    """An int32 input with elements from a result of an earlier launch, which the host need not see.
+
+    `values` (n,) are the elements, but for those at `places`: place j gets what `output` of `launch` has at
+    (rows[j], column) where a row is laid out flat. So the ids of `ops.top_k` become the tokens of the next
+    batch: the first one of a row is in column `max_k`.
+    """
+
+    values: npt.NDArray[np.int32]
+    places: npt.NDArray[np.int32]
+    launch: Launch
+    output: str
+    rows: npt.NDArray[np.int32]
+    column: int
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def fetch(self) -> npt.NDArray[np.int32]:
+        """The elements on the host, for backends that compute there."""
+        found = self.launch.rows(self.output)
+        filled = self.values.copy()
+        filled[self.places] = found.reshape(len(found), -1)[self.rows, self.column]
+        return filled
+
+
+Input = npt.NDArray[Any] | FromLaunch
+"""int32, but for dense masks and what is declared as float32."""
+
+
+class Plan(Protocol):
+    """A compiled graph. Not thread-safe: one call at a time, of all plans of a backend and its siblings."""
+
+    def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> Launch:
+        """Begin to compute with a value for every input of the graph.
+
+        The values are not read any more when it returns. They say the sizes of their leading dimensions;
+        `sizes` has those of dimensions that no input has. Earlier launches are computed before this one.
+        Raises ValueError where values do not fit the graph.
+        """
+
+
+def misfit(inputs: Mapping[str, Input], declared: Mapping[str, object]) -> ValueError:
+    """The error where there is not one value for each input of the graph."""
+    return ValueError(f"the inputs are {', '.join(declared)}; given: {', '.join(inputs)}")
