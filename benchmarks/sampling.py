@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import chaski
-from chaski.runner.generation import Generation, GenerationRequest
+from chaski.runner.generation.generation import Generation, GenerationRequest
 from chaski.sample import SamplingOptions
 
 KINDS = {

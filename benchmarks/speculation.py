@@ -18,8 +18,8 @@ import numpy as np
 
 import chaski
 from chaski.chat.options import AnswerOptions
-from chaski.runner.generation import Generation, GenerationRequest
-from chaski.runner.sequence import Sequence
+from chaski.runner.engine.sequence import Sequence
+from chaski.runner.generation.generation import Generation, GenerationRequest
 from chaski.runner.speculation.draft_model import DraftModel
 from chaski.sample import Sampled, SamplingOptions
 

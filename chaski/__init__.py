@@ -45,8 +45,8 @@ from chaski.errors import (
 if TYPE_CHECKING:
     from chaski.chat.events import Done, Text
     from chaski.runner.llm import LLM, Answer
-    from chaski.runner.loader import load
-    from chaski.runner.worker import Worker
+    from chaski.runner.loading.loader import load
+    from chaski.runner.service.worker import Worker
 
 __all__ = [
     "LLM",
@@ -89,8 +89,8 @@ _LAZY = {
     "Answer": "chaski.chat.answer",
     "Done": "chaski.chat.events",
     "Text": "chaski.chat.events",
-    "Worker": "chaski.runner.worker",
-    "load": "chaski.runner.loader",
+    "Worker": "chaski.runner.service.worker",
+    "load": "chaski.runner.loading.loader",
 }
 
 __version__ = "0.1.0"

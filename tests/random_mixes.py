@@ -22,8 +22,8 @@ from chaski.convert.convert import convert
 from chaski.errors import OptionError
 from chaski.kvcache import CausalCache
 from chaski.kvcache.recurrent import RecurrentCache
-from chaski.runner.engine import Engine
-from chaski.runner.slots import Policy
+from chaski.runner.engine.engine import Engine
+from chaski.runner.prefix.slots import Policy
 from tests.interrupting import Lines, raise_signal
 from tests.mllama.test_mllama import DATA as MLLAMA
 from tests.mllama.test_mllama import png

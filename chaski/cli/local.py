@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from chaski.chat.events import Event
     from chaski.cli.thinking import ThinkingModel
     from chaski.runner.llm import LLM
-    from chaski.runner.worker import Worker
+    from chaski.runner.service.worker import Worker
 
 __all__ = ["WorkerModel", "open_model"]
 
@@ -79,8 +79,8 @@ def _load(
     from chaski.cli.progress import LoadingBar, load_model
     from chaski.model.dialects import open_model
     from chaski.names import NATIVE, check_engine
-    from chaski.runner.engines import choose_engine
-    from chaski.runner.worker import Worker
+    from chaski.runner.loading.engine_choice import choose_engine
+    from chaski.runner.service.worker import Worker
     from chaski.store.model import find_model
 
     found = find_model(model)

@@ -52,7 +52,7 @@ def load_model(
     draft: str | None = None,
 ) -> LLM:
     """`chaski.load` with a progress bar."""
-    from chaski.runner.loader import load
+    from chaski.runner.loading.loader import load
 
     with closing(LoadingBar(f"loading {model}")) as bar:
         return load(

@@ -21,7 +21,7 @@ def command(host: str | None, verbose: bool) -> None:
     from dataclasses import replace
 
     from chaski.env import Environment
-    from chaski.runner.sizes import thread_count
+    from chaski.runner.loading.sizes import thread_count
     from chaski.server.run import serve
     from chaski.server.settings import Settings
     from chaski.store.store import Store

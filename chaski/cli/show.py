@@ -111,9 +111,9 @@ def _memory(found: StoredModel, asked: int | None, parallel: int | None) -> Iter
     from chaski.kvcache import CacheSize
     from chaski.ml import BackendOptions, open_backend
     from chaski.model.registry import build_model
-    from chaski.runner.files import open_files
-    from chaski.runner.reserve import Reservation, kv_types
-    from chaski.runner.sizes import context_size
+    from chaski.runner.loading.files import open_files
+    from chaski.runner.loading.reservation import Reservation, kv_types
+    from chaski.runner.loading.sizes import context_size
 
     environment = Environment.read()
     file, projector = open_files(found)
@@ -161,7 +161,7 @@ def _engine(file: GGUFFile, found: StoredModel) -> str:
     from chaski.model.dialects import in_our_names
     from chaski.model.metadata import check_is_model
     from chaski.names import LLAMA_CPP
-    from chaski.runner.engines import EXTRA, choose_engine, usual_engine
+    from chaski.runner.loading.engine_choice import EXTRA, choose_engine, usual_engine
 
     try:
         wish = Defaults.of(found).engine

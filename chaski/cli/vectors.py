@@ -25,8 +25,8 @@ def makes_vectors(model: Model) -> bool:
 
 def vector(model: Model, text: str, dimensions: int | None, truncate: bool) -> str:
     """The vector of a text, as a list of JSON. A text that is too long is cut, or refused."""
+    from chaski.runner.generation.output_sequences import normalized
     from chaski.runner.llm import LLM
-    from chaski.runner.readout import normalized
 
     if isinstance(model, RemoteModel):
         return json.dumps(model.embed(text, dimensions, truncate))

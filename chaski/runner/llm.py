@@ -24,16 +24,16 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, Memory
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
-from chaski.runner.engine import Engine
-from chaski.runner.outputs import Outputs
-from chaski.runner.prompts import Prompts
-from chaski.runner.readout import embeddings
-from chaski.runner.sequence import Sequence
+from chaski.runner.engine.engine import Engine
+from chaski.runner.engine.outputs import Outputs
+from chaski.runner.engine.sequence import Sequence
+from chaski.runner.generation.output_sequences import embeddings
+from chaski.runner.generation.sequence_builder import Prompts
 from chaski.runner.speculation.draft_resources import DraftResources
 
 if TYPE_CHECKING:
-    from chaski.runner.asynchronous import AsyncModel
-    from chaski.runner.service import EngineChannel
+    from chaski.runner.service.asynchronous import AsyncModel
+    from chaski.runner.service.engine_channel import EngineChannel
     from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["LLM", "Answer"]
@@ -179,8 +179,8 @@ class LLM:
 
     def asynchronous(self) -> AsyncModel:
         """The same model for event loops: `async for event in model.asynchronous().stream(prompt)`."""
-        from chaski.runner.asynchronous import AsyncModel
-        from chaski.runner.service import EngineChannel
+        from chaski.runner.service.asynchronous import AsyncModel
+        from chaski.runner.service.engine_channel import EngineChannel
 
         self.engine.check_fork()
         with self._opening:

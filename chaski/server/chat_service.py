@@ -19,7 +19,7 @@ from chaski.chat.formats import ChatFormat, go_format, plain_format
 from chaski.chat.shortening import cut
 from chaski.errors import OptionError
 from chaski.names import NATIVE
-from chaski.runner.readout import normalized, relevance
+from chaski.runner.generation.output_sequences import normalized, relevance
 from chaski.server.events import Delta, Event, Finish, Prompted
 from chaski.server.metrics import Metrics
 from chaski.server.models.catalog import Catalog, Found, ModelInfo

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from chaski.chat.groups import Groups, not_inside, outside, without
-from chaski.runner.generation import Shift
-from chaski.runner.slots import Slot, place
+from chaski.runner.generation.generation import Shift
+from chaski.runner.prefix.slots import Slot, place
 
 IMAGE: Groups = (range(2, 5), range(5, 9))
 

@@ -13,8 +13,8 @@ import chaski
 from chaski.chat.events import Done
 from chaski.cli.main import chaski_command
 from chaski.cli.session import report
-from chaski.runner import engines
-from tests.runner.test_engines import write_misfit
+from chaski.runner.loading import engine_choice
+from tests.runner.loading.test_engine_choice import write_misfit
 from tests.tiny_llama import write_tiny_llama
 
 ROOT = Path(__file__).parents[2]
@@ -61,12 +61,12 @@ def test_llama_cpp_answers_where_ours_lacks_what_a_file_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_misfit(tmp_path / "variant.gguf", "blk.0.attn_q_gate.weight", (2, 64))
-    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    monkeypatch.setattr(engine_choice, "find_spec", lambda name: None)
     result = run(str(path), "hello", *GREEDY)
     assert result.exit_code == 1
     assert "has no use for tensors blk.0.attn_q_gate.weight" in result.stderr
     assert "pip install 'chaski[llama-cpp]'" in result.stderr
-    monkeypatch.setattr(engines, "find_spec", lambda name: object())
+    monkeypatch.setattr(engine_choice, "find_spec", lambda name: object())
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "runner" / "llamacpp" / "fake"))
     result = run(str(path), "hello", *GREEDY)
     assert (result.exit_code, result.stdout) == (

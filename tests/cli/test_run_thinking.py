@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from chaski.cli.main import chaski_command
 from chaski.names import ModelName
-from chaski.runner.messages import Generate
+from chaski.runner.service.messages import Generate
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

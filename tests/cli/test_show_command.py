@@ -11,7 +11,7 @@ from chaski.cli.main import chaski_command
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.names import ModelName
-from chaski.runner import engines
+from chaski.runner.loading import engine_choice
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
@@ -48,9 +48,9 @@ def test_the_names_of_several_templates(tmp_path: Path) -> None:
 
 def test_who_would_compute_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_tiny_llama(tmp_path / "f.gguf", general__architecture="foreign")
-    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    monkeypatch.setattr(engine_choice, "find_spec", lambda name: None)
     assert "engine          llama.cpp (not installed: pip install" in show(str(path)).output
-    monkeypatch.setattr(engines, "find_spec", lambda name: object())
+    monkeypatch.setattr(engine_choice, "find_spec", lambda name: object())
     assert "engine          llama.cpp\n" in show(str(path)).output
     monkeypatch.setenv("OLLAMA_NEW_ENGINE", "1")
     assert "engine          native (has it not)\n" in show(str(path)).output

@@ -19,7 +19,7 @@ from chaski.errors import UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.runner.files import open_files
+from chaski.runner.loading.files import open_files
 from chaski.store.model import StoredModel
 from tests.image import pictures
 from tests.llava.prompts import SIZES, TEXTS

@@ -14,7 +14,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.model.dialects import open_model
-from chaski.runner.engines import native_gap
+from chaski.runner.loading.engine_choice import native_gap
 from tests.convert.checkpoints import expected
 from tests.first_gptoss import FORMS, write_both
 

@@ -13,8 +13,9 @@ import numpy as np
 from chaski.chat.events import Done, Text
 from chaski.errors import ChaskiError
 from chaski.ml.backend import Memory
-from chaski.runner.asynchronous import AsyncModel
-from chaski.runner.messages import (
+from chaski.runner.engine.outputs import Outputs
+from chaski.runner.service.asynchronous import AsyncModel
+from chaski.runner.service.messages import (
     Describe,
     Embed,
     Generate,
@@ -25,7 +26,6 @@ from chaski.runner.messages import (
     Tokenize,
     Tokens,
 )
-from chaski.runner.outputs import Outputs
 
 MEMORY = Memory(weights=100, cache=20, plans=3)
 

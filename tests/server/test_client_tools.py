@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from chaski.errors import ResponseNotFoundError
-from chaski.runner.messages import Generate
+from chaski.runner.service.messages import Generate
 from chaski.server.dialects.responses import read_response
 from chaski.server.response_store import ResponseStore, StoredResponse
 from tests.server.fake_worker import Script

@@ -12,7 +12,7 @@ import pytest
 
 from chaski.formats.gguf import open_gguf
 from chaski.names import ModelName
-from chaski.runner.messages import Generate, Tokenize
+from chaski.runner.service.messages import Generate, Tokenize
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

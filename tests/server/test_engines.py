@@ -12,7 +12,7 @@ from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
-from tests.runner.test_engines import write_misfit
+from tests.runner.loading.test_engine_choice import write_misfit
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
 from tests.tiny_llama import write_tiny_llama

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chaski.errors import BusyError, GGUFError, OutOfMemoryError
-from chaski.runner.messages import Describe
+from chaski.runner.service.messages import Describe
 from chaski.server.models.loaded import Needs
 from chaski.server.models.pool import Models
 from chaski.server.models.queue import FairQueue

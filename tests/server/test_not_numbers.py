@@ -12,8 +12,8 @@ import chaski
 from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
 from chaski.names import ModelName
-from chaski.runner.readout import normalized
-from chaski.runner.worker import Worker
+from chaski.runner.generation.output_sequences import normalized
+from chaski.runner.service.worker import Worker
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

@@ -13,7 +13,7 @@ import pytest
 
 from chaski.errors import WorkerError
 from chaski.names import ModelName
-from chaski.runner.messages import Generate
+from chaski.runner.service.messages import Generate
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

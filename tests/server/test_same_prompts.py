@@ -13,8 +13,8 @@ import pytest
 import chaski
 from chaski.cli.local import open_model
 from chaski.cli.thinking import ThinkingModel
-from chaski.runner.messages import Generate
-from chaski.runner.prompts import Prompts
+from chaski.runner.generation.sequence_builder import Prompts
+from chaski.runner.service.messages import Generate
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chaski.names import ModelName
-from chaski.runner.messages import Generate
+from chaski.runner.service.messages import Generate
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

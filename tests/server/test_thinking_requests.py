@@ -10,7 +10,7 @@ import pytest
 
 from chaski.errors import OptionError
 from chaski.names import ModelName
-from chaski.runner.messages import Generate
+from chaski.runner.service.messages import Generate
 from chaski.server.dialects.common.thinking import agreed
 from chaski.server.settings import Settings
 from chaski.store.create import create

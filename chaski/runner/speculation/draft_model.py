@@ -18,7 +18,7 @@ from chaski.errors import NotSupportedError
 from chaski.kvcache import Cache
 from chaski.kvcache.batch import Batch
 from chaski.model.program import Program
-from chaski.runner.slots import common_prefix
+from chaski.runner.prefix.slots import common_prefix
 from chaski.runner.speculation.speculator import ProposalLength
 
 __all__ = ["DraftModel", "DraftModelSpeculator"]

@@ -11,7 +11,7 @@ from chaski.ml.backend import Backend, Memory, Progress
 from chaski.model.dialects import open_model
 from chaski.model.metadata import blamed_on
 from chaski.model.registry import build_model
-from chaski.runner.reserve import Reservation, kv_types
+from chaski.runner.loading.reservation import Reservation, kv_types
 from chaski.runner.speculation.draft_model import DraftModel
 from chaski.store.model import find_model
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from chaski.chat.defaults import Defaults
 from chaski.errors import ChaskiError, ModelNotFoundError, OptionError, UnsupportedError
 from chaski.names import ModelName
-from chaski.runner.engines import usual_engine
+from chaski.runner.loading.engine_choice import usual_engine
 from chaski.store.model import StoredModel, read_model
 from chaski.store.store import Entry, Store
 
@@ -51,7 +51,7 @@ class ModelInfo:
         from chaski.model.dialects import open_model
         from chaski.model.pooling import Pooling
         from chaski.model.registry import ARCHITECTURES, takes_projector
-        from chaski.runner.files import stored_projector
+        from chaski.runner.loading.files import stored_projector
 
         self.model = model
         with open_model(model.path) as file:

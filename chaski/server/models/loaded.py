@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from chaski.runner.asynchronous import AsyncModel
-from chaski.runner.messages import Info
+from chaski.runner.service.asynchronous import AsyncModel
+from chaski.runner.service.messages import Info
 from chaski.server.models.queue import FairQueue
 
 __all__ = ["Loaded", "Needs", "OpenWorker", "WorkerLike"]
 
 
 class WorkerLike(Protocol):
-    """The part of `chaski.runner.worker.Worker` that the server uses."""
+    """The part of `chaski.runner.service.worker.Worker` that the server uses."""
 
     @property
     def pid(self) -> int | None: ...

@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from chaski.errors import ChaskiError, WorkerError
-from chaski.runner.asynchronous import AsyncModel
-from chaski.runner.messages import Info
+from chaski.runner.service.asynchronous import AsyncModel
+from chaski.runner.service.messages import Info
 from chaski.server.models.loaded import Loaded, Needs, OpenWorker
 from chaski.server.models.queue import FairQueue
 from chaski.server.settings import Settings

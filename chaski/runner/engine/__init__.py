@@ -1,0 +1,1 @@
+"""The engine computes batches of all sequences that run: scheduling, isolation of faults, and interrupts."""

@@ -1,0 +1,107 @@
+"""A batch on its way: which sequences it is for, and the arrays that the plan reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.chat.image_rows import ImageRun, rows_in
+from chaski.kvcache.batch import Attended, Batch
+from chaski.model.program import Program
+from chaski.runner.engine.images import EncodedImages
+from chaski.runner.engine.sequence import Sequence
+
+__all__ = ["PreparedBatch", "prepare_batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBatch:
+    """A batch: how many tokens of which sequences, how many outputs each gets, and what the plan reads.
+
+    `images` are the rows of images that it has, in the order of its tokens. `num_top_logits`:
+    the number of top logits that each sequence gets; known when the batch is launched.
+    """
+
+    shares: Items[tuple[Sequence, int]]
+    num_outputs: Items[int]
+    images: Items[ImageRun]
+    batch: Batch
+    inputs: Mapping[str, npt.NDArray[Any]]
+    num_top_logits: list[int] = field(default_factory=list)
+
+    def fill(self, encoded: EncodedImages | None) -> list[list[int]]:
+        """Write the tokens and the rows of images, all of which are known now -> the tokens of each share.
+
+        What was not encoded before is encoded now.
+        """
+        tokens = [sequence.known(len(sequence.slot.tokens), count) for sequence, count in self.shares]
+        every = list(chain.from_iterable(tokens))
+        if self.images:
+            assert encoded is not None
+            if self.batch.encoded is not None:
+                self.batch.encoded[:] = np.concatenate([encoded.rows(run.image) for run in self.images])
+            elif self.batch.rows is not None:
+                encoded.fill(self.batch.rows, self.images)
+            stand_in = self.images[0].image.token or 0
+            every = [token if token >= 0 else stand_in for token in every]
+        self.batch.tokens[:] = every
+        return tokens
+
+
+def prepare_batch(
+    shares: Items[tuple[Sequence, int]], program: Program, encoded: EncodedImages | None
+) -> PreparedBatch:
+    """The batch of these tokens of sequences, with room for it in the cache.
+
+    Lists first: with few tokens that is the quickest.
+    """
+    positions: list[int] = []
+    sequences: list[int] = []
+    outputs: list[int] = []
+    ends: list[int] = []
+    places: list[int] = []
+    num_outputs: list[int] = []
+    images: list[ImageRun] = []
+    attended: list[Attended] = []
+    for sequence, count in shares:
+        begin, offset = len(sequence.slot.tokens), len(positions) - len(sequence.slot.tokens)
+        wanted = sequence.outputs(begin, count)
+        outputs += range(wanted.start + offset, wanted.stop + offset)
+        num_outputs.append(len(wanted))
+        positions += range(begin, begin + count)
+        sequences += [sequence.slot.index] * count
+        ends += range(begin + 1, begin + count + 1)
+        for group in sequence.groups:
+            if begin <= group.start < begin + count:
+                first = group.start + offset
+                ends[first : first + len(group)] = [group.stop] * len(group)
+        for run in rows_in(sequence.images, range(begin, begin + count)):
+            images.append(run)
+            if run.image.token is None:
+                places += range(run.positions.start + offset, run.positions.stop + offset)
+            else:
+                attended.append(Attended(sequence.slot.index, run.positions.start, run.image.num_rows))
+    has_groups = any(sequence.groups for sequence, _ in shares)
+    batch = Batch(
+        np.zeros(len(positions), np.int32),
+        np.array(positions, np.int32),
+        np.array(sequences, np.int32),
+        np.array(outputs, np.int32),
+        ends=np.array(ends, np.int32) if has_groups else None,
+        rows=_room(len(places), encoded) if places else None,
+        places=np.array(places, np.int32) if places else None,
+        attended=attended,
+        encoded=_room(sum(image.num_rows for image in attended), encoded) if attended else None,
+    )
+    return PreparedBatch(shares, num_outputs, images, batch, program.prepare(batch))
+
+
+def _room(count: int, encoded: EncodedImages | None) -> npt.NDArray[np.float32]:
+    assert encoded is not None, "a model that does not see gets no images"
+    return np.zeros((count, encoded.row_size), np.float32)

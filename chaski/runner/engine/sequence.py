@@ -1,0 +1,130 @@
+"""What the engine computes: tokens in a slot. What the outputs are for is a subclass's matter."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.chat.events import Event
+from chaski.chat.groups import Groups, not_inside
+from chaski.chat.image_rows import Images, attended_in
+from chaski.errors import ChaskiError
+from chaski.runner.engine.outputs import Outputs
+from chaski.runner.prefix.slots import Slot
+
+__all__ = ["Sequence"]
+
+
+class Sequence(ABC):
+    """Tokens that are computed in order, in as many batches as it takes.
+
+    The engine computes a batch while it hands out the results of the one before it. So `take` does only
+    what the next batch depends on, and `write` does the rest.
+
+    tokens       all that are known, computed or not
+    groups       those of them that are computed together
+    images       those of them that are rows of images
+    cache_salt   only prompts with the same one reuse what was computed for it
+    events       what its reader has not read yet; at last `Done`, `Outputs`, or the error that ended it
+    is_running   whether more of it is to be computed; False from its last `take`, or `cancel`, on
+    """
+
+    __slots__ = ("cache_salt", "events", "groups", "images", "is_running", "slot", "tokens")
+
+    slot: Slot
+
+    def __init__(
+        self, tokens: Iterable[int], groups: Groups = (), images: Images = (), cache_salt: str = ""
+    ) -> None:
+        self.tokens = list(tokens)
+        self.groups = groups
+        self.images = images
+        self.cache_salt = cache_salt
+        self.events: deque[Event | Outputs | ChaskiError] = deque()
+        self.is_running = True
+
+    def start(self, slot: Slot) -> None:
+        """Take a slot, with what it holds of the tokens already."""
+        self.slot = slot
+
+    @property
+    def can_take_over(self) -> bool:
+        """True if it may reuse the tokens that a slot holds: it does not want the outputs of all of them."""
+        return True
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that can be computed next. One of them may be known only when the batch before is done."""
+        return len(self.tokens) - len(self.slot.tokens)
+
+    def share(self, max_tokens: int, max_outputs: int) -> int:
+        """How many tokens it computes next, where there is room for so many tokens and outputs.
+
+        An image that layers attend to begins a batch: tokens before it see another one.
+        """
+        begin = len(self.slot.tokens)
+        end = begin + min(self.num_pending, max_tokens)
+        ahead = attended_in(self.images, range(begin + 1, end))
+        count = not_inside(end if ahead is None else ahead.positions.start, self.groups) - begin
+        return count if self.num_outputs(count) <= max_outputs else 0
+
+    def num_outputs(self, count: int) -> int:
+        """How many outputs its next `count` tokens have."""
+        return len(self.outputs(len(self.slot.tokens), count))
+
+    def known(self, begin: int, count: int) -> list[int]:
+        """The tokens at `count` positions from `begin` on, proposed ones included."""
+        return self.tokens[begin : begin + count]
+
+    @property
+    def is_speculating(self) -> bool:
+        """True while some of the tokens that are computed are proposed ones, which may be rejected."""
+        return False
+
+    @property
+    def full_context(self) -> range | None:
+        """The positions to forget before the next token can be computed, if there are any."""
+        return None
+
+    def drop(self, positions: range) -> None:
+        """Go on without the tokens at `positions`, as if they had never been."""
+        raise AssertionError(f"{type(self).__name__} never outgrows its context")
+
+    def cancel(self) -> None:
+        """Its reader left: nothing more of it is computed."""
+        self.is_running = False
+
+    def fail(self, error: ChaskiError) -> None:
+        """End with an error, which is the last that its reader gets."""
+        self.is_running = False
+        self.events.append(error)
+
+    def restart(self) -> None:  # noqa: B027, most only go on
+        """Go on where nothing is computed any more: all tokens come once more, with their outputs."""
+
+    @abstractmethod
+    def outputs(self, begin: int, count: int) -> range:
+        """The positions, of `count` tokens from `begin` on, of which it wants outputs."""
+
+    def num_top_logits(self, most: int) -> int:
+        """Number of top logits to return with its next outputs, at most `most`."""
+        return 0
+
+    @abstractmethod
+    def take(self, rows: npt.NDArray[np.float32], top_logits: npt.NDArray[np.float32]) -> int:
+        """Outputs (n, size) of the next positions that it wants them of. A view that does not last.
+
+        `top_logits` (n, 2, `num_top_logits`): the top logits in descending order, and their ids. Returns how
+        many of the proposed tokens that were computed last are rejected.
+        """
+
+    def propose(self) -> None:  # noqa: B027, most propose nothing
+        """Propose the next tokens. Called when all sequences of a batch have taken their outputs."""
+
+    @abstractmethod
+    def write(self) -> None:
+        """Queue events for what was taken since the last call. Called by one thread at a time."""

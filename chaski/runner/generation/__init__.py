@@ -1,0 +1,1 @@
+"""Sequences that become text or vectors: sampling, stop strings, events."""

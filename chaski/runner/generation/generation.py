@@ -1,0 +1,353 @@
+"""One request for text on its way through the engine: it grows by a token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.chat.events import Done, DoneReason
+from chaski.chat.groups import Groups, not_inside, outside, without
+from chaski.chat.image_rows import Images, moved_down, whole
+from chaski.errors import ChaskiError
+from chaski.runner.engine.sequence import Sequence
+from chaski.runner.generation.prompt_scores import PromptScorer
+from chaski.runner.generation.stream import PieceStream, TokenText
+from chaski.runner.prefix.slots import Slot
+from chaski.runner.speculation.draft_model import DraftModel
+from chaski.runner.speculation.ngram import NgramSpeculator
+from chaski.runner.speculation.speculator import Speculator
+from chaski.sample import Sampled, Sampler, SamplingOptions
+from chaski.sample.grammar import Grammar
+from chaski.sample.rules import TokenRules
+
+__all__ = ["Generation", "GenerationRequest", "Shift", "TextDecoder"]
+
+
+class TextDecoder(Protocol):
+    """Token ids to text, one at a time."""
+
+    def feed(self, token_id: int) -> str:
+        """The text that a token completes."""
+
+    def flush(self) -> str:
+        """What is left of the text at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What happens when a sequence fills its context: `num_keep` tokens stay, about half of the rest goes."""
+
+    context: int
+    num_keep: int
+
+    def dropped(self, groups: Groups = ()) -> range:
+        """The positions that are dropped: no group in part, but one that begins in what stays goes whole."""
+        count = max((self.context - self.num_keep) // 2, 1)
+        # Kernels read keys in panels of 16 positions: so what is behind stays where it is in its panels.
+        count -= count % 16 if count > 16 else 0
+        return range(not_inside(self.num_keep, groups), outside(self.num_keep + count, groups))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """What to compute, and when to end.
+
+    groups          positions of the prompt that are computed together
+    images          its rows of images
+    cache_salt      only prompts with the same one reuse what is computed for it
+    limit           tokens of the sequence, its prompt included, at which it ends
+    shift           what happens when it fills its context before that; None when it cannot
+    context         tokens that a sequence may hold
+    max_proposed    tokens that may be proposed and computed ahead, at a time
+    draft           the model that proposes them; None proposes n-grams of the text itself
+    grammar         which tokens may come; None is all of them. Nothing is proposed with one
+    rules           which tokens its options rule out
+    end_ids         tokens that end it
+    shown_ends      those of them whose text is part of the answer
+    stop            texts that end it, behind its first `rules.min_tokens` tokens
+    keeps_stop      they are part of the answer
+    prompt_logprobs number of top log-probabilities for each token of the prompt; None for no scores at all
+    decoder         makes the text; None when nobody reads it
+    dropped_tokens  how many tokens the prompt lost to fit into the context
+    load_seconds    how long the model took to load, for the report at the end
+    """
+
+    prompt: Items[int]
+    groups: Groups = ()
+    images: Images = ()
+    cache_salt: str = ""
+    limit: int
+    context: int = 0
+    shift: Shift | None = None
+    sampling: SamplingOptions
+    max_proposed: int = 0
+    draft: DraftModel | None = None
+    grammar: Grammar | None = None
+    rules: TokenRules | None = None
+    end_ids: frozenset[int] = frozenset()
+    shown_ends: frozenset[int] = frozenset()
+    stop: tuple[str, ...] = ()
+    keeps_stop: bool = False
+    prompt_logprobs: int | None = None
+    decoder: TextDecoder | None = None
+    dropped_tokens: int = 0
+    load_seconds: float = 0.0
+
+
+class Generation(Sequence):
+    """A prompt and its answer. Its events are pieces of the text, and `Done`."""
+
+    __slots__ = (
+        "_allowed",
+        "_cached",
+        "_decoder",
+        "_end",
+        "_grammar",
+        "_num_accepted",
+        "_num_generated",
+        "_num_proposed",
+        "_pieces",
+        "_prefilled",
+        "_proposed",
+        "_request",
+        "_sampled",
+        "_sampler",
+        "_scorer",
+        "_shifted",
+        "_speculator",
+        "_started",
+    )
+
+    def __init__(self, request: GenerationRequest) -> None:
+        super().__init__(request.prompt, request.groups, request.images, request.cache_salt)
+        self._speculator = _speculator(request, self.tokens)
+        self._grammar = request.grammar
+        self._allowed = request.grammar.allowed() if request.grammar else None
+        self._proposed: list[int] = []  # tokens for the positions behind the last one
+        self._request = request
+        self._sampler = Sampler(request.sampling, request.rules)
+        self._sampler.begin([token for token in self.tokens if token >= 0])
+        top = request.prompt_logprobs
+        self._scorer = None if top is None else PromptScorer(self.tokens, top)
+        self._decoder = request.decoder
+        self._pieces = PieceStream(request.stop, request.keeps_stop)
+        self._sampled: list[Sampled] = []  # not written yet
+        self._end: DoneReason | ChaskiError | None = None  # why it ended, not written yet
+        self._cached = self._shifted = 0
+        self._num_generated = self._num_proposed = self._num_accepted = 0
+        self._started = self._prefilled = 0.0
+
+    def start(self, slot: Slot) -> None:
+        super().start(slot)
+        self._cached = len(slot.tokens)
+        self._started = perf_counter()
+
+    @property
+    def can_take_over(self) -> bool:
+        """Not where outputs of all of the prompt are wanted."""
+        return self._request.prompt_logprobs is None
+
+    @property
+    def _is_scoring(self) -> bool:
+        return self._scorer is not None and not self._scorer.is_done
+
+    @property
+    def num_pending(self) -> int:
+        """Known and proposed tokens; else the token to come, if that is not the end."""
+        open_tokens = len(self.tokens) - len(self.slot.tokens) + len(self._proposed)
+        return open_tokens or int(self._length + 1 < self._request.limit)
+
+    def share(self, max_tokens: int, max_outputs: int) -> int:
+        num_without = max(0, self.num_pending - len(self._proposed)) + max_outputs - 1
+        shift = self._request.shift
+        # Where tokens are computed again before a shift, those behind the context wait for it.
+        room = max_tokens if shift is None else shift.context - len(self.slot.tokens)
+        if self._is_scoring:
+            room = min(room, max_outputs)
+        return super().share(min(max_tokens, num_without, room), max_outputs)
+
+    def outputs(self, begin: int, count: int) -> range:
+        """The logits of the last token that is known, and of the proposed tokens behind it.
+
+        Of all tokens while those of the prompt are scored.
+        """
+        end = begin + count
+        if self._is_scoring:
+            return range(begin, end)
+        return range(min(max(begin, len(self.tokens) - 1), end), end)
+
+    def known(self, begin: int, count: int) -> list[int]:
+        missing = begin + count - len(self.tokens)
+        return self.tokens[begin : begin + count] + self._proposed[: max(0, missing)]
+
+    @property
+    def is_speculating(self) -> bool:
+        return bool(self._proposed)
+
+    @property
+    def full_context(self) -> range | None:
+        shift = self._request.shift
+        is_full = shift is not None and len(self.slot.tokens) >= shift.context
+        return shift.dropped(whole(self.images) or self.groups) if shift is not None and is_full else None
+
+    def drop(self, positions: range) -> None:
+        del self.tokens[positions.start : positions.stop]
+        self.groups = without(positions, self.groups)
+        self.images = moved_down(self.images, positions)
+        self._shifted += len(positions)
+
+    def num_top_logits(self, most: int) -> int:
+        return 0 if self._grammar is not None else self._sampler.num_top_logits(most)
+
+    def take(self, rows: npt.NDArray[np.float32], top_logits: npt.NDArray[np.float32]) -> int:
+        """Sample the token after the last one, and while the proposed one was right, the one after it too."""
+        count = self._take_prompt(rows)
+        rows, top_logits = rows[count:], top_logits[count:]
+        if not len(rows) or not self.is_running:
+            return 0
+        if not self._prefilled:
+            self._prefilled = perf_counter()
+        proposed, self._proposed = self._proposed[: len(rows) - 1], []
+        before = len(self.tokens)
+        for row, top, token in zip(rows, top_logits, [*proposed, None], strict=True):
+            self._advance(row, top)
+            if not self.is_running or self.tokens[-1] != token:
+                break
+        new = self.tokens[before:]
+        num_accepted = sum(a == b for a, b in zip(new, proposed, strict=False))
+        if self._speculator is not None:
+            self._request_proposals(self._speculator, new, len(proposed), num_accepted)
+        return len(proposed) - num_accepted
+
+    def _take_prompt(self, rows: npt.NDArray[np.float32]) -> int:
+        """Take the logits of tokens of the prompt -> how many these are."""
+        if not self._is_scoring:
+            return 0
+        assert self._scorer is not None
+        try:
+            return self._scorer.take(len(self.slot.tokens) - len(rows), rows)
+        except ChaskiError as error:
+            self._stop(error)
+            return len(rows)
+
+    def _advance(self, row: npt.NDArray[np.float32], top_logits: npt.NDArray[np.float32]) -> None:
+        if self._length >= self._request.limit:
+            self._stop("length")
+            return
+        try:
+            sampled = self._sampler.sample(row, self._allowed, top_logits)
+        except ChaskiError as error:
+            self._stop(error)
+            return
+        self.tokens.append(sampled.token_id)
+        self._sampler.accept(sampled.token_id)
+        self._sampled.append(sampled)
+        if sampled.token_id in self._request.end_ids:
+            self._stop("stop")
+        elif self._length >= self._request.limit:
+            self._stop("length")
+
+    def propose(self) -> None:
+        if self._speculator is not None:
+            self._proposed = self._speculator.propose()
+
+    def _request_proposals(
+        self, speculator: Speculator, new: Items[int], num_proposed: int, num_accepted: int
+    ) -> None:
+        """Record how the last proposal fared, and request one that neither limit nor context cuts short."""
+        speculator.extend(new)
+        if num_proposed:
+            speculator.record_acceptance(num_proposed, num_accepted)
+            self._num_proposed += num_proposed
+            self._num_accepted += num_accepted
+        if self.is_running:
+            room = self._request.limit - self._length - 1
+            context = self._request.context
+            speculator.request(min(room, context - len(self.tokens)), self.slot.index)
+
+    def write(self) -> None:
+        if self._scorer is not None and (scores := self._scorer.event()) is not None:
+            self.events.append(scores)
+        sampled, self._sampled = self._sampled, []
+        for one in sampled:
+            if self._pieces.stop_string is not None:
+                break
+            self._num_generated += 1
+            if self._grammar is not None:
+                self._grammar.accept(one.token_id)
+            if one.token_id not in self._request.end_ids or one.token_id in self._request.shown_ends:
+                self._write(one)
+        if sampled and self._grammar is not None and self.is_running:
+            try:
+                self._allowed = self._grammar.allowed()
+            except ChaskiError as error:
+                self._stop(error)
+        if self._end is not None:
+            reason, self._end = self._end, None
+            self._finish(reason)
+
+    @property
+    def _length(self) -> int:
+        """All tokens of the prompt and the answer, those that were dropped on the way included."""
+        return len(self.tokens) + self._shifted
+
+    def fail(self, error: ChaskiError) -> None:
+        self._sampled, self._end = [], None
+        super().fail(error)
+
+    def _stop(self, reason: DoneReason | ChaskiError) -> None:
+        self.is_running = False
+        self._end = reason
+
+    def _write(self, sampled: Sampled) -> None:
+        """Queue the text of a token, and end with it if a stop string does."""
+        if self._decoder is None:
+            return
+        rules = self._request.rules
+        may_stop = rules is None or self._num_generated > rules.min_tokens
+        piece = TokenText(self._decoder.feed(sampled.token_id), sampled)
+        event, is_stopped = self._pieces.feed(piece, may_stop)
+        if event is not None:
+            self.events.append(event)
+        if is_stopped:
+            self._stop("stop")
+
+    def _finish(self, reason: DoneReason | ChaskiError) -> None:
+        if isinstance(reason, ChaskiError):
+            self.events.append(reason)
+            return
+        if self._decoder is not None and self._pieces.stop_string is None:
+            event = self._pieces.flush(self._decoder.flush())
+            if event is not None:
+                self.events.append(event)
+        stop_string = self._pieces.stop_string
+        self.events.append(
+            Done(
+                reason=reason if stop_string is None else "stop",
+                stop_string=stop_string,
+                prompt_tokens=len(self._request.prompt),
+                cached_tokens=self._cached,
+                generated_tokens=self._num_generated,
+                dropped_tokens=self._request.dropped_tokens,
+                shifted_tokens=self._shifted,
+                proposed_tokens=self._num_proposed,
+                accepted_tokens=self._num_accepted,
+                load_seconds=self._request.load_seconds,
+                prefill_seconds=self._prefilled - self._started,
+                decode_seconds=perf_counter() - self._prefilled,
+            )
+        )
+
+
+def _speculator(request: GenerationRequest, tokens: Items[int]) -> Speculator | None:
+    """The speculator of a sequence of these tokens, which grow; None where nothing is to be proposed."""
+    if request.max_proposed <= 0 or request.grammar is not None:
+        return None
+    if request.draft is None:
+        return NgramSpeculator(tokens, request.max_proposed)
+    return request.draft.speculator(tokens, request.cache_salt, request.max_proposed)

@@ -1,0 +1,129 @@
+"""Sequences that end with their prompt: what is wanted are the model's outputs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.chat.groups import Groups
+from chaski.chat.image_rows import Images
+from chaski.errors import ModelError
+from chaski.model.pooling import Pooling
+from chaski.runner.engine.outputs import Outputs
+from chaski.runner.engine.sequence import Sequence
+
+__all__ = ["EmbeddingSequence", "LogitsSequence", "embeddings", "normalized", "relevance"]
+
+F32 = npt.NDArray[np.float32]
+
+
+class LogitsSequence(Sequence):
+    """The outputs of every position, in order."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, tokens: Iterable[int], groups: Groups = (), images: Images = ()) -> None:
+        super().__init__(tokens, groups, images)
+        self._rows: list[F32] = []
+
+    @property
+    def can_take_over(self) -> bool:
+        return False
+
+    def share(self, max_tokens: int, max_outputs: int) -> int:
+        return super().share(min(max_tokens, max_outputs), max_outputs)
+
+    def outputs(self, begin: int, count: int) -> range:
+        return range(begin, begin + count)
+
+    def take(self, rows: F32, top_logits: F32) -> int:
+        self._rows.append(rows.copy())
+        self.is_running = self.num_pending > 0
+        return 0
+
+    def restart(self) -> None:
+        self._rows = []
+
+    def write(self) -> None:
+        if sum(map(len, self._rows)) == len(self.tokens) and not self.events:
+            self.events.append(Outputs(np.concatenate(self._rows)))
+
+
+class EmbeddingSequence(Sequence):
+    """One vector for a text, made of the outputs of its positions.
+
+    Outputs are added up one after the other, so a mean does not depend on how a text was cut into batches.
+    """
+
+    __slots__ = ("_left", "_pooling", "_sum")
+
+    def __init__(self, tokens: Iterable[int], pooling: Pooling, groups: Groups = ()) -> None:
+        super().__init__(tokens, groups)
+        self._pooling = pooling
+        self._left = len(pooling.positions(len(self.tokens)))
+        self._sum: F32 | None = None
+
+    @property
+    def can_take_over(self) -> bool:
+        return False
+
+    def share(self, max_tokens: int, max_outputs: int) -> int:
+        limit = min(max_tokens, max_outputs) if self._pooling is Pooling.MEAN else max_tokens
+        return super().share(limit, max_outputs)
+
+    def outputs(self, begin: int, count: int) -> range:
+        wanted = self._pooling.positions(len(self.tokens))
+        return range(max(begin, wanted.start), max(begin, min(begin + count, wanted.stop)))
+
+    def take(self, rows: F32, top_logits: F32) -> int:
+        for row in rows:
+            self._sum = row.copy() if self._sum is None else self._sum + row
+        self._left -= len(rows)
+        self.is_running = self._left > 0
+        return 0
+
+    def restart(self) -> None:
+        self._left = len(self._pooling.positions(len(self.tokens)))
+        self._sum = None
+
+    def write(self) -> None:
+        if self._sum is not None and self._left == 0 and not self.events:
+            count = len(self._pooling.positions(len(self.tokens)))
+            self.events.append(Outputs(self._sum[None] / np.float32(count)))
+
+
+def embeddings(vectors: F32, normalize: bool) -> F32:
+    """The model's vectors of some texts, one row each, of length 1 if `normalize` is set.
+
+    Raises ModelError for a row that is not all finite numbers: it could be compared with nothing.
+    """
+    is_finite = np.isfinite(vectors).all(axis=1)
+    if not is_finite.all():
+        raise ModelError(
+            f"the embedding of text {is_finite.argmin()} of {len(vectors)}, counted from 0, has values that "
+            "are no finite numbers: the model computes beyond float32 for it, or its file is damaged"
+        )
+    return normalized(vectors) if normalize else vectors
+
+
+def normalized(vectors: F32) -> F32:
+    """Rows of length 1, in the same directions; one of zeros has none and stays."""
+    with np.errstate(over="ignore"):
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if not np.isfinite(lengths).all():  # squares of large numbers
+        lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    unit: F32 = (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+    return unit
+
+
+def relevance(outputs: F32) -> F32:
+    """How well each text fits, 0 to 1, from what a model that ranks gave for its labels, (texts, labels).
+
+    The first label means yes: its share of all, or where it is the only one, its own against 0.
+    """
+    outputs = outputs if outputs.shape[1] > 1 else np.pad(outputs, ((0, 0), (0, 1)))
+    shares: F32 = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    first: F32 = shares[:, 0] / shares.sum(axis=1)
+    return first

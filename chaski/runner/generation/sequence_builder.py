@@ -1,0 +1,154 @@
+"""From what users ask for to sequences that our own engine computes: tokens, limits, grammars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from chaski.chat.defaults import Defaults
+from chaski.chat.images import ImageSource, RecentImages
+from chaski.chat.layout import marked, with_placeholders
+from chaski.chat.options import AnswerOptions
+from chaski.chat.prompts import Message, Prepared, PromptBuilder
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.model.multimodal import Image, MultimodalProcessor
+from chaski.model.registry import ModelConfig
+from chaski.runner.generation.generation import Generation, GenerationRequest, Shift
+from chaski.runner.generation.output_sequences import EmbeddingSequence, LogitsSequence
+from chaski.runner.generation.token_rules import token_rules
+from chaski.runner.speculation.draft_model import DraftModel
+from chaski.sample.grammar import Grammar, GrammarCompiler, GrammarVocabulary
+
+if TYPE_CHECKING:
+    from chaski.text.tokenizer import Tokenizer
+
+__all__ = ["Prompts"]
+
+
+class Prompts(PromptBuilder):
+    """Makes the sequences of one loaded model. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        config: ModelConfig,
+        context: int,
+        defaults: Defaults,
+        can_speculate: bool,
+        load_seconds: float,
+        vision: MultimodalProcessor | None = None,
+        draft: DraftModel | None = None,
+    ) -> None:
+        super().__init__(file, config, context, defaults)
+        self._config = config
+        self._can_speculate = can_speculate
+        self._draft = draft
+        self._load_seconds = load_seconds
+        self._vision = vision
+        self._recent = RecentImages()
+        self._is_bidirectional = vision is not None and vision.is_bidirectional
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The file's tokenizer. Raises TokenizerError for a file without one."""
+        from chaski.text.tokenizer import load_tokenizer
+
+        return load_tokenizer(self._file.metadata)
+
+    def generation(
+        self, prompt: str | Items[int], options: Mapping[str, Any], images: Items[ImageSource] = ()
+    ) -> Generation:
+        """The sequence that continues `prompt`, with images at its placeholders or else in front of it."""
+        return self._sequence(self.continuation(prompt, options, self._read(images)))
+
+    def chat(
+        self,
+        messages: Items[Message],
+        tools: Items[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+        images: Items[ImageSource] = (),
+    ) -> Generation:
+        """The sequence that answers a conversation, which has placeholders for its images."""
+        return self._sequence(self.answer(messages, tools, options, self._read(images)))
+
+    def outputs(self, prompt: str | Items[int], images: Items[ImageSource] = ()) -> LogitsSequence:
+        """The sequence that gives the outputs of every token."""
+        self._require_text()
+        whole = self._laid_out(prompt, self._read(images))
+        self._require_fit(len(whole.tokens), "; load the model with a larger context")
+        return LogitsSequence(whole.tokens, whole.groups, whole.images)
+
+    def tokens(self, text: str, images: Items[ImageSource], add_special: bool) -> list[int]:
+        """The ids of a text with images; rows of image k are -1 - k, as they may be in a prompt of ids."""
+        seen = self._read(images)
+        first = partial(self.tokenizer.encode, add_special=add_special)
+        return marked(self._read_text(with_placeholders(text, len(seen)), seen, first), seen)
+
+    def embeddings(self, texts: Items[str | Items[int]], truncate: bool) -> list[EmbeddingSequence]:
+        """A sequence for each text."""
+        return [self._pooled(ids) for ids in self.embeddable(texts, truncate)]
+
+    def _pooled(self, ids: list[int]) -> EmbeddingSequence:
+        assert self._config.pooling is not None, "it can be embedded"
+        return EmbeddingSequence(
+            ids, self._config.pooling, () if self._config.is_causal else (range(len(ids)),)
+        )
+
+    def _read(self, images: Items[ImageSource]) -> list[Image]:
+        if not images:
+            return []
+        if self._vision is None:
+            raise UnsupportedError(
+                f"{self._name}: this model does not see images; send text only, or use a model that does"
+            )
+        return [self._recent.read(image, self._vision) for image in images]
+
+    def _sequence(self, prepared: Prepared) -> Generation:
+        limits = prepared.limits
+        stops, keeps_stop = frozenset(limits.stop_token_ids), limits.include_stop_str_in_output
+        if limits.prompt_logprobs is not None and prepared.prompt.images:
+            raise UnsupportedError("prompt_logprobs is for prompts without images")
+        return Generation(
+            GenerationRequest(
+                prompt=prepared.prompt.tokens,
+                groups=prepared.prompt.groups,
+                images=prepared.prompt.images,
+                cache_salt=limits.cache_salt,
+                limit=prepared.limit,
+                grammar=self._grammar(limits),
+                context=self.context,
+                shift=None if prepared.num_keep is None else Shift(self.context, prepared.num_keep),
+                max_proposed=limits.draft_num_predict if self._can_speculate else 0,
+                draft=self._draft,
+                sampling=prepared.sampling,
+                rules=token_rules(limits, self.tokenizer),
+                end_ids=self.tokenizer.eos_ids | stops,
+                shown_ends=stops - self.tokenizer.eos_ids
+                if limits.include_stop_str_in_output
+                else frozenset(),
+                stop=limits.stop,
+                keeps_stop=keeps_stop,
+                prompt_logprobs=limits.prompt_logprobs,
+                decoder=self.tokenizer.stream(special=limits.special),
+                dropped_tokens=prepared.dropped,
+                load_seconds=self._load_seconds,
+            )
+        )
+
+    def _grammar(self, limits: AnswerOptions) -> Grammar | None:
+        constraint = limits.constraint
+        return None if constraint is None else self._grammars.compile(constraint, limits.format_thought)
+
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        tokenizer = self.tokenizer
+        spelling = GrammarVocabulary(
+            tokens=[tokenizer.token_bytes(token_id, special=True) for token_id in range(tokenizer.size)],
+            control_ids=tokenizer.control_ids(),
+            end_ids=sorted(tokenizer.eos_ids),
+            encode=lambda text: tokenizer.encode(text, add_special=False, parse_special=False),
+        )
+        return GrammarCompiler(spelling, self._config.vocab_size)

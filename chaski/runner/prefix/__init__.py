@@ -1,0 +1,1 @@
+"""The prefix cache: slots, and what a new prompt takes over from them."""

@@ -1,0 +1,112 @@
+"""`BaseChannel`: what the services of all engines do with a call, from its arrival to its last reply."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from chaski.forks import ForkGuard
+from chaski.runner.service.messages import (
+    Chat,
+    Describe,
+    Detokenize,
+    Embed,
+    Generate,
+    Info,
+    ModelCall,
+    ModelReply,
+    ReplyCallback,
+    String,
+    Tokenize,
+    Tokens,
+)
+
+__all__ = ["ActiveCall", "BaseChannel"]
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class ActiveCall:
+    """A call that is being answered: where its replies go, and whether anybody still waits for them."""
+
+    put: ReplyCallback
+    is_cancelled: bool = False
+
+    def reply(self, reply: ModelReply | Exception) -> None:
+        """Hand a reply on, while somebody waits."""
+        if not self.is_cancelled:
+            self.put(reply)
+
+    def cancel(self) -> None:
+        """Nobody waits any more; whoever computes sees it soon."""
+        self.is_cancelled = True
+
+
+T = TypeVar("T", bound=ActiveCall)
+
+
+class BaseChannel(ABC, Generic[T]):
+    """A `Channel`: calls come in from any thread, and replies go out from threads of its own.
+
+    flush     called when replies were given out, once for those that came together
+    new_task  makes the ticket of a call
+    """
+
+    def __init__(self, flush: Callable[[], None], new_task: Callable[[ReplyCallback], T]) -> None:
+        self._flush = flush
+        self._new_task = new_task
+        self._fork_guard = ForkGuard("the model")
+
+    def start(self, call: ModelCall, put: ReplyCallback) -> T:
+        """Begin to answer a call. Raises ForkError in a fork, which has none of the threads."""
+        self._fork_guard.check()
+        task = self._new_task(put)
+        self._threads(call).submit(self._handle, call, task)
+        return task
+
+    def _handle(self, call: ModelCall, task: T) -> None:
+        try:
+            if not task.is_cancelled:
+                self._answer(call, task)
+        except Exception as error:
+            task.reply(error)
+        self._flush()
+
+    def _answer(self, call: ModelCall, task: T) -> None:
+        match call:
+            case Generate() | Chat():
+                self._write(call, task)
+            case Embed():
+                self._embed(call, task)
+            case Tokenize():
+                task.reply(Tokens(tuple(self._encode(call))))
+            case Detokenize():
+                task.reply(String(self._decode(call.token_ids)))
+            case Describe():
+                task.reply(self._describe(call))
+
+    @abstractmethod
+    def _threads(self, call: ModelCall) -> Executor:
+        """Who works on a call."""
+
+    @abstractmethod
+    def _write(self, call: Generate | Chat, task: T) -> None:
+        """Begin an answer; its events are the replies."""
+
+    @abstractmethod
+    def _embed(self, call: Embed, task: T) -> None:
+        """Make vectors; one reply with all of them."""
+
+    @abstractmethod
+    def _encode(self, call: Tokenize) -> Iterable[int]:
+        """The ids of a text."""
+
+    @abstractmethod
+    def _decode(self, token_ids: Iterable[int]) -> str:
+        """The text of ids."""
+
+    @abstractmethod
+    def _describe(self, call: Describe) -> Info:
+        """What there is to say about the model."""

@@ -1,0 +1,128 @@
+"""A thread that computes for those who must not wait, and hands on the events of the sequences it follows.
+
+The engine has no thread of its own, so that a caller who can wait computes without any hand-over. Event loops
+and the worker cannot wait; for them there is this one thread a model.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable
+
+from chaski.chat.events import Partial
+from chaski.errors import ChaskiError
+from chaski.forks import ForkGuard
+from chaski.runner.engine.engine import Engine
+from chaski.runner.engine.sequence import Sequence
+from chaski.runner.service.base_channel import ActiveCall
+from chaski.runner.service.messages import ReplyCallback
+
+__all__ = ["EngineThread"]
+
+_log = logging.getLogger(__name__)
+
+
+class EngineThread:
+    """Follows sequences to their end. Only its thread cancels them, so what it waits for can be computed.
+
+    That a task was cancelled it sees before the next batch; then it frees the slot.
+
+    `flush` is called when replies were handed on, once for all that came out of a batch.
+    """
+
+    def __init__(self, engine: Engine, flush: Callable[[], None]) -> None:
+        self._engine = engine
+        self._flush = flush
+        self._fork_guard = ForkGuard("the model")
+        self._changed = threading.Condition()
+        self._followed: list[tuple[Sequence, ActiveCall, ReplyCallback]] = []
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="chaski-driver", daemon=True)
+        self._thread.start()
+        # A thread that is in native code when the interpreter goes would bring the process down.
+        atexit.register(self.close)
+
+    def follow(self, sequence: Sequence, task: ActiveCall, put: ReplyCallback) -> None:
+        """Compute a new sequence of a task; `put` gets its events, up to the last one or an error."""
+        self._engine.submit(sequence)
+        with self._changed:
+            self._followed.append((sequence, task, put))
+            self._changed.notify()
+        if self._is_closed:
+            self._fail(_closed())
+
+    def close(self) -> None:
+        """End the thread, after the batch that it computes; what it still follows ends with an error.
+
+        A fork does not have the thread, so there is nothing to end.
+        """
+        atexit.unregister(self.close)
+        if self._fork_guard.is_forked:
+            return
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+        self._fail(_closed())
+
+    def _run(self) -> None:
+        while self._has_work():
+            try:
+                self._engine.wait_until(self._has_news)
+            except Exception as error:
+                self._fail(error)
+            else:
+                self._hand_on()
+
+    def _has_work(self) -> bool:
+        """Rest until there is something to follow; False when it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._followed)
+            return not self._is_closed
+
+    def _has_news(self) -> bool:
+        return self._is_closed or any(
+            sequence.events or task.is_cancelled for sequence, task, _ in self._followed
+        )
+
+    def _hand_on(self) -> None:
+        with self._changed:
+            self._followed = [followed for followed in self._followed if self._pass_on(*followed)]
+        self._flush()
+
+    def _pass_on(self, sequence: Sequence, task: ActiveCall, put: ReplyCallback) -> bool:
+        """Hand on what the sequence has; whether there is more to come. A reader that fails has left."""
+        if task.is_cancelled:
+            sequence.cancel()
+            return False
+        try:
+            return _put_all(sequence, put)
+        except Exception:
+            _log.exception("an answer cannot be handed on")
+            sequence.cancel()
+            return False
+
+    def _fail(self, error: Exception) -> None:
+        """End all of them."""
+        with self._changed:
+            failed, self._followed = self._followed, []
+        for sequence, _, put in failed:
+            sequence.cancel()
+            put(error)
+        self._flush()
+
+
+def _put_all(sequence: Sequence, put: ReplyCallback) -> bool:
+    """Hand on what the sequence has; whether there is more to come."""
+    while sequence.events:
+        event = sequence.events.popleft()
+        put(event)
+        if not isinstance(event, Partial):
+            return False
+    return True
+
+
+def _closed() -> ChaskiError:
+    return ChaskiError("the model was closed before it could answer")

@@ -1,0 +1,221 @@
+"""Answers calls by llama.cpp, from threads of its own: the near end of a `Channel`, like `EngineChannel`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from chaski.chat.defaults import Defaults
+from chaski.chat.prompts import Prepared, PromptBuilder
+from chaski.errors import OptionError, UnsupportedError
+from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.ml.backend import Memory
+from chaski.model.pooling import Pooling
+from chaski.names import LLAMA_CPP
+from chaski.runner.engine.outputs import Outputs
+from chaski.runner.generation.output_sequences import embeddings
+from chaski.runner.service.base_channel import ActiveCall, BaseChannel
+from chaski.runner.service.llamacpp.completions import AnswerReader, completion, empty_answer
+from chaski.runner.service.llamacpp.server import LlamaServer
+from chaski.runner.service.llamacpp.settings import LlamaSettings
+from chaski.runner.service.messages import (
+    Chat,
+    Describe,
+    Embed,
+    Generate,
+    Info,
+    ModelCall,
+    ReplyCallback,
+    Tokenize,
+)
+from chaski.store.model import find_model
+from chaski.text.tokenizer.vocabulary import TokenType, Vocabulary, read_vocabulary
+
+__all__ = ["LlamaCppChannel"]
+
+# Answers that may be on their way beyond those that llama.cpp computes at once.
+_WAITING = 32
+
+
+class LlamaCppCall(ActiveCall):
+    """A task that is ended early through the connection that its answer comes by."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, put: ReplyCallback) -> None:
+        super().__init__(put)
+        self._socket: socket.socket | None = None
+
+    def opened(self, connection: socket.socket) -> None:
+        """From now on the answer ends with this socket."""
+        self._socket = connection
+        if self.is_cancelled:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """llama.cpp notices that its reader left, and frees the slot."""
+        super().cancel()
+        if self._socket is not None:
+            with suppress(OSError):  # it is over already
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class LlamaCppChannel(BaseChannel[LlamaCppCall]):
+    """The `BaseChannel` of a model in llama.cpp.
+
+    Made by the main thread. Raises ModelNotFoundError, GGUFError, UnsupportedError, OutOfMemoryError,
+    OptionError, or ModelError where llama.cpp cannot load the model.
+    """
+
+    def __init__(
+        self, model: str | os.PathLike[str], options: Mapping[str, Any], flush: Callable[[], None]
+    ) -> None:
+        super().__init__(flush, LlamaCppCall)
+        started = perf_counter()
+        found = find_model(model)
+        defaults = Defaults.of(found)
+        file = open_gguf(found.path)
+        self._settings = LlamaSettings.of(file, defaults, options)
+        self._settings.check_memory(file)
+        vocabulary = read_vocabulary(file.metadata, default_add_bos=False)
+        anonymous = _anonymous_bytes()
+        self._server = LlamaServer(self._settings)
+        config = _Config(len(vocabulary), self._settings.pooling)
+        self._prompts = _LlamaPrompts(file, config, self._settings.room, defaults, self._server, vocabulary)
+        hidden = {*vocabulary.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN), *vocabulary.eos_ids}
+        self._controls = {token_id: vocabulary.tokens[token_id] for token_id in hidden}
+        # Those that end an answer are control tokens too, and no text of a grammar spells them.
+        self._spellings = {text: token_id for token_id, text in self._controls.items()}
+        self._short = ThreadPoolExecutor(2, "chaski-desk")
+        self._answers = ThreadPoolExecutor(self._settings.parallel + _WAITING, "chaski-answer")
+        weights = sum(tensor.nbytes for tensor in file.tensors.values())
+        self.info = Info(
+            path=str(file.path),
+            context=self._settings.context,
+            vocab_size=len(vocabulary),
+            chat_template=self._prompts.chat_template,
+            load_seconds=perf_counter() - started,
+            memory=Memory(weights=weights, cache=max(_anonymous_bytes() - anonymous, 0), plans=0),
+            engine=LLAMA_CPP,
+        )
+
+    def close(self) -> None:
+        """Take no more calls, and leave nothing in the file system."""
+        self._short.shutdown(wait=False, cancel_futures=True)
+        self._answers.shutdown(wait=False, cancel_futures=True)
+        self._server.close()
+
+    def _threads(self, call: ModelCall) -> ThreadPoolExecutor:
+        """Short calls never wait for answers."""
+        return self._answers if isinstance(call, Generate | Chat | Embed) else self._short
+
+    def _answer(self, call: ModelCall, task: LlamaCppCall) -> None:
+        if isinstance(call, Generate | Chat | Tokenize) and call.images:
+            raise UnsupportedError("the engine llama.cpp gets no images here; send text only")
+        super()._answer(call, task)
+
+    def _write(self, call: Generate | Chat, task: LlamaCppCall) -> None:
+        if isinstance(call, Generate):
+            self._generate(self._prompts.continuation(call.prompt, call.options), task)
+        else:
+            self._generate(self._prompts.answer(call.messages, call.tools, call.options), task)
+
+    def _generate(self, prepared: Prepared, task: LlamaCppCall) -> None:
+        load_seconds = self.info.load_seconds
+        if prepared.limit <= len(prepared.prompt.tokens):
+            task.reply(empty_answer(prepared, load_seconds))
+            return
+        body = completion(prepared, self._settings.prompt_cache, self._spellings)
+        reader = AnswerReader(prepared, self._controls, self._spell, load_seconds)
+        for piece in self._server.stream("/completion", body, task.opened):
+            for event in reader.feed(piece):
+                task.reply(event)
+            self._flush()
+
+    def _embed(self, call: Embed, task: LlamaCppCall) -> None:
+        prompts = self._prompts.embeddable(call.texts, call.truncate)
+        found = self._server.ask("/embedding", {"content": prompts, "embd_normalize": -1})
+        rows = [each["embedding"][0] for each in sorted(found, key=lambda each: each["index"])]
+        vectors = np.array(rows, np.float32)
+        task.reply(Outputs(embeddings(vectors, call.normalize)))
+
+    def _encode(self, call: Tokenize) -> Iterable[int]:
+        return self._prompts.tokenizer.encode(call.text, call.add_special, call.parse_special)
+
+    def _describe(self, call: Describe) -> Info:
+        return self.info
+
+    def _decode(self, token_ids: Iterable[int]) -> str:
+        ids = tuple(token_ids)
+        wrong = next((token for token in ids if not 0 <= token < self.info.vocab_size), None)
+        if wrong is not None:
+            raise OptionError(f"token id {wrong} is not among the {self.info.vocab_size} of the model")
+        shown = [token for token in ids if token not in self._controls]
+        return str(self._server.ask("/detokenize", {"tokens": shown})["content"]) if shown else ""
+
+    def _spell(self, text: str) -> list[int]:
+        return self._prompts.tokenizer.encode(text, add_special=False, parse_special=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    vocab_size: int
+    pooling: Pooling | None
+
+
+class _LlamaPrompts(PromptBuilder):
+    """Texts become tokens as llama.cpp makes them."""
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        config: _Config,
+        context: int,
+        defaults: Defaults,
+        server: LlamaServer,
+        vocabulary: Vocabulary,
+    ) -> None:
+        super().__init__(file, config, context, defaults)
+        self._server = server
+        self._vocabulary = vocabulary
+
+    @cached_property
+    def tokenizer(self) -> _Encoder:
+        """Asks llama.cpp."""
+        return _Encoder(self._server, self._vocabulary)
+
+
+class _Encoder:
+    def __init__(self, server: LlamaServer, vocabulary: Vocabulary) -> None:
+        self._server = server
+        self._vocabulary = vocabulary
+
+    @property
+    def bos_id(self) -> int | None:
+        return self._vocabulary.bos_id
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        content = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        body = {"content": content, "add_special": add_special, "parse_special": parse_special}
+        return list(self._server.ask("/tokenize", body)["tokens"])
+
+    def token(self, token_id: int) -> str:
+        return self._vocabulary.tokens[token_id]
+
+
+def _anonymous_bytes() -> int:
+    """Memory of this process that is no mapped file; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon:"))
+    except (OSError, StopIteration):
+        return 0

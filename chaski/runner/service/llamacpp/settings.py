@@ -1,0 +1,131 @@
+"""What llama.cpp is told when it loads a model, and whether there is memory for that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chaski.chat.defaults import Defaults
+from chaski.env import Environment
+from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import KVTypes
+from chaski.ml.graph import DType
+from chaski.ml.machine import available_memory, physical_cores
+from chaski.model.pooling import Pooling, read_pooling
+from chaski.runner.loading.reservation import check_form
+from chaski.runner.loading.sizes import at_least, context_size, thread_count
+
+__all__ = ["LlamaSettings"]
+
+# llama.cpp gives each sequence whole blocks of this many tokens, and leaves the last ones free.
+_BLOCK, _FREE = 256, 2
+_BYTES = {DType.F32: 4.0, DType.F16: 2.0, DType.BF16: 2.0, DType.Q8_0: 34 / 32, DType.Q4_0: 18 / 32}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaSettings:
+    """See `chaski.load` for what they mean.
+
+    trained       tokens that the model was made for, more of which llama.cpp never gives to a sequence
+    pooling       how it makes vectors; None for a model of text
+    """
+
+    path: str
+    context: int
+    trained: int
+    parallel: int
+    num_batch: int
+    threads: int
+    types: KVTypes
+    flash_attention: bool
+    prompt_cache: bool
+    pooling: Pooling | None
+
+    @classmethod
+    def of(cls, file: GGUFFile, defaults: Defaults, options: Mapping[str, Any]) -> LlamaSettings:
+        """From the options of a worker, the model's own, and the environment. Raises OptionError."""
+        environment = Environment.read()
+        if options.get("backend", "cpu") != "cpu":
+            raise OptionError(f"backend = {options['backend']!r} is not one of the engine llama.cpp")
+        if options.get("projector") is not None:
+            raise OptionError("the engine llama.cpp gets no images here, so no projector")
+        if options.get("draft") is not None:
+            raise OptionError("the engine llama.cpp takes no draft model; load it without draft")
+        trained = file.get(f"{file.architecture}.context_length", int, 0) or 1 << 31
+        usual = defaults.loading.get("num_ctx", environment.context)
+        flash = options.get("flash_attention")
+        flash = environment.flash_attention if flash is None else flash
+        types = KVTypes.parse(options.get("kv_type") or environment.kv_type or "f16")
+        check_form(types, flash)
+        for dtype in {types.keys, types.values} - _BYTES.keys():
+            raise OptionError(
+                f"the engine llama.cpp cannot keep keys and values as {dtype.value}; it can as "
+                f"{', '.join(known.value for known in _BYTES)}"
+            )
+        parallel = options.get("parallel")
+        usual_threads = defaults.loading.get("num_thread") or environment.threads
+        return cls(
+            path=os.fspath(file.path),
+            context=context_size(file.path, trained, options.get("context"), usual),
+            trained=trained,
+            parallel=at_least("parallel", environment.parallel or 1 if parallel is None else parallel, 1),
+            num_batch=at_least("num_batch", options.get("num_batch", 512), 1),
+            threads=thread_count(options.get("threads"), usual_threads) or physical_cores(),
+            types=types,
+            flash_attention=flash,
+            prompt_cache=options.get("prompt_cache", True),
+            pooling=_pooling(file),
+        )
+
+    @property
+    def room(self) -> int:
+        """Tokens that a sequence can really hold: the context, but for the free ones at its very end."""
+        return max(min(self.context, self.trained - _FREE), 1)
+
+    @property
+    def cells(self) -> int:
+        """Tokens that all sequences may hold together, as llama.cpp rounds them."""
+        return -(-(self.context + _FREE) // _BLOCK) * _BLOCK * self.parallel
+
+    def check_memory(self, file: GGUFFile) -> None:
+        """Raise OutOfMemoryError where weights, keys and values are more than there is room for.
+
+        Keys and values are counted as if every layer kept all tokens, which some do not.
+        """
+        weights = sum(tensor.nbytes for tensor in file.tensors.values())
+        cache = self.cells * self._bytes_per_token(file)
+        available = available_memory()
+        if weights + cache > available:
+            raise OutOfMemoryError(
+                f"llama.cpp needs {(weights + cache) / 1e9:.3f} GB for it, but {available / 1e9:.3f} GB of "
+                "memory are available; use a smaller context, fewer parallel sequences or a smaller model:"
+                f"\n  {weights / 1e9:10.3f} GB  weights\n  {cache / 1e9:10.3f} GB  {self.cells} tokens"
+            )
+
+    def _bytes_per_token(self, file: GGUFFile) -> float:
+        """What a token adds to the cache of keys and values; 0 where the file does not tell."""
+
+        def number(key: str, default: int = 0) -> int:
+            value = file.metadata.get(f"{file.architecture}.{key}", default)
+            found = value if isinstance(value, np.ndarray) else np.array([value])
+            return int(found.max(initial=0)) if found.dtype.kind in "iu" else 0
+
+        heads = number("attention.head_count")
+        size = number("embedding_length") // heads if heads else 0
+        rows = number("block_count") * number("attention.head_count_kv", heads)
+        keys = number("attention.key_length", size) * _BYTES[self.types.keys]
+        return rows * (keys + number("attention.value_length", size) * _BYTES[self.types.values])
+
+
+def _pooling(file: GGUFFile) -> Pooling | None:
+    found = read_pooling(file)
+    if found is Pooling.RANK:
+        raise UnsupportedError(
+            f"{file.path.name} ranks documents, for which the engine llama.cpp is not used"
+        )
+    return found

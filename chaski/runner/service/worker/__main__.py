@@ -1,0 +1,141 @@
+"""The process of a worker: `python -m chaski.runner.service.worker DESCRIPTOR`, started by `Worker` only."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from weakref import WeakValueDictionary
+
+from chaski.chat.defaults import Defaults
+from chaski.errors import ChaskiError, ModelError
+from chaski.model.dialects import open_model
+from chaski.names import LLAMA_CPP
+from chaski.runner.loading.engine_choice import choose_engine, native_gap
+from chaski.runner.loading.loader import load
+from chaski.runner.service.engine_channel import EngineChannel, describe
+from chaski.runner.service.messages import CallHandle, Channel, Info, ModelCall, ModelReply
+from chaski.runner.service.worker.codec import Cancel, Failure, Load, LoadProgress, Received, WireMessage
+from chaski.runner.service.worker.link import Link
+from chaski.store.model import find_model
+
+__all__: list[str] = []
+
+_log = logging.getLogger(__name__)
+
+Arrived = SimpleQueue[tuple[int, WireMessage]]
+Leaving = list[Callable[[], None]]
+"""What is done before the process ends, whatever it computes."""
+
+
+def main() -> None:
+    """Load what the first message says, then answer calls until the parent closes the socket, or ends."""
+    faulthandler.enable()
+    # What people wrote must not be left on the disk.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)
+    link = Link(socket.socket(fileno=descriptor))
+    arrived: Arrived = SimpleQueue()
+    leaving: Leaving = []
+    receiving = (link, arrived, leaving)
+    threading.Thread(target=_receive, args=receiving, name="chaski-receiver", daemon=True).start()
+    number, message = arrived.get()
+    assert isinstance(message, Load), "a worker is told first what to load"
+    logging.basicConfig(level=message.log_level, format=f"worker {os.getpid()}: %(levelname)s: %(message)s")
+    try:
+        service, info = _open(message, _Shares(number, link), link.flush, leaving)
+    except Exception as error:
+        _reply(link, number, error)
+        link.flush()
+        os._exit(1)
+    link.send(number, info)
+    link.flush()
+    _serve(service, link, arrived)
+
+
+def _open(
+    message: Load, progress: Callable[[float], None], flush: Callable[[], None], leaving: Leaving
+) -> tuple[Channel, Info]:
+    """The model, in the engine that is asked for or that has it."""
+    options = dict(message.options)
+    found = find_model(message.model)
+    with open_model(found.path) as file:
+        engine = choose_engine(file, options.pop("engine", None) or Defaults.of(found).engine)
+        gap = native_gap(file) if engine == LLAMA_CPP else None
+    if engine == LLAMA_CPP:
+        from chaski.runner.service.llamacpp import LlamaCppChannel
+
+        try:
+            llama = LlamaCppChannel(message.model, options, flush)
+        except ModelError as error:
+            raise ModelError(f"{error}. The native engine says: {gap}" if gap else f"{error}") from None
+        leaving.append(llama.close)
+        return llama, llama.info
+    model = load(message.model, progress=progress, engine=engine, **options)
+    return EngineChannel(model, flush), describe(model)
+
+
+def _receive(link: Link, arrived: Arrived, leaving: Leaving) -> None:
+    """Ends the process with the stream, whatever it computes: nobody is there to hear of it."""
+    try:
+        while messages := link.receive():
+            for number, message in messages:
+                if isinstance(message, ModelCall):
+                    link.send(number, Received())
+                arrived.put((number, message))
+            link.flush()
+    except Exception:
+        _log.exception("the parent cannot be understood")
+    finally:
+        for leave in leaving:
+            leave()
+        os._exit(0)
+
+
+def _serve(service: Channel, link: Link, arrived: Arrived) -> None:
+    tasks: WeakValueDictionary[int, CallHandle] = WeakValueDictionary()
+    while True:
+        number, message = arrived.get()
+        if isinstance(message, Cancel):
+            task = tasks.get(number)
+            if task is not None:
+                task.cancel()
+        else:
+            assert isinstance(message, ModelCall), "a worker is sent calls only"
+            tasks[number] = service.start(message, partial(_reply, link, number))
+
+
+def _reply(link: Link, number: int, reply: ModelReply | Exception) -> None:
+    if isinstance(reply, Exception):
+        link.send(number, Failure.of(reply))
+        if not isinstance(reply, ChaskiError):
+            _log.error("a call failed", exc_info=reply)
+    else:
+        link.send(number, reply)
+
+
+class _Shares:
+    """Tells the progress of loading, a hundred times at most."""
+
+    def __init__(self, number: int, link: Link) -> None:
+        self._number = number
+        self._link = link
+        self._percent = -1
+
+    def __call__(self, share: float) -> None:
+        if int(share * 100) != self._percent:
+            self._percent = int(share * 100)
+            self._link.send(self._number, LoadProgress(share))
+            self._link.flush()
+
+
+if __name__ == "__main__":
+    main()

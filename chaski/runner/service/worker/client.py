@@ -1,0 +1,288 @@
+"""The parent's end of a worker: the methods of `LLM`, answered by another process."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Sequence as Items
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from time import monotonic
+from types import TracebackType
+from typing import Any, TypedDict, TypeVar, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.chat.answer import Answer, collect
+from chaski.chat.events import Done, Event
+from chaski.chat.images import ImageFile, image_bytes
+from chaski.chat.options import GenerateOptions
+from chaski.errors import ChaskiError, OptionError, WorkerError
+from chaski.forks import ForkGuard
+from chaski.ml.backend import Progress
+from chaski.names import check_engine
+from chaski.runner.engine.outputs import Outputs
+from chaski.runner.service.asynchronous import AsyncModel
+from chaski.runner.service.messages import (
+    CallHandle,
+    Describe,
+    Detokenize,
+    Info,
+    ModelCall,
+    ModelReply,
+    ReplyCallback,
+    String,
+    Tokenize,
+    Tokens,
+    chat,
+    embed,
+    generate,
+)
+from chaski.runner.service.worker.codec import Load
+from chaski.runner.service.worker.process import InFlight, Process
+
+__all__ = ["LoadOptions", "Worker"]
+
+# After so many processes in a row that died before they had loaded, wait that many seconds.
+_MAX_CRASHES = 3
+_PAUSE = 30.0
+
+R = TypeVar("R", bound=ModelReply)
+
+
+class LoadOptions(TypedDict, total=False):
+    """The keyword arguments of `chaski.load`, but `progress`; and the engine, native or llama.cpp."""
+
+    projector: str | None
+    threads: int | None
+    context: int | None
+    parallel: int | None
+    num_batch: int
+    kv_type: str | None
+    flash_attention: bool | None
+    prompt_cache: bool
+    backend: str
+    engine: str | None
+    draft: str | None
+
+
+class Worker:
+    """A model in a process of its own, with the methods of an `LLM`. Safe to use from several threads.
+
+    The process starts with the first request; `info` does just that. If it dies, the requests that it was
+    answering fail with WorkerError, and the next one starts another process; so do those that it had not read
+    yet. Errors of loading are those of
+    `chaski.load`. `progress` is called from another thread, with the loaded share.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        progress: Progress = lambda share: None,
+        **options: Unpack[LoadOptions],
+    ) -> None:
+        unknown = options.keys() - LoadOptions.__annotations__.keys()
+        if unknown:
+            known = ", ".join(sorted(LoadOptions.__annotations__))
+            raise OptionError(f"option {min(unknown)!r} is unknown; known: {known}")
+        check_engine(options.get("engine"))
+        self._model = model if isinstance(model, str) else f"{Path(model).absolute()}"
+        self._options = dict(options)
+        self._progress = progress
+        self._folder = Path.cwd()
+        self._process: Process | None = None
+        self._starting = threading.Lock()
+        self._patience = _Patience()
+        self._is_closed = False
+        self._fork_guard = ForkGuard(f"the worker of {self._model}")
+        atexit.register(self.close)
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None while there is no process."""
+        return None if self._process is None else self._process.pid
+
+    def info(self) -> Info:
+        """What the model is and holds; loads it where it is not loaded yet."""
+        return self._ask(Describe(), Info)
+
+    def generate(
+        self,
+        prompt: str | Items[int],
+        images: Items[ImageFile] = (),
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
+        """Continue `prompt`, as `LLM.generate` does."""
+        return collect(self.stream(prompt, images, **options))
+
+    def stream(
+        self,
+        prompt: str | Items[int],
+        images: Items[ImageFile] = (),
+        **options: Unpack[GenerateOptions],
+    ) -> Generator[Event, None, None]:
+        """`generate` in pieces, as they are made."""
+        return self._events(generate(prompt, options, images))
+
+    def chat(
+        self,
+        messages: Items[Mapping[str, Any]],
+        tools: Items[Mapping[str, Any]] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
+        """Answer a conversation, as `LLM.chat` does."""
+        return collect(self.stream_chat(messages, tools, **options))
+
+    def stream_chat(
+        self,
+        messages: Items[Mapping[str, Any]],
+        tools: Items[Mapping[str, Any]] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Generator[Event, None, None]:
+        """`chat` in pieces, as they are made."""
+        return self._events(chat(messages, tools, options))
+
+    def embed(
+        self, texts: str | Items[str | Items[int]], *, truncate: bool = False, normalize: bool = True
+    ) -> npt.NDArray[np.float32]:
+        """One vector a text -> (len(texts), size), as `LLM.embed` makes them."""
+        return self._ask(embed(texts, truncate, normalize), Outputs).rows
+
+    def tokenize(
+        self,
+        text: str,
+        add_special: bool = True,
+        parse_special: bool = True,
+        images: Items[ImageFile] = (),
+    ) -> list[int]:
+        """The ids of a text, as `LLM.tokenize` gives them."""
+        call = Tokenize(text, add_special, parse_special, tuple(map(image_bytes, images)))
+        return list(self._ask(call, Tokens).token_ids)
+
+    def detokenize(self, token_ids: Iterable[int]) -> str:
+        """The text of ids; control tokens are left out."""
+        return self._ask(Detokenize(tuple(map(int, token_ids))), String).text
+
+    def asynchronous(self) -> AsyncModel:
+        """The same model for event loops: `async for event in worker.asynchronous().stream(prompt)`."""
+        return AsyncModel(self)
+
+    def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
+        """Send a call, to a new process where there is none; nothing waits (see `Channel`).
+
+        Raises OptionError for what cannot be sent, WorkerError where no process can be started, and ForkError
+        in a fork: its process answers the one that started it.
+        """
+        self._fork_guard.check()
+        return self._living_process().start(call, put)
+
+    def close(self) -> None:
+        """End the process; what it was answering fails with WorkerError. Nothing can be asked any more.
+
+        In a fork the process goes on, for the one that started it.
+        """
+        atexit.unregister(self.close)
+        if self._fork_guard.is_forked:
+            return
+        with self._starting:
+            self._is_closed = True
+            process = self._process
+        if process is not None:
+            process.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _living_process(self) -> Process:
+        with self._starting:
+            if self._process is None or self._process.error is not None:
+                self._process = self._next_process()
+            return self._process
+
+    def _start_again(self, put: ReplyCallback, call: ModelCall, ticket: InFlight) -> None:
+        """Send a call to the next process."""
+        if ticket.is_cancelled:
+            return
+        try:
+            self._living_process().take_over(call, put, ticket)
+        except ChaskiError as error:
+            put(error)
+            return
+        if ticket.is_cancelled:  # meanwhile
+            ticket.cancel()
+
+    def _next_process(self) -> Process:
+        if self._is_closed:
+            raise WorkerError(f"the worker of {self._model} is closed")
+        self._patience.check(self._process)
+        level = logging.getLogger("chaski").getEffectiveLevel()
+        load = Load(self._model, self._options, level)
+        try:
+            return Process(load, self._folder, self._progress, self._start_again)
+        except OSError as error:
+            raise WorkerError(f"no worker can be started for {self._model}: {error}") from None
+
+    def _events(self, call: ModelCall) -> Generator[Event, None, None]:
+        with self._replies(call) as replies:
+            while True:
+                event = _next(replies)
+                assert isinstance(event, Event)
+                yield event
+                if isinstance(event, Done):
+                    return
+
+    def _ask(self, call: ModelCall, kind: type[R]) -> R:
+        with self._replies(call) as replies:
+            reply = _next(replies)
+        assert isinstance(reply, kind)
+        return reply
+
+    @contextmanager
+    def _replies(self, call: ModelCall) -> Iterator[SimpleQueue[ModelReply | Exception]]:
+        replies: SimpleQueue[ModelReply | Exception] = SimpleQueue()
+        ticket = self.start(call, replies.put)
+        try:
+            yield replies
+        finally:
+            ticket.cancel()
+
+
+class _Patience:
+    """Refuses, for a while, to start again what keeps dying while it loads."""
+
+    def __init__(self) -> None:
+        self._seen: Process | None = None
+        self._crashes = 0
+
+    def check(self, last: Process | None) -> None:
+        """Whether there may be one after `last`: raises WorkerError if not."""
+        if last is None or last.info is not None or not isinstance(last.error, WorkerError):
+            self._crashes = 0
+            return
+        if last is not self._seen:
+            self._seen = last
+            self._crashes += 1
+        wait = last.ended_at + _PAUSE - monotonic()
+        if self._crashes >= _MAX_CRASHES and wait > 0:
+            raise WorkerError(
+                f"loading ended {self._crashes} times in a row without a model, and is tried again in "
+                f"{wait:.0f} s at the soonest; at last {last.error}"
+            )
+
+
+def _next(replies: SimpleQueue[ModelReply | Exception]) -> ModelReply:
+    reply = replies.get()
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
