@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 BUILD_REQUIREMENTS := "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.20" ninja
 NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
 
-.PHONY: run test test-slow test-aarch64 lint format types native bench docs clean
+.PHONY: run test test-slow test-aarch64 lint format types native bench docs links clean
 
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
@@ -43,8 +43,14 @@ bench: .venv/developing
 	$(BIN)/python -m benchmarks.suite $(if $(PEER),--llama-python $(PEER)) $(BENCH)
 	$(BIN)/python -m benchmarks.report
 
-docs: .venv/developing
+# The pages that are made from code, then the site of all pages: build/docs/index.html.
+docs: .venv/documenting
 	$(BIN)/python -m tools.docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+
+# Asks the network for every link that leads out of the site.
+links: .venv/documenting
+	$(BIN)/python -m sphinx --builder linkcheck docs build/links
 
 clean:
 	rm -rf .venv build dist
@@ -66,4 +72,8 @@ clean:
 # Compiles what changed, and the program that compares the instruction sets.
 .venv/developing: .venv/installed
 	$(PIP) install --no-build-isolation -e ".[dev]" --config-settings=cmake.define.CHASKI_COMPARISON=ON
+	touch $@
+
+.venv/documenting: .venv/installed
+	$(PIP) install --no-build-isolation -e ".[docs]"
 	touch $@

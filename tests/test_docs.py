@@ -25,10 +25,34 @@ def test_the_architecture_page_names_every_folder() -> None:
     assert {folder for folder in folders if f"chaski/{folder}" not in page} == set()
 
 
-def test_links_of_the_pages_lead_somewhere() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+TEXTS = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "benchmarks/README")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, as forges and the site make them."""
+    lines = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE).splitlines()
+    titles = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_links_of_the_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        if not path.startswith("https://"):
+            other = page.parent / path if path else page
+            assert other.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in headings(other), f"{page.name}: {target}"
+
+
+def test_every_page_is_in_the_contents() -> None:
+    contents = re.findall(r"```\{toctree\}\n(.*?)```", (ROOT / "docs/index.md").read_text(), re.DOTALL)
+    named = [line for part in contents for line in part.splitlines() if line and not line.startswith(":")]
+    pages = [page.stem for page in (ROOT / "docs").glob("*.md") if page.stem != "index"]
+    assert sorted(named) == sorted(pages)
 
 
 def test_the_first_page_runs_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
