@@ -152,8 +152,8 @@ def _where(machine: Machine, records: Sequence[Record]) -> str:
     peers = sorted({record.peer for record in records if record.peer})
     beside = f"beside llama.cpp of {', '.join(peers)}" if peers else "alone, without a peer"
     return (
-        f"{machine.cpu}, {machine.threads} threads, instruction set {machine.isa}; {when} (UTC). "
-        f"chaski {ours} {beside}. Each row is measured by `python -m benchmarks.suite --only ROW`."
+        f"{machine.cpu}, {machine.threads} threads, instruction set {machine.isa}; {when} (UTC).\n"
+        f"chaski {ours} {beside}.\nEach row is measured by `python -m benchmarks.suite --only ROW`."
     )
 
 
@@ -178,7 +178,7 @@ def _limits_table(records: Sequence[Record]) -> str:
     factor = scaling(medians)
     if factor is not None:
         cores = "cores of their own" if factor > 0.8 * medians[-1].threads else "threads that share cores"
-        lines[-1] += f" {medians[-1].threads} threads multiply {factor:.2f} times as fast as one: {cores}."
+        lines.append(f"{medians[-1].threads} threads multiply {factor:.2f} times as fast as one: {cores}.")
     return "\n".join(lines)
 
 

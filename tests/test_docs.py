@@ -48,6 +48,15 @@ def test_links_of_the_pages_lead_somewhere(page: Path) -> None:
             assert not anchor or anchor in headings(other), f"{page.name}: {target}"
 
 
+@pytest.mark.parametrize(
+    "page", [page for page in TEXTS if page.stem != "CHANGELOG"], ids=lambda page: page.stem
+)
+def test_lines_fit_a_window(page: Path) -> None:
+    """Rows of tables cannot be broken."""
+    lines = enumerate(page.read_text().splitlines(), 1)
+    assert [number for number, line in lines if len(line) > 110 and not line.startswith("|")] == []
+
+
 def test_every_page_is_in_the_contents() -> None:
     contents = re.findall(r"```\{toctree\}\n(.*?)```", (ROOT / "docs/index.md").read_text(), re.DOTALL)
     named = [line for part in contents for line in part.splitlines() if line and not line.startswith(":")]

@@ -49,8 +49,8 @@ def environment_page() -> str:
     ]
     head = ["| name | kind | default | meaning |", "|---|---|---|---|"]
     intro = (
-        "This page is made by `make docs`. Arguments and options win over the environment; a value that "
-        "cannot be read is an error."
+        "This page is made by `make docs`. Arguments and options win over the environment; a value\n"
+        "that cannot be read is an error."
     )
     return "\n".join(["# Environment variables", "", intro, "", *head, *rows]) + "\n"
 
