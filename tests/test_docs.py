@@ -57,6 +57,47 @@ def test_lines_fit_a_window(page: Path) -> None:
     assert [number for number, line in lines if len(line) > 110 and not line.startswith("|")] == []
 
 
+PLACE = re.compile(r"`((?:chaski|native|tests|tools|benchmarks|docs)/[\w./-]+):([\w.:]+)`")
+
+
+def is_defined(path: Path, name: str) -> bool:
+    """Whether a Python file defines a function or a method of that name, or a C++ file a function."""
+    if path.suffix != ".py":
+        return re.search(rf"\b{re.escape(name)}\(", path.read_text()) is not None
+    nodes: list[ast.stmt] = ast.parse(path.read_text()).body
+    for part in name.split("."):
+        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        found = [node for node in nodes if isinstance(node, kinds) and node.name == part]
+        if not found:
+            return False
+        nodes = found[0].body
+    return True
+
+
+def test_the_life_of_a_request_names_functions_that_exist() -> None:
+    page = (ROOT / "docs/request.md").read_text()
+    assert re.findall(r"^\*\*(\d+)\.", page, re.MULTILINE) == [str(number) for number in range(1, 13)]
+    for step in re.split(r"^\*\*\d+\.", page, flags=re.MULTILINE)[1:]:
+        places = PLACE.findall(step)
+        assert places, step
+        assert [place for place in places if not is_defined(ROOT / place[0], place[1])] == []
+
+
+PATH = re.compile(r"`([\w./-]+/[\w./-]+)(?::[\w.:]+)?`")
+FOLDERS = {path.name for path in (ROOT / "chaski").iterdir() if path.is_dir()}
+
+
+@pytest.mark.parametrize("page", TEXTS[:2] + TEXTS[3:], ids=lambda page: page.stem)
+def test_files_that_pages_name_exist(page: Path) -> None:
+    """Files of the repository, of the package, and of the tests, with and without their `.py`."""
+    for path in PATH.findall(page.read_text()):
+        first = path.partition("/")[0]
+        is_ours = first in FOLDERS | {"chaski", "native", "tests", "tools", "docs"}
+        if is_ours and "NAME" not in path:
+            roots = (ROOT, ROOT / "chaski", ROOT / "tests")
+            assert any((root / f"{path}{end}").exists() for root in roots for end in ("", ".py")), path
+
+
 def test_every_page_is_in_the_contents() -> None:
     contents = re.findall(r"```\{toctree\}\n(.*?)```", (ROOT / "docs/index.md").read_text(), re.DOTALL)
     named = [line for part in contents for line in part.splitlines() if line and not line.startswith(":")]
