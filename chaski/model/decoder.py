@@ -23,6 +23,7 @@ class Decoder(Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         self.config = config
+        self.context = config.context_length
         self.token_embd = Embedding(config.vocab_size, config.hidden_size)
         self.output_norm = RMSNorm(config.hidden_size, config.eps)
         self.output = Linear(config.hidden_size, config.vocab_size, optional=True)

@@ -55,12 +55,12 @@ READ = frozenset(
 
 READ_BY: Mapping[str, frozenset[str]] = {
     "attention.scale": frozenset({"gemma3"}),
-    "attention.sliding_window": frozenset({"gemma3", "gpt-oss"}),
+    "attention.sliding_window": frozenset({"gemma2", "gemma3", "gpt-oss", "phi3"}),
     "attention.temperature_length": frozenset({"llama4"}),
     "attention.temperature_scale": frozenset({"llama4", "mistral3"}),
-    "attn_logit_softcapping": frozenset({"gemma3"}),
-    "final_logit_softcapping": frozenset({"gemma3"}),
-    "hidden_activation": frozenset({"gemma3"}),
+    "attn_logit_softcapping": frozenset({"gemma2", "gemma3"}),
+    "final_logit_softcapping": frozenset({"gemma2", "gemma3"}),
+    "hidden_activation": frozenset({"gemma2", "gemma3"}),
     "interleave_moe_layer_step": frozenset({"llama4"}),
     "rope.freq_base_swa": frozenset({"gemma3"}),
 }

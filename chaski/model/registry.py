@@ -19,6 +19,7 @@ from chaski.model.pooling import Pooling
 __all__ = ["ARCHITECTURES", "Model", "build_model", "takes_projector", "vision_of"]
 
 ARCHITECTURES = {
+    "gemma2": "gemma2",
     "gemma3": "gemma3",
     "gpt-oss": "gptoss",
     "lfm2": "lfm2",
@@ -27,6 +28,7 @@ ARCHITECTURES = {
     "mistral3": "mistral3",
     "mllama": "mllama.text",
     "nomic-bert": "nomicbert",
+    "phi3": "phi3",
     "qwen2": "qwen2",
     "qwen2moe": "qwen2moe",
     "qwen3": "qwen3",
@@ -55,11 +57,17 @@ class ModelConfig(Protocol):
 class Model(Protocol):
     """Tokens in, outputs out: logits, or what embeddings are made of. A model never samples or tokenizes."""
 
+    context: int
+    """Tokens that a sequence may hold. It is set before anything is recorded: a rope may depend on it."""
+
     @property
     def config(self) -> ModelConfig: ...
 
     def weights(self) -> Iterator[tuple[str, Weight]]:
         """Every weight with the name that it must have in the file."""
+
+    def joined_weights(self) -> Iterator[tuple[str, list[tuple[str, Weight]]]]:
+        """Every tensor that the file may have in place of several, with the weights that it holds."""
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         """What each layer keeps of the tokens before; layers that keep nothing are left out."""

@@ -26,7 +26,7 @@ class RopeConfig:
     magnitude: float = 1.0
 
     def rope(self, *, neox: bool = False, factors: npt.NDArray[np.float32] | None = None) -> Rope:
-        """`factors` are the divisors of `rope_freqs.weight`, with which files carry Llama 3's scaling."""
+        """`factors` divide the frequencies: files have them for the scalings of Llama 3 and LongRoPE."""
         if self.yarn is not None:
             frequencies = yarn_frequencies(self.dims, self.base, self.yarn)
         else:
@@ -58,7 +58,8 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
             f"{head_size} elements is turned in pairs, with a positive base"
         )
     kind = file.get(f"{arch}.rope.scaling.type", str, "") or "linear"
-    if kind not in ("none", "default", "linear", "yarn"):
+    has_factors = {f"rope_factors_{name}.weight" for name in ("short", "long")} <= file.tensors.keys()
+    if kind not in ("none", "default", "linear", "yarn") and not (kind == "longrope" and has_factors):
         raise UnsupportedError(
             f"{file.path}: {arch}.rope.scaling.type = {kind!r:.40} is not supported for this architecture; "
             "supported: none, linear, yarn"
@@ -73,7 +74,7 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
         )
     if kind == "yarn":
         return _with_yarn(file, plain, factor)
-    scale = 1.0 if kind in ("none", "default") else 1.0 / factor
+    scale = 1.0 if kind in ("none", "default", "longrope") else 1.0 / factor
     return replace(plain, scale=scale, magnitude=file.get(f"{arch}.rope.scaling.attn_factor", float, 1.0))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile, TensorInfo
@@ -41,8 +42,7 @@ def match_weights(
     that does not use all of its file would give wrong text.
     """
     tensors = dict(file.tensors)
-    _split_gates(tensors)
-    _split_qkv(tensors, model)
+    _split_joined(model, tensors)
     if projector is not None:
         twice = sorted(tensors.keys() & projector.tensors.keys())
         if twice:
@@ -51,32 +51,26 @@ def match_weights(
     return _match(model, file, tensors)
 
 
-def _split_gates(tensors: dict[str, TensorInfo]) -> None:
-    """Put gate and up of experts in the place of the one tensor that llama.cpp's newer files have of both.
+def _split_joined(model: Model, tensors: dict[str, TensorInfo]) -> None:
+    """Put the parts of a joined tensor in its place, where they fill it."""
+    for whole, parts in model.joined_weights():
+        info = tensors.get(whole)
+        if info is None or any(tensors.get(name, info) is not info for name, _ in parts):
+            continue
+        counts = [_rows(name, weight.shape) for name, weight in parts]
+        if sum(counts) == _rows(whole, info.shape):
+            del tensors[whole]
+            for (name, _), end, count in zip(parts, accumulate(counts), counts, strict=True):
+                tensors[name] = info.part(name, _row_axis(name, info.shape), slice(end - count, end))
 
-    Each expert's gate rows come first.
-    """
-    for name in [name for name in tensors if ".ffn_gate_up_exps." in name]:
-        if len(tensors[name].shape) > 1 and tensors[name].shape[1] % 2 == 0:
-            whole = tensors.pop(name)
-            half = whole.shape[1] // 2
-            for kind, rows in (("gate", slice(half)), ("up", slice(half, None))):
-                part = name.replace("_gate_up_", f"_{kind}_")
-                tensors[part] = whole.part(part, 1, rows)
+
+def _rows(name: str, shape: tuple[int, ...]) -> int:
+    return shape[_row_axis(name, shape)]
 
 
-def _split_qkv(tensors: dict[str, TensorInfo], model: Model) -> None:
-    """Put query, key and value in the place of the one tensor that some files have of all three."""
-    joined_names = [name for name in tensors if ".attn_qkv." in name]
-    shapes = {name: weight.shape for name, weight in model.weights()} if joined_names else {}
-    for joined in [name for name in joined_names if name not in shapes]:
-        names = [joined.replace(".attn_qkv.", f".attn_{part}.") for part in "qkv"]
-        counts = [shapes[name][0] for name in names if name in shapes]
-        if len(counts) == len(names) and sum(counts) == tensors[joined].shape[0]:
-            whole, begin = tensors.pop(joined), 0
-            for name, count in zip(names, counts, strict=True):
-                tensors[name] = whole.part(name, 0, slice(begin, begin + count))
-                begin += count
+def _row_axis(name: str, shape: tuple[int, ...]) -> int:
+    """Matrices have columns behind their rows, a bias has rows only."""
+    return len(shape) - 2 if name.endswith(".weight") and len(shape) > 1 else len(shape) - 1
 
 
 def _match(model: Model, file: GGUFFile, tensors: dict[str, TensorInfo]) -> list[tuple[Weight, TensorInfo]]:

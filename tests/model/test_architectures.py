@@ -145,6 +145,8 @@ def test_a_cached_prefix_gives_the_same_text(name: str, path: Path) -> None:
         ("gpt-oss", "blk.0.attn_sinks.weight", None, "tensor blk.0.attn_sinks.weight .* is missing"),
         ("gemma3", "blk.0.attn_gate.weight", (2, 2), "has no use for tensors blk.0.attn_gate.weight"),
         ("llama4", "blk.1.ffn_down_exps.weight", (3, 32, 32), r"\(3, 32, 32\), but .* \(4, 32, 32\)"),
+        ("phi3-long", "rope_factors_long.weight", None, "one of rope_factors_short and .* is missing"),
+        ("phi3", "blk.0.attn_qkv.weight", (100, 64), "tensor blk.0.attn_q.weight .* is missing"),
         ("lfm2", "blk.0.shortconv.conv.weight", (32, 4), r"has shape \(32, 4\), but .* \(32, 3\)"),
     ],
 )
@@ -161,6 +163,47 @@ def test_what_a_file_has_too_much_or_too_little_is_refused(
         write_gguf(tmp_path / "changed.gguf", file.metadata, tensors)
     with pytest.raises(ModelError, match=message):
         chaski.load(tmp_path / "changed.gguf")
+
+
+def test_the_factors_of_a_rope_are_chosen_by_the_context_of_the_model(tmp_path: Path) -> None:
+    """Not by the length of a request: its answer would depend on what it was cached with."""
+    path = DATA / "phi3-short.gguf"  # trained for 128 tokens
+    ids, wanted = expected("phi3-short")
+    swapped = tmp_path / "swapped.gguf"
+    with open_gguf(path) as file:
+        names = {"rope_factors_short.weight": "rope_factors_long.weight"}
+        names |= {long: short for short, long in names.items()}
+        arrays = {
+            names.get(key, key): dequantize(info.data, info.type, info.shape)
+            for key, info in file.tensors.items()
+        }
+        write_gguf(swapped, file.metadata, {key: (array, QuantType.F32) for key, array in arrays.items()})
+    with chaski.load(path, context=129) as model, chaski.load(swapped, context=128) as other:
+        np.testing.assert_array_equal(found := model.logits(ids[:20]), other.logits(ids[:20]))
+    assert np.abs(found - wanted[:20]).max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["gemma2", "phi3", "qwen3"])
+def test_joined_tensors(name: str, tmp_path: Path) -> None:
+    """Files may hold the rows of several matrices in one, or of each its own. The bits are the same."""
+    joined = {"attn_qkv": ("attn_q", "attn_k", "attn_v"), "ffn_gate_up": ("ffn_gate", "ffn_up")}
+    with open_gguf(DATA / f"{name}.gguf") as file:
+        arrays = {key: dequantize(info.data, info.type, info.shape) for key, info in file.tensors.items()}
+        for layer in range(file.get(f"{file.architecture}.block_count", int)):
+            block = f"blk.{layer}."
+            if name == "phi3":
+                q, k, v = np.split(arrays.pop(f"{block}attn_qkv.weight"), [64, 96])
+                gate, up = np.split(arrays[f"{block}ffn_up.weight"], 2)
+                parts = {"attn_q": q, "attn_k": k, "attn_v": v, "ffn_gate": gate, "ffn_up": up}
+                arrays |= {f"{block}{part}.weight": array for part, array in parts.items()}
+            else:
+                for whole, names in joined.items():
+                    rows = [arrays.pop(f"{block}{part}.weight") for part in names]
+                    arrays[f"{block}{whole}.weight"] = np.concatenate(rows)
+        tensors = {key: (array, QuantType.F32) for key, array in arrays.items()}
+        write_gguf(tmp_path / "other.gguf", file.metadata, tensors)
+    ids, _ = expected(name)
+    np.testing.assert_array_equal(logits(tmp_path / "other.gguf", ids), logits(DATA / f"{name}.gguf", ids))
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
@@ -213,6 +256,7 @@ class Runs:
     def __init__(self, path: Path, backend: str = "cpu", kv_type: DType = DType.F16) -> None:
         file = open_gguf(path)
         model = build_model(file)
+        model.context = 128
         opened = open_backend(backend, BackendOptions(threads=2))
         bind_weights(model, file, opened, lambda _: None)
         types = KVTypes(kv_type, kv_type)

@@ -2,13 +2,14 @@
 
 from chaski.ml.nn.attention import attention
 from chaski.ml.nn.layers import Embedding, LayerNorm, Linear, PatchEmbedding, RMSNorm, SwiGLU
-from chaski.ml.nn.module import Module
+from chaski.ml.nn.module import Joined, Module
 from chaski.ml.nn.moe import GatedSharedExpert, MoE, MoEWithSharedExpert, RouterConfig, SharedExpert
 from chaski.ml.nn.rope import RopeFactors
 
 __all__ = [
     "Embedding",
     "GatedSharedExpert",
+    "Joined",
     "LayerNorm",
     "Linear",
     "MoE",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
-from chaski.ml.nn.module import Module
+from chaski.ml.nn.module import Joined, Module
 
 __all__ = ["Embedding", "LayerNorm", "Linear", "PatchEmbedding", "RMSNorm", "SwiGLU"]
 
@@ -76,6 +76,7 @@ class SwiGLU(Module):
     """The gated feed-forward block: ffn_down(silu(ffn_gate x) · ffn_up x), or of another `activation`."""
 
     inline = True
+    joined = Joined("ffn_gate_up", ("ffn_gate", "ffn_up"))
 
     def __init__(
         self, size: int, hidden: int, activation: Callable[[Tensor, Tensor], Tensor] = ops.swiglu

@@ -2,31 +2,64 @@
 
 `self.attn_q = Linear(…)` inside `self.blk[3]` is bound to `blk.3.attn_q.weight`. A module whose class sets
 `inline` adds no component of its own, because GGUF has none there (`blk.3.attn.attn_q` does not exist).
+A file may hold the rows of several parts in one tensor where the module says so: see `joined`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 from chaski.ml.graph import Weight
 
-__all__ = ["Module"]
+__all__ = ["Joined", "Module"]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """One tensor of a file in place of several: `whole` holds the rows of `parts`, one part after the other.
+
+    Both are names of modules: `blk.3.attn_qkv.weight` is there for `blk.3.attn_q.weight` and the others.
+    """
+
+    whole: str
+    parts: tuple[str, ...]
 
 
 class Module:
     """A part of a model: weights, other modules, and lists of modules, as plain attributes."""
 
     inline: ClassVar[bool] = False
+    joined: ClassVar[Joined | None] = None
+    """What files may hold in place of some attributes."""
 
     def weights(self, prefix: str = "") -> Iterator[tuple[str, Weight]]:
         """Every weight of the tree with the name that it must have in the file."""
+        for path, value in self._parts(prefix):
+            if isinstance(value, Weight):
+                yield path, value
+            else:
+                yield from value.weights(path)
+
+    def joined_weights(self, prefix: str = "") -> Iterator[tuple[str, list[tuple[str, Weight]]]]:
+        """Every joined tensor that the file may have, with the weights that it holds in their order."""
+        if self.joined is not None:
+            start = f"{prefix}." if prefix else ""
+            for kind in ("weight", "bias"):
+                parts = [(f"{start}{p}.{kind}", getattr(getattr(self, p), kind)) for p in self.joined.parts]
+                yield f"{start}{self.joined.whole}.{kind}", parts
+        for path, value in self._parts(prefix):
+            if isinstance(value, Module):
+                yield from value.joined_weights(path)
+
+    def _parts(self, prefix: str) -> Iterator[tuple[str, Weight | Module]]:
         for attribute, value in vars(self).items():
             path = f"{prefix}.{attribute}" if prefix else attribute
             if isinstance(value, Weight):
                 yield path, value
             elif isinstance(value, Module):
-                yield from value.weights(prefix if value.inline else path)
+                yield prefix if value.inline else path, value
             elif isinstance(value, list):
                 for index, item in enumerate(value):
-                    yield from item.weights(f"{path}.{index}")
+                    yield f"{path}.{index}", item

@@ -9,7 +9,7 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by_expert, router
 from chaski.ml.nn.layers import Linear
-from chaski.ml.nn.module import Module
+from chaski.ml.nn.module import Joined, Module
 
 __all__ = ["GatedSharedExpert", "MoE", "MoEWithSharedExpert", "RouterConfig", "SharedExpert"]
 
@@ -56,6 +56,7 @@ class MoE(Module):
     """
 
     inline = True
+    joined = Joined("ffn_gate_up_exps", ("ffn_gate_exps", "ffn_up_exps"))
 
     def __init__(
         self,

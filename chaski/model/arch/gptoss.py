@@ -10,7 +10,8 @@ from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import Linear, Module, MoE, RMSNorm, attention
+from chaski.ml.nn import Module, MoE, RMSNorm, attention
+from chaski.model.arch import llama
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
@@ -27,16 +28,10 @@ class Sinks(Module):
         self.weight = Weight((num_heads,))
 
 
-class Attention(Module):
-    inline = True
-
+class Attention(llama.Attention):
     def __init__(self, config: DecoderConfig) -> None:
-        self._config = config
-        self.attn_q = Linear(config.hidden_size, config.num_heads * config.head_size)
-        self.attn_k = Linear(config.hidden_size, config.num_kv_heads * config.head_size)
-        self.attn_v = Linear(config.hidden_size, config.num_kv_heads * config.value_size)
+        super().__init__(config)
         self.attn_sinks = Sinks(config.num_heads)
-        self.attn_output = Linear(config.num_heads * config.value_size, config.hidden_size)
 
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
         c = self._config

@@ -15,7 +15,7 @@ from chaski.model.config import DecoderConfig, kv_heads
 from chaski.model.input import Inputs
 
 
-class Filter(Module):
+class Kernel(Module):
     def __init__(self, channels: int, taps: int) -> None:
         self.weight = Weight((channels, taps), host=True)
 
@@ -26,7 +26,7 @@ class ShortConv(Module):
     def __init__(self, hidden_size: int, taps: int) -> None:
         self._size = hidden_size
         self.in_proj = Linear(hidden_size, 3 * hidden_size)
-        self.conv = Filter(hidden_size, taps)
+        self.conv = Kernel(hidden_size, taps)
         self.out_proj = Linear(hidden_size, hidden_size)
 
     def __call__(self, x: Tensor, cache: RecurrentLayer) -> Tensor:
@@ -72,15 +72,14 @@ class ConvLayer(Layer):
 class Model(Module):
     def __init__(self, file: GGUFFile) -> None:
         self.config = config = DecoderConfig.read(file)
+        self.context = config.context_length
         self._taps = file.get("lfm2.shortconv.l_cache", int)
         self.token_embd = Embedding(config.vocab_size, config.hidden_size)
         self.blk = [
             AttentionLayer(config) if heads else ConvLayer(config, self._taps)
             for heads in kv_heads(file, config.num_layers)
         ]
-        self.token_embd_norm = RMSNorm(
-            config.hidden_size, config.eps
-        )  # it is the last one, in spite of its name
+        self.token_embd_norm = RMSNorm(config.hidden_size, config.eps)  # in spite of its name the last one
         self.output = Linear(config.hidden_size, config.vocab_size, optional=True)
         self._rope = config.rope.rope(neox=True)
 

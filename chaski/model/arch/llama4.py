@@ -13,6 +13,7 @@ from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.moe_ops import Gating
 from chaski.ml.nn import (
+    Joined,
     Linear,
     Module,
     MoE,
@@ -34,9 +35,10 @@ _EXPERTS_WITHOUT_NORMS = 128  # of Maverick
 
 
 class Attention(Module):
-    """Chunked layers turn, then normalize heads; the others scale queries by their position."""
+    """Chunked layers rotate, then normalize heads; the others scale queries by their position."""
 
     inline = True
+    joined = Joined("attn_qkv", ("attn_q", "attn_k", "attn_v"))
 
     def __init__(self, config: DecoderConfig, has_norms: bool) -> None:
         self._config = config

@@ -52,6 +52,7 @@ class Layer(Module):
 class Model(Module):
     def __init__(self, file: GGUFFile) -> None:
         self.config = config = DecoderConfig.read(file, eps="layer_norm_epsilon")
+        self.context = config.context_length
         self.token_embd = Embedding(config.vocab_size, config.hidden_size)
         self.token_types = TokenTypes(file.get("tokenizer.ggml.token_type_count", int, 2), config.hidden_size)
         self.token_embd_norm = LayerNorm(config.hidden_size, config.eps)

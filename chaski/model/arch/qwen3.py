@@ -8,23 +8,18 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import Linear, Module, MoE, RMSNorm, SwiGLU, attention
+from chaski.ml.nn import Module, MoE, RMSNorm, SwiGLU, attention
+from chaski.model.arch import llama
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
 
 
-class Attention(Module):
-    inline = True
-
+class Attention(llama.Attention):
     def __init__(self, config: DecoderConfig) -> None:
-        self._config = config
-        self.attn_q = Linear(config.hidden_size, config.num_heads * config.head_size)
+        super().__init__(config)
         self.attn_q_norm = RMSNorm(config.head_size, config.eps)
-        self.attn_k = Linear(config.hidden_size, config.num_kv_heads * config.head_size)
         self.attn_k_norm = RMSNorm(config.head_size, config.eps)
-        self.attn_v = Linear(config.hidden_size, config.num_kv_heads * config.value_size)
-        self.attn_output = Linear(config.num_heads * config.value_size, config.hidden_size)
 
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
         c = self._config

@@ -76,6 +76,7 @@ class Reservation:
         types: KVTypes,
         projector: GGUFFile | None = None,
     ) -> None:
+        model.context = size.capacity
         place_weights(model, file, backend, projector)
         vision = vision_of(model)
         self.images: EncodedImages | None = None

@@ -9,7 +9,8 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
-from chaski.ml.nn import Linear, Module, RMSNorm, SwiGLU, attention
+from chaski.ml.nn import Module, RMSNorm, SwiGLU, attention
+from chaski.model.arch import llama
 from chaski.model.arch.gemma3.vision import Vision
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
@@ -19,18 +20,12 @@ _PERIOD = 6
 _LAYERS_OF_27B = 62
 
 
-class Attention(Module):
-    inline = True
-
+class Attention(llama.Attention):
     def __init__(self, config: DecoderConfig, scale: float, softcap: float) -> None:
-        self._config = config
+        super().__init__(config)
         self._attend = partial(attention, scale=scale, softcap=softcap)
-        self.attn_q = Linear(config.hidden_size, config.num_heads * config.head_size)
         self.attn_q_norm = RMSNorm(config.head_size, config.eps)
-        self.attn_k = Linear(config.hidden_size, config.num_kv_heads * config.head_size)
         self.attn_k_norm = RMSNorm(config.head_size, config.eps)
-        self.attn_v = Linear(config.hidden_size, config.num_kv_heads * config.value_size)
-        self.attn_output = Linear(config.num_heads * config.value_size, config.hidden_size)
 
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
         c = self._config
@@ -43,7 +38,7 @@ class Attention(Module):
 class Layer(Module):
     """Norms stand before and behind both blocks. `window` is None where all tokens are seen."""
 
-    def __init__(self, config: DecoderConfig, attn: Attention, window: int | None) -> None:
+    def __init__(self, config: DecoderConfig, attn: llama.Attention, window: int | None) -> None:
         self.window = window
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         self.attn = attn

@@ -2,33 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
-from chaski.ml.graph import Tensor
+from chaski.ml.graph import Rope, Tensor
+from chaski.ml.nn import RopeFactors, attention
 from chaski.model.arch import llama
 from chaski.model.arch.mistral3.vision import Vision
+from chaski.model.config import DecoderConfig
+from chaski.model.decoder import Decoder
+from chaski.model.input import Inputs
 
 
-class Model(llama.Model):
+class Attention(llama.Attention):
+    """Queries have a table of their own: what rotates all of a query can scale it too."""
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, q_rope: Tensor | None = None) -> Tensor:
+        c = self._config
+        q = ops.rope(self.attn_q(x).reshape(c.num_heads, c.head_size), q_rope or rope)
+        k = ops.rope(self.attn_k(x).reshape(c.num_kv_heads, c.head_size), rope)
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
+
+
+class Layer(llama.Layer):
+    def __init__(self, config: DecoderConfig, ffn: llama.FeedForward) -> None:
+        super().__init__(config, ffn)
+        self.attn: Attention = Attention(config)
+
+    def __call__(
+        self,
+        x: Tensor,
+        rope: Tensor,
+        cache: LayerCache,
+        outputs: Tensor | None,
+        q_rope: Tensor | None = None,
+    ) -> Tensor:
+        h = self.attn(self.attn_norm(x), rope, cache, q_rope)
+        if outputs is not None:  # the last layer goes on with the rows that need logits only
+            h, x = h.rows(outputs), x.rows(outputs)
+        x = x + h
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Model(Decoder):
+    vision: Vision | None = None
+
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
-        super().__init__(file, projector)
+        config = DecoderConfig.read(file)
+        super().__init__(config)
+        self.blk = [Layer(config, llama.feed_forward(file, config)) for _ in range(config.num_layers)]
+        self.rope_freqs = RopeFactors(config.rope.dims)
+        if projector is not None or "mistral3.vision.block_count" in file.metadata:
+            self.vision = Vision(projector or file, config.hidden_size, config.eps)
         self._beta = file.get("mistral3.attention.temperature_scale", float, 0.0)
         self._length = file.get("mistral3.rope.scaling.original_context_length", int, 0)
-        if self._beta and self.config.rope.dims != self.config.head_size:
-            raise UnsupportedError(
-                f"{file.path}: attention.temperature_scale with heads that are rotated in part"
-            )
+        if self._beta and config.rope.dims != config.head_size:
+            raise UnsupportedError(f"{file.path}: attention.temperature_scale with heads rotated in part")
 
-    def build_vision(self, file: GGUFFile, projector: GGUFFile | None) -> Vision | None:
-        if projector is None and "mistral3.vision.block_count" not in file.metadata:
-            return None
-        return Vision(projector or file, self.config.hidden_size, self.config.eps)
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        c = self.config
+        return [Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope()))] * c.num_layers
 
-    def rope_tables(self, positions: Tensor) -> llama.RopeTables:
-        table = ops.rope_table(positions, self.rope())
-        if not self._beta:
-            return llama.RopeTables(table, table)
-        # What rotates all of a query may as well scale it.
-        factors = ops.position_scale(positions, self._length, self._beta)
-        return llama.RopeTables(ops.scale_rows(table, factors), table)
+    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+        rope = q_rope = ops.rope_table(inputs.positions, self._rope())
+        if self._beta:
+            q_rope = ops.scale_rows(rope, ops.position_scale(inputs.positions, self._length, self._beta))
+        x = inputs.with_images(self.token_embd(inputs.tokens))
+        for layer, cache in zip(self.blk, caches, strict=True):
+            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None, q_rope)
+        return self.head(x)
+
+    def _rope(self) -> Rope:
+        return self.config.rope.rope(factors=self.rope_freqs.weight.array)

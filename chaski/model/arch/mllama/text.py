@@ -21,7 +21,7 @@ from chaski.model.input import Inputs
 
 
 class CrossAttention(Module):
-    """Queries are of the text, keys and values of the image; neither is turned."""
+    """Queries come from the text, keys and values from the image; neither is rotated."""
 
     inline = True
 
@@ -86,8 +86,7 @@ class Model(Decoder):
         return [image if isinstance(layer, CrossLayer) else causal for layer in self.blk]
 
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
-        table = ops.rope_table(inputs.positions, self._rope())
-        rope = llama.RopeTables(table, table)
+        rope = ops.rope_table(inputs.positions, self._rope())
         x = self.token_embd(inputs.tokens)
         for layer, cache in zip(self.blk, caches, strict=True):
             if isinstance(layer, CrossLayer):

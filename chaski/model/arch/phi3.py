@@ -1,0 +1,40 @@
+"""Phi 3 to 4 (Abdin et al. 2024): Llama with joined tensors, a window, and LongRoPE (Ding et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaski.errors import ModelError
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import AttentionSpan, Causal, LayerKind
+from chaski.ml.graph import Rope
+from chaski.ml.nn import Joined, RopeFactors, SwiGLU
+from chaski.model.arch import llama
+
+
+class FeedForward(SwiGLU):
+    joined = Joined("ffn_up", ("ffn_gate", "ffn_up"))
+
+
+class Model(llama.Model):
+    """The frequencies of a rope have two sets of factors: the short ones are for the trained context."""
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
+        super().__init__(file, projector)
+        dims, trained = self.config.rope.dims, self.config.context_length
+        self._span = AttentionSpan(file.get("phi3.attention.sliding_window", int, 0) or None)
+        self._trained = file.get("phi3.rope.scaling.original_context_length", int, trained)
+        self.rope_factors_short, self.rope_factors_long = RopeFactors(dims), RopeFactors(dims)
+        if len({f"rope_factors_{name}.weight" in file.tensors for name in ("short", "long")}) > 1:
+            raise ModelError(f"{file.path}: one of rope_factors_short and rope_factors_long is missing")
+
+    def ffn(self, file: GGUFFile) -> FeedForward:
+        return FeedForward(self.config.hidden_size, self.config.ffn_size)
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        return [Causal(kind.shape, self._span) for kind in super().layer_kinds() if isinstance(kind, Causal)]
+
+    def rope(self) -> Rope:
+        """One choice for all that is computed while the model is loaded, so that answers stay the same."""
+        chosen = self.rope_factors_long if self.context > self._trained else self.rope_factors_short
+        return self.config.rope.rope(neox=True, factors=chosen.weight.array)
