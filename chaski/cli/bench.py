@@ -23,7 +23,7 @@ from chaski.cli.layout import section, size_in_bytes
 if TYPE_CHECKING:
     from chaski.runner.llm import LLM
 
-__all__ = ["Result", "Workload", "command", "measure", "seconds_since_process_start"]
+__all__ = ["BenchResult", "Workload", "command", "measure", "seconds_since_process_start"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BenchResult:
     """Rates are lists over the repeats, each in tokens of all sequences."""
 
     prefill_tokens_per_second: list[float]
@@ -85,12 +85,12 @@ def command(
     click.echo(json.dumps(asdict(result)) if as_json else _table(result, workload))
 
 
-def measure(model: LLM, workload: Workload, seeds: Sequence[int], first_logits_seconds: float) -> Result:
+def measure(model: LLM, workload: Workload, seeds: Sequence[int], first_logits_seconds: float) -> BenchResult:
     """Measure once for each seed of the random tokens, when all weights are laid out."""
     model.wait_loaded()
     rates = [_rates_of(model, workload, seed) for seed in seeds]
     prefill, decode = (list(column) for column in zip(*rates, strict=True))
-    return Result(prefill, decode, model.load_seconds, first_logits_seconds, _peak_bytes())
+    return BenchResult(prefill, decode, model.load_seconds, first_logits_seconds, _peak_bytes())
 
 
 def _rates_of(model: LLM, workload: Workload, seed: int) -> tuple[float, float]:
@@ -154,7 +154,7 @@ def _peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _table(result: Result, workload: Workload) -> str:
+def _table(result: BenchResult, workload: Workload) -> str:
     rows = [
         ("prefill", f"{workload.prompt} tokens", _rates(result.prefill_tokens_per_second)),
         ("decode", f"{workload.generate} tokens", _rates(result.decode_tokens_per_second)),

@@ -7,12 +7,12 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["History"]
+__all__ = ["InputHistory"]
 
 _MAX_LINES = 100
 
 
-class History:
+class InputHistory:
     """Lines of earlier chats and of this one, the oldest first. Messages of several lines are not kept."""
 
     def __init__(self, is_kept: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from chaski.cli.history import History
+from chaski.cli.history import InputHistory
 
 if TYPE_CHECKING:
     from prompt_toolkit.buffer import Buffer
@@ -37,7 +37,7 @@ def line_editing(is_kept: bool, words: Words, hint: str) -> Iterator[Callable[[s
     if not sys.stdin.isatty():
         yield _plain_text
         return
-    history = History(is_kept)
+    history = InputHistory(is_kept)
     can_edit = _can_edit()
     read = _editor(history.lines, words, hint) if can_edit else _plain_text
 

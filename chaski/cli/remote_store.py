@@ -12,7 +12,7 @@ from chaski.errors import UnsupportedError
 if TYPE_CHECKING:
     from chaski.names import Digest
     from chaski.store.progress import Progress
-    from chaski.store.recipe import Recipe, Source
+    from chaski.store.recipe import ModelSource, Recipe
 
 __all__ = ["chosen_server", "create_there", "is_path", "note_own_store", "transfer"]
 
@@ -65,7 +65,7 @@ def create_there(server: Remote, name: str, recipe: Recipe) -> Iterator[Progress
     yield from transfer(server, "/api/create", given)
 
 
-def _sources(server: Remote, sources: Sequence[Source]) -> Generator[Progress, None, dict[str, Any]]:
+def _sources(server: Remote, sources: Sequence[ModelSource]) -> Generator[Progress, None, dict[str, Any]]:
     """The fields of a create request that name a recipe's sources, once the server has the files."""
     from chaski.names import ModelName
 
@@ -80,7 +80,7 @@ def _sources(server: Remote, sources: Sequence[Source]) -> Generator[Progress, N
     return {"files": files}
 
 
-def _uploaded(server: Remote, source: Source) -> Generator[Progress, None, dict[str, str]]:
+def _uploaded(server: Remote, source: ModelSource) -> Generator[Progress, None, dict[str, str]]:
     """Send a file that the server does not have -> its digest by its name."""
     from chaski.store.blobs import hash_file
     from chaski.store.progress import Progress

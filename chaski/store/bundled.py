@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaski.names import Digest, ModelName
-from chaski.store.manifest import CONFIG, Layer, Manifest, media_type
+from chaski.store.manifest import CONFIG, Manifest, ManifestLayer, media_type
 
 __all__ = ["BundledModel", "bundled_model", "bundled_models", "read_bundled"]
 
@@ -44,6 +44,6 @@ def read_bundled(path: Path) -> BundledModel:
     """Read a bundled model, with the manifest that a store would make of its file."""
     config = path.with_suffix(".json").read_bytes()
     (digest,) = json.loads(config)["rootfs"]["diff_ids"]
-    weights = Layer(media_type("model"), Digest.parse(digest), path.stat().st_size)
-    described = Layer(CONFIG, Digest(hashlib.sha256(config).hexdigest()), len(config))
+    weights = ManifestLayer(media_type("model"), Digest.parse(digest), path.stat().st_size)
+    described = ManifestLayer(CONFIG, Digest(hashlib.sha256(config).hexdigest()), len(config))
     return BundledModel(ModelName.parse(path.stem), path, config, Manifest(described, (weights,)))

@@ -12,14 +12,14 @@ from typing import Any
 from chaski.errors import ModelNotFoundError, OptionError, StoreError
 from chaski.formats.bounded_json import TooManyValuesError, load_json
 from chaski.names import Digest, ModelName
-from chaski.store.manifest import CONFIG, MAX_JSON_VALUES, Layer, Manifest, go_json, media_type
+from chaski.store.manifest import CONFIG, MAX_JSON_VALUES, Manifest, ManifestLayer, go_json, media_type
 from chaski.store.model import read_model
 from chaski.store.parameters import Parameter
 from chaski.store.progress import Progress
-from chaski.store.recipe import CheckpointFiles, Recipe, Source
+from chaski.store.recipe import CheckpointFiles, ModelSource, Recipe
 from chaski.store.rewrite import bring, convert_checkpoint, rewrite
 from chaski.store.store import Store
-from chaski.store.weights import Weights, inspect
+from chaski.store.weights import WeightSummary, inspect
 
 __all__ = ["create"]
 
@@ -76,7 +76,7 @@ class _Draft:
         self.store = store
         self.link = link
         self.config: dict[str, Any] = {"model_format": "gguf"}
-        self.layers: list[Layer] = []
+        self.layers: list[ManifestLayer] = []
 
     def add_model(self, name: ModelName) -> None:
         """Begin with all that another model has."""
@@ -85,7 +85,7 @@ class _Draft:
         self.config |= _read(self.store, entry.manifest.config)
         self.layers += [replace(layer, source=str(entry.name)) for layer in entry.manifest.layers]
 
-    def add_weights(self, digest: Digest, weights: Weights) -> None:
+    def add_weights(self, digest: Digest, weights: WeightSummary) -> None:
         """Add a GGUF blob as what it is."""
         self.add(weights.kind, digest)
         if weights.kind == "model":
@@ -94,7 +94,7 @@ class _Draft:
         families = self.config.get("model_families") or []
         self.config["model_families"] = list(dict.fromkeys([*families, weights.family]))
 
-    def drop(self, kind: str) -> list[Layer]:
+    def drop(self, kind: str) -> list[ManifestLayer]:
         """Take out the layers of a kind."""
         dropped = [layer for layer in self.layers if layer.kind == kind]
         self.layers = [layer for layer in self.layers if layer.kind != kind]
@@ -121,14 +121,16 @@ class _Draft:
         platform = {"architecture": "amd64", "os": "linux", "rootfs": rootfs}
         data = go_json({key: value for key, value in self.config.items() if value} | platform)
         digest = self.store.blobs.add(data)
-        return Manifest(Layer(CONFIG, digest, len(data)), tuple(self.layers))
+        return Manifest(ManifestLayer(CONFIG, digest, len(data)), tuple(self.layers))
 
     def add(self, kind: str, digest: Digest) -> None:
         """Add a layer."""
-        self.layers.append(Layer(media_type(kind), digest, self.store.blobs.size(digest) or 0))
+        self.layers.append(ManifestLayer(media_type(kind), digest, self.store.blobs.size(digest) or 0))
 
 
-def _add_source(draft: _Draft, source: Source, quantize: str | None, name: ModelName) -> Iterator[Progress]:
+def _add_source(
+    draft: _Draft, source: ModelSource, quantize: str | None, name: ModelName
+) -> Iterator[Progress]:
     """Add what FROM names; its weights in other types if that is asked for."""
     if isinstance(source, CheckpointFiles):
         with _folder_of(draft.store, source, name) as folder:
@@ -146,7 +148,7 @@ def _add_source(draft: _Draft, source: Source, quantize: str | None, name: Model
     draft.add_weights(digest, inspect(draft.store.blobs.path(digest)))
 
 
-def _add_guesser(draft: _Draft, source: Source, quantize: str | None) -> Iterator[Progress]:
+def _add_guesser(draft: _Draft, source: ModelSource, quantize: str | None) -> Iterator[Progress]:
     """Add the weights of DRAFT, of a file or of another model, in place of those that the source has."""
     if isinstance(source, CheckpointFiles):
         raise OptionError("a draft is made of one GGUF file, or of the name or folder of a model")
@@ -210,7 +212,7 @@ def _apply(recipe: Recipe, draft: _Draft) -> None:
             draft.config[key] = value
 
 
-def _read(store: Store, layer: Layer) -> dict[str, Any]:
+def _read(store: Store, layer: ManifestLayer) -> dict[str, Any]:
     """The JSON object of a small layer."""
     try:
         found = load_json(store.blobs.read(layer.digest), MAX_JSON_VALUES)

@@ -14,7 +14,7 @@ from chaski.errors import DigestError, RegistryError, StoreError
 from chaski.store.blobs import Blobs
 from chaski.store.durable import store_errors
 from chaski.store.http import TemporaryError
-from chaski.store.manifest import Layer
+from chaski.store.manifest import ManifestLayer
 from chaski.store.parts import Part, PartialFile
 from chaski.store.registry import Registry
 
@@ -48,7 +48,7 @@ class Pace:
         return min(max(-(-size // self.connections), self.min_part_bytes), self.max_part_bytes)
 
 
-def download(registry: Registry, blobs: Blobs, layer: Layer, pace: Pace) -> Iterator[int]:
+def download(registry: Registry, blobs: Blobs, layer: ManifestLayer, pace: Pace) -> Iterator[int]:
     """Fetch a blob that is not there; gives the number of bytes that there are, again and again.
 
     What is begun stays for the next time when this fails, is closed, or dies. The blob gets its name only
@@ -74,7 +74,7 @@ class _Transfer:
     """The threads that fetch the parts of a blob."""
 
     def __init__(
-        self, registry: Registry, blobs: Blobs, layer: Layer, pace: Pace, partial: PartialFile
+        self, registry: Registry, blobs: Blobs, layer: ManifestLayer, pace: Pace, partial: PartialFile
     ) -> None:
         self._registry, self._blobs, self._layer = registry, blobs, layer
         self._pace, self._partial = pace, partial

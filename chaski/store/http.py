@@ -18,7 +18,7 @@ from chaski import __version__
 from chaski.errors import RegistryError
 from chaski.store.network import GuardedNetwork
 
-__all__ = ["Access", "Http", "Reply", "TemporaryError", "host_of"]
+__all__ = ["Access", "Http", "HttpReply", "TemporaryError", "host_of"]
 
 _MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -51,7 +51,7 @@ class Access:
     stall_seconds: float = 30.0
 
 
-class Reply:
+class HttpReply:
     """The answer to a request; its body is read piece by piece, once."""
 
     def __init__(self, response: httpcore2.Response, url: str) -> None:
@@ -107,7 +107,7 @@ class Http:
         url: str,
         headers: Mapping[str, str] | None = None,
         content: bytes | Iterator[bytes] | None = None,
-    ) -> Iterator[Reply]:
+    ) -> Iterator[HttpReply]:
         """One request and its reply, whatever the status but a temporary one; redirects are not followed."""
         parts = self._checked(url)
         timeout = dict.fromkeys(("connect", "read", "write"), self._access.stall_seconds)
@@ -118,7 +118,7 @@ class Http:
                 method, url, headers=list(sent.items()), content=content, extensions={"timeout": timeout}
             )
             with stream as response:
-                reply = Reply(response, url)
+                reply = HttpReply(response, url)
                 if reply.status in _TEMPORARY:
                     raise TemporaryError(f"{host_of(url)} answered {reply.status}")
                 if reply.headers.get("content-encoding", "identity") != "identity":
@@ -126,7 +126,7 @@ class Http:
                 yield reply
 
     @contextmanager
-    def follow(self, url: str, headers: Mapping[str, str], authorization: str | None) -> Iterator[Reply]:
+    def follow(self, url: str, headers: Mapping[str, str], authorization: str | None) -> Iterator[HttpReply]:
         """GET `url` and go where it leads. The authorization ends where the first host is left."""
         for _ in range(_MAX_REDIRECTS):
             own = {"Authorization": authorization} if authorization else {}

@@ -19,8 +19,8 @@ __all__ = [
     "MANIFEST",
     "MAX_JSON_VALUES",
     "MAX_MANIFEST_BYTES",
-    "Layer",
     "Manifest",
+    "ManifestLayer",
     "go_json",
     "media_type",
 ]
@@ -40,7 +40,7 @@ def media_type(kind: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ManifestLayer:
     """A blob and what it is. `source` is the model that it came from, `name` that of a tensor."""
 
     media_type: str
@@ -59,8 +59,8 @@ class Layer:
 class Manifest:
     """The layers of a model, in order, and the blob that describes them."""
 
-    config: Layer
-    layers: tuple[Layer, ...]
+    config: ManifestLayer
+    layers: tuple[ManifestLayer, ...]
 
     @classmethod
     def parse(cls, data: bytes) -> Manifest:
@@ -77,7 +77,7 @@ class Manifest:
         return go_json({**head, "config": _fields(self.config), "layers": layers})
 
     @property
-    def blobs(self) -> tuple[Layer, ...]:
+    def blobs(self) -> tuple[ManifestLayer, ...]:
         """All that it refers to: the layers, then the description."""
         return (*self.layers, self.config)
 
@@ -86,7 +86,7 @@ class Manifest:
         """Bytes of all blobs."""
         return sum(layer.size for layer in self.blobs)
 
-    def of_kind(self, kind: str) -> list[Layer]:
+    def of_kind(self, kind: str) -> list[ManifestLayer]:
         """The layers of a kind, in order."""
         return [layer for layer in self.layers if layer.kind == kind]
 
@@ -107,12 +107,12 @@ def _manifest(found: Any) -> Manifest:
     return Manifest(_layer(found.get("config")), tuple(_layer(layer) for layer in layers))
 
 
-def _layer(found: Any) -> Layer:
+def _layer(found: Any) -> ManifestLayer:
     _require(isinstance(found, dict), "a layer is no object")
     size = found.get("size")
     _require(type(size) is int and 0 <= size <= _LARGEST, f"the size of a layer is {size!r:.40}")
     source, name = _text(found, "from"), _text(found, "name")
-    return Layer(
+    return ManifestLayer(
         _text(found, "mediaType") or "", Digest.parse(_text(found, "digest") or ""), size, source, name
     )
 
@@ -128,6 +128,6 @@ def _require(condition: object, problem: str) -> None:
         raise ValueError(problem)
 
 
-def _fields(layer: Layer) -> dict[str, object]:
+def _fields(layer: ManifestLayer) -> dict[str, object]:
     fields = {"mediaType": layer.media_type, "digest": str(layer.digest), "size": layer.size}
     return fields | {key: text for key, text in (("from", layer.source), ("name", layer.name)) if text}

@@ -15,7 +15,7 @@ from chaski.store.manifest import MAX_JSON_VALUES
 from chaski.store.parameters import Parameter
 from chaski.store.store import Entry, Store
 
-__all__ = ["ModelConfig", "StoredModel", "find_model", "read_config", "read_model"]
+__all__ = ["StoredConfig", "StoredModel", "find_model", "read_config", "read_model"]
 
 _SHOWN_NAMES = 8
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
+class StoredConfig:
     """What a manifest's config blob says of a model; empty where it says nothing."""
 
     model_format: str = ""
@@ -38,7 +38,7 @@ class ModelConfig:
     remote_model: str = ""
 
     @classmethod
-    def parse(cls, data: bytes) -> ModelConfig:
+    def parse(cls, data: bytes) -> StoredConfig:
         """Read the blob; unknown keys are passed over. Raises StoreError."""
         found = _read_json(data, dict, "config")
         families = found.get("model_families") or []
@@ -71,7 +71,7 @@ class StoredModel:
     projectors: tuple[Path, ...] = ()
     adapters: tuple[Path, ...] = ()
     draft: Path | None = None
-    config: ModelConfig = field(default_factory=ModelConfig)
+    config: StoredConfig = field(default_factory=StoredConfig)
     template: str | None = None
     system: str | None = None
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
@@ -98,11 +98,11 @@ def find_model(model: str | os.PathLike[str], store: Store | None = None) -> Sto
     raise ModelNotFoundError(f"no file {str(model)!r} and no model of that name; models here: {shown}")
 
 
-def read_config(store: Store, entry: Entry) -> ModelConfig:
+def read_config(store: Store, entry: Entry) -> StoredConfig:
     """The configuration that a model's manifest names. Raises StoreError."""
     if entry.bundled is not None:
-        return ModelConfig.parse(entry.bundled.config)
-    return ModelConfig.parse(store.blobs.read(entry.manifest.config.digest))
+        return StoredConfig.parse(entry.bundled.config)
+    return StoredConfig.parse(store.blobs.read(entry.manifest.config.digest))
 
 
 def read_model(store: Store, entry: Entry) -> StoredModel:
@@ -144,7 +144,7 @@ def _stored(model: str, store: Store) -> Entry | None:
     return store.entry(name) if store.locate(name) else None
 
 
-def _weights(entry: Entry, config: ModelConfig, models: tuple[Path, ...]) -> Path:
+def _weights(entry: Entry, config: StoredConfig, models: tuple[Path, ...]) -> Path:
     if config.remote_host:
         raise UnsupportedError(
             f"{entry.name.short} runs on {config.remote_host}; chaski runs models here only"

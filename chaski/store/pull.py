@@ -10,7 +10,7 @@ from chaski.names import ModelName
 from chaski.store.blobs import SMALL
 from chaski.store.download import Pace, download
 from chaski.store.http import Access
-from chaski.store.manifest import Layer, Manifest
+from chaski.store.manifest import Manifest, ManifestLayer
 from chaski.store.parts import forget_parts
 from chaski.store.progress import Progress
 from chaski.store.registry import Registry
@@ -48,7 +48,7 @@ def pull(
     yield Progress("success")
 
 
-def _pull_layer(registry: Registry, store: Store, layer: Layer, pace: Pace) -> Iterator[Progress]:
+def _pull_layer(registry: Registry, store: Store, layer: ManifestLayer, pace: Pace) -> Iterator[Progress]:
     status = f"pulling {layer.digest.short}"
     if not _is_here(store, layer):
         yield Progress(status, layer.digest, layer.size)
@@ -60,7 +60,7 @@ def _pull_layer(registry: Registry, store: Store, layer: Layer, pace: Pace) -> I
     yield Progress(status, layer.digest, layer.size, layer.size)
 
 
-def _is_here(store: Store, layer: Layer) -> bool:
+def _is_here(store: Store, layer: ManifestLayer) -> bool:
     """Return whether a blob need not be fetched. A damaged one is set aside, where that is cheap to see.
 
     Texts are hashed; weights are when they cannot be opened. All else `verify` finds and sets aside.
@@ -93,7 +93,7 @@ def _parsed(data: bytes) -> Manifest:
         raise RegistryError(f"pull model manifest: {error}") from None
 
 
-def _layers(store: Store, name: ModelName) -> tuple[Layer, ...]:
+def _layers(store: Store, name: ModelName) -> tuple[ManifestLayer, ...]:
     """What the name means so far."""
     try:
         return store.entry(name).manifest.blobs

@@ -11,7 +11,7 @@ from chaski.names import ModelName
 from chaski.store.download import Pace
 from chaski.store.durable import store_errors
 from chaski.store.http import Access, TemporaryError
-from chaski.store.manifest import Layer
+from chaski.store.manifest import ManifestLayer
 from chaski.store.progress import Progress
 from chaski.store.registry import Registry
 from chaski.store.store import Store
@@ -46,7 +46,7 @@ def push(
     yield Progress("success")
 
 
-def _push_layer(registry: Registry, path: Path, layer: Layer, pace: Pace) -> Iterator[int]:
+def _push_layer(registry: Registry, path: Path, layer: ManifestLayer, pace: Pace) -> Iterator[int]:
     """Upload a blob unless it is there; the bytes that were sent, again and again."""
     if registry.has_blob(layer.digest):
         return
@@ -69,7 +69,7 @@ def _push_layer(registry: Registry, path: Path, layer: Layer, pace: Pace) -> Ite
     registry.finish_upload(url, layer.digest)
 
 
-def _resume(registry: Registry, layer: Layer, url: str) -> tuple[int, str]:
+def _resume(registry: Registry, layer: ManifestLayer, url: str) -> tuple[int, str]:
     """Where a cut upload goes on: at what the registry has, else from the beginning."""
     try:
         return registry.uploaded(url)
@@ -80,7 +80,7 @@ def _resume(registry: Registry, layer: Layer, url: str) -> tuple[int, str]:
         return 0, begun
 
 
-def _repository(name: ModelName, layer: Layer) -> str | None:
+def _repository(name: ModelName, layer: ManifestLayer) -> str | None:
     """Where on the same registry a layer came from."""
     host, _, path = (layer.source or "").partition("/")
     return path.rpartition(":")[0] if host == name.host else None

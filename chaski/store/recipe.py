@@ -13,7 +13,7 @@ from chaski.names import Digest, ModelName
 from chaski.store.modelfile import Modelfile
 from chaski.store.parameters import Parameter
 
-__all__ = ["CheckpointFiles", "Recipe", "Source", "recipe_of"]
+__all__ = ["CheckpointFiles", "ModelSource", "Recipe", "recipe_of"]
 
 _CONVERTIBLE = (".safetensors", ".bin", ".pth")
 _FILE_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,254}){0,3}")
@@ -37,7 +37,7 @@ class CheckpointFiles:
                 )
 
 
-Source: TypeAlias = ModelName | Path | Digest | CheckpointFiles
+ModelSource: TypeAlias = ModelName | Path | Digest | CheckpointFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Recipe:
     draft_quantize  the types that its weights get
     """
 
-    sources: Sequence[Source]
+    sources: Sequence[ModelSource]
     template: str | None = None
     system: str | None = None
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Recipe:
     parser: str | None = None
     requires: str | None = None
     quantize: str | None = None
-    draft: Source | None = None
+    draft: ModelSource | None = None
     draft_quantize: str | None = None
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from chaski.errors import AccessDeniedError, ModelNotFoundError, RegistryError
 from chaski.names import Digest, ModelName
-from chaski.store.http import Access, Http, Reply, TemporaryError, host_of
+from chaski.store.http import Access, Http, HttpReply, TemporaryError, host_of
 from chaski.store.identity import Identity
 from chaski.store.manifest import MANIFEST, MAX_MANIFEST_BYTES
 
@@ -122,7 +122,7 @@ class Registry:
             _require(reply, 201)
 
     @contextmanager
-    def _get(self, url: str, headers: Mapping[str, str]) -> Iterator[Reply]:
+    def _get(self, url: str, headers: Mapping[str, str]) -> Iterator[HttpReply]:
         """GET with redirects; when credentials are asked for, once more with them."""
         before = self._authorization
         with self._http.follow(url, headers, before) as reply:
@@ -141,7 +141,7 @@ class Registry:
         url: str,
         headers: Mapping[str, str] | None = None,
         content: bytes | Iterator[bytes] | None = None,
-    ) -> Iterator[Reply]:
+    ) -> Iterator[HttpReply]:
         """A request without redirects. Requests with a body come after others, so they have credentials."""
         before = self._authorization
         with self._http.request(method, url, self._own(url) | dict(headers or {}), content) as reply:
@@ -160,7 +160,7 @@ class Registry:
         is_home = url.startswith(f"{self.name.scheme}://{self.name.host}/")
         return {"Authorization": self._authorization} if self._authorization and is_home else {}
 
-    def _is_challenge(self, reply: Reply) -> bool:
+    def _is_challenge(self, reply: HttpReply) -> bool:
         return reply.status == 401 and host_of(reply.url) == self.name.host
 
     def _authorize(self, challenge: str, before: str | None) -> None:
@@ -216,7 +216,7 @@ class Registry:
         return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
-def _require(reply: Reply, status: int) -> None:
+def _require(reply: HttpReply, status: int) -> None:
     if reply.status == status:
         return
     if reply.status in (401, 403):
@@ -224,7 +224,7 @@ def _require(reply: Reply, status: int) -> None:
     raise RegistryError(f"{host_of(reply.url)} answered {reply.status}{_reason(reply)}")
 
 
-def _reason(reply: Reply) -> str:
+def _reason(reply: HttpReply) -> str:
     """What a registry says of an error, in its own form; nothing of any other body."""
     try:
         text = json.loads(reply.read(_MAX_REPLY_BYTES))["errors"][0]["message"]
@@ -233,7 +233,7 @@ def _reason(reply: Reply) -> str:
     return f": {text:.200}" if isinstance(text, str) else ""
 
 
-def _require_range(reply: Reply, begin: int, end: int, size: int) -> None:
+def _require_range(reply: HttpReply, begin: int, end: int, size: int) -> None:
     found = reply.headers.get("content-range", "")
     match = _CONTENT_RANGE.fullmatch(found)
     is_asked = match and int(match[1]) == begin and int(match[2]) < end and match[3] in ("*", str(size))
@@ -243,7 +243,7 @@ def _require_range(reply: Reply, begin: int, end: int, size: int) -> None:
         )
 
 
-def _location(reply: Reply, default: str | None = None) -> str:
+def _location(reply: HttpReply, default: str | None = None) -> str:
     found = reply.headers.get("location", default)
     if not found:
         raise RegistryError(f"{host_of(reply.url)} did not say where to upload to")

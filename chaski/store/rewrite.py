@@ -16,7 +16,7 @@ from chaski.names import Digest
 from chaski.store.blobs import Blobs
 from chaski.store.durable import make_folder, scratch, store_errors
 from chaski.store.progress import Progress
-from chaski.store.weights import Weights
+from chaski.store.weights import WeightSummary
 
 __all__ = ["bring", "convert_checkpoint", "rewrite"]
 
@@ -31,7 +31,7 @@ Write: TypeAlias = Callable[[Path, Note], Digest | None]
 
 
 def rewrite(
-    blobs: Blobs, source: Path, weights: Weights, mixture: str | None
+    blobs: Blobs, source: Path, weights: WeightSummary, mixture: str | None
 ) -> Generator[Progress, None, Digest]:
     """Write the weights anew -> the blob's digest. Without a mixture the types stay; closing it stops it.
 

@@ -13,14 +13,14 @@ from chaski.formats.file_types import file_type
 if TYPE_CHECKING:
     pass
 
-__all__ = ["Weights", "inspect"]
+__all__ = ["WeightSummary", "inspect"]
 
 _PROJECTORS = ("clip", "mmproj")
 _UNITS = ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class WeightSummary:
     """kind: which layer it makes. size: parameters, as people write them. file_type: its mixture of types."""
 
     kind: Literal["model", "projector"]
@@ -30,7 +30,7 @@ class Weights:
     is_split: bool
 
 
-def inspect(path: Path) -> Weights:
+def inspect(path: Path) -> WeightSummary:
     """Read the header of a file. Raises GGUFError, or UnsupportedError for what is no model of its own."""
     from chaski.formats.gguf import open_gguf
 
@@ -42,7 +42,7 @@ def inspect(path: Path) -> Weights:
         is_projector = family in _PROJECTORS or kind in _PROJECTORS
         count = sum(prod(tensor.shape) for tensor in file.tensors.values())
         is_split = file.get("split.count", int, 1) > 1
-        return Weights(
+        return WeightSummary(
             "projector" if is_projector else "model", family, _size(count), file_type(file), is_split
         )
 

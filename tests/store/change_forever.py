@@ -9,7 +9,7 @@ from pathlib import Path
 
 from chaski.errors import ModelNotFoundError
 from chaski.names import ModelName
-from chaski.store.manifest import CONFIG, Layer, Manifest, media_type
+from chaski.store.manifest import CONFIG, Manifest, ManifestLayer, media_type
 from chaski.store.store import Store
 
 
@@ -35,8 +35,8 @@ def _create(store: Store, name: ModelName, chance: random.Random, from_file: boo
     with store.adding():
         digest = store.blobs.add_file(source) if from_file else store.blobs.add_stream([data[:5], data[5:]])
         config = store.blobs.add(b"{}")
-        layers = (Layer(media_type("model"), digest, len(data)),)
-        store.put(name, Manifest(Layer(CONFIG, config, 2), layers).encode())
+        layers = (ManifestLayer(media_type("model"), digest, len(data)),)
+        store.put(name, Manifest(ManifestLayer(CONFIG, config, 2), layers).encode())
 
 
 def main() -> None:

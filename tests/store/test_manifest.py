@@ -7,7 +7,7 @@ import pytest
 
 from chaski.errors import FormatError
 from chaski.names import Digest
-from chaski.store.manifest import CONFIG, Layer, Manifest, go_json, media_type
+from chaski.store.manifest import CONFIG, Manifest, ManifestLayer, go_json, media_type
 
 A, B = Digest("a" * 64), Digest("b" * 64)
 # As Ollama writes it.
@@ -21,8 +21,8 @@ TEXT = (
 
 def test_a_manifest_is_read_and_written() -> None:
     manifest = Manifest.parse(TEXT)
-    model = Layer(media_type("model"), A, 5, "registry.ollama.ai/library/x:latest")
-    assert manifest == Manifest(Layer(CONFIG, B, 3), (model,))
+    model = ManifestLayer(media_type("model"), A, 5, "registry.ollama.ai/library/x:latest")
+    assert manifest == Manifest(ManifestLayer(CONFIG, B, 3), (model,))
     assert manifest.encode() == TEXT
     assert manifest.size == 8
     assert manifest.of_kind("model") == [model]

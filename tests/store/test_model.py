@@ -11,7 +11,7 @@ from chaski.errors import ModelNotFoundError, StoreError, UnsupportedError
 from chaski.names import ModelName
 from chaski.store import bundled as module
 from chaski.store.bundled import bundled_models
-from chaski.store.model import ModelConfig, StoredModel, find_model
+from chaski.store.model import StoredConfig, StoredModel, find_model
 from chaski.store.store import Store
 from tests.store.stores import put_by_hand, snapshot
 
@@ -123,7 +123,7 @@ def test_all_that_layers_say(store: Store) -> None:
     assert found.parameters == {"stop": ["<|end|>"], "temperature": 0.5}
     assert found.messages == ({"role": "user", "content": "hi"}, {"role": "assistant", "content": ""})
     assert found.licenses == ("First", "Second")
-    assert found.config == ModelConfig("gguf", "llama", (), "95.7K", "F32")
+    assert found.config == StoredConfig("gguf", "llama", (), "95.7K", "F32")
     assert snapshot(store.root) == before
 
 

@@ -10,7 +10,7 @@ from chaski.errors import AccessDeniedError, ModelNotFoundError, OptionError, Re
 from chaski.names import ModelName
 from chaski.store.download import Pace
 from chaski.store.http import Access
-from chaski.store.manifest import CONFIG, Layer, Manifest, media_type
+from chaski.store.manifest import CONFIG, Manifest, ManifestLayer, media_type
 from chaski.store.pull import pull
 from chaski.store.push import push
 from chaski.store.store import Store
@@ -34,7 +34,7 @@ def store(tmp_path: Path, registry: FakeRegistry) -> Store:
     store = Store(tmp_path / "models")
     with store.adding():
         layers = [(media_type("model"), WEIGHTS), (media_type("system"), b"be brief"), (CONFIG, b"{}")]
-        *rest, config = [Layer(kind, store.blobs.add(data), len(data)) for kind, data in layers]
+        *rest, config = [ManifestLayer(kind, store.blobs.add(data), len(data)) for kind, data in layers]
         store.put(registry.name(), Manifest(config, tuple(rest)).encode())
     return store
 
@@ -79,8 +79,10 @@ def test_layers_of_other_models_there_are_taken_over(store: Store, registry: Fak
     entry = store.entry(registry.name())
     weights, system = entry.manifest.layers
     source = f"{registry.host}/library/base:1"
-    moved = Layer(weights.media_type, weights.digest, weights.size, source)
-    elsewhere = Layer(system.media_type, system.digest, system.size, "registry.ollama.ai/library/base:1")
+    moved = ManifestLayer(weights.media_type, weights.digest, weights.size, source)
+    elsewhere = ManifestLayer(
+        system.media_type, system.digest, system.size, "registry.ollama.ai/library/base:1"
+    )
     with store.adding():
         store.put(registry.name(), Manifest(entry.manifest.config, (moved, elsewhere)).encode())
     list(push(store, registry.name(), LOCAL, PACE))

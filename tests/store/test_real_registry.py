@@ -16,7 +16,7 @@ from chaski.errors import ModelNotFoundError
 from chaski.names import ModelName
 from chaski.store.download import Pace
 from chaski.store.http import Access
-from chaski.store.manifest import CONFIG, Layer, Manifest, media_type
+from chaski.store.manifest import CONFIG, Manifest, ManifestLayer, media_type
 from chaski.store.pull import pull
 from chaski.store.push import push
 from chaski.store.store import Store
@@ -66,8 +66,10 @@ def _wait_for(host: str) -> None:
 def put(store: Store, name: ModelName, weights: bytes, source: str | None = None) -> None:
     with store.adding():
         layers = [(media_type("model"), weights), (media_type("system"), b"be brief"), (CONFIG, b"{}")]
-        *rest, config = [Layer(kind, store.blobs.add(data), len(data), source) for kind, data in layers]
-        store.put(name, Manifest(Layer(CONFIG, config.digest, config.size), tuple(rest)).encode())
+        *rest, config = [
+            ManifestLayer(kind, store.blobs.add(data), len(data), source) for kind, data in layers
+        ]
+        store.put(name, Manifest(ManifestLayer(CONFIG, config.digest, config.size), tuple(rest)).encode())
 
 
 def test_there_and_back(host: str, tmp_path: Path) -> None:

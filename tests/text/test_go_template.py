@@ -16,14 +16,14 @@ from chaski.text.template.go.evaluator import evaluate
 from chaski.text.template.go.functions import FUNCTIONS
 from chaski.text.template.go.parser import MAIN, parse
 from chaski.text.template.go.values import from_json
-from chaski.text.template.meter import Limits, metering
+from chaski.text.template.meter import RenderLimits, metering
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "go_templates.json").read_text())
 DATA = from_json(RECORDED["data"])
 
 
 def evaluated(source):
-    with metering(Limits(seconds=20)):
+    with metering(RenderLimits(seconds=20)):
         templates = parse(source, FUNCTIONS)
         return evaluate(templates, templates[MAIN], DATA)
 
@@ -40,7 +40,7 @@ def test_language(source, expected):
 @pytest.mark.parametrize(("family", "name", "expected"), RECORDED["chats"])
 def test_conversation(family, name, expected):
     request = RECORDED["conversations"][name]
-    template = GoTemplate(RECORDED["families"][family], Limits(seconds=20))
+    template = GoTemplate(RECORDED["families"][family], RenderLimits(seconds=20))
     if "suffix" in request:
         text = template.render_prompt(request["prompt"], suffix=request["suffix"])
     else:
@@ -123,13 +123,13 @@ class TestWhatATemplateTells:
         ],
     )
     def test_tags(self, family, tags, tag):
-        template = GoTemplate(RECORDED["families"][family], Limits(seconds=20))
+        template = GoTemplate(RECORDED["families"][family], RenderLimits(seconds=20))
         assert template.thinking_tags() == tags
         if family != "harmony":
             assert template.tool_call_tag() == tag
 
 
-LIMITS = Limits(seconds=0.2, characters=100_000, elements=10_000)
+LIMITS = RenderLimits(seconds=0.2, characters=100_000, elements=10_000)
 DOUBLE = "{{ $x = print $x $x }}"
 BOMBS = {
     "range": "{{ range 1000000000 }}{{ end }}",
@@ -167,7 +167,7 @@ class TestLimits:
 
     def test_long_conversations_are_far_from_the_limits(self):
         messages = [{"role": "user" if i % 2 else "assistant", "content": "word " * 100} for i in range(1000)]
-        template = GoTemplate(RECORDED["families"]["llama3"], Limits(seconds=20))
+        template = GoTemplate(RECORDED["families"]["llama3"], RenderLimits(seconds=20))
         assert len(template.render(messages)) > 500_000
 
     def test_threads_do_not_mix(self):

@@ -10,9 +10,9 @@ import pytest
 
 from chaski.errors import TemplateError
 from chaski.text.template import ChatTemplate
-from chaski.text.template.meter import Limits
+from chaski.text.template.meter import RenderLimits
 
-LIMITS = Limits(seconds=0.2, characters=100_000, elements=10_000)
+LIMITS = RenderLimits(seconds=0.2, characters=100_000, elements=10_000)
 DOUBLING = "{% for i in range(60) %}"
 MACROS = "".join(
     f"{{% macro m{i}() %}}{{{{ m{i - 1}() }}}}{{{{ m{i - 1}() }}}}{{% endmacro %}}" for i in range(1, 40)
@@ -136,6 +136,6 @@ def test_long_conversations_are_far_from_the_limits():
         "{{ ns.all | length }}"
     )
     messages = [{"role": "user", "content": "word " * 100}] * 1000
-    text = ChatTemplate(source, "", "", Limits(seconds=20)).render(messages)
+    text = ChatTemplate(source, "", "", RenderLimits(seconds=20)).render(messages)
     assert text.endswith("1000")
     assert len(text) > 499_000

@@ -74,9 +74,9 @@ _PROGRAM = """
 import json, resource, sys, time
 from chaski.errors import TemplateError
 from chaski.text.template import ChatTemplate, GoTemplate
-from chaski.text.template.meter import Limits
+from chaski.text.template.meter import RenderLimits
 limit, (go, jinja, messages) = int(sys.argv[1]) << 20, json.load(sys.stdin)
-limits = Limits(seconds=0.5)
+limits = RenderLimits(seconds=0.5)
 GoTemplate("{{ .Prompt }}").render(messages[:1])
 ChatTemplate("{{ messages[0].role | upper }}", "", "").render(messages[:1])
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

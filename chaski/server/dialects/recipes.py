@@ -9,7 +9,7 @@ from chaski.errors import OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
 from chaski.server.fields.reader import Fields
 from chaski.server.options import read_options
-from chaski.store.recipe import CheckpointFiles, Recipe, Source
+from chaski.store.recipe import CheckpointFiles, ModelSource, Recipe
 
 __all__ = ["read_recipe"]
 
@@ -37,7 +37,7 @@ def read_recipe(fields: Fields) -> Recipe:
     )
 
 
-def _sources(fields: Fields) -> Sequence[Source]:
+def _sources(fields: Fields) -> Sequence[ModelSource]:
     if fields.has("from") and fields.text("from"):
         return [_model(fields.text("from"))]
     digests = _files(fields, "files")

@@ -16,7 +16,7 @@ from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
 from chaski.server.models.catalog import Catalog, Found
 from chaski.server.models.loaded import Loaded
 from chaski.store.describe import modelfile_of, parameter_lines
-from chaski.store.model import ModelConfig, StoredModel, read_config
+from chaski.store.model import StoredConfig, StoredModel, read_config
 
 __all__ = ["describe", "listed", "running"]
 
@@ -97,7 +97,7 @@ def _running(catalog: Catalog, loaded: Loaded) -> dict[str, Any]:
         "model": loaded.name,
         "size": memory.weights + memory.cache + memory.plans,
         "digest": "",
-        "details": _details(ModelConfig()),
+        "details": _details(StoredConfig()),
         "expires_at": _expiry(loaded),
         "size_vram": 0,
         "context_length": loaded.info.context,
@@ -123,7 +123,7 @@ def _expiry(loaded: Loaded) -> str:
     return local_time(begin + loaded.keep_alive)
 
 
-def _details(config: ModelConfig) -> dict[str, Any]:
+def _details(config: StoredConfig) -> dict[str, Any]:
     return {
         "parent_model": "",
         "format": config.model_format,

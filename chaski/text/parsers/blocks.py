@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chaski.text.parsers.json_text import JsonScanner
-from chaski.text.parsers.readers import Reader
+from chaski.text.parsers.readers import CallReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Block:
 
     opening: str
     closing: str | None
-    read: Reader
+    read: CallReader
     quoted: bool = True
     is_bare: bool = False
     keeps_opening: bool = False

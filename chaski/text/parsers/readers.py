@@ -18,7 +18,7 @@ from chaski.text.parsers.json_text import json_values, load_json, readable, unfe
 from chaski.text.parsers.pieces import ToolCall
 from chaski.text.parsers.schema import Tools, function_of, properties_of, typed
 
-Reader: TypeAlias = Callable[[str, Tools], list[ToolCall] | None]
+CallReader: TypeAlias = Callable[[str, Tools], list[ToolCall] | None]
 
 _NAME_KEYS = ("name", "tool_name", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args")
@@ -49,7 +49,7 @@ def read_known_json(text: str, tools: Tools) -> list[ToolCall] | None:
     return calls if calls and all(call.name in names for call in calls) else None
 
 
-def read_named_json(mark: str) -> Reader:
+def read_named_json(mark: str) -> CallReader:
     """A name, the mark, then the arguments as JSON: Mistral's `name[ARGS]{…}`; DeepSeek's separator."""
 
     def read(text: str, tools: Tools) -> list[ToolCall] | None:
@@ -127,7 +127,7 @@ def read_pairs_or_json(text: str, tools: Tools) -> list[ToolCall] | None:
     return read_pairs(text, tools)
 
 
-def read_braces(quote: str) -> Reader:
+def read_braces(quote: str) -> CallReader:
     """Gemma: `call:f{a:<escape>text<escape>,b:3}`, where `quote` stands on both sides of text."""
 
     def read(text: str, tools: Tools) -> list[ToolCall] | None:

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from chaski.errors import TemplateError
-from chaski.text.template.meter import Limits, Meter, check_source, guarded
+from chaski.text.template.meter import Meter, RenderLimits, check_source, guarded
 from chaski.text.template.turns import RefusalError, stricter_forms
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class ChatTemplate:
     """A template in the dialect of Hugging Face transformers. Safe to use from several threads.
 
     It sees plain data only, reads no files and changes nothing. Everything that goes wrong in it is a
-    `TemplateError`, and so is passing a limit: `Limits` of time, output and intermediate values.
+    `TemplateError`, and so is passing a limit: `RenderLimits` of time, output and intermediate values.
     """
 
     def __init__(
@@ -26,14 +26,14 @@ class ChatTemplate:
         source: str,
         bos_token: str,
         eos_token: str,
-        limits: Limits | None = None,
+        limits: RenderLimits | None = None,
         tool_use: str | None = None,
     ) -> None:
         """Compile the template; `bos_token` and `eos_token` are what it calls by these names.
 
         `tool_use` is the template that stands for it where there are tools, for models that have two.
         """
-        self._limits = limits or Limits()
+        self._limits = limits or RenderLimits()
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._sources = [source] if tool_use is None else [source, tool_use]
         for each in self._sources:

@@ -23,11 +23,11 @@ _STEPS = 32
 _SMALL_OBJECT = 56
 _LONGEST_SOURCE = 128 * 1024
 
-Value = TypeVar("Value")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RenderLimits:
     """The limits of one rendering. `characters`: of its output, and of any single value on the way there.
 
     All values that it makes may take `_STEPS` times as many bytes, whether it keeps them or not.
@@ -42,7 +42,7 @@ class Limits:
 class Meter:
     """The account of one rendering. Its methods raise `TemplateError` when a limit is passed."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RenderLimits) -> None:
         self.limits = limits
         self._deadline = time.monotonic() + limits.seconds
         self._made = 0
@@ -66,7 +66,7 @@ class Meter:
         """Ask before an integer of this many bits is made."""
         _require(bits, self.limits.number_bits, "bits in a number")
 
-    def measured(self, value: Value) -> Value:
+    def measured(self, value: _Value) -> _Value:
         """The value itself, after counting it with everything inside, as often as it would be printed."""
         if isinstance(value, str):
             self.expect(len(value))
@@ -104,7 +104,7 @@ def current_meter() -> Meter:
 
 
 @contextmanager
-def metering(limits: Limits) -> Iterator[Meter]:
+def metering(limits: RenderLimits) -> Iterator[Meter]:
     """Run the body under a new meter."""
     token = _meter.set(Meter(limits))
     try:
@@ -114,7 +114,7 @@ def metering(limits: Limits) -> Iterator[Meter]:
 
 
 @contextmanager
-def guarded(limits: Limits) -> Iterator[Meter]:
+def guarded(limits: RenderLimits) -> Iterator[Meter]:
     """Run foreign code under a new meter; any error from it becomes a `TemplateError`."""
     try:
         with metering(limits) as meter:

@@ -12,14 +12,14 @@ from chaski.errors import TemplateError
 
 __all__ = ["RefusalError", "stricter_forms"]
 
-Message = Mapping[str, Any]
+_Message = Mapping[str, Any]
 
 
 class RefusalError(TemplateError):
     """A template itself raises an exception for a conversation, mostly for the order of its roles."""
 
 
-def stricter_forms(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+def stricter_forms(messages: Sequence[_Message]) -> Iterator[Sequence[_Message]]:
     """The conversation as fewer and plainer turns, the form that changes the least first.
 
     Each form is made from the one before it; nothing that was said is lost. `content` may be text or a list
@@ -32,9 +32,9 @@ def stricter_forms(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
         messages = changed
 
 
-def _alternating(messages: Sequence[Message]) -> Sequence[Message]:
+def _alternating(messages: Sequence[_Message]) -> Sequence[_Message]:
     """Neighbours of one role as one message, except results of tools; the user speaks first."""
-    turns: list[Message] = []
+    turns: list[_Message] = []
     for role, neighbours in groupby(messages, lambda message: message.get("role")):
         group = list(neighbours)
         turns += group if role == "tool" else [_merged(group)]
@@ -44,15 +44,15 @@ def _alternating(messages: Sequence[Message]) -> Sequence[Message]:
     return turns
 
 
-def _system_in_front(messages: Sequence[Message]) -> Sequence[Message]:
+def _system_in_front(messages: Sequence[_Message]) -> Sequence[_Message]:
     """All that the system says as its first message."""
     system = [message for message in messages if message.get("role") == "system"]
     return [*system, *(message for message in messages if message.get("role") != "system")]
 
 
-def _results_with_comments(messages: Sequence[Message]) -> Sequence[Message]:
+def _results_with_comments(messages: Sequence[_Message]) -> Sequence[_Message]:
     """Merge a user's message right behind the result of a tool into that result."""
-    turns: list[Message] = []
+    turns: list[_Message] = []
     for message in messages:
         if turns and (turns[-1].get("role"), message.get("role")) == ("tool", "user"):
             turns[-1] = _merged([turns[-1], message])
@@ -61,14 +61,14 @@ def _results_with_comments(messages: Sequence[Message]) -> Sequence[Message]:
     return turns
 
 
-def _system_in_user_turn(messages: Sequence[Message]) -> Sequence[Message]:
+def _system_in_user_turn(messages: Sequence[_Message]) -> Sequence[_Message]:
     """Turn system messages into user messages, which are merged with the user's own turn behind them."""
     return [
         {**message, "role": "user"} if message.get("role") == "system" else message for message in messages
     ]
 
 
-def _merged(messages: Sequence[Message]) -> Message:
+def _merged(messages: Sequence[_Message]) -> _Message:
     """One message that says what all of them do; what else they have is that of the first, calls aside."""
     if len(messages) == 1:
         return messages[0]

@@ -20,7 +20,7 @@ from chaski.text.tokenizer.vocabulary import (
     read_strings,
     read_vocabulary,
 )
-from chaski.text.tokenizer.wordpiece import Spelling, WordPiece
+from chaski.text.tokenizer.wordpiece import WordPiece, WordPieceOptions
 
 _log = logging.getLogger(__name__)
 _NONE = ("none", "no_vocab")
@@ -105,7 +105,7 @@ def _load_wordpiece(metadata: Mapping[str, object]) -> Tokenizer:
         PREFIX + role: metadata[PREFIX + name] for role, name in own.items() if PREFIX + name in metadata
     }
     vocabulary = read_vocabulary({**known, **metadata}, default_add_bos=True, default_add_eos=True)
-    return Tokenizer(vocabulary, WordPiece(vocabulary, Spelling.read(metadata)))
+    return Tokenizer(vocabulary, WordPiece(vocabulary, WordPieceOptions.read(metadata)))
 
 
 _LOADERS: dict[str, Callable[[Mapping[str, object]], Tokenizer]] = {

@@ -25,7 +25,7 @@ MAY_BE_KNOWN = (
 # Names that files had for the tokens around texts that are filled in.
 _OLD_ROLES = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 
-Scalar = TypeVar("Scalar", bool, int, str)
+_Scalar = TypeVar("_Scalar", bool, int, str)
 
 
 class TokenType(IntEnum):
@@ -89,7 +89,7 @@ def read_vocabulary(
     )
 
 
-def read_scalar(metadata: Mapping[str, object], name: str, kind: type[Scalar]) -> Scalar | None:
+def read_scalar(metadata: Mapping[str, object], name: str, kind: type[_Scalar]) -> _Scalar | None:
     """The value of `tokenizer.ggml.<name>`, None when absent; an error when it is of another type."""
     value = metadata.get(PREFIX + name)
     if value is None:

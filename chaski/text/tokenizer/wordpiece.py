@@ -22,14 +22,14 @@ _BEGINS, _CONTINUES = "▁", "##"
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class WordPieceOptions:
     """Whether text is lowercased, and whether accents are taken off (None: as lowercase says)."""
 
     lowercase: bool
     strip_accents: bool | None
 
     @classmethod
-    def read(cls, metadata: Mapping[str, object]) -> Spelling:
+    def read(cls, metadata: Mapping[str, object]) -> WordPieceOptions:
         """From the file's metadata; files that say nothing mean BERT's uncased kind."""
         lowercase = read_scalar(metadata, "normalizer.lowercase", bool)
         return cls(lowercase is not False, read_scalar(metadata, "normalizer.strip_accents", bool))
@@ -40,7 +40,7 @@ class WordPiece:
 
     prefix_space = True
 
-    def __init__(self, vocabulary: Vocabulary, spelling: Spelling) -> None:
+    def __init__(self, vocabulary: Vocabulary, spelling: WordPieceOptions) -> None:
         if vocabulary.unknown_id is None:
             raise TokenizerError(f"{PREFIX}unknown_token_id is missing: WordPiece cannot do without")
         self._vocabulary = vocabulary

@@ -14,24 +14,24 @@ from typing import Any
 
 from chaski.errors import TemplateError
 from chaski.text.template.go.types import (
-    Arguments,
+    ArgumentMap,
     InnerProperties,
     MessageFields,
     Parameters,
     Properties,
     Property,
     PropertyType,
-    Tool,
-    ToolCall,
     ToolCallFunction,
+    ToolCallStruct,
     ToolFunction,
-    Tools,
+    ToolList,
+    ToolStruct,
 )
 from chaski.text.template.go.values import Map, Slice, Value, from_json, from_text, sorted_items
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class TemplateMessage:
     """One message, its content with tags `[img-0]` where images belong."""
 
     role: str
@@ -39,18 +39,18 @@ class Message:
     fields: Mapping[str, Value]
 
 
-def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[TemplateMessage]:
     """Messages of the API. Each image has a tag by its number, in place of an `[img]` or in front."""
     numbers = iter(range(sum(len(message.get("images") or ()) for message in messages)))
     return [_message(message, numbers) for message in messages]
 
 
-def collate(messages: Iterable[Message]) -> list[Message]:
+def collate(messages: Iterable[TemplateMessage]) -> list[TemplateMessage]:
     """Neighbours of one role as one message, a blank line between; results of tools stay apart.
 
     What else a message has, such as calls, is that of the first, as in the reference.
     """
-    collated: list[Message] = []
+    collated: list[TemplateMessage] = []
     for role, neighbours in groupby(messages, lambda message: message.role):
         together = list(neighbours)
         if role == "tool":
@@ -61,12 +61,12 @@ def collate(messages: Iterable[Message]) -> list[Message]:
     return collated
 
 
-def system_text(messages: Iterable[Message]) -> str:
+def system_text(messages: Iterable[TemplateMessage]) -> str:
     """All system messages, a blank line between."""
     return "\n\n".join(message.content for message in messages if message.role == "system")
 
 
-def as_value(messages: Iterable[Message]) -> Slice:
+def as_value(messages: Iterable[TemplateMessage]) -> Slice:
     """The messages as a template sees them."""
     return Slice(
         [
@@ -76,12 +76,12 @@ def as_value(messages: Iterable[Message]) -> Slice:
     )
 
 
-def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> Tools:
+def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> ToolList:
     """Tools of the API. What the reference does not know in them, templates do not see either."""
-    return Tools(is_nil=True) if tools is None else Tools([_tool(tool) for tool in tools])
+    return ToolList(is_nil=True) if tools is None else ToolList([_tool(tool) for tool in tools])
 
 
-def _message(message: Mapping[str, Any], numbers: Iterable[int]) -> Message:
+def _message(message: Mapping[str, Any], numbers: Iterable[int]) -> TemplateMessage:
     content = _text(message, "content")
     tags: list[str] = []
     for _, number in zip(message.get("images") or (), numbers, strict=False):
@@ -95,36 +95,36 @@ def _message(message: Mapping[str, Any], numbers: Iterable[int]) -> Message:
         "ToolName": _text(message, "tool_name"),
         "ToolCallID": _text(message, "tool_call_id"),
     }
-    return Message(_text(message, "role").lower(), "".join(unplaced) + content, fields)
+    return TemplateMessage(_text(message, "role").lower(), "".join(unplaced) + content, fields)
 
 
-def _call(call: Mapping[str, Any]) -> ToolCall:
+def _call(call: Mapping[str, Any]) -> ToolCallStruct:
     function = _mapping(call, "function")
     named: dict[str, Value] = {
         "Index": int(function.get("index") or 0),
         "Name": _text(function, "name"),
         "Arguments": _arguments(function.get("arguments")),
     }
-    return ToolCall({"ID": _text(call, "id"), "Function": ToolCallFunction(named)})
+    return ToolCallStruct({"ID": _text(call, "id"), "Function": ToolCallFunction(named)})
 
 
-def _arguments(arguments: object) -> Arguments:
+def _arguments(arguments: object) -> ArgumentMap:
     if arguments is None:
-        return Arguments({}, is_nil=True)
+        return ArgumentMap({}, is_nil=True)
     value = from_json(arguments)
     if not isinstance(value, Map):
         raise TemplateError("the arguments of a tool call must be a JSON object")
-    return Arguments(value.items)
+    return ArgumentMap(value.items)
 
 
-def _tool(tool: Mapping[str, Any]) -> Tool:
+def _tool(tool: Mapping[str, Any]) -> ToolStruct:
     function = _mapping(tool, "function")
     named: dict[str, Value] = {
         "Name": _text(function, "name"),
         "Description": _text(function, "description"),
         "Parameters": _parameters(_mapping(function, "parameters")),
     }
-    return Tool(
+    return ToolStruct(
         {
             "Type": _text(tool, "type"),
             "Items": from_json(tool.get("items")),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NoReturn
 
 from chaski.errors import TemplateError
-from chaski.text.template.go.lexer import Kind, Token, tokens
+from chaski.text.template.go.lexer import Token, TokenKind, tokens
 
 _DEEPEST = 100  # parentheses and blocks inside each other
 
 
-class Cursor:
+class TokenCursor:
     """Reads tokens one after the other."""
 
     def __init__(self, source: str) -> None:
@@ -25,7 +25,7 @@ class Cursor:
     def next(self) -> Token:
         """Read a token; the END stays."""
         token = self._tokens[self._position]
-        self._position += token.kind is not Kind.END
+        self._position += token.kind is not TokenKind.END
         return token
 
     def last(self) -> Token:
@@ -42,10 +42,10 @@ class Cursor:
 
     def skip_space(self) -> None:
         """Read blanks."""
-        while self.peek().kind is Kind.SPACE:
+        while self.peek().kind is TokenKind.SPACE:
             self._position += 1
 
-    def expect(self, kind: Kind, where: str) -> None:
+    def expect(self, kind: TokenKind, where: str) -> None:
         """Read blanks and a token of this kind."""
         self.skip_space()
         if self.next().kind is not kind:
@@ -53,12 +53,12 @@ class Cursor:
 
     def keyword(self) -> str:
         """The word at the start of the action that begins here, or nothing; nothing is read."""
-        if self.peek().kind is not Kind.OPEN:
+        if self.peek().kind is not TokenKind.OPEN:
             return ""
         ahead = self._position + 1
-        while self._tokens[ahead].kind is Kind.SPACE:
+        while self._tokens[ahead].kind is TokenKind.SPACE:
             ahead += 1
-        return self._tokens[ahead].text if self._tokens[ahead].kind is Kind.WORD else ""
+        return self._tokens[ahead].text if self._tokens[ahead].kind is TokenKind.WORD else ""
 
     def skip_keyword(self) -> None:
         """Read the opening of an action and the word at its start."""

@@ -9,26 +9,26 @@ from itertools import chain, repeat
 from chaski.errors import TemplateError
 from chaski.text.template.go.functions import call
 from chaski.text.template.go.nodes import (
-    Action,
-    Break,
-    Call,
-    Chain,
-    Command,
-    Constant,
-    Continue,
-    Dot,
-    Field,
-    Function,
-    If,
-    Nil,
+    ActionNode,
+    BreakNode,
+    ChainNode,
+    CommandNode,
+    ConstantNode,
+    ContinueNode,
+    DotNode,
+    FieldNode,
+    FunctionNode,
+    IfNode,
+    NilNode,
     Node,
     Nodes,
-    Operand,
-    Pipe,
-    Range,
-    Text,
-    Variable,
-    With,
+    OperandNode,
+    PipeNode,
+    RangeNode,
+    TemplateNode,
+    TextNode,
+    VariableNode,
+    WithNode,
 )
 from chaski.text.template.go.show import NO_VALUE, show
 from chaski.text.template.go.values import (
@@ -94,19 +94,19 @@ class _Evaluator:
 
     def _node(self, node: Node, dot: Value) -> _Flow:
         match node:
-            case Text():
+            case TextNode():
                 self._write(node.text)
-            case Action():
+            case ActionNode():
                 self._action(node.pipe, dot)
-            case If() | With():
+            case IfNode() | WithNode():
                 return self._branch(node, dot)
-            case Range():
+            case RangeNode():
                 return self._range(node, dot)
-            case Call():
+            case TemplateNode():
                 self._call(node, dot)
-            case Break():
+            case BreakNode():
                 return _Flow.BREAK
-            case Continue():
+            case ContinueNode():
                 return _Flow.CONTINUE
         return _Flow.ON
 
@@ -115,23 +115,23 @@ class _Evaluator:
         self._meter.expect(self._length)
         self.pieces.append(text)
 
-    def _action(self, pipe: Pipe, dot: Value) -> None:
+    def _action(self, pipe: PipeNode, dot: Value) -> None:
         value = self._pipe(pipe, dot)
         if not pipe.variables:
             expect_text((value,), self._length)
             self._write(NO_VALUE if value is None else show(value))
 
-    def _branch(self, node: If | With, dot: Value) -> _Flow:
+    def _branch(self, node: IfNode | WithNode, dot: Value) -> _Flow:
         marked = len(self._variables)
         value = self._pipe(node.pipe, dot)
         if is_true(value):
-            flow = self._walk(node.body, value if isinstance(node, With) else dot)
+            flow = self._walk(node.body, value if isinstance(node, WithNode) else dot)
         else:
             flow = self._walk(node.otherwise, dot)
         del self._variables[marked:]
         return flow
 
-    def _range(self, node: Range, dot: Value) -> _Flow:
+    def _range(self, node: RangeNode, dot: Value) -> _Flow:
         marked = len(self._variables)
         value = self._pipe(node.pipe, dot)
         inside = len(self._variables)
@@ -165,7 +165,7 @@ class _Evaluator:
                     "it takes lists, maps and integers, the last with one variable"
                 )
 
-    def _set_loop_variables(self, pipe: Pipe, key: Value, item: Value) -> None:
+    def _set_loop_variables(self, pipe: PipeNode, key: Value, item: Value) -> None:
         """With one variable it is the item, with two the first is the key."""
         names = pipe.variables
         values = (key, item) if len(names) == 2 else (item,)
@@ -175,7 +175,7 @@ class _Evaluator:
         elif names:
             self._variables[-len(names) :] = zip(names, values, strict=True)
 
-    def _call(self, node: Call, dot: Value) -> None:
+    def _call(self, node: TemplateNode, dot: Value) -> None:
         self.line = node.line
         if node.name not in self._templates:
             known = ", ".join(sorted(map(repr, self._templates)))
@@ -183,7 +183,7 @@ class _Evaluator:
         value = None if node.pipe is None else self._pipe(node.pipe, dot)
         self.run(self._templates[node.name], value)
 
-    def _pipe(self, pipe: Pipe, dot: Value) -> Value:
+    def _pipe(self, pipe: PipeNode, dot: Value) -> Value:
         """The value of the last command. Variables are set to it."""
         self.line = pipe.line
         final: Sequence[Value] = ()
@@ -198,19 +198,21 @@ class _Evaluator:
                 self._variables.append((name, value))
         return value
 
-    def _command(self, command: Command, dot: Value, final: Sequence[Value]) -> Value:
+    def _command(self, command: CommandNode, dot: Value, final: Sequence[Value]) -> Value:
         """A function with its arguments, the value of the pipeline before it last; or a value without any."""
         self._meter.tick()
         first, *arguments = command.operands
-        if isinstance(first, Function):
+        if isinstance(first, FunctionNode):
             return self._function(first.name, arguments, dot, final)
         if arguments or final:
             raise TemplateError(f"{_described(first)} is no function, so it takes no arguments")
-        if isinstance(first, Nil):
+        if isinstance(first, NilNode):
             raise TemplateError("nil is no value to show; compare with it by eq")
         return self._operand(first, dot)
 
-    def _function(self, name: str, arguments: Sequence[Operand], dot: Value, final: Sequence[Value]) -> Value:
+    def _function(
+        self, name: str, arguments: Sequence[OperandNode], dot: Value, final: Sequence[Value]
+    ) -> Value:
         values = chain((self._operand(argument, dot) for argument in arguments), final)
         if name not in ("and", "or"):
             return call(name, list(values))
@@ -218,23 +220,23 @@ class _Evaluator:
             raise TemplateError(f"{name} needs an argument")
         return _first_decisive(values, decisive=name == "or")
 
-    def _operand(self, operand: Operand, dot: Value) -> Value:
+    def _operand(self, operand: OperandNode, dot: Value) -> Value:
         match operand:
-            case Dot():
+            case DotNode():
                 return dot
-            case Nil():
+            case NilNode():
                 return None
-            case Constant():
+            case ConstantNode():
                 return operand.value
-            case Field():
+            case FieldNode():
                 return _fields(dot, operand.names)
-            case Variable():
+            case VariableNode():
                 return _fields(self._value_of(operand.name), operand.fields)
-            case Chain():
+            case ChainNode():
                 return _fields(self._operand(operand.operand, dot), operand.fields)
-            case Function():
+            case FunctionNode():
                 return self._function(operand.name, (), dot, ())
-            case Pipe():
+            case PipeNode():
                 return self._pipe(operand, dot)
 
     def _value_of(self, name: str) -> Value:
@@ -281,13 +283,13 @@ def _field(value: Value, name: str) -> Value:
             raise TemplateError(f"{type_name(value)} has no field .{name}")
 
 
-def _described(operand: Operand) -> str:
+def _described(operand: OperandNode) -> str:
     match operand:
-        case Field():
+        case FieldNode():
             return "." + ".".join(operand.names)
-        case Variable():
+        case VariableNode():
             return ".".join((operand.name, *operand.fields))
-        case Constant():
+        case ConstantNode():
             return show(operand.value)
         case _:
             return "what stands there"

@@ -7,52 +7,52 @@ from typing import TypeVar
 
 from chaski.errors import TemplateError
 from chaski.text.template.go import literals
-from chaski.text.template.go.cursor import Cursor
-from chaski.text.template.go.lexer import Kind
+from chaski.text.template.go.cursor import TokenCursor
+from chaski.text.template.go.lexer import TokenKind
 from chaski.text.template.go.nodes import (
-    Chain,
-    Command,
-    Constant,
-    Dot,
-    Field,
-    Function,
-    Nil,
-    Operand,
-    Pipe,
-    Variable,
+    ChainNode,
+    CommandNode,
+    ConstantNode,
+    DotNode,
+    FieldNode,
+    FunctionNode,
+    NilNode,
+    OperandNode,
+    PipeNode,
+    VariableNode,
 )
 
 KEYWORDS = {"block", "break", "continue", "define", "else", "end", "if", "range", "template", "with"}
 
-Result = TypeVar("Result")
+LiteralValue = TypeVar("LiteralValue")
 
-_WORDS: dict[str, Operand] = {"nil": Nil(), "true": Constant(True), "false": Constant(False)}
+_WORDS: dict[str, OperandNode] = {"nil": NilNode(), "true": ConstantNode(True), "false": ConstantNode(False)}
 _STARTS_OPERAND = {
-    Kind.CHARACTER,
-    Kind.DOT,
-    Kind.FIELD,
-    Kind.LEFT,
-    Kind.NUMBER,
-    Kind.STRING,
-    Kind.VARIABLE,
-    Kind.WORD,
+    TokenKind.CHARACTER,
+    TokenKind.DOT,
+    TokenKind.FIELD,
+    TokenKind.LEFT,
+    TokenKind.NUMBER,
+    TokenKind.STRING,
+    TokenKind.VARIABLE,
+    TokenKind.WORD,
 }
 
 
 class Expressions:
     """Reads pipelines from a cursor. `variables` are those that can be seen here, the innermost last."""
 
-    def __init__(self, cursor: Cursor, functions: Collection[str]) -> None:
+    def __init__(self, cursor: TokenCursor, functions: Collection[str]) -> None:
         self._cursor = cursor
         self._functions = functions
         self.variables = ["$"]
 
-    def pipe(self, end: Kind, most_variables: int = 1) -> Pipe:
+    def pipe(self, end: TokenKind, most_variables: int = 1) -> PipeNode:
         """A pipeline with its end, `}}` or `)`."""
         self._cursor.skip_space()
         line = self._cursor.peek().line
         variables, assigns = self._declared(most_variables)
-        commands: list[Command] = []
+        commands: list[CommandNode] = []
         while True:
             self._cursor.skip_space()
             token = self._cursor.peek()
@@ -65,19 +65,19 @@ class Expressions:
             self._cursor.fail("an action needs a value")
         self._cursor.next()
         self.variables += variables
-        return Pipe(line, variables, assigns, tuple(commands))
+        return PipeNode(line, variables, assigns, tuple(commands))
 
     def _declared(self, most: int) -> tuple[tuple[str, ...], bool]:
         """`$a, $b :=` or `$a =` at the start of a pipeline; nothing read where there is none."""
         start = self._cursor.mark()
         names: list[str] = []
-        while self._cursor.peek().kind is Kind.VARIABLE:
+        while self._cursor.peek().kind is TokenKind.VARIABLE:
             names.append(self._cursor.next().text)
             self._cursor.skip_space()
             token = self._cursor.next()
-            if token.kind in (Kind.DECLARE, Kind.ASSIGN):
+            if token.kind in (TokenKind.DECLARE, TokenKind.ASSIGN):
                 self._cursor.skip_space()
-                return tuple(names), token.kind is Kind.ASSIGN
+                return tuple(names), token.kind is TokenKind.ASSIGN
             if token.text != ",":
                 break
             if len(names) == most:
@@ -88,75 +88,75 @@ class Expressions:
         self._cursor.go_back(start)
         return (), False
 
-    def _command(self, first: bool) -> Command:
-        operands: list[Operand] = []
+    def _command(self, first: bool) -> CommandNode:
+        operands: list[OperandNode] = []
         while True:
             self._cursor.skip_space()
             if self._cursor.peek().kind in _STARTS_OPERAND:
                 operands.append(self._operand())
             token = self._cursor.peek()
-            if token.kind is Kind.PIPE:
+            if token.kind is TokenKind.PIPE:
                 self._cursor.next()
                 break
-            if token.kind in (Kind.CLOSE, Kind.RIGHT):
+            if token.kind in (TokenKind.CLOSE, TokenKind.RIGHT):
                 break
-            if token.kind is not Kind.SPACE:
+            if token.kind is not TokenKind.SPACE:
                 self._cursor.fail(
                     f"unexpected {token.text!r} behind an operand; a blank must separate operands"
                 )
-        if not first and isinstance(operands[0], Dot | Nil | Constant):
+        if not first and isinstance(operands[0], DotNode | NilNode | ConstantNode):
             self._cursor.fail("only a function can take the value of the pipeline before it")
-        return Command(tuple(operands))
+        return CommandNode(tuple(operands))
 
-    def _operand(self) -> Operand:
+    def _operand(self) -> OperandNode:
         """A term with the fields that follow it without a blank."""
         operand = self._term()
         fields: list[str] = []
-        while self._cursor.peek().kind is Kind.FIELD:
+        while self._cursor.peek().kind is TokenKind.FIELD:
             fields.append(self._cursor.next().text[1:])
         if not fields:
             return operand
         match operand:
-            case Field():
-                return Field((*operand.names, *fields))
-            case Variable():
-                return Variable(operand.name, tuple(fields))
-            case Dot() | Nil() | Constant():
+            case FieldNode():
+                return FieldNode((*operand.names, *fields))
+            case VariableNode():
+                return VariableNode(operand.name, tuple(fields))
+            case DotNode() | NilNode() | ConstantNode():
                 self._cursor.fail(f"unexpected .{fields[0]} behind a literal or a dot")
-        return Chain(operand, tuple(fields))
+        return ChainNode(operand, tuple(fields))
 
-    def _term(self) -> Operand:
+    def _term(self) -> OperandNode:
         token = self._cursor.next()
         match token.kind:
-            case Kind.DOT:
-                return Dot()
-            case Kind.FIELD:
-                return Field((token.text[1:],))
-            case Kind.VARIABLE:
+            case TokenKind.DOT:
+                return DotNode()
+            case TokenKind.FIELD:
+                return FieldNode((token.text[1:],))
+            case TokenKind.VARIABLE:
                 return self._variable(token.text)
-            case Kind.STRING:
-                return Constant(self.literal(literals.unquote, token.text))
-            case Kind.CHARACTER:
-                return Constant(self.literal(literals.character, token.text))
-            case Kind.NUMBER:
-                return Constant(self.literal(literals.number, token.text))
-            case Kind.LEFT:
+            case TokenKind.STRING:
+                return ConstantNode(self.literal(literals.unquote, token.text))
+            case TokenKind.CHARACTER:
+                return ConstantNode(self.literal(literals.character, token.text))
+            case TokenKind.NUMBER:
+                return ConstantNode(self.literal(literals.number, token.text))
+            case TokenKind.LEFT:
                 return self._parenthesized()
             case _:
                 return self._word(token.text)
 
-    def _variable(self, name: str) -> Variable:
+    def _variable(self, name: str) -> VariableNode:
         if name not in self.variables:
             self._cursor.fail(f"the variable {name} is not defined here; declare it with {name} := …")
-        return Variable(name)
+        return VariableNode(name)
 
-    def _parenthesized(self) -> Pipe:
+    def _parenthesized(self) -> PipeNode:
         self._cursor.enter()
-        pipe = self.pipe(Kind.RIGHT)
+        pipe = self.pipe(TokenKind.RIGHT)
         self._cursor.leave()
         return pipe
 
-    def _word(self, word: str) -> Operand:
+    def _word(self, word: str) -> OperandNode:
         if word in _WORDS:
             return _WORDS[word]
         if word in KEYWORDS:
@@ -164,9 +164,9 @@ class Expressions:
         if word not in self._functions:
             known = ", ".join(sorted(self._functions))
             self._cursor.fail(f"there is no function {word!r}; templates know {known}")
-        return Function(word)
+        return FunctionNode(word)
 
-    def literal(self, read: Callable[[str], Result], text: str) -> Result:
+    def literal(self, read: Callable[[str], LiteralValue], text: str) -> LiteralValue:
         """What a literal stands for."""
         try:
             return read(text)

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from chaski.errors import TemplateError
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a token is."""
 
     TEXT = auto()
@@ -37,7 +37,7 @@ class Kind(Enum):
 class Token:
     """A piece of the source, and the line where it starts."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     line: int
 
@@ -53,23 +53,23 @@ _REAL = (
     r"|[0-9_]*(?:\.[0-9_]*)?(?:[eE][+-]?[0-9_]*)?)"
 )
 _PATTERNS = {
-    Kind.SPACE: r"[ \t\r\n]+",
-    Kind.DECLARE: r":=",
-    Kind.ASSIGN: r"=",
-    Kind.PIPE: r"\|",
-    Kind.LEFT: r"\(",
-    Kind.RIGHT: r"\)",
-    Kind.STRING: r'"(?:[^"\\\n]|\\[^\n])*"|`[^`]*`',
-    Kind.CHARACTER: r"'(?:[^'\\\n]|\\[^\n])*'",
-    Kind.NUMBER: rf"(?=[+-]|\.?[0-9]){_REAL}(?:[+-]{_REAL}i|i)?",
-    Kind.VARIABLE: r"\$\w*",
-    Kind.FIELD: r"\.\w+",
-    Kind.DOT: r"\.",
-    Kind.WORD: r"\w+",
-    Kind.OTHER: r"[!#%&*,/;<>?@\[\\\]^{}~]",
+    TokenKind.SPACE: r"[ \t\r\n]+",
+    TokenKind.DECLARE: r":=",
+    TokenKind.ASSIGN: r"=",
+    TokenKind.PIPE: r"\|",
+    TokenKind.LEFT: r"\(",
+    TokenKind.RIGHT: r"\)",
+    TokenKind.STRING: r'"(?:[^"\\\n]|\\[^\n])*"|`[^`]*`',
+    TokenKind.CHARACTER: r"'(?:[^'\\\n]|\\[^\n])*'",
+    TokenKind.NUMBER: rf"(?=[+-]|\.?[0-9]){_REAL}(?:[+-]{_REAL}i|i)?",
+    TokenKind.VARIABLE: r"\$\w*",
+    TokenKind.FIELD: r"\.\w+",
+    TokenKind.DOT: r"\.",
+    TokenKind.WORD: r"\w+",
+    TokenKind.OTHER: r"[!#%&*,/;<>?@\[\\\]^{}~]",
 }
 _TOKEN = re.compile("|".join(f"(?P<{kind.name}>{pattern})" for kind, pattern in _PATTERNS.items()))
-_NAMES = {Kind.VARIABLE, Kind.FIELD, Kind.DOT, Kind.WORD}
+_NAMES = {TokenKind.VARIABLE, TokenKind.FIELD, TokenKind.DOT, TokenKind.WORD}
 # What may follow a name: Go takes `$x+2` for a slip, not for two operands.
 _AFTER_NAME = re.compile(r"[ \t\r\n.,|:()]|\}\}|\Z")
 _UNFINISHED = {'"': "a string is not closed", "`": "a string is not closed", "'": "a character is not closed"}
@@ -90,14 +90,14 @@ class _Lexer:
     def tokens(self) -> Iterator[Token]:
         while (opening := _OPEN.search(self._source, self._position)) is not None:
             yield from self._text(opening.start(), trims_end=opening[1] is not None)
-            token = self._advance(Kind.OPEN, opening)
+            token = self._advance(TokenKind.OPEN, opening)
             if (comment := _COMMENT.match(self._source, self._position)) is not None:
                 self._skip(comment)
             else:
                 yield token
                 yield from self._inside()
         yield from self._text(len(self._source), trims_end=False)
-        yield Token(Kind.END, "", self._line)
+        yield Token(TokenKind.END, "", self._line)
 
     def _text(self, end: int, trims_end: bool) -> Iterator[Token]:
         """The text up to an action, less the blanks that an action on either side trims."""
@@ -106,7 +106,7 @@ class _Lexer:
         line = self._line + text[: len(text) - len(kept)].count("\n")
         kept = kept.rstrip(_BLANK) if trims_end else kept
         if kept:
-            yield Token(Kind.TEXT, kept, line)
+            yield Token(TokenKind.TEXT, kept, line)
         self._position = end
         self._line += text.count("\n")
 
@@ -126,19 +126,19 @@ class _Lexer:
             match = _TOKEN.match(self._source, self._position)
             if match is None:
                 raise self._error(self._fault())
-            kind = Kind[match.lastgroup or ""]
+            kind = TokenKind[match.lastgroup or ""]
             self._check(kind, match)
             yield self._advance(kind, match)
         self._trims = closing[1] is not None
-        yield self._advance(Kind.CLOSE, closing)
+        yield self._advance(TokenKind.CLOSE, closing)
 
-    def _check(self, kind: Kind, match: re.Match[str]) -> None:
+    def _check(self, kind: TokenKind, match: re.Match[str]) -> None:
         """What follows a name or a number must not look like a part of it."""
         after = self._source[match.end() : match.end() + 1]
         name = match.group().lstrip(".$")
         if kind in _NAMES and not (_AFTER_NAME.match(self._source, match.end()) and _is_name(name)):
             raise self._error(f"bad character {after!r} behind {match.group()!r}")
-        if kind is Kind.NUMBER and _is_name(after) and after:
+        if kind is TokenKind.NUMBER and _is_name(after) and after:
             raise self._error(f"bad number {match.group() + after!r}")
 
     def _fault(self) -> str:
@@ -149,7 +149,7 @@ class _Lexer:
             return "expected := to declare a variable"
         return _UNFINISHED.get(character, f"unexpected character {character!r} in an action")
 
-    def _advance(self, kind: Kind, match: re.Match[str]) -> Token:
+    def _advance(self, kind: TokenKind, match: re.Match[str]) -> Token:
         token = Token(kind, match.group(), self._line)
         self._line += token.text.count("\n")
         self._position = match.end()

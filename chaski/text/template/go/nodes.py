@@ -1,4 +1,4 @@
-"""The syntax tree of a Go template. Trees are never changed; `legacy.py` makes new ones."""
+"""The syntax tree of a Go template. Trees are never changed; `tree.py` makes new ones."""
 
 from __future__ import annotations
 
@@ -6,113 +6,117 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Nodes: TypeAlias = "tuple[Node, ...]"
-Node: TypeAlias = "Text | Action | If | With | Range | Call | Break | Continue"
-Operand: TypeAlias = "Dot | Nil | Constant | Field | Variable | Chain | Function | Pipe"
+Node: TypeAlias = (
+    "TextNode | ActionNode | IfNode | WithNode | RangeNode | TemplateNode | BreakNode | ContinueNode"
+)
+OperandNode: TypeAlias = (
+    "DotNode | NilNode | ConstantNode | FieldNode | VariableNode | ChainNode | FunctionNode | PipeNode"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextNode:
     """Text between actions."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ActionNode:
     """`{{ pipe }}`"""
 
-    pipe: Pipe
+    pipe: PipeNode
 
 
 @dataclass(frozen=True, slots=True)
-class If:
+class IfNode:
     """`{{ if pipe }} body {{ else }} otherwise {{ end }}`"""
 
-    pipe: Pipe
+    pipe: PipeNode
     body: Nodes
     otherwise: Nodes
 
 
 @dataclass(frozen=True, slots=True)
-class With:
+class WithNode:
     """Like `if`, and the value is the dot of the body."""
 
-    pipe: Pipe
+    pipe: PipeNode
     body: Nodes
     otherwise: Nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class RangeNode:
     """The body for each item, which is its dot; `otherwise` where there is none."""
 
-    pipe: Pipe
+    pipe: PipeNode
     body: Nodes
     otherwise: Nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TemplateNode:
     """`{{ template "name" pipe }}`"""
 
     name: str
-    pipe: Pipe | None
+    pipe: PipeNode | None
     line: int
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
+class BreakNode:
     """`{{ break }}`"""
 
 
 @dataclass(frozen=True, slots=True)
-class Continue:
+class ContinueNode:
     """`{{ continue }}`"""
 
 
 @dataclass(frozen=True, slots=True)
-class Pipe:
+class PipeNode:
     """Commands whose result is the last argument of the next; `variables` get the value of the last."""
 
     line: int
     variables: tuple[str, ...]
     assigns: bool
-    commands: tuple[Command, ...]
+    commands: tuple[CommandNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandNode:
     """A value, or a function with its arguments."""
 
-    operands: tuple[Operand, ...]
+    operands: tuple[OperandNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
+class DotNode:
     """`.`"""
 
 
 @dataclass(frozen=True, slots=True)
-class Nil:
+class NilNode:
     """`nil`"""
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantNode:
     """A literal."""
 
     value: bool | int | float | complex | str
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FieldNode:
     """`.A.B`"""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class VariableNode:
     """`$name.A.B`, the name with its dollar."""
 
     name: str
@@ -120,15 +124,15 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class ChainNode:
     """`(pipe).A.B` or `function.A`"""
 
-    operand: Operand
+    operand: OperandNode
     fields: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class FunctionNode:
     """A function by its name."""
 
     name: str

@@ -5,16 +5,31 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from chaski.text.template.go import literals
-from chaski.text.template.go.cursor import Cursor
+from chaski.text.template.go.cursor import TokenCursor
 from chaski.text.template.go.expressions import KEYWORDS, Expressions
-from chaski.text.template.go.lexer import Kind
-from chaski.text.template.go.nodes import Action, Break, Call, Continue, If, Node, Nodes, Range, Text, With
+from chaski.text.template.go.lexer import TokenKind
+from chaski.text.template.go.nodes import (
+    ActionNode,
+    BreakNode,
+    ContinueNode,
+    IfNode,
+    Node,
+    Nodes,
+    RangeNode,
+    TemplateNode,
+    TextNode,
+    WithNode,
+)
 
 MAIN = ""
 """The name of the template that the source itself is; the others have the names of their definitions."""
 
-_BRANCHES: dict[str, type[If] | type[Range] | type[With]] = {"if": If, "range": Range, "with": With}
-_JUMPS: dict[str, Break | Continue] = {"break": Break(), "continue": Continue()}
+_BRANCHES: dict[str, type[IfNode] | type[RangeNode] | type[WithNode]] = {
+    "if": IfNode,
+    "range": RangeNode,
+    "with": WithNode,
+}
+_JUMPS: dict[str, BreakNode | ContinueNode] = {"break": BreakNode(), "continue": ContinueNode()}
 
 
 def parse(source: str, functions: Collection[str]) -> Mapping[str, Nodes]:
@@ -24,14 +39,14 @@ def parse(source: str, functions: Collection[str]) -> Mapping[str, Nodes]:
 
 class _Parser:
     def __init__(self, source: str, functions: Collection[str]) -> None:
-        self._cursor = Cursor(source)
+        self._cursor = TokenCursor(source)
         self._expressions = Expressions(self._cursor, functions)
         self._templates: dict[str, Nodes] = {}
         self._range_depth = 0
 
     def parse(self) -> Mapping[str, Nodes]:
         main: list[Node] = []
-        while self._cursor.peek().kind is not Kind.END:
+        while self._cursor.peek().kind is not TokenKind.END:
             if self._cursor.keyword() == "define":
                 self._definition()
             else:
@@ -49,7 +64,7 @@ class _Parser:
     def _definition(self) -> None:
         self._cursor.skip_keyword()
         name = self._name()
-        self._cursor.expect(Kind.CLOSE, "behind the name of a template")
+        self._cursor.expect(TokenKind.CLOSE, "behind the name of a template")
         self._add(name, self._own_body())
 
     def _own_body(self) -> Nodes:
@@ -72,14 +87,14 @@ class _Parser:
 
     def _node(self) -> Node:
         token = self._cursor.next()
-        if token.kind is Kind.TEXT:
-            return Text(token.text)
-        if token.kind is not Kind.OPEN:
+        if token.kind is TokenKind.TEXT:
+            return TextNode(token.text)
+        if token.kind is not TokenKind.OPEN:
             self._cursor.fail("the template ends inside of if, range, with, define or block; add {{ end }}")
         self._cursor.skip_space()
-        word = self._cursor.peek().text if self._cursor.peek().kind is Kind.WORD else ""
+        word = self._cursor.peek().text if self._cursor.peek().kind is TokenKind.WORD else ""
         if word not in KEYWORDS:
-            return Action(self._expressions.pipe(Kind.CLOSE))
+            return ActionNode(self._expressions.pipe(TokenKind.CLOSE))
         self._cursor.next()
         return self._control(word)
 
@@ -94,10 +109,10 @@ class _Parser:
             self._cursor.fail(f"unexpected {{{{ {word} }}}}")
         return self._branch(word)
 
-    def _branch(self, word: str) -> If | Range | With:
+    def _branch(self, word: str) -> IfNode | RangeNode | WithNode:
         """`if`, `range` or `with`, its keyword read; up to and with its `end`."""
         marked = len(self._expressions.variables)
-        pipe = self._expressions.pipe(Kind.CLOSE, most_variables=2 if word == "range" else 1)
+        pipe = self._expressions.pipe(TokenKind.CLOSE, most_variables=2 if word == "range" else 1)
         self._range_depth += word == "range"
         body = self._body()
         self._range_depth -= word == "range"
@@ -114,13 +129,13 @@ class _Parser:
         self._cursor.skip_keyword()
         self._cursor.skip_space()
         following = self._cursor.peek()
-        if following.kind is Kind.WORD and following.text == word and word != "range":
+        if following.kind is TokenKind.WORD and following.text == word and word != "range":
             self._cursor.next()
             self._cursor.enter()
             nested = self._branch(word)
             self._cursor.leave()
             return (nested,)
-        self._cursor.expect(Kind.CLOSE, "behind else")
+        self._cursor.expect(TokenKind.CLOSE, "behind else")
         body = self._body()
         self._end()
         return body
@@ -129,38 +144,38 @@ class _Parser:
         if self._cursor.keyword() != "end":
             self._cursor.fail("expected {{ end }}, found another {{ else }}")
         self._cursor.skip_keyword()
-        self._cursor.expect(Kind.CLOSE, "behind end")
+        self._cursor.expect(TokenKind.CLOSE, "behind end")
 
     def _jump(self, word: str) -> Node:
-        self._cursor.expect(Kind.CLOSE, f"behind {word}")
+        self._cursor.expect(TokenKind.CLOSE, f"behind {word}")
         if not self._range_depth:
             self._cursor.fail(f"{{{{ {word} }}}} stands outside of {{{{ range }}}}")
         return _JUMPS[word]
 
-    def _call(self) -> Call:
+    def _call(self) -> TemplateNode:
         line = self._cursor.peek().line
         name = self._name()
         self._cursor.skip_space()
-        if self._cursor.peek().kind is Kind.CLOSE:
+        if self._cursor.peek().kind is TokenKind.CLOSE:
             self._cursor.next()
-            return Call(name, None, line)
-        return Call(name, self._expressions.pipe(Kind.CLOSE), line)
+            return TemplateNode(name, None, line)
+        return TemplateNode(name, self._expressions.pipe(TokenKind.CLOSE), line)
 
-    def _block(self) -> Call:
+    def _block(self) -> TemplateNode:
         """A definition and its use in one."""
         line = self._cursor.peek().line
         name = self._name()
-        pipe = self._expressions.pipe(Kind.CLOSE)
+        pipe = self._expressions.pipe(TokenKind.CLOSE)
         self._add(name, self._own_body())
-        return Call(name, pipe, line)
+        return TemplateNode(name, pipe, line)
 
     def _name(self) -> str:
         self._cursor.skip_space()
         token = self._cursor.next()
-        if token.kind is not Kind.STRING:
+        if token.kind is not TokenKind.STRING:
             self._cursor.fail(f"the name of a template must be a string, not {token.text!r}")
         return self._expressions.literal(literals.unquote, token.text)
 
 
 def _is_empty(nodes: Nodes) -> bool:
-    return all(isinstance(node, Text) and not node.text.strip() for node in nodes)
+    return all(isinstance(node, TextNode) and not node.text.strip() for node in nodes)

@@ -7,7 +7,7 @@ from typing import Any
 
 from chaski.errors import TemplateError
 from chaski.text.template.go.conversation import (
-    Message,
+    TemplateMessage,
     as_value,
     collate,
     read_messages,
@@ -16,26 +16,26 @@ from chaski.text.template.go.conversation import (
 )
 from chaski.text.template.go.evaluator import evaluate
 from chaski.text.template.go.functions import FUNCTIONS
-from chaski.text.template.go.nodes import Action, Command, Field, Nodes, Pipe
+from chaski.text.template.go.nodes import ActionNode, CommandNode, FieldNode, Nodes, PipeNode
 from chaski.text.template.go.parser import MAIN, parse
 from chaski.text.template.go.tree import cut_after, names, text_around, text_within
 from chaski.text.template.go.values import Map, Value, from_text
-from chaski.text.template.meter import Limits, check_source, current_meter, guarded
+from chaski.text.template.meter import RenderLimits, check_source, current_meter, guarded
 
-_RESPONSE = Action(Pipe(1, (), False, (Command((Field(("Response",)),)),)))
+_RESPONSE = ActionNode(PipeNode(1, (), False, (CommandNode((FieldNode(("Response",)),)),)))
 
 
 class GoTemplate:
     """A template in Go's language with Ollama's data. Safe to use from several threads.
 
     It sees plain data only, reads no files and changes nothing. Everything that goes wrong in it is a
-    `TemplateError` with the line, and so is passing one of the `Limits`. The definitions are Go's
+    `TemplateError` with the line, and so is passing one of the `RenderLimits`. The definitions are Go's
     `text/template` and Ollama's `template` package.
     """
 
-    def __init__(self, source: str, limits: Limits | None = None) -> None:
+    def __init__(self, source: str, limits: RenderLimits | None = None) -> None:
         """Compile the template. One that names neither messages nor response gets the response at its end."""
-        self._limits = limits or Limits()
+        self._limits = limits or RenderLimits()
         check_source(source)
         with guarded(self._limits):
             self._templates = dict(parse(from_text(source), FUNCTIONS))
@@ -112,7 +112,7 @@ class GoTemplate:
         text = text_within(self._templates[MAIN], "ToolCalls") or ""
         return text.partition("{")[0].strip().removesuffix("[").rstrip()
 
-    def _render_turns(self, messages: Sequence[Message], flags: Mapping[str, Value]) -> str:
+    def _render_turns(self, messages: Sequence[TemplateMessage], flags: Mapping[str, Value]) -> str:
         """The older kind of template writes one turn: run for each, for the last without its end."""
         main = self._templates[MAIN]
         pieces: list[str] = []

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from chaski.text.template.go.nodes import (
-    Action,
-    Call,
-    Command,
-    Field,
-    If,
+    ActionNode,
+    CommandNode,
+    FieldNode,
+    IfNode,
     Node,
     Nodes,
-    Operand,
-    Pipe,
-    Range,
-    Text,
-    Variable,
-    With,
+    OperandNode,
+    PipeNode,
+    RangeNode,
+    TemplateNode,
+    TextNode,
+    VariableNode,
+    WithNode,
 )
 
 
@@ -30,9 +30,9 @@ def names(templates: Mapping[str, Nodes]) -> frozenset[str]:
 def text_around(nodes: Nodes, field: str) -> tuple[str, str] | None:
     """The text right before and right behind the first `{{ .Field }}`."""
     for index, node in enumerate(nodes):
-        if isinstance(node, Action) and field in _pipe_names(node.pipe):
+        if isinstance(node, ActionNode) and field in _pipe_names(node.pipe):
             return _text_at(nodes, index - 1), _text_at(nodes, index + 1)
-        if isinstance(node, If | With | Range):
+        if isinstance(node, IfNode | WithNode | RangeNode):
             found = text_around(node.body, field) or text_around(node.otherwise, field)
             if found is not None:
                 return found
@@ -42,7 +42,7 @@ def text_around(nodes: Nodes, field: str) -> tuple[str, str] | None:
 def text_within(nodes: Nodes, field: str) -> str | None:
     """The first text that is not blank in a branch that asks for the field."""
     for node in nodes:
-        if not isinstance(node, If | With | Range):
+        if not isinstance(node, IfNode | WithNode | RangeNode):
             continue
         if field in _pipe_names(node.pipe):
             return next((text for text in _texts(node.body) if text.strip()), None)
@@ -69,66 +69,69 @@ class _Cut:
     def _node(self, node: Node) -> Node | None:
         if self._done:
             return None
-        if isinstance(node, Action):
+        if isinstance(node, ActionNode):
             pipe = self._pipe(node.pipe)
-            return None if pipe is None else Action(pipe)
-        if isinstance(node, If | With | Range):
+            return None if pipe is None else ActionNode(pipe)
+        if isinstance(node, IfNode | WithNode | RangeNode):
             body, otherwise = self.nodes(node.body), self.nodes(node.otherwise)
             return replace(node, body=body, otherwise=otherwise)
         return node
 
-    def _pipe(self, pipe: Pipe) -> Pipe | None:
+    def _pipe(self, pipe: PipeNode) -> PipeNode | None:
         """Operands behind the field go as well, and the action with them if that leaves a command empty."""
         commands = []
         for command in pipe.commands:
             operands = tuple(operand for operand in command.operands if self._keeps(operand))
             if not operands:
                 return None
-            commands.append(Command(operands))
+            commands.append(CommandNode(operands))
         return replace(pipe, commands=tuple(commands))
 
-    def _keeps(self, operand: Operand) -> bool:
+    def _keeps(self, operand: OperandNode) -> bool:
         kept = not self._done
         self._done = self._done or (
-            isinstance(operand, Field | Pipe) and self._field in _operand_names(operand)
+            isinstance(operand, FieldNode | PipeNode) and self._field in _operand_names(operand)
         )
         return kept
 
 
 def _names(nodes: Nodes) -> Iterator[str]:
     for node in nodes:
-        if isinstance(node, Action | If | With | Range | Call) and node.pipe is not None:
+        if (
+            isinstance(node, ActionNode | IfNode | WithNode | RangeNode | TemplateNode)
+            and node.pipe is not None
+        ):
             yield from _pipe_names(node.pipe)
-        if isinstance(node, If | With | Range):
+        if isinstance(node, IfNode | WithNode | RangeNode):
             yield from _names(node.body)
             yield from _names(node.otherwise)
 
 
-def _pipe_names(pipe: Pipe) -> Iterator[str]:
+def _pipe_names(pipe: PipeNode) -> Iterator[str]:
     for command in pipe.commands:
         for operand in command.operands:
             yield from _operand_names(operand)
 
 
-def _operand_names(operand: Operand) -> Iterator[str]:
+def _operand_names(operand: OperandNode) -> Iterator[str]:
     match operand:
-        case Field():
+        case FieldNode():
             yield from operand.names
-        case Variable():
+        case VariableNode():
             yield from (operand.name, *operand.fields)
-        case Pipe():
+        case PipeNode():
             yield from _pipe_names(operand)
 
 
 def _texts(nodes: Nodes) -> Iterator[str]:
     for node in nodes:
-        if isinstance(node, Text):
+        if isinstance(node, TextNode):
             yield node.text
-        elif isinstance(node, If | With | Range):
+        elif isinstance(node, IfNode | WithNode | RangeNode):
             yield from _texts(node.body)
             yield from _texts(node.otherwise)
 
 
 def _text_at(nodes: Nodes, index: int) -> str:
     node = nodes[index] if 0 <= index < len(nodes) else None
-    return node.text if isinstance(node, Text) else ""
+    return node.text if isinstance(node, TextNode) else ""

@@ -15,7 +15,7 @@ from chaski.text.template.go.values import Map, Slice, Struct, Value
 
 
 @dataclass(frozen=True, slots=True)
-class Tools(Slice):
+class ToolList(Slice):
     """The list of tools."""
 
     type_name: ClassVar[str] = "template.templateTools"
@@ -26,7 +26,7 @@ class Tools(Slice):
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments(Map):
+class ArgumentMap(Map):
     """The arguments of a call."""
 
     type_name: ClassVar[str] = "template.templateArgs"
@@ -37,7 +37,7 @@ class Arguments(Map):
 
 
 @dataclass(frozen=True, slots=True)
-class Properties(Arguments):
+class Properties(ArgumentMap):
     """The parameters of a tool, by name."""
 
     type_name: ClassVar[str] = "template.templateProperties"
@@ -70,7 +70,7 @@ class PropertyType(Slice):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall(Struct):
+class ToolCallStruct(Struct):
     """A call that the assistant made."""
 
     type_name: ClassVar[str] = "template.templateToolCall"
@@ -91,7 +91,7 @@ class MessageFields(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Tool(Struct):
+class ToolStruct(Struct):
     """A tool of the request."""
 
     type_name: ClassVar[str] = "template.templateTool"
