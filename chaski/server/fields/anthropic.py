@@ -13,54 +13,54 @@ from chaski.server.fields.description import (
     WHOLE,
     Field,
     FieldTable,
-    Inner,
-    Kinds,
-    Shape,
-    shape,
+    ReadFields,
+    ReadKinds,
+    ReadParts,
+    reads,
 )
 
 __all__ = ["ANSWERED_MESSAGES", "MESSAGES"]
 
 # Citations that a client sends back say nothing that the text does not; asking for them is another thing.
-_TEXT = shape("type", "text", "citations")
-_IMAGE = shape("type", source=shape("type", "data", "media_type"))
-_NO_CITATIONS = shape(neutral={"enabled": (False,)})
+_TEXT = reads("type", "text", "citations")
+_IMAGE = reads("type", source=reads("type", "data", "media_type"))
+_NO_CITATIONS = reads(neutral={"enabled": (False,)})
 _SPOKEN = {
     "text": _TEXT,
     "image": _IMAGE,
-    "search_result": shape("type", "title", "source", content=shape("type", "text"), citations=_NO_CITATIONS),
-    "tool_reference": shape("type", "tool_name"),
+    "search_result": reads("type", "title", "source", content=reads("type", "text"), citations=_NO_CITATIONS),
+    "tool_reference": reads("type", "tool_name"),
 }
 
 
-def _document(content: Inner) -> Shape:
-    source = shape("type", "data", "media_type", content=content)
-    return shape("type", "title", "context", source=source, citations=_NO_CITATIONS)
+def _document(content: ReadParts) -> ReadFields:
+    source = reads("type", "data", "media_type", content=content)
+    return reads("type", "title", "context", source=source, citations=_NO_CITATIONS)
 
 
-_QUOTED = Kinds({**_SPOKEN, "document": _document(Kinds(_SPOKEN))})
+_QUOTED = ReadKinds({**_SPOKEN, "document": _document(ReadKinds(_SPOKEN))})
 # `eager_input_streaming` says how soon the arguments of a call come, and changes nothing in them.
 _NOT_ENFORCED = {"strict": (False,), "defer_loading": (False,), "allowed_callers": (["direct"],)}
-_TOOL = shape("type", "name", "description", "input_schema", "eager_input_streaming", neutral=_NOT_ENFORCED)
-_FIXED_TOOL = shape("type", "name", neutral=_NOT_ENFORCED)
-_TOOLS = Kinds(
+_TOOL = reads("type", "name", "description", "input_schema", "eager_input_streaming", neutral=_NOT_ENFORCED)
+_FIXED_TOOL = reads("type", "name", neutral=_NOT_ENFORCED)
+_TOOLS = ReadKinds(
     {
         "custom": _TOOL,
         **dict.fromkeys(("bash", "text_editor", "memory"), _FIXED_TOOL),
-        "computer": shape("type", "name", "display_width_px", "display_height_px", neutral=_NOT_ENFORCED),
+        "computer": reads("type", "name", "display_width_px", "display_height_px", neutral=_NOT_ENFORCED),
     },
     usual="custom",
 )
-_CHANGE = shape("type", tool=shape("type", "name", definition=_TOOLS))
-_BLOCKS = Kinds(
+_CHANGE = reads("type", tool=reads("type", "name", definition=_TOOLS))
+_BLOCKS = ReadKinds(
     {
         **_QUOTED.kinds,
-        "thinking": shape("type", "thinking", "signature"),
-        "tool_use": shape("type", "id", "name", "input"),
-        "tool_result": shape("type", "tool_use_id", "is_error", content=_QUOTED),
+        "thinking": reads("type", "thinking", "signature"),
+        "tool_use": reads("type", "id", "name", "input"),
+        "tool_result": reads("type", "tool_use_id", "is_error", content=_QUOTED),
         "tool_addition": _CHANGE,
         "tool_removal": _CHANGE,
-        "compaction": shape("type", "content", tool_changes=_CHANGE),
+        "compaction": reads("type", "content", tool_changes=_CHANGE),
     }
 )
 MESSAGES: FieldTable = {
@@ -70,20 +70,20 @@ MESSAGES: FieldTable = {
         OBJECTS,
         "the conversation: texts, thinking, calls and their results",
         True,
-        shape("role", content=_BLOCKS),
+        reads("role", content=_BLOCKS),
     ),
     "system": Field(TEXT_OR_OBJECTS, "what goes before it", parts=_QUOTED),
     "tools": Field(OBJECTS, "functions that the model may call", parts=_TOOLS),
     "tool_choice": Field(
         OBJECT,
         "auto, any, none, or the one to call; enforced",
-        parts=shape("type", "name", "disable_parallel_tool_use"),
+        parts=reads("type", "name", "disable_parallel_tool_use"),
     ),
-    "thinking": Field(OBJECT, "whether to think: enabled, adaptive or disabled", parts=shape("type")),
+    "thinking": Field(OBJECT, "whether to think: enabled, adaptive or disabled", parts=reads("type")),
     "output_config": Field(
         OBJECT,
         "how much to think (`effort`), and a schema to follow (`format`)",
-        parts=shape("effort", format=shape("type", "schema")),
+        parts=reads("effort", format=reads("type", "schema")),
     ),
     "temperature": PLAIN_OPTIONS["temperature"],
     "top_p": PLAIN_OPTIONS["top_p"],
@@ -93,7 +93,7 @@ MESSAGES: FieldTable = {
     "thread": Field(
         OBJECT,
         "`create` keeps the conversation, `continue` goes on from the answer `previous_message_id`",
-        parts=shape("type", "previous_message_id"),
+        parts=reads("type", "previous_message_id"),
     ),
     "compaction": Field({}, "not supported: an error where it is asked for"),
 }

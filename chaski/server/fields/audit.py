@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from chaski.errors import UnsupportedError
-from chaski.server.fields.description import Inner
+from chaski.server.fields.description import ReadParts
 from chaski.server.fields.unread import HARMLESS, REFUSED
 
 __all__ = ["Known", "unread_fields"]
@@ -22,7 +22,7 @@ class Known(Protocol):
     """The part of a described field that the audit uses."""
 
     @property
-    def parts(self) -> Inner | None: ...
+    def parts(self) -> ReadParts | None: ...
 
 
 def unread_fields(body: Mapping[str, Any], known: Mapping[str, Known]) -> Iterator[str]:
@@ -38,7 +38,7 @@ def unread_fields(body: Mapping[str, Any], known: Mapping[str, Known]) -> Iterat
             yield from _unread_within(value, field.parts, name)
 
 
-def _unread_within(value: object, inner: Inner, path: str) -> Iterator[str]:
+def _unread_within(value: object, inner: ReadParts, path: str) -> Iterator[str]:
     """Yield the names of unread fields of an object, or of the objects of a list."""
     if isinstance(value, list):
         path += "[]"
@@ -46,14 +46,14 @@ def _unread_within(value: object, inner: Inner, path: str) -> Iterator[str]:
             yield from _unread_within(item, inner, path)
     if not isinstance(value, Mapping):
         return
-    shape = inner.of(value)
-    if shape is None:
+    known = inner.of(value)
+    if known is None:
         return
     for name, part in value.items():
-        if not shape.reads(name):
-            if part not in shape.neutral.get(name, ()):
+        if not known.has(name):
+            if part not in known.neutral.get(name, ()):
                 yield from _judged(name, part, f"{path}.{name}")
-        elif (further := shape.inner.get(name)) is not None:
+        elif (further := known.inner.get(name)) is not None:
             yield from _unread_within(part, further, f"{path}.{name}")
 
 

@@ -14,7 +14,7 @@ from chaski.server.fields.description import (
     WHOLES,
     Field,
     FieldTable,
-    shape,
+    reads,
 )
 from chaski.server.fields.unread import REFUSED
 from chaski.server.options import KNOWN_OPTIONS
@@ -43,7 +43,7 @@ KEEP_ALIVE = {
         "0 not at all",
     )
 }
-OPTION_NAMES = shape(*(KNOWN_OPTIONS | (DEPRECATED - REFUSED.keys())))
+OPTION_NAMES = reads(*(KNOWN_OPTIONS | (DEPRECATED - REFUSED.keys())))
 """The options that are read, and those that Ollama itself does not read any more."""
 OPTIONS = {
     "options": Field(
@@ -64,7 +64,7 @@ _CONSTRAINTS: FieldTable = {
     "structured_outputs": Field(
         OBJECT,
         "as in vLLM: one of `json`, `regex`, `choice`, `grammar`, `json_object`",
-        parts=shape("json", "regex", "choice", "grammar", "json_object", "structural_tag"),
+        parts=reads("json", "regex", "choice", "grammar", "json_object", "structural_tag"),
     ),
     "json_schema": Field(TEXT_OR_OBJECT, "as in llama.cpp: a JSON schema that the answer follows"),
     "grammar": Field(TEXT, "as in llama.cpp: a grammar in GBNF, or in Lark"),
@@ -109,7 +109,7 @@ THINKING: FieldTable = {
     "reasoning": Field(
         OBJECT,
         "the same, as `effort` or `enabled`; thoughts are told whole, whatever `summary` says",
-        parts=shape("effort", "enabled", "summary", "generate_summary"),
+        parts=reads("effort", "enabled", "summary", "generate_summary"),
     ),
     "chat_template_kwargs": Field(
         OBJECT,
@@ -117,7 +117,7 @@ THINKING: FieldTable = {
     ),
 }
 
-DOCUMENTS = shape("text")
+DOCUMENTS = reads("text")
 RERANK: FieldTable = {
     **MODEL,
     **KEEP_ALIVE,

@@ -1,4 +1,4 @@
-"""`Field` describes a field of a request; `Shape` says which fields are read inside of it."""
+"""`Field` describes a field of a request; `ReadFields` says which fields are read inside of it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = [
     "WHOLES",
     "Field",
     "FieldTable",
-    "Inner",
-    "Kinds",
-    "Shape",
-    "shape",
+    "ReadFields",
+    "ReadKinds",
+    "ReadParts",
+    "reads",
 ]
 
 _DATE = re.compile(r"_\d{8}$")
@@ -45,7 +45,7 @@ TEXT_OR_OBJECT = {"oneOf": [TEXT, OBJECT]}
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ReadFields:
     """The fields that are read of an object, or of each object of a list.
 
     inner    the fields that are read, each with what is read inside of it; None where all of it is
@@ -53,47 +53,49 @@ class Shape:
     is_open  True if all fields are read but those of `neutral`
     """
 
-    inner: Mapping[str, Inner | None]
+    inner: Mapping[str, ReadParts | None]
     neutral: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     is_open: bool = False
 
-    def of(self, value: Mapping[str, Any]) -> Shape | None:
-        """Return the shape of an object."""
+    def of(self, value: Mapping[str, Any]) -> ReadFields | None:
+        """Return the fields that are read of an object."""
         return self
 
-    def reads(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
         """Return whether a field is read."""
         return name in self.inner or (self.is_open and name not in self.neutral)
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
+class ReadKinds:
     """Objects of several kinds, which their field `tag` names.
 
     An object of a kind that is not here is not looked into: its dialect refuses it, or names all of it.
 
-    kinds   their shapes; those of Anthropic's tools without the date in `bash_20250124`
+    kinds   the fields by kind; those of Anthropic's tools without the date in `bash_20250124`
     usual   the kind of an object without that field
     """
 
-    kinds: Mapping[str, Shape]
+    kinds: Mapping[str, ReadFields]
     usual: str = ""
     tag: str = "type"
 
-    def of(self, value: Mapping[str, Any]) -> Shape | None:
-        """Return the shape of an object, if its kind is known."""
+    def of(self, value: Mapping[str, Any]) -> ReadFields | None:
+        """Return the fields that are read of an object, if its kind is known."""
         kind = value.get(self.tag, self.usual)
         if not isinstance(kind, str):
             return None
         return self.kinds.get(kind) or self.kinds.get(_DATE.sub("", kind))
 
 
-Inner: TypeAlias = Shape | Kinds
+ReadParts: TypeAlias = ReadFields | ReadKinds
 
 
-def shape(*names: str, neutral: Mapping[str, tuple[object, ...]] | None = None, **inner: Inner) -> Shape:
-    """Return the shape of an object of which `names` are read as they are, and `inner` by their shapes."""
-    return Shape({**dict.fromkeys(names), **inner}, neutral or {})
+def reads(
+    *names: str, neutral: Mapping[str, tuple[object, ...]] | None = None, **inner: ReadParts
+) -> ReadFields:
+    """Describe an object of which `names` are read whole, and of `inner` what is said there."""
+    return ReadFields({**dict.fromkeys(names), **inner}, neutral or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Field:
     schema: Mapping[str, Any]
     meaning: str
     is_required: bool = False
-    parts: Inner | None = None
+    parts: ReadParts | None = None
 
 
 FieldTable: TypeAlias = Mapping[str, Field]

@@ -16,7 +16,7 @@ from chaski.server.fields.description import (
     WHOLES,
     Field,
     FieldTable,
-    shape,
+    reads,
 )
 
 __all__ = [
@@ -76,8 +76,8 @@ GENERATE: FieldTable = {
 }
 
 # Clients send back the `index` that calls in answers have.
-_CALLS = shape("id", "type", function=shape("name", "arguments", "index"))
-_MESSAGES = shape(*("role", "content", "thinking", "tool_name", "tool_call_id", "images"), tool_calls=_CALLS)
+_CALLS = reads("id", "type", function=reads("name", "arguments", "index"))
+_MESSAGES = reads(*("role", "content", "thinking", "tool_name", "tool_call_id", "images"), tool_calls=_CALLS)
 CHAT: FieldTable = {
     **_NATIVE,
     "messages": Field(
@@ -133,7 +133,7 @@ CREATE: FieldTable = {
     "template": Field(TEXT, "how conversations are written, in Go's template language"),
     "system": Field(TEXT, "a system message"),
     "parameters": Field(OBJECT, "options that go without saying", parts=OPTION_NAMES),
-    "messages": Field(OBJECTS, "turns that every conversation begins with", parts=shape("role", "content")),
+    "messages": Field(OBJECTS, "turns that every conversation begins with", parts=reads("role", "content")),
     "license": Field(TEXT_OR_TEXTS, "licenses"),
     "renderer": Field(TEXT, "a named way of writing conversations"),
     "parser": Field(TEXT, "a named way of reading answers"),

@@ -13,9 +13,9 @@ from chaski.server.fields.description import (
     WHOLE,
     Field,
     FieldTable,
-    Kinds,
-    Shape,
-    shape,
+    ReadFields,
+    ReadKinds,
+    reads,
 )
 
 __all__ = ["CHAT", "COMPLETION", "EMBEDDINGS", "MESSAGES", "TOOLS"]
@@ -23,7 +23,7 @@ __all__ = ["CHAT", "COMPLETION", "EMBEDDINGS", "MESSAGES", "TOOLS"]
 _STREAM_OPTIONS = Field(
     OBJECT,
     "`include_usage`: whether a stream ends with counts; no padding is ever included",
-    parts=shape("include_usage", "include_obfuscation"),
+    parts=reads("include_usage", "include_obfuscation"),
 )
 
 _COMMON: FieldTable = {
@@ -40,22 +40,22 @@ _COMMON: FieldTable = {
     "response_format": Field(
         OBJECT,
         "text, json_object, or a json_schema that the answer follows",
-        parts=shape("type", json_schema=shape("schema", "name", "strict")),
+        parts=reads("type", json_schema=reads("schema", "name", "strict")),
     ),
 }
 
 # The model's template gets all of a function, but no grammar holds calls to its schema.
-_FUNCTION = Shape({}, {"strict": (False,)}, is_open=True)
-_CUSTOM = shape("name", "description", format=shape("type", grammar=shape("syntax", "definition")))
-_TOOLS_OF_CHAT = Kinds(
+_FUNCTION = ReadFields({}, {"strict": (False,)}, is_open=True)
+_CUSTOM = reads("name", "description", format=reads("type", grammar=reads("syntax", "definition")))
+_TOOLS_OF_CHAT = ReadKinds(
     {
-        "function": Shape({"function": _FUNCTION}, {"strict": (False,)}, is_open=True),
-        "custom": shape("type", custom=_CUSTOM),
+        "function": ReadFields({"function": _FUNCTION}, {"strict": (False,)}, is_open=True),
+        "custom": reads("type", custom=_CUSTOM),
     },
     usual="function",
 )
-_NAMED_TOOL = shape("type", function=shape("name"), custom=shape("name"))
-_TOOL_CHOICE = Shape({**_NAMED_TOOL.inner, "allowed_tools": shape("mode", tools=_NAMED_TOOL)})
+_NAMED_TOOL = reads("type", function=reads("name"), custom=reads("name"))
+_TOOL_CHOICE = ReadFields({**_NAMED_TOOL.inner, "allowed_tools": reads("mode", tools=_NAMED_TOOL)})
 TOOLS: FieldTable = {
     "tools": Field(OBJECTS, "functions that the model may call", parts=_TOOLS_OF_CHAT),
     "tool_choice": Field(
@@ -65,13 +65,13 @@ TOOLS: FieldTable = {
 }
 
 # Clients send back the `index` that calls in streams have.
-_CALL = shape("id", "type", "index", function=shape("name", "arguments"), custom=shape("name", "input"))
-_PARTS = Kinds(
+_CALL = reads("id", "type", "index", function=reads("name", "arguments"), custom=reads("name", "input"))
+_PARTS = ReadKinds(
     {
-        "text": shape("type", "text"),
-        "refusal": shape("type", "refusal"),
-        "image_url": shape("type", image_url=shape("url", neutral={"detail": ("auto",)})),
-        "file": shape("type", file=shape("filename", "file_data", "file_id")),
+        "text": reads("type", "text"),
+        "refusal": reads("type", "refusal"),
+        "image_url": reads("type", image_url=reads("url", neutral={"detail": ("auto",)})),
+        "file": reads("type", file=reads("filename", "file_data", "file_id")),
     }
 )
 _SAID = {
@@ -80,9 +80,9 @@ _SAID = {
     "tool_calls": _CALL,
 }
 # Citations that a client sends back say nothing that the text does not.
-_MESSAGE = Shape(_SAID | {"annotations": None})
-_RESULT = Shape(_SAID | {"name": None})
-MESSAGES = Kinds(
+_MESSAGE = ReadFields(_SAID | {"annotations": None})
+_RESULT = ReadFields(_SAID | {"name": None})
+MESSAGES = ReadKinds(
     {
         **dict.fromkeys(("system", "developer", "user", "assistant"), _MESSAGE),
         **dict.fromkeys(("tool", "function"), _RESULT),

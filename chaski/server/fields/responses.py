@@ -14,55 +14,55 @@ from chaski.server.fields.description import (
     WHOLE,
     Field,
     FieldTable,
-    Kinds,
-    Shape,
-    shape,
+    ReadFields,
+    ReadKinds,
+    reads,
 )
 from chaski.server.fields.openai import TOOLS
 
 __all__ = ["RESPONSES"]
 
-_PARTS = Kinds(
+_PARTS = ReadKinds(
     {
-        **dict.fromkeys(("input_text", "text", "summary_text", "reasoning_text"), shape("type", "text")),
+        **dict.fromkeys(("input_text", "text", "summary_text", "reasoning_text"), reads("type", "text")),
         # Citations and probabilities that a client sends back say nothing that the text does not.
-        "output_text": shape("type", "text", "annotations", "logprobs"),
-        "refusal": shape("type", "refusal"),
-        "input_image": shape("type", "image_url", neutral={"detail": ("auto",)}),
-        "input_file": shape("type", "filename", "file_data", "file_id", "file_url"),
+        "output_text": reads("type", "text", "annotations", "logprobs"),
+        "refusal": reads("type", "refusal"),
+        "input_image": reads("type", "image_url", neutral={"detail": ("auto",)}),
+        "input_file": reads("type", "filename", "file_data", "file_id", "file_url"),
     }
 )
 # What every item of an answer has, and clients send back.
 _ITEM = ("id", "type", "status")
 
 
-def _call(*names: str) -> Shape:
-    return shape(*_ITEM, "call_id", "name", "namespace", *names)
+def _call(*names: str) -> ReadFields:
+    return reads(*_ITEM, "call_id", "name", "namespace", *names)
 
 
-def _output(*names: str) -> Shape:
-    return shape(*_ITEM, "call_id", *names, output=_PARTS)
+def _output(*names: str) -> ReadFields:
+    return reads(*_ITEM, "call_id", *names, output=_PARTS)
 
 
-_FUNCTION = shape("type", "name", "description", "parameters", neutral={"strict": (False,)})
-_CUSTOM = shape("type", "name", "description", format=shape("type", "syntax", "definition"))
+_FUNCTION = reads("type", "name", "description", "parameters", neutral={"strict": (False,)})
+_CUSTOM = reads("type", "name", "description", format=reads("type", "syntax", "definition"))
 _TOOL_KINDS = {
     "function": _FUNCTION,
     "custom": _CUSTOM,
-    "local_shell": shape("type"),
-    "shell": shape("type", environment=shape("type")),
-    "apply_patch": shape("type"),
-    "tool_search": shape("type", "execution", "description", "parameters"),
+    "local_shell": reads("type"),
+    "shell": reads("type", environment=reads("type")),
+    "apply_patch": reads("type"),
+    "tool_search": reads("type", "execution", "description", "parameters"),
 }
-_TOOLS = Kinds(
-    {**_TOOL_KINDS, "namespace": shape("type", "name", tools=Kinds(_TOOL_KINDS))},
+_TOOLS = ReadKinds(
+    {**_TOOL_KINDS, "namespace": reads("type", "name", tools=ReadKinds(_TOOL_KINDS))},
 )
-_ITEMS = Kinds(
+_ITEMS = ReadKinds(
     {
-        "message": shape(*_ITEM, "role", content=_PARTS),
-        "reasoning": shape(*_ITEM, "encrypted_content", content=_PARTS, summary=_PARTS),
-        "item_reference": shape("id", "type"),
-        "additional_tools": shape(*_ITEM, "role", tools=_TOOLS),
+        "message": reads(*_ITEM, "role", content=_PARTS),
+        "reasoning": reads(*_ITEM, "encrypted_content", content=_PARTS, summary=_PARTS),
+        "item_reference": reads("id", "type"),
+        "additional_tools": reads(*_ITEM, "role", tools=_TOOLS),
         "function_call": _call("arguments"),
         "custom_tool_call": _call("input"),
         "local_shell_call": _call("action"),
@@ -72,9 +72,9 @@ _ITEMS = Kinds(
         "function_call_output": _output(),
         "custom_tool_call_output": _output(),
         "local_shell_call_output": _output(),
-        "shell_call_output": shape(*_ITEM, "call_id", "output"),
+        "shell_call_output": reads(*_ITEM, "call_id", "output"),
         "apply_patch_call_output": _output(),
-        "tool_search_output": shape(*_ITEM, "call_id", "execution", tools=_TOOLS),
+        "tool_search_output": reads(*_ITEM, "call_id", "execution", tools=_TOOLS),
     },
     usual="message",
 )
@@ -87,7 +87,7 @@ RESPONSES: FieldTable = {
     "tool_choice": Field(
         TEXT_OR_OBJECT,
         "none, auto, required, or the one to call; enforced",
-        parts=shape(*_NAMED_TOOL, "mode", tools=shape(*_NAMED_TOOL)),
+        parts=reads(*_NAMED_TOOL, "mode", tools=reads(*_NAMED_TOOL)),
     ),
     "parallel_tool_calls": TOOLS["parallel_tool_calls"],
     "input": Field(
@@ -105,7 +105,7 @@ RESPONSES: FieldTable = {
     "text": Field(
         OBJECT,
         "`format`: text, json_object, or a json_schema that the answer follows",
-        parts=shape(format=shape("type", "schema", "name", "strict")),
+        parts=reads(format=reads("type", "schema", "name", "strict")),
     ),
     "truncation": Field(TEXT, "`auto` leaves out what does not fit; `disabled`, the default, refuses it"),
     "include": Field(TEXTS, "`message.output_text.logprobs`"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from chaski.server.dialects import anthropic
 from chaski.server.events import Delta, Event, whole
-from chaski.server.http.dialect import sse
+from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 
 __all__ = ["count_tokens", "messages"]

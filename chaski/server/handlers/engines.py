@@ -16,7 +16,7 @@ from chaski.server.dialects import llamacpp, openai
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.events import Delta, Event, whole
 from chaski.server.fields.reader import Fields
-from chaski.server.http.dialect import sse
+from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.models.loaded import Loaded
 from chaski.server.requests import ModelRequest

@@ -10,7 +10,7 @@ from chaski.errors import ModelNotFoundError, OptionError
 from chaski.server.dialects import ollama
 from chaski.server.events import Event, whole
 from chaski.server.fields.reader import Fields
-from chaski.server.http.dialect import ndjson
+from chaski.server.http.api import ndjson
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.requests import EmbedRequest, ModelRequest
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from chaski.server.dialects import openai
 from chaski.server.events import Delta, Event, Finish, Whole, whole
-from chaski.server.http.dialect import sse
+from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.requests import ChatRequest, GenerateRequest
 

@@ -10,7 +10,7 @@ from typing import Any
 from chaski.errors import ContextLengthError, OptionError
 from chaski.server.dialects import responses
 from chaski.server.events import Delta, Event
-from chaski.server.http.dialect import sse
+from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.http.problems import problem_of
 from chaski.server.response_store import StoredResponse

@@ -16,7 +16,7 @@ from chaski.errors import ChaskiError, ModelNotFoundError, OptionError
 from chaski.names import Digest, ModelName
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.fields.reader import Fields
-from chaski.server.http.dialect import OLLAMA, ndjson
+from chaski.server.http.api import OLLAMA, ndjson
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.http.problems import problem_of
 from chaski.server.models.descriptions import describe, listed, running

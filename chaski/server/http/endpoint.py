@@ -1,6 +1,6 @@
 """`Endpoint`: what is common to all handlers that take JSON and answer with JSON or with a stream.
 
-The body is read within limits; a client that leaves cancels the work; an error is told in the dialect, with
+The body is read within limits; a client that leaves cancels the work; an error is told in the form of the API, with
 its status before the first byte and as the end of the stream after it.
 """
 
@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from chaski.errors import ChaskiError
 from chaski.server.fields.audit import Known, unread_fields
 from chaski.server.fields.ignored import Ignored, ignored_headers
-from chaski.server.http.dialect import Dialect, dialect_of
+from chaski.server.http.api import Api, api_of
 from chaski.server.http.guard import key_of
 from chaski.server.http.problems import problem_of
 from chaski.server.network.bodies import Bodies
@@ -33,7 +33,7 @@ _MAX_WAITING_PIECES = 256
 
 Stream: TypeAlias = AsyncGenerator[bytes, None]
 Reply: TypeAlias = Mapping[str, Any] | Response | Stream
-"""An object for the body, a whole answer, or pieces of a stream in the form of the dialect."""
+"""An object for the body, a whole answer, or pieces of a stream in the form of the API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +68,19 @@ class Endpoint:
         self._fields = fields or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        dialect = dialect_of(scope["path"])
+        api = api_of(scope["path"])
         if not self.has_body:
-            await self._work({}, dialect, scope, receive, send)
+            await self._work({}, api, scope, receive, send)
             return
         bodies: Bodies = scope["app"].state.services.bodies
         try:
             async with bodies.read(scope, receive) as body:
-                await self._work(body, dialect, scope, receive, send)
+                await self._work(body, api, scope, receive, send)
         except ChaskiError as error:  # of the body: what the work raises is told already
-            await _refuse(dialect, error, scope, receive, send)
+            await _refuse(api, error, scope, receive, send)
 
     async def _work(
-        self, body: Mapping[str, Any], dialect: Dialect, scope: Scope, receive: Receive, send: Send
+        self, body: Mapping[str, Any], api: Api, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Answer, unless the client leaves before."""
         ignored = Ignored()
@@ -88,7 +88,7 @@ class Endpoint:
             ignored.add("field", name)
         http = HTTPRequest(body, _client(scope), Request(scope), ignored)
         send = _telling(send, ignored)
-        work = asyncio.create_task(self._answer(http, dialect, scope, receive, send))
+        work = asyncio.create_task(self._answer(http, api, scope, receive, send))
         watch = asyncio.create_task(_disconnected(receive))
         try:
             await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
@@ -101,18 +101,16 @@ class Endpoint:
         if not work.cancelled():
             work.result()
 
-    async def _answer(
-        self, http: HTTPRequest, dialect: Dialect, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def _answer(self, http: HTTPRequest, api: Api, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             reply = await self.handler(http)
             if isinstance(reply, AsyncGenerator):
-                await _stream(reply, dialect, send)
+                await _stream(reply, api, send)
                 return
             if not isinstance(reply, Response):
                 reply = Response(dump(reply), media_type="application/json; charset=utf-8")
         except Exception as error:
-            await _refuse(dialect, error, scope, receive, send)
+            await _refuse(api, error, scope, receive, send)
             return
         await reply(scope, receive, send)
 
@@ -130,11 +128,11 @@ def _telling(send: Send, ignored: Ignored) -> Send:
     return tell
 
 
-async def _stream(pieces: Stream, dialect: Dialect, send: Send) -> None:
+async def _stream(pieces: Stream, api: Api, send: Send) -> None:
     """Send pieces as they come. An error before the first is raised, a later one ends the stream."""
     async with aclosing(pieces):
         first = await anext(pieces, b"")
-        headers = [(b"content-type", dialect.media_type.encode()), (b"cache-control", b"no-cache")]
+        headers = [(b"content-type", api.media_type.encode()), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with _Outbox(send) as outbox:
             await outbox.add(first)
@@ -142,7 +140,7 @@ async def _stream(pieces: Stream, dialect: Dialect, send: Send) -> None:
                 async for piece in pieces:
                     await outbox.add(piece)
             except Exception as error:
-                await outbox.add(dialect.ending(problem_of(error)))
+                await outbox.add(api.ending(problem_of(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -187,8 +185,8 @@ class _Outbox:
         self._sending = None
 
 
-async def _refuse(dialect: Dialect, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-    await dialect.refusal(problem_of(error))(scope, receive, send)
+async def _refuse(api: Api, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    await api.refusal(problem_of(error))(scope, receive, send)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chaski.server.fields.ignored import IGNORED_HEADER
-from chaski.server.http.dialect import dialect_of
+from chaski.server.http.api import api_of
 from chaski.server.http.problems import Problem
 from chaski.server.network.address import without_port
 from chaski.server.settings import Settings
@@ -64,7 +64,7 @@ class Guard:
         elif scope["method"] == "OPTIONS":
             await Response(status_code=204, headers=_preflight(origin, headers))(scope, receive, send)
         elif (problem := self._problem(scope["path"], headers)) is not None:
-            await dialect_of(scope["path"]).refusal(problem)(scope, receive, send)
+            await api_of(scope["path"]).refusal(problem)(scope, receive, send)
         else:
             await self._app(scope, receive, send if origin is None else _with_origin(send, origin))
 

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from chaski.server.fields.description import Field
 from chaski.server.fields.routes import FIELDS
-from chaski.server.http.dialect import dialect_of
+from chaski.server.http.api import api_of
 from chaski.server.http.endpoint import Endpoint
 
 __all__ = ["document", "operations"]
@@ -59,7 +59,7 @@ def _operation(method: str, path: str, summary: str) -> dict[str, Any]:
         }
     replies: dict[str, Any] = {"application/json": {}}
     if fields is not None and "stream" in fields:
-        replies[dialect_of(path).media_type] = {}
+        replies[api_of(path).media_type] = {}
     found["responses"] = {
         "200": {"description": "The answer.", "content": replies},
         "default": {"description": "An error, as the API of the endpoint says it."},

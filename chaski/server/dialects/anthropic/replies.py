@@ -13,7 +13,7 @@ from chaski.text.parsers import Piece, Thinking, ToolCall
 
 __all__ = ["Blocks", "message_whole"]
 
-Event = tuple[str, dict[str, Any]]
+_Event = tuple[str, dict[str, Any]]
 """The name and the data of a server-sent event."""
 
 
@@ -29,13 +29,13 @@ class Blocks:
     content: list[dict[str, Any]] = field(default_factory=list)
     _open: str | None = None
 
-    def begin(self, input_tokens: int) -> Event:
+    def begin(self, input_tokens: int) -> _Event:
         """The head of the message. How much of the prompt was cached, is told at the end."""
         usage = {"input_tokens": input_tokens, "output_tokens": 0}
         message = _message(self.id, self.model, [], None, None, usage)
         return "message_start", {"type": "message_start", "message": message}
 
-    def delta(self, delta: Delta) -> Iterator[Event]:
+    def delta(self, delta: Delta) -> Iterator[_Event]:
         """The events for the new pieces of the answer."""
         for piece in delta.pieces:
             if isinstance(piece, ToolCall):
@@ -43,7 +43,7 @@ class Blocks:
             elif piece.text:
                 yield from self._text(piece)
 
-    def finish(self, finish: Finish) -> Iterator[Event]:
+    def finish(self, finish: Finish) -> Iterator[_Event]:
         """The end of the message, with its counts."""
         yield from self._close()
         reason, stop = _stop(finish)
@@ -51,7 +51,7 @@ class Blocks:
         yield "message_delta", {"type": "message_delta", "delta": end, "usage": _usage(finish)}
         yield "message_stop", {"type": "message_stop"}
 
-    def _text(self, piece: Piece) -> Iterator[Event]:
+    def _text(self, piece: Piece) -> Iterator[_Event]:
         assert not isinstance(piece, ToolCall)
         kind = "thinking" if isinstance(piece, Thinking) else "text"
         if self._open != kind:
@@ -60,7 +60,7 @@ class Blocks:
         self.content[-1][kind] += piece.text
         yield self._piece({"type": f"{kind}_delta", kind: piece.text})
 
-    def _call(self, call: ToolCall) -> Iterator[Event]:
+    def _call(self, call: ToolCall) -> Iterator[_Event]:
         block = _tool_use(call)
         yield from self._start("tool_use", block | {"input": {}})
         self.content[-1] = block
@@ -68,7 +68,7 @@ class Blocks:
         yield self._piece({"type": "input_json_delta", "partial_json": arguments})
         yield from self._close()
 
-    def _start(self, kind: str, block: dict[str, Any]) -> Iterator[Event]:
+    def _start(self, kind: str, block: dict[str, Any]) -> Iterator[_Event]:
         yield from self._close()
         self._open = kind
         self.content.append(dict(block))
@@ -79,10 +79,10 @@ class Blocks:
     def _index(self) -> int:
         return len(self.content) - 1
 
-    def _piece(self, delta: dict[str, Any]) -> Event:
+    def _piece(self, delta: dict[str, Any]) -> _Event:
         return "content_block_delta", {"type": "content_block_delta", "index": self._index, "delta": delta}
 
-    def _close(self) -> Iterator[Event]:
+    def _close(self) -> Iterator[_Event]:
         if self._open is not None:
             self._open = None
             yield "content_block_stop", {"type": "content_block_stop", "index": self._index}

@@ -13,13 +13,13 @@ from chaski.server.dialects.responses.requests import ResponseRequest
 from chaski.server.dialects.responses.tools import FUNCTION, Tool, form_of_call, read_call
 from chaski.server.events import Delta, Finish
 from chaski.server.fields.reader import Fields
-from chaski.server.http.dialect import openai_fault
+from chaski.server.http.api import openai_fault
 from chaski.server.http.problems import Problem
 from chaski.text.parsers import Piece, Thinking, ToolCall
 
 __all__ = ["Items"]
 
-Event = dict[str, Any]
+_Event = dict[str, Any]
 """The data of a server-sent event; its name is its `type`."""
 
 _EMPTY: Mapping[str, Mapping[str, Any]] = {
@@ -50,12 +50,12 @@ class Items:
     _open: _Open | None = None
     _end: dict[str, Any] = field(default_factory=lambda: {"status": "in_progress"})
 
-    def begin(self) -> Iterator[Event]:
+    def begin(self) -> Iterator[_Event]:
         """The head of the stream."""
         yield self._event("response.created", response=self.response)
         yield self._event("response.in_progress", response=self.response)
 
-    def delta(self, delta: Delta) -> Iterator[Event]:
+    def delta(self, delta: Delta) -> Iterator[_Event]:
         """What is new."""
         scores = shown_scores(delta.scores)
         for piece in delta.pieces:
@@ -65,7 +65,7 @@ class Items:
                 yield from self._text(piece, scores)
                 scores = []
 
-    def finish(self, finish: Finish) -> Iterator[Event]:
+    def finish(self, finish: Finish) -> Iterator[_Event]:
         """The end of the last item, and of the response."""
         status = "incomplete" if finish.is_cut else "completed"
         yield from self._close(status)
@@ -75,7 +75,7 @@ class Items:
         self._end["usage"] = _usage(finish)
         yield self._event(f"response.{status}", response=self.response)
 
-    def fail(self, problem: Problem) -> Iterator[Event]:
+    def fail(self, problem: Problem) -> Iterator[_Event]:
         """The end of a response that something went wrong with."""
         yield from self._close("incomplete")
         code, message = openai_fault(problem)
@@ -100,7 +100,7 @@ class Items:
         said |= {"thinking": thinking} if thinking else {}
         return said | ({"tool_calls": calls} if calls else {})
 
-    def _text(self, piece: Piece, scores: Sequence[dict[str, Any]]) -> Iterator[Event]:
+    def _text(self, piece: Piece, scores: Sequence[dict[str, Any]]) -> Iterator[_Event]:
         assert not isinstance(piece, ToolCall)
         kind = "reasoning" if isinstance(piece, Thinking) else "message"
         if self._open is None or self._open.item["type"] != kind:
@@ -113,7 +113,7 @@ class Items:
             self._open.scores += scores
             yield self._of_part("response.output_text.delta", delta=piece.text, logprobs=list(scores))
 
-    def _call(self, call: ToolCall) -> Iterator[Event]:
+    def _call(self, call: ToolCall) -> Iterator[_Event]:
         tool = self.request.tools.get(call.name) or Tool(FUNCTION, call.name)
         form, fields = tool.form, tool.item(call.arguments)
         text = fields[form.field] if form.stream else ""
@@ -126,7 +126,7 @@ class Items:
             yield self._of_item(f"response.{form.stream}.delta", delta=text)
         yield from self._close("completed")
 
-    def _start(self, kind: str, prefix: str, **fields: Any) -> Iterator[Event]:
+    def _start(self, kind: str, prefix: str, **fields: Any) -> Iterator[_Event]:
         yield from self._close("completed")
         item = {"id": f"{prefix}_{secrets.token_hex(24)}", "type": kind, "status": "in_progress"}
         self._open = _Open(item | fields)
@@ -137,7 +137,7 @@ class Items:
         elif kind == "message":
             yield self._of_part("response.content_part.added", part=_output_text("", []))
 
-    def _close(self, status: str) -> Iterator[Event]:
+    def _close(self, status: str) -> Iterator[_Event]:
         if self._open is None:
             return
         yield from self._ending(self._open)
@@ -147,7 +147,7 @@ class Items:
         self._open = None
         yield self._event("response.output_item.done", output_index=index, item=self._output[-1])
 
-    def _ending(self, found: _Open) -> Iterator[Event]:
+    def _ending(self, found: _Open) -> Iterator[_Event]:
         """The ends of what an item consists of, which is then put into it."""
         match found.item["type"]:
             case "reasoning":
@@ -164,17 +164,17 @@ class Items:
                 found.item[form.field] = found.text
                 yield self._of_item(f"response.{form.stream}.done", **{form.field: found.text})
 
-    def _of_part(self, type: str, **fields: Any) -> Event:
+    def _of_part(self, type: str, **fields: Any) -> _Event:
         """An event about the only part of the open item."""
         assert self._open is not None
         index = "summary_index" if self._open.item["type"] == "reasoning" else "content_index"
         return self._of_item(type, **{index: 0}, **fields)
 
-    def _of_item(self, type: str, **fields: Any) -> Event:
+    def _of_item(self, type: str, **fields: Any) -> _Event:
         assert self._open is not None
         return self._event(type, item_id=self._open.item["id"], output_index=len(self._output), **fields)
 
-    def _event(self, type: str, **fields: Any) -> Event:
+    def _event(self, type: str, **fields: Any) -> _Event:
         number, self._number = self._number, self._number + 1
         return {"type": type, "sequence_number": number, **fields}
 

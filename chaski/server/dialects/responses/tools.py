@@ -19,7 +19,7 @@ from chaski.server.network.jsons import dump_text
 
 __all__ = ["FORMS", "FUNCTION", "Form", "Tool", "form_of_call", "read_call", "read_tools"]
 
-Arguments = Mapping[str, Any]
+_Arguments = Mapping[str, Any]
 
 _TEXT = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
@@ -45,8 +45,8 @@ class Form:
 
     call: str
     prefix: str
-    to_item: Callable[[Arguments], Mapping[str, Any]]
-    to_arguments: Callable[[Fields], Arguments | str]
+    to_item: Callable[[_Arguments], Mapping[str, Any]]
+    to_arguments: Callable[[Fields], _Arguments | str]
     stream: str = ""
     field: str = ""
     name: str = ""
@@ -75,7 +75,7 @@ class Tool:
         described = {"name": self.full_name, "description": self.description}
         return {"type": "function", "function": described | {"parameters": dict(self.parameters or {})}}
 
-    def item(self, arguments: Arguments) -> dict[str, Any]:
+    def item(self, arguments: _Arguments) -> dict[str, Any]:
         """The fields of a call's item that hold its name and arguments."""
         named = {"name": self.name} if not self.form.name else {}
         within = {"namespace": self.namespace} if self.namespace else {}
@@ -93,22 +93,22 @@ def _lines(value: object) -> list[str]:
     return [value] if isinstance(value, str) else _strings(value)
 
 
-def _number(arguments: Arguments, name: str) -> int | None:
+def _number(arguments: _Arguments, name: str) -> int | None:
     value = arguments.get(name)
     return value if type(value) is int else None
 
 
-def _words(arguments: Arguments, name: str, default: str | None = "") -> str | None:
+def _words(arguments: _Arguments, name: str, default: str | None = "") -> str | None:
     value = arguments.get(name)
     return value if isinstance(value, str) else default
 
 
-def _shell_item(arguments: Arguments) -> Mapping[str, Any]:
+def _shell_item(arguments: _Arguments) -> Mapping[str, Any]:
     numbers = {name: _number(arguments, name) for name in ("timeout_ms", "max_output_length")}
     return {"action": {"commands": _lines(arguments.get("commands")), **numbers}}
 
 
-def _local_shell_item(arguments: Arguments) -> Mapping[str, Any]:
+def _local_shell_item(arguments: _Arguments) -> Mapping[str, Any]:
     action: dict[str, object] = {
         "type": "exec",
         "command": _strings(arguments.get("command")),
@@ -120,7 +120,7 @@ def _local_shell_item(arguments: Arguments) -> Mapping[str, Any]:
     return {"action": action}
 
 
-def _patch_item(arguments: Arguments) -> Mapping[str, Any]:
+def _patch_item(arguments: _Arguments) -> Mapping[str, Any]:
     kind = _words(arguments, "type", "update_file")
     operation = {"type": kind, "path": _words(arguments, "path")}
     return {
@@ -128,10 +128,10 @@ def _patch_item(arguments: Arguments) -> Mapping[str, Any]:
     }
 
 
-def _within(field: str, parameters: Mapping[str, Any]) -> Callable[[Fields], Arguments]:
+def _within(field: str, parameters: Mapping[str, Any]) -> Callable[[Fields], _Arguments]:
     """The arguments are fields of an object, which clients bring in any order."""
 
-    def read(item: Fields) -> Arguments:
+    def read(item: Fields) -> _Arguments:
         given = item.mapping(field)
         return {name: given[name] for name in parameters["properties"] if given.get(name) is not None}
 

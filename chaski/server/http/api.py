@@ -1,4 +1,4 @@
-"""`Dialect`: what differs between the APIs around an answer: the form of errors, and of a stream."""
+"""`Api`: what differs between the APIs around an answer: the form of errors, and of a stream."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from starlette.responses import Response
 from chaski.server.http.problems import Problem
 from chaski.server.network.jsons import dump
 
-__all__ = ["ANTHROPIC", "OLLAMA", "OPENAI", "Dialect", "dialect_of", "ndjson", "openai_fault", "sse"]
+__all__ = ["ANTHROPIC", "OLLAMA", "OPENAI", "Api", "api_of", "ndjson", "openai_fault", "sse"]
 
-Fields: TypeAlias = Mapping[str, Any]
+JsonObject: TypeAlias = Mapping[str, Any]
 
 _ANTHROPIC_KINDS = {
     400: "invalid_request_error",
@@ -29,36 +29,41 @@ _OPENAI_KINDS = {400: "invalid_request_error", 401: "authentication_error", 404:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """media_type: of a stream. error: the body that says a problem. ending: how a stream ends with one."""
+class Api:
+    """The form of errors and streams of one API.
+
+    media_type  the type of a stream
+    error       makes the body that reports a problem
+    ending      makes the end of a stream that failed
+    """
 
     media_type: str
-    error: Callable[[Problem], Fields]
+    error: Callable[[Problem], JsonObject]
     ending: Callable[[Problem], bytes]
 
     def refusal(self, problem: Problem) -> Response:
-        """The whole answer where nothing was sent yet."""
+        """Return the response to a request that failed before anything was sent."""
         body = dump(self.error(problem))
         return Response(body, problem.status, problem.headers, "application/json; charset=utf-8")
 
 
-def ndjson(fields: Fields) -> bytes:
-    """A line of a native stream."""
+def ndjson(fields: JsonObject) -> bytes:
+    """Return a line of a native stream."""
     return dump(fields) + b"\n"
 
 
-def sse(fields: Fields, event: str | None = None) -> bytes:
-    """A server-sent event, with a name if it has one."""
+def sse(fields: JsonObject, event: str | None = None) -> bytes:
+    """Return a server-sent event, with a name if it has one."""
     name = f"event: {event}\n".encode() if event else b""
     return name + b"data: " + dump(fields) + b"\n\n"
 
 
-def _ollama_error(problem: Problem) -> Fields:
+def _ollama_error(problem: Problem) -> JsonObject:
     return {"error": problem.message}
 
 
 def openai_fault(problem: Problem) -> tuple[str | None, str]:
-    """The code by which OpenAI's clients know a problem, if it has one, and the message."""
+    """Return the code by which OpenAI's clients know a problem, if it has one, and the message."""
     if problem.excess is None:
         return None, problem.message
     length, limit = problem.excess
@@ -69,13 +74,13 @@ def openai_fault(problem: Problem) -> tuple[str | None, str]:
     return "context_length_exceeded", message if limit else problem.message
 
 
-def _openai_error(problem: Problem) -> Fields:
+def _openai_error(problem: Problem) -> JsonObject:
     kind = _OPENAI_KINDS.get(problem.status, "api_error")
     code, message = openai_fault(problem)
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def _anthropic_error(problem: Problem) -> Fields:
+def _anthropic_error(problem: Problem) -> JsonObject:
     kind = _ANTHROPIC_KINDS.get(problem.status, "api_error")
     said: dict[str, Any] = {"type": kind, "message": problem.message}
     if problem.excess is not None and problem.excess[1]:
@@ -86,11 +91,11 @@ def _anthropic_error(problem: Problem) -> Fields:
     return {"type": "error", "error": said, "request_id": f"req_{secrets.token_hex(12)}"}
 
 
-OLLAMA = Dialect("application/x-ndjson", _ollama_error, lambda problem: ndjson(_ollama_error(problem)))
-OPENAI = Dialect(
+OLLAMA = Api("application/x-ndjson", _ollama_error, lambda problem: ndjson(_ollama_error(problem)))
+OPENAI = Api(
     "text/event-stream", _openai_error, lambda problem: sse(_openai_error(problem)) + b"data: [DONE]\n\n"
 )
-ANTHROPIC = Dialect(
+ANTHROPIC = Api(
     "text/event-stream", _anthropic_error, lambda problem: sse(_anthropic_error(problem), "error")
 )
 
@@ -103,8 +108,8 @@ _OTHERS = frozenset(
 )
 
 
-def dialect_of(path: str) -> Dialect:
-    """The dialect that an address belongs to."""
+def api_of(path: str) -> Api:
+    """Return the API that a path belongs to."""
     if path.startswith("/v1/messages"):
         return ANTHROPIC
     return OPENAI if path.startswith("/v1/") or path in _OTHERS else OLLAMA
