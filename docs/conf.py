@@ -45,7 +45,7 @@ def _readable(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
     is_table = False
     for index in reversed(range(len(lines))):
         if row := _ROW.fullmatch(lines[index]):
-            lines[index : index + 1] = [row[1], f"    {row[2]}"]
+            lines[index : index + 1] = [f"``{row[1]}``", f"    {row[2]}"]
             is_table = True
     if is_table:
         lines[:] = [re.sub(r"^ {4,}", "    ", line) for line in lines]

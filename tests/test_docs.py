@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,14 @@ def test_files_that_pages_name_exist(page: Path) -> None:
         if is_ours and "NAME" not in path:
             roots = (ROOT, ROOT / "chaski", ROOT / "tests")
             assert any((root / f"{path}{end}").exists() for root in roots for end in ("", ".py")), path
+
+
+def test_what_the_reference_documents_exists() -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        for kind, name in re.findall(r"^\.\. auto(module|class):: (\S+)$", page.read_text(), re.MULTILINE):
+            module, _, member = (name, "", "") if kind == "module" else name.rpartition(".")
+            found = import_module(module)
+            assert not member or hasattr(found, member), f"{page.name}: {name}"
 
 
 def test_every_page_is_in_the_contents() -> None:
