@@ -20,6 +20,8 @@ __all__ = ["chat"]
 Read: TypeAlias = Callable[[str], str]
 
 _QUOTES = '"""'
+_LISTS = ("stop", "bad_words", "choice", "dry_sequence_breakers")
+_TEXTS = ("regex", "grammar")
 
 
 def chat(session: Session) -> None:
@@ -47,7 +49,7 @@ def _talk(session: Session, read: Read) -> None:
 
 
 def _messages(read: Read) -> Iterator[str]:
-    """What the user types, message by message, until the input ends."""
+    """Yield what the user types, message by message, until the input ends."""
     while True:
         try:
             message = _read_message(read)
@@ -103,12 +105,21 @@ def _set_parameter(session: Session, words: list[str]) -> None:
     if len(words) < 2:
         raise OptionError("/set parameter needs a name and a value")
     name, *values = words
-    session.set_parameter(name, values if name == "stop" else _number(" ".join(values)))
+    session.set_parameter(name, _parameter(name, values))
     click.echo(f"Set parameter '{name}' to '{' '.join(values)}'")
 
 
+def _parameter(name: str, words: list[str]) -> Any:
+    """Return the value of an option: a list, a text, or what a word says."""
+    if name == "stop_token_ids":
+        return [_number(word) for word in words]
+    if name in _LISTS:
+        return words
+    return " ".join(words) if name in _TEXTS else _number(" ".join(words))
+
+
 def _number(text: str) -> Any:
-    """A number or a truth value as JSON writes it, else the text itself, for the option to refuse."""
+    """Return a number or a truth value as JSON writes it, else the text itself, which the option refuses."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -121,11 +132,11 @@ def _show(session: Session, argument: str) -> None:
         case "":
             click.echo(SHOW_HELP)
         case "info":
-            facts = [("file", model.path), ("context", model.context), ("vocabulary", model.vocab_size)]
-            click.echo(section("Model", facts))
+            rows = [("file", model.path), ("context", model.context), ("vocabulary", model.vocab_size)]
+            click.echo(section("Model", rows))
         case "parameters":
-            rows = sorted((session.options | session.loading).items())
-            click.echo(section("Parameters", rows) or "No parameters are set.")
+            options = sorted((session.options | session.loading).items())
+            click.echo(section("Parameters", options) or "No parameters are set.")
         case "system":
             echo_text(session.system or model.defaults.system or "No system message is set.")
         case "template":

@@ -1,10 +1,10 @@
-"""The texts of the chat's help, and the words of its commands, which Tab completes."""
+"""The help texts of the chat, and the words of its commands, which Tab completes."""
 
 from __future__ import annotations
 
 from chaski.cli.line_editor import Words
 
-__all__ = ["HELP", "HINT", "SET_HELP", "SHOW_HELP", "TOPICS", "WORDS"]
+__all__ = ["HELP", "HINT", "PARAMETERS", "SET_HELP", "SHOW_HELP", "TOPICS", "WORDS"]
 
 HINT = "Send a message (/? for help)"
 HELP = """\
@@ -17,7 +17,7 @@ Available commands:
   /list            list the models of the store
   /clear           forget the conversation
   /bye             leave
-  /? [TOPIC]       this help, or that of set, show or shortcuts
+  /? [TOPIC]       this help, or that of set, parameters, show or shortcuts
 
 Use \"\"\" to begin and to end a message of several lines.
 A path in a message, like ./cat.png, shows that image to a model that sees.
@@ -25,7 +25,7 @@ Ctrl-C stops an answer, Ctrl-D leaves."""
 SET_HELP = """\
 Available to /set:
   /set parameter NAME VALUE ...   an option: temperature, seed, num_predict,
-                                  num_ctx, stop ...
+                                  num_ctx, stop ...; /? parameters lists all
   /set system TEXT                the system message
   /set history | nohistory        remember the conversation, or answer each
                                   message alone
@@ -57,13 +57,30 @@ Available keys:
   Ctrl-C            stop an answer, or clear the line
   Ctrl-D            leave, where nothing is typed
 A text that is pasted is one message, however many lines it has."""
-TOPICS = {"set": SET_HELP, "show": SHOW_HELP, "shortcuts": SHORTCUTS}
-_PARAMETERS = (
-    *("temperature", "seed", "num_predict", "num_ctx", "num_thread", "num_keep", "stop", "top_k", "top_p"),
-    *("min_p", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty"),
+PARAMETERS = (
+    ("how much", ("num_predict", "min_tokens", "num_ctx", "num_keep")),
+    ("where it ends", ("stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output")),
+    ("choosing", ("temperature", "seed", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma")),
+    ("", ("xtc_probability", "xtc_threshold", "bad_words")),
+    ("repetition", ("repeat_last_n", "repeat_penalty", "repetition_penalty")),
+    ("", ("presence_penalty", "frequency_penalty")),
+    ("", ("dry_multiplier", "dry_base", "dry_allowed_length")),
+    ("", ("dry_penalty_last_n", "dry_sequence_breakers")),
+    ("form", ("regex", "choice", "grammar")),
+    ("speed", ("num_thread", "draft_num_predict")),
 )
+"""The lines of the options in the help: what they are for, and their names."""
+PARAMETERS_HELP = "\n".join(
+    [
+        "Options of /set parameter:",
+        *(f"  {about:<15}{' '.join(names)}" for about, names in PARAMETERS),
+        "Several values are a list for stop, bad_words, choice, stop_token_ids and",
+        "dry_sequence_breakers.",
+    ]
+)
+TOPICS = {"set": SET_HELP, "parameters": PARAMETERS_HELP, "show": SHOW_HELP, "shortcuts": SHORTCUTS}
 _SETTINGS: Words = {
-    "parameter": dict.fromkeys(_PARAMETERS),
+    "parameter": dict.fromkeys(name for _, names in PARAMETERS for name in names),
     "format": {"json": None},
     "think": dict.fromkeys(("low", "medium", "high", "max")),
     **dict.fromkeys(("system", "history", "nohistory", "noformat", "nothink")),

@@ -12,9 +12,10 @@ import pytest
 
 import chaski
 from chaski.cli.chat import chat
-from chaski.cli.chat_help import WORDS
+from chaski.cli.chat_help import PARAMETERS, WORDS
 from chaski.cli.session import Session
 from chaski.names import ModelName
+from chaski.server.options import KNOWN_OPTIONS
 from chaski.store.create import create
 from chaski.store.model import find_model
 from chaski.store.recipe import Recipe
@@ -114,12 +115,29 @@ def test_parameters(
     assert "    seed           42\n" in output
 
 
+def options() -> set[str]:
+    """The options of an answer that people set by hand, and those of loading that a chat can change."""
+    unknown = {"num_batch", "num_gpu", "main_gpu", "use_mmap", "engine", "logit_bias"}
+    return set(KNOWN_OPTIONS) - unknown
+
+
+def test_every_option_is_in_the_help() -> None:
+    assert {name for _, names in PARAMETERS for name in names} == options()
+
+
+def test_parameters_of_several_values(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ("choice yes no", "stop_token_ids 1 2", "regex 4 2", "ignore_eos true")
+    talk(session, monkeypatch, *(f"/set parameter {line}" for line in lines))
+    wanted = {"choice": ["yes", "no"], "stop_token_ids": [1, 2], "regex": "4 2", "ignore_eos": True}
+    assert wanted.items() <= session.options.items()
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("/fly", "unknown command; type /? for help"),
         ("/set speed 3", "/set knows nothing like 'speed'; type /set for help"),
-        ("/? fly", "there is no help on 'fly'; there is on set, show, shortcuts"),
+        ("/? fly", "there is no help on 'fly'; there is on set, parameters, show, shortcuts"),
         ("/set parameter num_ctx 0", "option num_ctx is 0; it must be a whole number above 0"),
         ("/set parameter seed", "/set parameter needs a name and a value"),
         ("/set parameter seed many", "option seed is 'many'"),
@@ -165,14 +183,14 @@ def test_what_can_be_shown(
 def test_help_fits_a_terminal(
     session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    talk(session, monkeypatch, "/set", "/show", "/?", "/help shortcuts", "/? /set")
+    talk(session, monkeypatch, "/set", "/show", "/?", "/help shortcuts", "/? /set", "/? parameters")
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) < 80
     for text in ("Available to /set:", "Available to /show:", "Available commands:", "Available keys:"):
         assert text in lines
     assert lines.count("Available to /set:") == 2
     # All that there is to set and to show is in the help, and Tab completes it.
-    for word in (*(WORDS["/set"] or ()), *(WORDS["/show"] or ())):
+    for word in (*(WORDS["/set"] or ()), *(WORDS["/show"] or ()), *options()):
         assert any(word in line for line in lines)
 
 

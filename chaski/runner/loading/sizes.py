@@ -14,6 +14,8 @@ __all__ = ["at_least", "cache_size", "context_size", "thread_count"]
 _log = logging.getLogger(__name__)
 
 _DEFAULT_CONTEXT = 4096
+# Positions and cells are 32-bit integers in native code; all sequences share the cells.
+_MAX_CELLS = 1 << 30
 _FEW_THREADS, _THREADS_EACH = 16, 4
 
 
@@ -32,11 +34,17 @@ def context_size(path: Path, trained: int, asked: int | None, usual: int | None)
 
 
 def cache_size(parallel: int, context: int, num_batch: int) -> CacheSize:
-    """Room for `parallel` sequences of `context` tokens. Every one of them needs a token in a batch.
+    """Return the size of a cache for `parallel` sequences of `context` tokens, with a batch that fits all.
 
     Raises OptionError for numbers that are no size.
     """
     parallel = at_least("parallel", parallel, 1)
+    if parallel * context > _MAX_CELLS:
+        each = f" for each of {parallel} sequences" if parallel > 1 else ""
+        raise OptionError(
+            f"context = {context} tokens{each} is more than the {_MAX_CELLS // parallel} that can be "
+            "addressed; use a smaller context"
+        )
     num_batch = min(at_least("num_batch", num_batch, parallel), parallel * context)
     return CacheSize(parallel, context, num_batch)
 

@@ -1,7 +1,7 @@
 """`Endpoint`: what is common to all handlers that take JSON and answer with JSON or with a stream.
 
-The body is read within limits; a client that leaves cancels the work; an error is told in the form of the API, with
-its status before the first byte and as the end of the stream after it.
+The body is read within limits; a client that leaves cancels the work. An error is told in the form of the
+API: with its status before the first byte, and as the end of the stream after it.
 """
 
 from __future__ import annotations

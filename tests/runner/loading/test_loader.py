@@ -16,6 +16,12 @@ from tests.tiny_llama import CONTEXT, write_tiny_llama
     [
         ({"context": 0}, OptionError, "context = 0 must be a whole number of at least 1"),
         ({"context": 1.5}, OptionError, "context = 1.5"),
+        ({"context": 10**12}, OptionError, "context = 1000000000000 tokens is more than the 1073741824 that"),
+        (
+            {"context": 1 << 29, "parallel": 3},
+            OptionError,
+            "for each of 3 sequences is more than the 357913941",
+        ),
         ({"parallel": 0}, OptionError, "parallel = 0 must be"),
         ({"threads": 0}, OptionError, "threads = 0 must be"),
         ({"parallel": 4, "num_batch": 3}, OptionError, "num_batch = 3 must be a whole number of at least 4"),
