@@ -31,8 +31,12 @@ def context_length(config: Config) -> int:
     return min(length, window) if config.get("use_sliding_window", bool, True) else length
 
 
-def common_metadata(config: Config, *, truncate: bool = True) -> Metadata:
-    """Sizes that every decoder has. truncate: what readers of the architecture do to YaRN's ramp."""
+def common_metadata(config: Config, *, truncate: bool = True, rope_tensors: tuple[str, ...] = ()) -> Metadata:
+    """Sizes that every decoder has, and its rotary embedding.
+
+    truncate: what readers of the architecture do to YaRN's ramp. rope_tensors: types of rope that the family
+    writes as tensors.
+    """
     heads = config.get("num_attention_heads", int)
     entries: Metadata = {
         "block_count": config.get("num_hidden_layers", int),
@@ -45,7 +49,7 @@ def common_metadata(config: Config, *, truncate: bool = True) -> Metadata:
     }
     if "head_dim" in config:
         entries |= {"attention.key_length": head_size(config), "attention.value_length": head_size(config)}
-    return entries | _rope_metadata(config, truncate)
+    return entries | _rope_metadata(config, truncate, rope_tensors)
 
 
 def rope(config: Config, layer_type: str = "full_attention") -> Config:
@@ -58,8 +62,8 @@ def rope(config: Config, layer_type: str = "full_attention") -> Config:
     return settings.over(Config(config.path, old))
 
 
-def _rope_metadata(config: Config, truncate: bool) -> Metadata:
-    """The base, and how positions are stretched. Llama 3's factors are a tensor instead."""
+def _rope_metadata(config: Config, truncate: bool, tensors: tuple[str, ...]) -> Metadata:
+    """The base, and how positions are stretched, where that is no tensor."""
     settings = rope(config)
     entries: Metadata = {}
     if "rope_theta" in settings:
@@ -69,7 +73,7 @@ def _rope_metadata(config: Config, truncate: bool) -> Metadata:
         return entries | {"rope.scaling.type": kind, "rope.scaling.factor": settings.get("factor", float)}
     if kind == "yarn":
         return entries | _yarn_metadata(config, settings, truncate)
-    if kind not in ("default", "llama3"):
+    if kind not in ("default", *tensors):
         raise UnsupportedError(f"{config.path}: rope type {kind!r} cannot be converted")
     return entries
 

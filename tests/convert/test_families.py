@@ -16,6 +16,7 @@ from tests.convert.checkpoints import DATA, EMBEDDER, NAMES, UNWITNESSED, expect
 
 # Keys that llama.cpp leaves to defaults, or does not find without a `tokenizer.json`.
 OURS = {
+    "gemma2.rope.freq_base",
     "tokenizer.ggml.add_bos_token",
     "tokenizer.ggml.add_eos_token",
     "tokenizer.ggml.add_space_prefix",

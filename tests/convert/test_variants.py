@@ -12,7 +12,7 @@ import pytest
 
 from chaski.convert.checkpoint import Checkpoint, open_model
 from chaski.convert.convert import convert
-from chaski.errors import UnsupportedError
+from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.formats.quant import dequantize
 from chaski.formats.safetensors import open_checkpoint
@@ -44,6 +44,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "period of windows": ("gemma3", {"sliding_window_pattern": 3}, "'sliding_window_pattern' is 3; only 6"),
     "scale of queries": ("gemma3", {"query_pre_attn_scalar": 16}, "'query_pre_attn_scalar' is 16; only 8"),
     "attention cap": ("gemma3", {"attn_logit_softcapping": 50.0}, "'attn_logit_softcapping' is 50.0"),
+    "windows of Gemma 2": ("gemma2", {"layer_types": ["full_attention"] * 3}, "'layer_types' is .*sliding"),
+    "scale of Gemma 2": ("gemma2", {"query_pre_attn_scalar": 16}, "'query_pre_attn_scalar' is 16; only 8"),
+    "YaRN of Phi": ("phi3", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "'rope_type' is 'yarn'; only"),
+    "factors that nobody writes": (
+        "qwen3",
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}},
+        "rope type 'llama3' cannot be converted",
+    ),
     "convolution with bias": ("lfm2", {"conv_bias": True}, "'conv_bias' is True; only False"),
     "windows of gpt-oss": ("gpt-oss", {"layer_types": ["full_attention"] * 2}, "'layer_types' is"),
     "limit of gpt-oss": ("gpt-oss", {"swiglu_limit": 5.0}, "'swiglu_limit' is 5.0; only 7.0"),
@@ -84,6 +92,14 @@ def test_what_gguf_cannot_say(tmp_path: Path, case: str) -> None:
     assert not (tmp_path / "out.gguf").exists()
 
 
+@pytest.mark.parametrize("factors", [[1.0, 2.0], [1.0, 2.0, "x"], None], ids=["few", "text", "none"])
+def test_factors_of_a_rope_are_one_for_each_pair(tmp_path: Path, factors: list[Any] | None) -> None:
+    scaling = {"type": "longrope", "short_factor": [1.0, 1.0, 1.0], "long_factor": factors}
+    folder = changed("phi3", tmp_path / "phi3", {"rope_scaling": scaling})
+    with pytest.raises(ModelError, match="'long_factor' does not have a number for each rotated pair"):
+        open_model(folder)
+
+
 OLDER: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": (
         "gemma3",
@@ -94,6 +110,20 @@ OLDER: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_local_base_freq": 10000.0,
             "rope_scaling": {"rope_type": "linear", "factor": 8.0},
             "tie_word_embeddings": None,
+        },
+    ),
+    "phi3 of today": (
+        "phi3",
+        {
+            **dict.fromkeys(("rope_scaling", "rope_theta", "partial_rotary_factor")),
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.75,
+                "original_max_position_embeddings": 64,
+                "short_factor": [1.05, 1.2, 1.4],
+                "long_factor": [1.1, 3.0, 6.5],
+            },
         },
     ),
     "lfm2": ("lfm2", {"layer_types": None, "full_attn_idxs": [1], "tie_word_embeddings": None}),

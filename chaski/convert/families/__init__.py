@@ -11,6 +11,7 @@ from chaski.errors import UnsupportedError
 __all__ = ["ARCHITECTURES", "find_family"]
 
 ARCHITECTURES = {
+    "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
     "Gemma3ForConditionalGeneration": "gemma3",
     "GptOssForCausalLM": "gptoss",
@@ -24,6 +25,7 @@ ARCHITECTURES = {
     "MistralForCausalLM": "llama",
     "MllamaForConditionalGeneration": "mllama",
     "NomicBertModel": "nomicbert",
+    "Phi3ForCausalLM": "phi3",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen2MoeForCausalLM": "qwen2moe",
     "Qwen3ForCausalLM": "qwen3",

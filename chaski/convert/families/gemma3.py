@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 
 from chaski.convert.config import Config
+from chaski.convert.families import gemma2
 from chaski.convert.families.siglip import VISION
 from chaski.convert.family import (
     VISION_TENSORS,
     Family,
     Row,
-    attention,
     embeddings,
-    feed_forward,
     in_layers,
-    norm,
 )
 from chaski.convert.metadata import Metadata, common_metadata, head_size, rope
 from chaski.convert.tensors import Planned
@@ -67,14 +65,9 @@ def _check(config: Config) -> None:
 
 
 def layer(config: Config) -> Iterator[Row]:
-    yield norm(config, "attn_norm", "input_layernorm", shift=1)
-    yield from attention(config)
+    yield from gemma2.layer(config)
     yield Row("attn_q_norm", "self_attn.q_norm", (head_size(config),), shift=1)
     yield Row("attn_k_norm", "self_attn.k_norm", (head_size(config),), shift=1)
-    yield norm(config, "post_attention_norm", "post_attention_layernorm", shift=1)
-    yield norm(config, "ffn_norm", "pre_feedforward_layernorm", shift=1)
-    yield from feed_forward(config, config.get("intermediate_size", int))
-    yield norm(config, "post_ffw_norm", "post_feedforward_layernorm", shift=1)
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:

@@ -12,7 +12,7 @@ from chaski.convert.tensors import Constant, Planned
 
 def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu")
-    return common_metadata(config) | {
+    return common_metadata(config, rope_tensors=("llama3",)) | {
         "vocab_size": config.get("vocab_size", int),
         "rope.dimension_count": head_size(config),
     }

@@ -21,7 +21,7 @@ def metadata(config: Config) -> Metadata:
     _check(config)
     names = {"intermediate_size": config.get("intermediate_size_mlp", int)}
     is_tuned = bool(config.values.get("attn_temperature_tuning", True))
-    return common_metadata(Config(config.path, names).over(config)) | {
+    return common_metadata(Config(config.path, names).over(config), rope_tensors=("llama3",)) | {
         "vocab_size": config.get("vocab_size", int),
         "rope.dimension_count": head_size(config),
         "interleave_moe_layer_step": _step(config),

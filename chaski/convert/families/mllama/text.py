@@ -19,7 +19,7 @@ IMAGE_TOKENS = 8
 
 def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu")
-    return common_metadata(config) | {
+    return common_metadata(config, rope_tensors=("llama3",)) | {
         "vocab_size": config.get("vocab_size", int),
         "rope.dimension_count": head_size(config),
         "attention.cross_attention_layers": np.array(config.list("cross_attention_layers"), np.int32),
