@@ -92,7 +92,8 @@ def test_lower_is_better_for_seconds() -> None:
         ("llama.cpp: repack", values(1, 1, first_logits=0.9)),
     )
     first_logits, memory = compared(ROWS["start"], start)
-    assert (first_logits.peer, first_logits.ratio) == ("llama.cpp: plain", pytest.approx(0.75))
+    assert first_logits.peer == "llama.cpp: plain"
+    assert first_logits.ratio == pytest.approx(0.75)
     assert first_logits.is_met is True
     assert (memory.ratio, memory.is_met, memory.limit) == (1, True, None)
 

@@ -115,7 +115,7 @@ def test_bad_parameters_are_errors(
     parameters: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        Defaults.of(StoredModel(None, Path("x.gguf"), parameters=parameters))  # type: ignore[arg-type]
+        Defaults.of(StoredModel(None, Path("x.gguf"), parameters=parameters))
 
 
 def test_a_model_may_ask_for_an_engine(root: Path, tiny_llama: Path) -> None:

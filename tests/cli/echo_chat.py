@@ -53,6 +53,6 @@ class Echo:
 
 if __name__ == "__main__":
     preload()
-    session: Any = Session(Echo(), {}, name="echo")  # type: ignore[arg-type]
+    session: Any = Session(Echo(), {}, name="echo")
     session.keeps_lines = "--history" in sys.argv
     chat(session)

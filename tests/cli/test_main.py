@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,7 @@ from chaski.cli.main import chaski_command
 ROOT = Path(__file__).parents[2]
 
 
-def chaski_process(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+def chaski_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "chaski", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False, **options

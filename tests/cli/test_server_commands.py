@@ -61,7 +61,7 @@ def test_a_chat_asks_the_server_for_another_context(server: Running, monkeypatch
     turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho\x1b[31m"}]
     server.post("/api/create", {"model": "turns", "from": "helper", "messages": turns})
     lines = "/set parameter num_ctx 500\n/set parameter num_predict 2\nhello\n/save small\n"
-    typed = iter([*lines.splitlines(), EOFError()])
+    typed: Iterator[str | EOFError] = iter([*lines.splitlines(), EOFError()])
 
     def read(prompt: str) -> str:
         line = next(typed)
@@ -105,7 +105,8 @@ def test_run_prints_vectors(server: Running, tmp_path: Path, monkeypatch: pytest
     assert served.stdout == local.stdout
     assert np.linalg.norm(json.loads(local.stdout)) == pytest.approx(1)
     short = json.loads(chaski("run", str(path), "in the end", "--dimensions", "5").stdout)
-    assert (len(short), np.linalg.norm(short)) == (5, pytest.approx(1))
+    assert len(short) == 5
+    assert np.linalg.norm(short) == pytest.approx(1)
     long = "x " * 400
     assert chaski("run", str(path), long).exit_code == 0
     assert "the context holds 256" in chaski("run", str(path), long, "--truncate=false").stderr

@@ -47,7 +47,7 @@ def refused(folder: Path, kind: type[ChaskiError], message: str) -> None:
     assert [path.name for path in folder.parent.iterdir()] == ["llama3"]
 
 
-CONFIGS = {
+CONFIGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no architecture": ({"architectures": []}, UnsupportedError, "architecture None cannot be converted"),
     "unknown": ({"architectures": ["X"]}, UnsupportedError, "'X' cannot be converted; known are .*Llama"),
     "gptq": ({"quantization_config": {"quant_method": "gptq"}}, UnsupportedError, r"quantized \(gptq\)"),
@@ -125,7 +125,7 @@ def split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-TOKENIZERS = {
+TOKENIZERS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "regex": (
         {"pre_tokenizer": split(r"\d+")},
         UnsupportedError,

@@ -6,14 +6,15 @@ import struct
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from gguf_bytes import array, array_key, gguf, key, string, string_key, tensor, u32_key
 
 from chaski.errors import GGUFError, ModelNotFoundError
 from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
 from chaski.formats.quant import QuantType
+from tests.formats.gguf_bytes import array, array_key, gguf, key, string, string_key, tensor, u32_key
 
 SCALARS = [
     (0, "<B", 250, int),
@@ -46,9 +47,9 @@ def test_scalar(tmp_path: Path, version: int, type: int, layout: str, value: obj
 
 
 @pytest.mark.parametrize(("type", "layout", "values", "kind"), NUMBER_ARRAYS)
-def test_number_array(tmp_path: Path, type: int, layout: str, values: list[object], kind: type) -> None:
+def test_number_array(tmp_path: Path, type: int, layout: str, values: list[object], kind: Any) -> None:
     packed = b"".join(struct.pack(layout, value) for value in values)
-    found = opened(tmp_path, gguf([array_key("k", type, 3, packed)])).get("k", list[kind])
+    found: Any = opened(tmp_path, gguf([array_key("k", type, 3, packed)])).get("k", list[kind])
     assert found.tolist() == values
     assert not found.flags.writeable
     assert not found.flags.owndata

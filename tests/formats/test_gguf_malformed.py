@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
-from gguf_bytes import array, array_key, gguf, key, string, string_key, tensor, u32_key
 
 from chaski.errors import ChaskiError, GGUFError, UnsupportedError
 from chaski.formats.gguf import open_gguf
+from tests.formats.gguf_bytes import array, array_key, gguf, key, string, string_key, tensor, u32_key
 
 TOKENS = array_key("tokens", 8, 2, string("a") + string("b"))
 GOOD = gguf(
@@ -252,7 +253,7 @@ def test_more_than_is_read(tmp_path: Path, entry: bytes, nbytes: int, part: str)
 def test_eight_levels_are_read(tmp_path: Path) -> None:
     path = tmp_path / "nested.gguf"
     path.write_bytes(nested(8))
-    value = open_gguf(path).metadata["k"]
+    value: Any = open_gguf(path).metadata["k"]
     for _ in range(7):
         (value,) = value
     assert len(value) == 0

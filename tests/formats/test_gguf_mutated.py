@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from gguf_bytes import array, array_key, gguf, key, string, string_key, tensor, u32_key
 
 from chaski.formats.gguf import open_gguf
 from chaski.formats.quant import QuantType
+from tests.formats.gguf_bytes import array, array_key, gguf, key, string, string_key, tensor, u32_key
 
 CHILD = Path(__file__).with_name("open_mutants.py")
 

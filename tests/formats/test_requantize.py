@@ -107,9 +107,12 @@ def test_what_cannot_be_done(wide: Path, tmp_path: Path) -> None:
 
 
 def test_the_parts_of_a_file_become_one(tmp_path: Path) -> None:
-    parts = {1: {"a.weight": np.arange(8, dtype=np.float32)}, 2: {"b.weight": np.ones((2, 4), np.float32)}}
+    parts: dict[int, dict[str, np.ndarray]] = {
+        1: {"a.weight": np.arange(8, dtype=np.float32)},
+        2: {"b.weight": np.ones((2, 4), np.float32)},
+    }
     for number, tensors in parts.items():
-        split = {
+        split: dict[str, np.generic] = {
             "split.no": np.uint16(number - 1),
             "split.count": np.uint16(2),
             "split.tensors.count": np.int32(2),

@@ -7,11 +7,11 @@ import time
 
 import numpy as np
 import pytest
-from gguf_bytes import string
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaski.formats.string_array import StringArray, find_strings
+from tests.formats.gguf_bytes import string
 
 
 def plain_offsets(content: bytes, start: int, count: int) -> list[int]:

@@ -25,14 +25,15 @@ FOUR_TILES = [grid for grid in product(range(1, 5), range(1, 5)) if grid[0] * gr
 
 
 def processor(name: str, edge: int, patch: int) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]:
-    return {
+    processors: dict[str, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]] = {
         "squared-bilinear": partial(squared, edge=edge, filter="bilinear", normal=HALF),
         "squared-bicubic": partial(squared, edge=edge, filter="bicubic", normal=HALF),
         "centered": partial(centered, edge=edge, normal=CLIP),
         "centered-padded": partial(centered, edge=edge, normal=CLIP, is_padded=True),
         "in_patches": partial(in_patches, longest_edge=edge * 5 // 2, patch=patch, normal=CLIP),
         "in_tiles": lambda pixels: in_tiles(pixels, edge, 4, CLIP)[0],
-    }[name]
+    }
+    return processors[name]
 
 
 @pytest.mark.parametrize("key", EXPECTED)

@@ -89,7 +89,7 @@ class Running:
 
     def batch(self, sequences: dict[int, Tokens]) -> Batch:
         """What the cache does not hold yet."""
-        ids, positions, rows, ends, outputs = [], [], [], [], []
+        ids, positions, rows, ends, outputs = (list[int]() for _ in range(5))
         for sequence, tokens in sequences.items():
             begin = self.cache.length(sequence)
             ids += tokens.ids[begin:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,7 +166,8 @@ def test_random_operations_match_plain_lists(span: AttentionSpan) -> None:
         max_batch=MAX_BATCH,
         span=span,
     )
-    lists, content = Lists(span), {}
+    lists = Lists(span)
+    content: dict[int, Any] = {}
     moves = refusals = 0
     for _ in range(1500):
         kind = random.integers(6)

@@ -109,9 +109,7 @@ def computed(matrices: list[TensorInfo], isa: str, waits: bool) -> npt.NDArray[n
     backend.load(lambda _: None)
     if waits:
         backend.wait_loaded()
-    plan.inputs["ids"][:] = range(rows)
-    plan.run({"tokens": rows})
-    found = plan.output("y").copy()
+    found = plan.launch({"ids": np.arange(rows, dtype=np.int32)}).rows("y").copy()
     backend.close()
     return found
 
@@ -159,7 +157,7 @@ def test_a_failure_of_the_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch) ->
         raise MemoryError("no room")
 
     with chaski.load(PATHS[0], context=64) as model:
-        monkeypatch.setattr(loading._native, "lay_out", fail)
+        monkeypatch.setattr(_native, "lay_out", fail)
         with pytest.raises(MemoryError, match="no room"):
             model.wait_loaded()
         with pytest.raises(ComputationError, match="no room"):

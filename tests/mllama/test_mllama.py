@@ -20,7 +20,7 @@ from chaski.ml import BackendOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.encoder import EncoderProgram
 from chaski.model.program import Program
-from chaski.model.registry import build_model
+from chaski.model.registry import build_model, vision_of
 from chaski.model.weights import place_weights
 from tests.image import pictures
 from tests.mllama.prompts import LAYERED, PROMPTS, SIZES
@@ -67,7 +67,7 @@ class Runs:
         self.cache = build_cache(
             opened, model.layer_kinds(), CacheSize(1, 64, 64), KVTypes(DType.F32, DType.F32)
         )
-        self.vision = model.vision
+        self.vision = vision_of(model)
         self.program = Program(model, self.cache, opened, 64, 64)
         self._encoder = EncoderProgram(self.vision, opened, DType.F32)
         opened.load(lambda _: None)
@@ -172,7 +172,9 @@ def test_text_before_an_image_is_what_it_is_without_one(path: Path) -> None:
 
 
 def test_images_of_the_same_grid_differ_and_others_are_refused(path: Path) -> None:
-    read = build_model(open_gguf(path)).vision.read_image
+    vision = vision_of(build_model(open_gguf(path)))
+    assert vision is not None
+    read = vision.read_image
     assert read(png("small")).digest == read(png("small")).digest
     assert len({read(png(name)).digest for name in SIZES}) == len(SIZES)
     assert [read(png(name)).num_rows for name in ("small", "high", "wide", "large")] == [10, 20, 40, 40]

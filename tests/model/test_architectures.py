@@ -15,7 +15,7 @@ import pytest
 import chaski
 from chaski.errors import ModelError, NotSupportedError
 from chaski.formats.gguf import open_gguf
-from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType, dequantize
 from chaski.formats.requantize import requantize
 from chaski.kvcache import CacheSize, KVTypes, build_cache
@@ -25,6 +25,7 @@ from chaski.ml.graph import DType
 from chaski.model.program import Program
 from chaski.model.registry import build_model
 from chaski.model.weights import bind_weights
+from tests.rewriting import bytes_as
 from tests.vision_oracle import BACKENDS, F32
 
 DATA = Path(__file__).parents[1] / "data" / "architectures"
@@ -224,7 +225,7 @@ def test_gate_and_up_of_experts_as_one_tensor(name: str, backend: str, tmp_path:
                 (info.shape[0], len(parts) * info.shape[1], *info.shape[2:]) if len(parts) > 1 else info.shape
             )
             data = np.concatenate(of_experts, axis=1).ravel() if len(parts) > 1 else info.data
-            tensors[key] = LazyTensor(shape, info.type, lambda data=data: [data])
+            tensors[key] = bytes_as(data, info.type, shape)
         write_gguf(tmp_path / "fused.gguf", file.metadata, tensors)
     ids, _ = expected(name)
     found = logits(tmp_path / "fused.gguf", ids, backend)
@@ -265,7 +266,7 @@ class Runs:
 
     def forward(self, sequences: dict[int, list[int]]) -> dict[int, F32]:
         """Go on with each sequence -> the logits of its last token."""
-        ids, positions, rows, outputs = [], [], [], []
+        ids, positions, rows, outputs = (list[int]() for _ in range(4))
         for sequence, tokens in sequences.items():
             begin = self.cache.length(sequence)
             ids += tokens

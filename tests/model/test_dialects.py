@@ -21,6 +21,7 @@ from chaski.formats.gguf import GGUFFile, TensorInfo, open_gguf
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.model.dialects import DIALECTS, in_our_names
 from chaski.model.registry import ARCHITECTURES
+from tests.rewriting import bytes_as, unchanged
 from tests.tiny_llama import write_tiny_llama
 
 DATA = Path(__file__).parents[1] / "data"
@@ -159,7 +160,7 @@ CASES = {
 
 
 def lazy(info: TensorInfo) -> LazyTensor:
-    return LazyTensor(info.shape, info.type, lambda: [info.data])
+    return unchanged(info)
 
 
 def written(folder: Path, case: Case) -> tuple[Path, Path]:
@@ -213,9 +214,7 @@ def test_one_tensor_of_query_key_and_value(tmp_path: Path) -> None:
                     del tensors[part.name]
                 shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
                 data = np.concatenate([part.data for part in parts])
-                tensors[f"blk.{index}.attn_qkv.{kind}"] = LazyTensor(
-                    shape, parts[0].type, lambda data=data: [data]
-                )
+                tensors[f"blk.{index}.attn_qkv.{kind}"] = bytes_as(data, parts[0].type, shape)
         write_gguf(tmp_path / "joined.gguf", file.metadata, tensors)
     np.testing.assert_array_equal(computed(tmp_path / "joined.gguf"), computed(ours))
 

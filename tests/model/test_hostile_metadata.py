@@ -17,7 +17,8 @@ import pytest
 
 import chaski
 from chaski.formats.gguf import open_gguf
-from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.gguf_writer import write_gguf
+from tests.rewriting import all_tensors
 from tests.tiny_llama import write_tiny_llama
 
 DATA = Path(__file__).parents[1] / "data"
@@ -54,9 +55,7 @@ def test_numbers_that_cannot_be(tmp_path: Path, metadata: dict[str, Any], text: 
 
 def test_an_embedder_that_does_not_say_how(tmp_path: Path) -> None:
     with open_gguf(DATA / "embedders" / "nomic-bert.gguf") as file:
-        tensors = {
-            name: LazyTensor(x.shape, x.type, lambda x=x: [x.data]) for name, x in file.tensors.items()
-        }
+        tensors = all_tensors(file)
         write_gguf(tmp_path / "a.gguf", {**file.metadata, "nomic-bert.pooling_type": 0}, tensors)
     with pytest.raises(chaski.ChaskiError, match=r"pooling_type is 0 \(none\) or missing"):
         chaski.load(tmp_path / "a.gguf")
@@ -67,10 +66,7 @@ def test_any_number_anywhere(tmp_path: Path, path: Path, caplog: pytest.LogCaptu
     """Some numbers of each architecture, a few at each run of a seed; all of them were tried once."""
     source = open_gguf(path)
     chosen = random.Random(path.stem)
-    tensors = {
-        name: LazyTensor(info.shape, info.type, lambda info=info: [info.data])
-        for name, info in source.tensors.items()
-    }
+    tensors = all_tensors(source)
     keys = [key for key in source.metadata if key.startswith(f"{source.architecture}.")]
     for _ in range(6):
         key = chosen.choice(keys)

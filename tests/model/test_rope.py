@@ -20,7 +20,7 @@ IDS = list(range(1, 60))
 
 def write(folder: Path, entries: dict[str, object]) -> Path:
     named = {f"llama__rope__{name}": value for name, value in entries.items()}
-    return write_tiny_llama(folder / "tiny.gguf", **named)  # type: ignore[arg-type]
+    return write_tiny_llama(folder / "tiny.gguf", **named)
 
 
 def logits(folder: Path, entries: dict[str, object]) -> np.ndarray:

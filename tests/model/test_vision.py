@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 import chaski
 from chaski.errors import ModelError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf import open_gguf
-from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.gguf_writer import write_gguf
 from chaski.model.multimodal import Image
 from tests.image.pictures import png
+from tests.rewriting import all_tensors
 from tests.tiny_vision import DATA, PROMPTS, expected, image, logits, write_text_part
 from tests.vision_oracle import BACKENDS, BoundEncoder, quantized
 
@@ -104,9 +105,7 @@ def test_a_projector_beside_a_model_that_has_eyes() -> None:
 @pytest.mark.parametrize("size", [0, 5])
 def test_an_image_must_be_whole_patches(size: int, tmp_path: Path) -> None:
     with open_gguf(GEMMA) as file:
-        tensors = {
-            name: LazyTensor(x.shape, x.type, lambda x=x: [x.data]) for name, x in file.tensors.items()
-        }
+        tensors = all_tensors(file)
         write_gguf(tmp_path / "a.gguf", {**file.metadata, "gemma3.vision.image_size": size}, tensors)
     with pytest.raises(ModelError, match=f"images of {size} x {size} pixels are not whole patches"):
         chaski.load(tmp_path / "a.gguf")

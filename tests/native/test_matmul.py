@@ -230,7 +230,7 @@ def test_the_order_of_roundings_of_super_blocks_is_the_rule(isa: str) -> None:
     rows, k = 3, 512
     data = random_weights(QuantType.Q2_K, rows, k)
     blocks = data.view(QuantType.Q2_K.layout).reshape(rows, -1)
-    pairs = blocks["qs"].reshape(rows, k // 256, 2, 1, 32) >> np.arange(0, 8, 2, np.uint8)[:, None] & 3
+    pairs = blocks["qs"].reshape(rows, k // 256, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
     codes = pairs.reshape(rows, k // 256, 16, 16).astype(np.int64)
     parts = blocks["scales"].astype(np.int64)
     x = activations(4, k) * np.repeat(np.float32(2.0) ** np.arange(-8, 8), 32).astype(np.float32)

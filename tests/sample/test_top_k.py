@@ -95,7 +95,7 @@ def test_knowing_the_most_likely_tokens_changes_nothing(
     ],
 )
 def test_it_asks_for_what_it_needs(options: dict[str, float], count: int) -> None:
-    sampler = Sampler(SamplingOptions(**options))  # type: ignore[arg-type]
+    sampler = Sampler(SamplingOptions(**options))
     sampler.begin([5, 6, 7, 7])
     assert sampler.num_top_logits(128) == count
 

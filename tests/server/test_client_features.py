@@ -206,11 +206,13 @@ def test_anthropic_choices_of_tools(service: anthropic.Anthropic, script: Script
     tool: Any = {"name": "weather", "input_schema": WEATHER["function"]["parameters"]}
     asked: Any = {"model": "thinker", "messages": QUESTION, "max_tokens": 50, "tools": [tool]}
     script.pieces = ('{"name":"weather","arguments":{"city":"Quito"}}',)
-    for choice in ({"type": "any"}, {"type": "tool", "name": "weather"}):
+    choices: list[Any] = [{"type": "any"}, {"type": "tool", "name": "weather"}]
+    for choice in choices:
         (block,) = service.messages.create(**asked, tool_choice=choice).content
         assert (block.type, block.input) == ("tool_use", {"city": "Quito"})
     script.pieces = (CALL, CALL)
-    for choice, count in (({"type": "auto"}, 2), ({"type": "auto", "disable_parallel_tool_use": True}, 1)):
+    choices = [({"type": "auto"}, 2), ({"type": "auto", "disable_parallel_tool_use": True}, 1)]
+    for choice, count in choices:
         answer = service.messages.create(**asked, tool_choice=choice)
         assert [block.type for block in answer.content] == ["tool_use"] * count
     (block,) = service.messages.create(**asked, tool_choice={"type": "none"}).content

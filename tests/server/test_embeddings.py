@@ -87,7 +87,8 @@ def test_openai(client: openai.OpenAI, server: Running, expected: np.ndarray) ->
     body = {"model": "vectors", "input": TEXTS[0], "encoding_format": "base64"}
     data = server.post("/v1/embeddings", body).json["data"][0]["embedding"]
     np.testing.assert_array_equal(np.frombuffer(base64.b64decode(data), "<f4"), expected[0])
-    for wrong in ({"input": []}, {"encoding_format": "hex"}):
+    wrongs: list[dict[str, object]] = [{"input": []}, {"encoding_format": "hex"}]
+    for wrong in wrongs:
         assert server.post("/v1/embeddings", body | wrong).status == 400
 
 

@@ -96,7 +96,7 @@ def body_of(bodies: Bodies, data: bytes, hold: asyncio.Event | None = None) -> a
 
     async def read() -> object:
         scope = {"type": "http", "headers": [(b"content-length", str(len(data)).encode())]}
-        async with bodies.read(scope, receive) as body:  # type: ignore[arg-type]
+        async with bodies.read(scope, receive) as body:
             if hold is not None:
                 await hold.wait()
             return body

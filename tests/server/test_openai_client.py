@@ -295,7 +295,7 @@ def test_results_of_calls_go_back(faked: openai.OpenAI, script: Script) -> None:
 def test_an_error_in_the_stream_is_seen_and_the_stream_ends(faked: openai.OpenAI, script: Script) -> None:
     script.pieces = ("begun", WorkerError("it died"))
     stream = faked.chat.completions.create(model="thinker", messages=QUESTION, stream=True)
-    said = []
+    said: list[str | None] = []
     with pytest.raises(openai.APIError, match="unexpectedly stopped") as caught:
         said.extend(chunk.choices[0].delta.content for chunk in stream)
     assert "it died" in caught.value.message

@@ -11,13 +11,14 @@ import pytest
 
 import chaski
 from chaski.formats.gguf import open_gguf
-from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.names import ModelName
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
+from tests.rewriting import all_tensors
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
 from tests.tiny_llama import HIDDEN, write_tiny_llama
@@ -32,10 +33,7 @@ def write_ranker(path: Path, labels: np.ndarray = LABELS, template: str = TEMPLA
     """A tiny Llama with outputs for its labels."""
     write_tiny_llama(path, llama__pooling_type=4, tokenizer__chat_template__rerank=template)
     plain = open_gguf(path)
-    tensors: dict[str, Any] = {
-        name: LazyTensor(info.shape, info.type, lambda info=info: [info.data])
-        for name, info in plain.tensors.items()
-    }
+    tensors: dict[str, Any] = dict(all_tensors(plain))
     ranking = path.with_name(f"ranking-{path.name}")
     write_gguf(ranking, plain.metadata, tensors | {"cls.output.weight": (labels, QuantType.F32)})
     return ranking

@@ -95,7 +95,7 @@ def test_tensors_beyond_the_end_of_a_file_are_not_read(
 def test_bad_byte_tokens(tmp_path: Path, token: str) -> None:
     """A byte token of -1 wrote before a table (llama.cpp 25969)."""
     path = write_tiny_llama(tmp_path / "bad.gguf")
-    metadata = dict(open_gguf(path).metadata)
+    metadata: dict[str, Any] = dict(open_gguf(path).metadata)
     tokens = ["<unk>", "<s>", "</s>", token, "▁a"]
     metadata |= {
         "tokenizer.ggml.model": "llama",

@@ -206,7 +206,7 @@ def test_openai_fills_in_and_parses(chatter: openai.OpenAI) -> None:
         model="speaker", messages=QUESTION, response_format=Weather, temperature=0
     )
     assert parsed.choices[0].message.parsed == Weather(city="Cusco")
-    assert parsed.choices[0].message.reasoning == THOUGHT
+    assert parsed.choices[0].message.model_extra == {"reasoning": THOUGHT}
 
 
 def test_openai_responses(chatter: openai.OpenAI) -> None:

@@ -79,7 +79,7 @@ def test_the_file_stays_its_owners(store: Store, weights: Path, tmp_path: Path, 
 def test_a_file_that_the_disk_has_no_room_for(
     store: Store, weights: Path, no_clones: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
     with pytest.raises(StoreError, match=r"tiny.gguf has \d+ bytes.* room for 10; .*--link"):
         list(create(store, MINE, Recipe(sources=[weights])))
     assert not any(store.blobs)

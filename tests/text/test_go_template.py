@@ -172,7 +172,7 @@ class TestLimits:
 
     def test_threads_do_not_mix(self):
         template = GoTemplate("{{ range .Messages }}{{ $x := .Content }}{{ $x }};{{ end }}")
-        wrong = []
+        wrong: list[str] = []
 
         def work(name):
             messages = [{"role": "tool", "content": name}] * 20

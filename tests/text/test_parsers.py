@@ -6,6 +6,7 @@ import json
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -42,7 +43,7 @@ NOW = ToolCall("now", {})
 
 def joined(pieces):
     """Neighbours of one kind as one."""
-    result = []
+    result: list[Any] = []
     for piece in pieces:
         if result and not isinstance(piece, ToolCall) and type(result[-1]) is type(piece):
             result[-1] = type(piece)(result[-1].text + piece.text)

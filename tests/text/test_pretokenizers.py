@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
-from token_fixtures import byte_level_metadata, fixture, ids_of, text_metadata, tokenizer
 
 import chaski
 from chaski.errors import TokenizerError
 from chaski.formats.gguf import open_gguf
 from chaski.text.tokenizer import load_tokenizer
 from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS
+from tests.text.token_fixtures import byte_level_metadata, fixture, ids_of, text_metadata, tokenizer
 from tests.tiny_llama import write_tiny_llama
 
 CASES = fixture("pretokenizers")

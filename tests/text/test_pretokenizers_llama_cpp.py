@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from token_fixtures import fixture, text_metadata, tokenizer
 
 from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS
+from tests.text.token_fixtures import fixture, text_metadata, tokenizer
 
 pytestmark = pytest.mark.oracle
 pytest.importorskip("xllamacpp")
@@ -30,7 +30,7 @@ NEAR = {
 @pytest.fixture(scope="module")
 def oracle():
     sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "fixtures"))
-    import llama_cpp_tokens
+    import llama_cpp_tokens  # type: ignore[import-not-found]
 
     return llama_cpp_tokens
 

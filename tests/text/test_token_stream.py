@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from token_fixtures import special_metadata, tokenizer
 
 from chaski.text.tokenizer import load_tokenizer
+from tests.text.token_fixtures import special_metadata, tokenizer
 
 BYTE_LEVEL = tokenizer("gpt-2")
 SENTENCEPIECE = tokenizer("sentencepiece_prefix")

@@ -8,13 +8,19 @@ import threading
 
 import numpy as np
 import pytest
-from token_fixtures import byte_level_metadata, fixture, sentencepiece_metadata, special_metadata, tokenizer
 
 from chaski.errors import TokenizerError, UnsupportedError
 from chaski.formats.string_array import StringArray
 from chaski.text.tokenizer import load_tokenizer
 from chaski.text.tokenizer.ends import END_TEXTS, find_marked
 from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS
+from tests.text.token_fixtures import (
+    byte_level_metadata,
+    fixture,
+    sentencepiece_metadata,
+    special_metadata,
+    tokenizer,
+)
 
 KEY = "tokenizer.ggml."
 FIRST_MERGE = fixture("byte_level")["merges"][0]

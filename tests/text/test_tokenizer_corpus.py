@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from token_fixtures import FAMILIES, SENTENCEPIECE, expected_ids, fixture, special_metadata, tokenizer
 
 from chaski.text.tokenizer import load_tokenizer
 from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS
+from tests.text.token_fixtures import (
+    FAMILIES,
+    SENTENCEPIECE,
+    expected_ids,
+    fixture,
+    special_metadata,
+    tokenizer,
+)
 
 CORPUS = fixture("corpus")
 

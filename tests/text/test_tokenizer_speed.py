@@ -6,10 +6,10 @@ import random
 import time
 
 import pytest
-from token_fixtures import special_metadata, tokenizer
 
 from chaski.text.tokenizer import load_tokenizer
 from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS
+from tests.text.token_fixtures import special_metadata, tokenizer
 
 RANDOM = random.Random(1)
 

@@ -46,7 +46,7 @@ def ids_of(file: str, name: str) -> list[list[int]]:
     return [part.tolist()[1:] for part in np.split(np.insert(ids, 0, 65535), ends + 1)[:-1]]
 
 
-def byte_level_metadata(pre: str = "gpt-2", **extra: object) -> dict[str, object]:
+def byte_level_metadata(pre: str = "gpt-2", **extra: object) -> dict[str, Any]:
     vocabulary = fixture("byte_level")
     return {
         "tokenizer.ggml.model": "gpt2",
@@ -57,7 +57,7 @@ def byte_level_metadata(pre: str = "gpt-2", **extra: object) -> dict[str, object
     }
 
 
-def text_metadata(pre: str) -> dict[str, object]:
+def text_metadata(pre: str) -> dict[str, Any]:
     """A vocabulary of text instead of bytes."""
     vocabulary = fixture("text_bpe")
     return byte_level_metadata(pre) | {
@@ -67,7 +67,7 @@ def text_metadata(pre: str) -> dict[str, object]:
     }
 
 
-def special_metadata(**extra: object) -> dict[str, object]:
+def special_metadata(**extra: object) -> dict[str, Any]:
     """The byte-level vocabulary with the special tokens of special.json behind it."""
     cases = fixture("special")
     metadata = byte_level_metadata("llama-bpe", **extra)
@@ -78,7 +78,7 @@ def special_metadata(**extra: object) -> dict[str, object]:
     return metadata
 
 
-def sentencepiece_metadata(name: str = "sentencepiece_prefix", **extra: object) -> dict[str, object]:
+def sentencepiece_metadata(name: str = "sentencepiece_prefix", **extra: object) -> dict[str, Any]:
     values = {**copy.deepcopy(fixture(name)), **extra}
     return {
         "tokenizer.ggml.model": "llama",

@@ -64,7 +64,8 @@ class CountingProgram:
         assert all(0 <= count <= self.max_top_logits for count in num_top_logits)
         self.calls.append("launch")
         self.fail()
-        self.batches.append(Batch(*(array.copy() for array in _arrays(batch)), batch.ends))
+        tokens, positions, sequences, outputs = (array.copy() for array in _arrays(batch))
+        self.batches.append(Batch(tokens, positions, sequences, outputs, batch.ends))
         for token, position, sequence in zip(*_arrays(batch)[:3], strict=True):
             assert self.stored[sequence][position] == UNKNOWN
             self.stored[sequence][position] = int(token)

@@ -73,9 +73,10 @@ def test_sequences_with_images_in_one_batch_are_as_alone(model: chaski.LLM) -> N
 def test_what_is_not_placed_comes_in_front(model: chaski.LLM) -> None:
     placed = model.generate("[img-0][img-1]the load", images(0, 1), **GREEDY)
     assert same(placed, model.generate("the load", images(0, 1), **GREEDY))
-    ids = model.tokenize("the load", add_special=False)
+    ids, bos = model.tokenize("the load", add_special=False), model.tokenizer.bos_id
+    assert bos is not None
     assert same(
-        model.generate([model.tokenizer.bos_id, *ids], images(0), **GREEDY),
+        model.generate([bos, *ids], images(0), **GREEDY),
         model.generate(ids, images(0), **GREEDY),
     )
 

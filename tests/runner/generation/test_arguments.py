@@ -59,14 +59,14 @@ def test_what_is_no_text_to_embed(tmp_path: Path) -> None:
                 embedder.embed(texts)
             with pytest.raises(chaski.OptionError, match="must be a text"):
                 asyncio.run(embedder.asynchronous().embed(texts))
-        assert embedder.embed(iter(["a", [5, 6]])).shape[0] == 2  # type: ignore[arg-type]
+        assert embedder.embed(iter(["a", [5, 6]])).shape[0] == 2
 
 
 def test_ids_of_arrays_and_generators_are_prompts(model: chaski.LLM) -> None:
     ids = model.tokenize("hello")
     expected = model.generate(ids, num_predict=3, temperature=0).text
     for prompt in (np.array(ids, np.int32), (token for token in ids)):
-        assert model.generate(prompt, num_predict=3, temperature=0).text == expected  # type: ignore[arg-type]
+        assert model.generate(prompt, num_predict=3, temperature=0).text == expected
 
 
 def test_roles_that_a_template_names_are_known(tmp_path: Path) -> None:
@@ -83,14 +83,14 @@ def test_roles_that_a_template_names_are_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "value"), [("temperature", -1), ("top_p", 3), ("min_p", 1.5)])
 def test_options_out_of_range(model: chaski.LLM, name: str, value: float) -> None:
     with pytest.raises(chaski.SamplingError, match=f"option {name} is {value}; it must be a number from 0"):
-        model.generate("hello", **{name: value})  # type: ignore[arg-type]
+        model.generate("hello", **{name: value})
 
 
 def test_threads(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("chaski.runner.loading.sizes.usable_processors", lambda: 8)
     for threads in (999, 33, 0, -1, 1.5, "2"):
         with pytest.raises(chaski.OptionError, match=r"threads = .* must be"):
-            chaski.load(tiny_llama, threads=threads)  # type: ignore[arg-type]
+            chaski.load(tiny_llama, threads=threads)
     assert [thread_count(None, None), thread_count(None, 3), thread_count(8, 3)] == [None, 3, 8]
     assert not caplog.records
     assert thread_count(32, None) == 32

@@ -72,7 +72,7 @@ def test_files_are_read_once() -> None:
 
     recent = RecentImages(max_bytes=250)
     for name in (b"a", b"b", b"a", b"c", b"a", b"b"):
-        recent.read(name, Processor())  # type: ignore[arg-type]
+        recent.read(name, Processor())
     assert read == [b"a", b"b", b"c", b"b"]
     with pytest.raises(ImageError, match="bad"):
-        recent.read(b"bad", Processor())  # type: ignore[arg-type]
+        recent.read(b"bad", Processor())

@@ -84,7 +84,7 @@ def test_a_context_that_shifts_tells_them_once(model: LLM) -> None:
 @pytest.mark.parametrize("value", [-1, 21, True, "1", 1.0])
 def test_what_is_no_count_is_refused(model: LLM, value: object) -> None:
     with pytest.raises(OptionError, match="option prompt_logprobs is"):
-        model.generate(PROMPT, prompt_logprobs=value)  # type: ignore[arg-type]
+        model.generate(PROMPT, prompt_logprobs=value)
 
 
 def test_outputs_that_come_twice_count_once_and_missing_ones_are_an_error() -> None:

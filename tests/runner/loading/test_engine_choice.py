@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,13 @@ import pytest
 import chaski
 from chaski.errors import ModelError, OptionError, UnsupportedError
 from chaski.formats.gguf import TensorInfo, open_gguf
-from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.names import LLAMA_CPP, NATIVE
 from chaski.runner.loading import engine_choice
 from chaski.runner.loading.engine_choice import choose_engine, usual_engine
 from chaski.runner.service.worker import Worker
+from tests.rewriting import all_tensors, bytes_as
 from tests.tiny_llama import write_tiny_llama
 
 
@@ -87,11 +89,9 @@ def test_llama_cpp_for_what_an_architecture_of_ours_lacks(
 def _iq2(folder: Path) -> Path:
     """Some bytes in a type that is only stored."""
     with open_gguf(write_tiny_llama(folder / "f32.gguf")) as file:
-        tensors = {
-            name: LazyTensor(x.shape, x.type, lambda x=x: [x.data]) for name, x in file.tensors.items()
-        }
-        zeros = [np.zeros(64 * 66, np.uint8)]
-        tensors["blk.0.ffn_up.weight"] = LazyTensor((64, 256), QuantType.IQ2_XXS, lambda: zeros)
+        tensors = all_tensors(file)
+        zeros = np.zeros(64 * 66, np.uint8)
+        tensors["blk.0.ffn_up.weight"] = bytes_as(zeros, QuantType.IQ2_XXS, (64, 256))
         write_gguf(folder / "iq2.gguf", file.metadata, tensors)
     return folder / "iq2.gguf"
 
@@ -108,14 +108,12 @@ MISFITS: dict[str, tuple[str, tuple[int, ...] | None, str]] = {
 def write_misfit(path: Path, tensor: str, shape: tuple[int, ...] | None) -> Path:
     """A tiny Llama with another `tensor`, or without it."""
     with open_gguf(write_tiny_llama(path.with_name("whole.gguf"))) as file:
-        tensors = {
-            name: LazyTensor(x.shape, x.type, lambda x=x: [x.data]) for name, x in file.tensors.items()
-        }
+        tensors = all_tensors(file)
         if shape is None:
             del tensors[tensor]
         else:
-            zeros = [np.zeros(shape, np.float32)]
-            tensors[tensor] = LazyTensor(shape, QuantType.F32, lambda: zeros)
+            zeros = np.zeros(4 * math.prod(shape), np.uint8)
+            tensors[tensor] = bytes_as(zeros, QuantType.F32, shape)
         write_gguf(path, file.metadata, tensors)
     return path
 

@@ -11,7 +11,8 @@ import pytest
 
 from chaski.chat.events import Text
 from chaski.errors import ChaskiError
-from chaski.runner.service.engine_thread import ActiveCall, EngineThread
+from chaski.runner.service.base_channel import ActiveCall
+from chaski.runner.service.engine_thread import EngineThread
 
 REPLY = Text("a")
 
@@ -90,7 +91,12 @@ def bench() -> Iterator[Bench]:
 
 def test_events_of_a_batch_are_flushed_once(bench: Bench) -> None:
     followed = [bench.follow() for _ in range(3)]
-    bench.engine.feed(lambda: [sequence.events.append(REPLY) for sequence, _, _ in followed])
+
+    def reply_to_all() -> None:
+        for sequence, _, _ in followed:
+            sequence.events.append(REPLY)
+
+    bench.engine.feed(reply_to_all)
     assert [reader.wait() for _, _, reader in followed] == [REPLY] * 3
     bench.engine.feed(lambda: followed[0][0].events.append(REPLY))
     followed[0][2].wait()

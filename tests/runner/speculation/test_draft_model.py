@@ -104,7 +104,7 @@ def test_answers_beside_each_other_are_those_alone(model: chaski.LLM) -> None:
     options: list[dict[str, Any]] = [{"temperature": 0.4, "seed": seed} for seed in range(5)]
     options += [{"temperature": 0, "draft_num_predict": 0}]
 
-    def answer(index: int) -> list[int]:
+    def answer(index: int) -> tuple[int, ...]:
         return model.generate(prompts[index], num_predict=80, **options[index]).token_ids
 
     alone = [answer(index) for index in range(6)]

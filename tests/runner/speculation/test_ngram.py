@@ -92,8 +92,8 @@ def test_speculation_changes_nothing_but_the_time(
     settings = {"num_predict": 150, **options}
     prompt = "the other and the other and an inner thing " * 3
     with chaski.load(path, threads=threads) as model:
-        plain = model.generate(prompt, draft_num_predict=0, **settings)  # type: ignore[arg-type]
-        speculative = model.generate(prompt, draft_num_predict=8, **settings)  # type: ignore[arg-type]
+        plain = model.generate(prompt, draft_num_predict=0, **settings)
+        speculative = model.generate(prompt, draft_num_predict=8, **settings)
     assert speculative.text == plain.text
     assert speculative.token_ids == plain.token_ids
     assert speculative.logprobs == plain.logprobs

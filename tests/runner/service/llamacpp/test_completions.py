@@ -71,8 +71,8 @@ def test_every_option_of_sampling_is_sent() -> None:
     assert sent["cache_prompt"] is True
     other = wanted(repeat_last_n=None, repeat_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.4)
     sent = completion(other, False, {})
-    names = ("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed")
-    assert [sent[name] for name in names] == [13, 1.3, 0.2, 0.4, -1]
+    told = ("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed")
+    assert [sent[name] for name in told] == [13, 1.3, 0.2, 0.4, -1]
 
 
 def test_options_of_its_own_are_sent() -> None:

@@ -6,7 +6,6 @@ is told by the package `gguf`, and the same numbers as float32 are computed nati
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from click.testing import CliRunner
 import chaski
 from chaski.cli.main import chaski_command
 from chaski.formats.gguf import open_gguf
-from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.names import ModelName
 from chaski.runner.service.worker import Worker
@@ -25,6 +24,7 @@ from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
+from tests.rewriting import bytes_as
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import running
 from tests.tiny_llama import write_tiny_llama
@@ -67,17 +67,18 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
     random = np.random.default_rng(2)
     blocks = {name: random_blocks(type, shape[0], random) for name, shape in shapes.items()}
     norms = [f"blk.{layer}.{name}" for layer in range(LAYERS) for name in ("attn_norm", "ffn_norm")]
-    others = {f"{name}.weight": np.ones(HIDDEN, np.float32) for name in (*norms, "output_norm")}
+    norms.append("output_norm")
+    others: dict[str, np.ndarray] = {
+        f"{name}.weight": np.ones(HIDDEN, np.float32) for name in (*norms, "output_norm")
+    }
     output = np.zeros((vocab_size, HIDDEN), np.float32)  # it ends never, and says only whole characters
     output[PRINTABLE] = random.standard_normal(output[PRINTABLE].shape) / HIDDEN**0.5
     others["output.weight"] = output
     same = {name: (array, QuantType.F32) for name, array in others.items()}
-    stored = {
-        name: LazyTensor(shapes[name], type, lambda found=found: [found]) for name, found in blocks.items()
-    }
+    stored = {name: bytes_as(found, type, shapes[name]) for name, found in blocks.items()}
     plain = {name: (values_of(found, type), QuantType.F32) for name, found in blocks.items()}
-    write_gguf(tmp_path / "stored.gguf", metadata, stored | same)
-    write_gguf(tmp_path / "plain.gguf", metadata, plain | same)
+    write_gguf(tmp_path / "stored.gguf", metadata, {**stored, **same})
+    write_gguf(tmp_path / "plain.gguf", metadata, {**plain, **same})
     return Pair(tmp_path / "stored.gguf", tmp_path / "plain.gguf")
 
 
@@ -110,9 +111,8 @@ def values_of(blocks: np.ndarray, type: QuantType) -> np.ndarray:
 
 
 @pytest.fixture
-def one_core(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHASKI_THREADS", "1")
-    return
 
 
 def test_the_numbers_of_a_stored_type(pair: Pair, one_core: None) -> None:

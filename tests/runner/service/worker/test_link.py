@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,8 @@ def test_a_sender_that_must_not_wait_keeps_the_rest(ends: tuple[Link, socket.soc
     link.send(50, Cancel())
     sender = threading.Thread(target=link.flush)
     sender.start()
-    reader, received = Link(other), []
+    reader = Link(other)
+    received: list[Any] = []
     while len(received) < 51:
         assert not link.flush_some() or not sender.is_alive(), "another thread is sending"
         received += reader.receive()

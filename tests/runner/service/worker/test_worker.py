@@ -105,7 +105,8 @@ def test_embeddings_are_the_same(tmp_path: Path) -> None:
             expected = model.embed(texts, **options)
             assert worker.embed(texts, **options).tobytes() == expected.tobytes()
         assert worker.embed("x").shape == (1, expected.shape[1])
-        for wrong in ([], [[]], ["x", [1 << 20]]):
+        wrongs: list[Any] = [[], [[]], ["x", [1 << 20]]]
+        for wrong in wrongs:
             with pytest.raises(OptionError) as refused:
                 model.embed(wrong)
             with pytest.raises(OptionError) as found:
@@ -261,7 +262,7 @@ def test_what_crashes_at_load_is_not_started_for_ever(monkeypatch: pytest.Monkey
         return spawn(*arguments)
 
     monkeypatch.setattr(process_module, "_spawn", counted)
-    monkeypatch.setattr(process_module.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with Worker("guide", threads=1) as worker:
         for _ in range(3):
             with pytest.raises(WorkerError, match="ended with exit status 1"):
@@ -278,7 +279,7 @@ def test_what_crashes_at_load_is_not_started_for_ever(monkeypatch: pytest.Monkey
 
 
 def test_an_interpreter_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_module.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with Worker("guide") as worker, pytest.raises(WorkerError, match="cannot be used: FileNotFoundError"):
         worker.info()
 
