@@ -1,4 +1,4 @@
-"""What was typed in chats before, for the arrow keys: a short private file, the one that Ollama keeps."""
+"""The history of chats for the arrow keys: a short private file, the one that Ollama keeps."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def find_images(text: str) -> FoundImages:
 
 
 def _spans(text: str, begin: int) -> Iterator[tuple[int, str]]:
-    """Where a path that begins there may end on its line, and the paths that it may be."""
+    """Yield the possible ends of a path that begins there, with the paths."""
     line_end = text.find("\n", begin)
     line_end = line_end if line_end >= 0 else len(text)
     for match in _END.finditer(text, begin, min(line_end, begin + _MAX_LENGTH)):
@@ -62,7 +62,7 @@ def _spans(text: str, begin: int) -> Iterator[tuple[int, str]]:
 
 
 def _unbroken(text: str, begin: int) -> list[str]:
-    """What begins there and goes on without blanks to the end of an image's name."""
+    """Return the text from there to the end of an image's name, if no blank comes before it."""
     word = re.match(r"(?:\\.|[^\s'\"\\])+", text[begin:])
     end = word and _END.search(word[0])
     return [word[0][: end.end()]] if word and end else []

@@ -46,6 +46,6 @@ def command() -> None:
 
 
 def _value(row: Variable) -> str:
-    """What a variable is set to; what goes without it in parentheses. Keys are not shown."""
+    """Return the value of a variable, a default in parentheses. Keys are not shown."""
     value = os.environ.get(row.name)
     return f"({row.default})" if not value else "(set)" if row.kind in ("key", "keys") else value

@@ -1,4 +1,4 @@
-"""How numbers and tables look on the terminal. Text in, text out."""
+"""Numbers and tables for the terminal: text in, text out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def file_size(count: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long ago something was, roughly: `2 days ago`."""
+    """Return a rough age: `2 days ago`."""
     return f"{_rough(seconds)} ago"
 
 

@@ -77,5 +77,5 @@ def chaski_command() -> None:
 
 
 def main() -> None:
-    """What the installed `chaski` script calls."""
+    """Run the command line; the installed `chaski` script calls it."""
     chaski_command(prog_name="chaski")

@@ -44,7 +44,7 @@ def _processor(size: int, on_gpu: int) -> str:
 
 
 def _until(text: str) -> str:
-    """When a model goes: `4 minutes from now`."""
+    """Return when a model is unloaded: `4 minutes from now`."""
     from chaski.cli.layout import age
 
     try:

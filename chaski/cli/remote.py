@@ -41,7 +41,7 @@ class Remote:
         return f"{self.scheme}://{self.host}:{self.port}"
 
     def is_there(self) -> bool:
-        """Whether it answers."""
+        """Return whether the server answers."""
         try:
             with self._ask("HEAD", "/", None, _KNOCK_SECONDS) as response:
                 return response.status == 200

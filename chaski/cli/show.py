@@ -105,7 +105,7 @@ def command(
 
 
 def _memory(found: StoredModel, asked: int | None, parallel: int | None) -> Iterator[tuple[str, ...]]:
-    """What loading the model would take, part by part. Nothing of that is taken for it."""
+    """Return the memory that loading the model would take, part by part, without taking it."""
     from chaski.chat.defaults import Defaults
     from chaski.env import Environment
     from chaski.kvcache import CacheSize
@@ -155,7 +155,7 @@ def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
 
 
 def _engine(file: GGUFFile, found: StoredModel) -> str:
-    """Who would compute the model, and how to get that where it is missing."""
+    """Return the engine that would compute the model, and how to install it where it is missing."""
     from chaski.chat.defaults import Defaults
     from chaski.errors import ChaskiError
     from chaski.model.dialects import in_our_names

@@ -1,4 +1,4 @@
-"""What `chaski show` knows beyond a file: the texts that a model of the store brings along."""
+"""The part of `chaski show` for models of the store: their texts, which no file has."""
 
 from __future__ import annotations
 

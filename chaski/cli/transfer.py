@@ -40,7 +40,7 @@ def registry_options(command: Callable[..., None]) -> Callable[..., None]:
 def access_to(
     name: ModelName, insecure: bool = False, username: str | None = None, password: str | None = None
 ) -> Access:
-    """How this user may reach the registry of a name: who typed it may mean a private address."""
+    """Return how this user may reach a registry: a name that the user typed may mean a private address."""
     from chaski.env import Environment
     from chaski.store.http import Access
 
@@ -51,7 +51,7 @@ def access_to(
 
 
 def fields_of(access: Access) -> dict[str, Any]:
-    """How a server is told of it: which private hosts it may reach is its own business."""
+    """Return the fields for a server; which private hosts it may reach is for the server to say."""
     given = {"insecure": access.insecure, "username": access.username, "password": access.password}
     return {name: value for name, value in given.items() if value}
 

@@ -1,4 +1,4 @@
-"""What `chaski run` prints of a model that makes vectors."""
+"""Output of `chaski run` for models that make vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["makes_vectors", "vector"]
 
 
 def makes_vectors(model: Model) -> bool:
-    """Whether it answers a text with numbers."""
+    """Return whether the model makes vectors of texts."""
     from chaski.model.pooling import Pooling
     from chaski.runner.llm import LLM
 

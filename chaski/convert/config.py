@@ -89,7 +89,7 @@ class Config:
         return Config(self.path, {**other.values, **self.values}, self._most)
 
     def require(self, key: str, value: Any) -> None:
-        """As `expect`, for a setting whose absence means another value."""
+        """Check as `expect` does, for a setting whose absence means another value."""
         if self.values.get(key) != value:
             found = self.values.get(key)
             raise UnsupportedError(f"{self.path}: {key!r} is {found!r:.80}; only {value!r} can be converted")

@@ -1,4 +1,4 @@
-"""From a checkpoint to a GGUF file: plans everything, then writes tensor by tensor."""
+"""Conversion of a checkpoint to a GGUF file: plans everything, then writes tensor by tensor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LAYERS_OF_70B = 80
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What was written: bytes are those of the tensors."""
+    """The sizes of a written file: bytes are those of the tensors."""
 
     architecture: str
     num_tensors: int

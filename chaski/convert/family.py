@@ -1,4 +1,4 @@
-"""What a file of `families` says about its model, and the tensors that most of them have in common.
+"""The description of a model family, and the tensors that most families have in common.
 
 Names of the checkpoint are plain: without the prefixes that wrappers such as `model.language_model.` put
 before them.
@@ -38,7 +38,7 @@ VISION_TENSORS = (r"vision_tower\..*", r"multi_modal_projector\..*")
 
 @dataclass(frozen=True, slots=True)
 class VisionFamily:
-    """How the encoder of images of an architecture becomes GGUF.
+    """The conversion of an architecture's image encoder to GGUF.
 
     It stands in the file of the text model, or in one of its own as llama.cpp reads it: a projector.
     metadata: for the first, keys without the architecture before them. projector: for the second, whole keys.
@@ -69,7 +69,7 @@ class VisionFamily:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How checkpoints of one architecture become GGUF.
+    """The conversion of checkpoints of one architecture to GGUF.
 
     architecture: GGUF's name of it. metadata: from its configuration, keys without the architecture before
     them. tensors: all that the file shall have, given the names that the checkpoint has.

@@ -1,4 +1,4 @@
-"""What GGUF says of a decoder's sizes and rotary embedding, from the keys that configurations share."""
+"""Metadata of a decoder's sizes and rotary embedding, from the keys that configurations share."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _yarn_metadata(config: Config, settings: Config, truncate: bool) -> Metadata
 
 
 def _of_scales(settings: Config, factor: float) -> float:
-    """By what YaRN multiplies queries and keys, where that is not said: two scales count together only."""
+    """Return YaRN's factor of queries and keys where the configuration has none from its two scales."""
     above, below = (settings.get(name, float, 0.0) for name in ("mscale", "mscale_all_dim"))
     if above and below:
         return _yarn_magnitude(factor, above) / _yarn_magnitude(factor, below)
@@ -114,7 +114,7 @@ def _yarn_magnitude(factor: float, scale: float = 1.0) -> float:
 
 
 def llama3_rope_factors(config: Config) -> NDArray[np.float32] | None:
-    """What each rotary frequency is divided by (Llama Team 2024): (head size / 2,). None without such rope.
+    """Return the divisors of rotary frequencies (Llama Team 2024): (head size / 2,). None without such rope.
 
     Long waves are stretched by the whole factor, short ones not at all, those between in proportion.
     """

@@ -1,4 +1,4 @@
-"""Which type each tensor gets: the mixtures that `--type` names, as llama.cpp mixes them.
+"""The types of tensors in the mixtures that `--type` names, as llama.cpp mixes them.
 
 The rule for a mixture such as Q4_K_M:
 
@@ -37,7 +37,7 @@ _PLAIN = (QuantType.F32, QuantType.F16, QuantType.BF16)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the choice depends on besides names and shapes."""
+    """The sizes that a choice depends on besides names and shapes."""
 
     num_layers: int
     num_experts: int = 0

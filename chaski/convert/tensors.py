@@ -1,4 +1,4 @@
-"""What a tensor of the GGUF file is made of, and how its bytes are made, a part at a time.
+"""The sources of a GGUF file's tensors, and the making of their bytes, a part at a time.
 
 Arrangements work on views of the mapped file, so permuting, splitting and stacking moves no bytes before the
 part that is being written.
@@ -64,7 +64,7 @@ def as_it_is(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def transposed(values: NDArray[Any]) -> NDArray[Any]:
-    """With the last two axes exchanged: (…, in, out) -> (…, out, in)."""
+    """Exchange the last two axes: (…, in, out) -> (…, out, in)."""
     return values.swapaxes(-1, -2)
 
 

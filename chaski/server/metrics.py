@@ -60,7 +60,7 @@ class Metrics:
 
 
 class _State:
-    """What is so now: read when the page is asked for."""
+    """Gauges, which are read when the page is requested."""
 
     def __init__(self, loaded: Callable[[], list[Loaded]], waiting: Callable[[], int]) -> None:
         self._loaded = loaded

@@ -52,13 +52,13 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     def _is_news(self, record: logging.LogRecord) -> bool:
-        """Not that what was running when the time for it was over has been cancelled."""
+        """Return whether a record is news: that late requests are cancelled at the end is none."""
         cause = record.exc_info[1] if record.exc_info else None
         return not (self.force_exit or (self.should_exit and isinstance(cause, asyncio.CancelledError)))
 
 
 def server_config(app: Starlette, settings: Settings) -> uvicorn.Config:
-    """How the application is served."""
+    """Return the settings of uvicorn."""
     return ServerConfig(
         app,
         header_timeout=settings.header_timeout,

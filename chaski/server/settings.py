@@ -1,4 +1,4 @@
-"""How the server behaves: one value, read once from the environment."""
+"""The settings of the server: one value, read once from the environment."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Settings:
 
 
 def _usual_connections() -> int:
-    """As many as this process may have handles, less some; half of few."""
+    """Return the limit of file handles, less some that stay free; half of it where it is small."""
     handles, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if handles == resource.RLIM_INFINITY:
         handles = _MANY_HANDLES

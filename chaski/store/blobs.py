@@ -28,7 +28,7 @@ class Blobs:
         self.folder = folder
 
     def path(self, digest: Digest) -> Path:
-        """Where a blob is, or would be. No other way leads from a digest to a path."""
+        """Return the path of a blob, which need not exist. Nothing else makes a path of a digest."""
         return self.folder / digest.file_name
 
     def size(self, digest: Digest) -> int | None:
@@ -122,7 +122,7 @@ class Blobs:
         return size
 
     def is_intact(self, digest: Digest) -> bool:
-        """Whether a blob still has the content that it is named by. Reads all of it."""
+        """Return whether a blob still has the content that its name promises. Reads all of it."""
         with store_errors(f"blob {digest.short} cannot be read"):
             return hash_file(self.path(digest)) == digest
 

@@ -26,7 +26,7 @@ _SAVE_BYTES = 16 << 20  # how much a killed process may have to fetch again, of 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How blobs are fetched and sent.
+    """The pace at which blobs are fetched and sent.
 
     connections       parts that travel at the same time
     min_part_bytes, max_part_bytes   a blob is cut into `connections` parts within these sizes
@@ -142,7 +142,7 @@ class _Transfer:
         yield self._layer.size
 
     def _work(self, waiting: SimpleQueue[Part], failures: SimpleQueue[Exception], is_only: bool) -> None:
-        """What a thread does: one part after another. The first failure stops all, and `run` raises it."""
+        """Fetch one part after another. The first failure stops all threads, and `run` raises it."""
         try:
             while not self._stop.is_set():
                 self._fetch(waiting.get_nowait(), is_only)

@@ -34,7 +34,7 @@ class TemporaryError(RegistryError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How registries may be reached.
+    """The registries that may be reached, and how.
 
     insecure        http without TLS is allowed, where a name or a redirect asks for it
     private_hosts   hosts that may have private addresses, `host` or `host:port` in small letters

@@ -1,4 +1,4 @@
-"""Who may use a store at the same time: many may add to it, or one may delete blobs from it.
+"""Locks of a store: many processes may add to it, or one may delete blobs from it.
 
 Locks belong to an open file, so they hold between threads as between processes, and end with the process.
 """
@@ -28,7 +28,7 @@ def hold_adding(root: Path) -> Iterator[None]:
 
 @contextmanager
 def hold_deleting(root: Path) -> Iterator[bool]:
-    """Whether nobody is adding or deleting now, and nobody begins to meanwhile. It does not wait."""
+    """Hold off all who would add or delete, and yield True; False if somebody does. It does not wait."""
     with _opened(root) as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

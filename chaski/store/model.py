@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StoredConfig:
-    """What a manifest's config blob says of a model; empty where it says nothing."""
+    """The config blob of a model's manifest; empty where it says nothing."""
 
     model_format: str = ""
     model_family: str = ""
@@ -106,7 +106,7 @@ def read_config(store: Store, entry: Entry) -> StoredConfig:
 
 
 def read_model(store: Store, entry: Entry) -> StoredModel:
-    """What the layers of a stored model say. Raises StoreError for damaged ones, UnsupportedError."""
+    """Read the layers of a stored model. Raises StoreError for damaged ones, UnsupportedError."""
     manifest, blobs = entry.manifest, store.blobs
     config = read_config(store, entry)
     if entry.bundled is not None:

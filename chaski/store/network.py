@@ -1,4 +1,4 @@
-"""Where a registry client may connect to: public addresses, and hosts that were named as exceptions.
+"""The addresses that a registry client may connect to: public ones, and hosts named as exceptions.
 
 A name in a pull request can come from a stranger, and so can a redirect. Each connection goes to an address
 that was checked right before, so a name that changes its meaning between check and use gains nothing.

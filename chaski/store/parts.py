@@ -65,7 +65,7 @@ class PartialFile:
         self._guard = Lock()
 
     def lock(self) -> bool:
-        """Whether the file is ours now. It is not while another process holds it, or has just finished it."""
+        """Return whether the file is ours now: no other process holds it or has just finished it."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return os.path.samestat(os.fstat(self._descriptor), self.path.lstat())
@@ -78,7 +78,7 @@ class PartialFile:
         return os.fstat(self._descriptor).st_blocks * 512
 
     def load(self, part_bytes: int) -> list[Part]:
-        """What was begun, if it makes sense for a blob of this size; else a new plan, and an empty file."""
+        """Return the plan that was begun if it fits a blob of this size, else a new one and an empty file."""
         found = self._found()
         if found and os.fstat(self._descriptor).st_size == self.size:
             return found

@@ -19,7 +19,7 @@ class Progress:
     completed: int | None = None
 
     def fields(self) -> dict[str, str | int]:
-        """As a line of a progress stream: JSON without what is absent or zero."""
+        """The fields of a line of a progress stream, without those that are absent or zero."""
         values = {
             "status": self.status,
             "digest": str(self.digest) if self.digest else None,

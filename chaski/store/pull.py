@@ -94,7 +94,7 @@ def _parsed(data: bytes) -> Manifest:
 
 
 def _layers(store: Store, name: ModelName) -> tuple[ManifestLayer, ...]:
-    """What the name means so far."""
+    """Return the layers that the name has so far."""
     try:
         return store.entry(name).manifest.blobs
     except ChaskiError:

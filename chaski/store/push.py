@@ -70,7 +70,7 @@ def _push_layer(registry: Registry, path: Path, layer: ManifestLayer, pace: Pace
 
 
 def _resume(registry: Registry, layer: ManifestLayer, url: str) -> tuple[int, str]:
-    """Where a cut upload goes on: at what the registry has, else from the beginning."""
+    """Return where a cut upload goes on: behind what the registry has, else at the beginning."""
     try:
         return registry.uploaded(url)
     except RegistryError:
@@ -81,7 +81,7 @@ def _resume(registry: Registry, layer: ManifestLayer, url: str) -> tuple[int, st
 
 
 def _repository(name: ModelName, layer: ManifestLayer) -> str | None:
-    """Where on the same registry a layer came from."""
+    """Return the repository of the same registry that a layer came from, if any."""
     host, _, path = (layer.source or "").partition("/")
     return path.rpartition(":")[0] if host == name.host else None
 

@@ -42,7 +42,7 @@ ModelSource: TypeAlias = ModelName | Path | Digest | CheckpointFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a model is made of. None and nothing: as in the model that it is made from.
+    """The parts that a model is made of. None and empty values are those of the model that it is made from.
 
     sources   a model of the store, the folder of a checkpoint or its files as blobs, or GGUF files: paths, or
               blobs of the store
@@ -111,7 +111,7 @@ def _source(text: str, folder: Path, command: str = "FROM") -> ModelName | Path:
 
 
 def _is_checkpoint(folder: Path) -> bool:
-    """Whether a folder has weights to convert, and none that are GGUF already."""
+    """Return whether a folder has weights to convert, and none that are GGUF already."""
     suffixes = {path.suffix for path in folder.iterdir()}
     return ".safetensors" in suffixes and ".gguf" not in suffixes and (folder / "config.json").is_file()
 

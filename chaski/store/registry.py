@@ -74,7 +74,7 @@ class Registry:
             yield (begin if reply.status == 206 else 0), reply.pieces()
 
     def has_blob(self, digest: Digest) -> bool:
-        """Whether the registry has a blob already."""
+        """Return whether the registry has a blob already."""
         with self._send("HEAD", f"{self._base}/blobs/{digest}") as reply:
             if reply.status not in (200, 404, 307):
                 _require(reply, 200)
@@ -101,7 +101,7 @@ class Registry:
             return _location(reply)
 
     def uploaded(self, url: str) -> tuple[int, str]:
-        """How many bytes of an upload have arrived, and the address for the next ones."""
+        """Return the number of bytes that have arrived, and the address for the next ones."""
         with self._send("GET", url) as reply:
             _require(reply, 204)
             match = re.fullmatch(r"(?:bytes=)?0-(\d{1,18})", reply.headers.get("range", ""))
@@ -225,7 +225,7 @@ def _require(reply: HttpReply, status: int) -> None:
 
 
 def _reason(reply: HttpReply) -> str:
-    """What a registry says of an error, in its own form; nothing of any other body."""
+    """Return the registry's own words for an error; nothing of any other body."""
     try:
         text = json.loads(reply.read(_MAX_REPLY_BYTES))["errors"][0]["message"]
     except (ValueError, LookupError, TypeError, RecursionError, RegistryError):

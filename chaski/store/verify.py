@@ -21,7 +21,7 @@ __all__ = ["Finding", "verify"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of a blob, or of a manifest, which has no digest. problem: None where all is well.
+    """The state of a blob, or of a manifest, which has no digest. problem: None where all is well.
 
     models: the names of the models that it belongs to. is_aside: the damaged blob has another name now.
     """
@@ -67,7 +67,7 @@ def verify(store: Store, names: Sequence[ModelName] = ()) -> Iterator[Finding]:
 
 
 def _users_now(store: Store, digest: Digest, models: Iterable[str]) -> tuple[str, ...]:
-    """Those of the models that still have the blob."""
+    """Return those of the models that still have the blob."""
     found = []
     for model in models:
         with suppress(ChaskiError):  # removed, or damaged meanwhile

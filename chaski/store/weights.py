@@ -1,4 +1,4 @@
-"""What a GGUF file is, for the manifest of its model. Reads the header only."""
+"""The summary of a GGUF file for the manifest of its model. Reads the header only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which file converts which architecture of `config.json`; imported on demand."""
+"""The table of which file converts which architecture of `config.json`; imported on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What encoders of images have in common that are built as CLIP is (Radford et al. 2021)."""
+"""Image encoders that are built as CLIP is (Radford et al. 2021): what they have in common."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def preprocessor(config: Config) -> Config:
 
 
 def spread(config: Config, mean: Sequence[float], std: Sequence[float]) -> Metadata:
-    """How pixels are normalized: as the image processor says, else the usual way."""
+    """Return mean and deviation of pixels as the image processor says, else the usual ones."""
     reader = preprocessor(config)
     return {
         "vision.image_mean": [float(value) for value in reader.list("image_mean") or mean],

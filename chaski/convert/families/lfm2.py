@@ -37,7 +37,7 @@ def _ffn_size(config: Config) -> int:
 
 
 def _attends(config: Config) -> list[bool]:
-    """Of each layer, as either generation of configurations says it."""
+    """Return whether each layer attends, as either generation of configurations says it."""
     if "layer_types" in config:
         return [kind == "full_attention" for kind in config.list("layer_types")]
     attending = config.list("full_attn_idxs")

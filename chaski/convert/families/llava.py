@@ -13,7 +13,7 @@ from chaski.convert.tensors import Mapped
 
 
 def _settings(config: Config) -> Config:
-    """Of the vision model; what neither GGUF nor readers can say otherwise is refused."""
+    """Return the settings of the vision model. Refuses what neither GGUF nor its readers can express."""
     config.expect("projector_hidden_act", "gelu")
     config.expect("vision_feature_select_strategy", "default")
     config.expect("multimodal_projector_bias", True)
@@ -25,7 +25,7 @@ def _settings(config: Config) -> Config:
 
 
 def _num_layers(config: Config) -> int:
-    """Those that are used: the layer whose states are taken counts from the last one, -1, on."""
+    """Return the number of layers that are used: the output layer counts from the last one, -1, on."""
     taken = config.get("vision_feature_layer", int, -2)
     layers = config.part("vision_config").count("num_hidden_layers")
     if not -layers <= taken < 0:

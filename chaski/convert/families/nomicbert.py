@@ -28,7 +28,7 @@ def _settings(config: Config) -> Config:
 
 
 def _check(config: Config) -> None:
-    """What GGUF's `nomic-bert` is not."""
+    """Refuse a checkpoint that GGUF's `nomic-bert` cannot express."""
     config.expect("hidden_act", "silu")
     config.expect("activation_function", "swiglu")
     config.expect("rotary_emb_fraction", 1.0, 1)
@@ -60,7 +60,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def _context_length(config: Config) -> int:
-    """What it was trained for; the release allows more, with another rope."""
+    """Return the trained context; the release allows more, with another rope."""
     if "max_position_embeddings" in config:
         return config.get("max_position_embeddings", int)
     length = config.get("n_positions", int)
@@ -68,7 +68,7 @@ def _context_length(config: Config) -> int:
 
 
 def _pooling(config: Config) -> int:
-    """As the settings of sentence-transformers say, in the form of either generation; else the mean."""
+    """Return the pooling that sentence-transformers' settings name, of either generation; else the mean."""
     path = config.path.parent / _POOLING
     found = Config(path, read_json(path))
     modes = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}

@@ -115,7 +115,7 @@ def _layer(vision: Config, turned: bool) -> Iterator[Row]:
 
 
 def projector_tensors(config: Config) -> Iterator[Mapped]:
-    """With the embedding of the token that stands between the rows of an image."""
+    """Yield the projector's tensors, with the embedding of the token between the rows of an image."""
     yield from tensors(config, turned=True)
     token, hidden = _break_token(config), config.get("hidden_size", int)
     yield Mapped(

@@ -46,7 +46,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def projector(config: Config) -> Metadata:
-    """Where Ollama counts the rows of an image, llama.cpp has the side of the squares that are averaged."""
+    """Return the projector's metadata: Ollama counts rows, llama.cpp the side of averaged squares."""
     vision = _settings(config)
     side = vision.get("image_size", int) // vision.get("patch_size", int)
     entries = sizes(vision, eps=_EPS) | spread(config, _HALF, _HALF)

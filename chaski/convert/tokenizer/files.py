@@ -40,7 +40,7 @@ class TokenizerFiles:
         return self.folder / "tokenizer.model"
 
     def added_tokens(self) -> dict[int, AddedToken]:
-        """By id; `tokenizer_config.json` counts where `tokenizer.json` does not name the id."""
+        """Return added tokens by id; `tokenizer_config.json` counts for ids that `tokenizer.json` lacks."""
         found: dict[int, AddedToken] = {}
         for token in self._listed():
             found.setdefault(token.id, token)

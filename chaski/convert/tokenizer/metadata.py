@@ -1,4 +1,4 @@
-"""Which kind of tokenizer a checkpoint has, and all of its keys."""
+"""The metadata of a checkpoint's tokenizer, by its kind."""
 
 from __future__ import annotations
 

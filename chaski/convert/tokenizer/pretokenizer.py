@@ -38,7 +38,7 @@ def recognise(tokenizer: Config, preferred: Mapping[str, str]) -> str:
 
 
 def _with_merges(names: list[str], tokenizer: Config) -> list[str]:
-    """Those that treat a word which is a token as the file does.
+    """Return the pre-tokenizers that treat a word which is a token as the file does.
 
     Taking it whole makes a difference only for tokens that no merge makes; without such tokens all will do.
     """
@@ -71,7 +71,7 @@ def _patterns(tokenizer: Config) -> Iterator[str]:
 
 
 def _isolates(step: Mapping[str, Any]) -> bool:
-    """Whether a split keeps what its pattern matches as words of their own."""
+    """Return whether a split keeps what its pattern matches as words of their own."""
     return (step.get("behavior"), step.get("invert", False)) in (("Isolated", False), ("Removed", True))
 
 

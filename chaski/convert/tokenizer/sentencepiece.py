@@ -52,7 +52,7 @@ def _from_json(files: TokenizerFiles, tokens: TokenList) -> Metadata:
 
 
 def _prefixes_space(files: TokenizerFiles) -> bool:
-    """Whether text gets a space in front, by its normalizer or by its pre-tokenizer."""
+    """Return whether text gets a space in front, by its normalizer or by its pre-tokenizer."""
     normalizer, splitter = files.tokenizer.part("normalizer"), files.tokenizer.part("pre_tokenizer")
     steps = normalizer.list("normalizers") or [normalizer.values]
     kinds = [step.get("type") for step in steps if step]

@@ -50,7 +50,7 @@ def special_metadata(files: TokenizerFiles, ids: Mapping[str, int]) -> Metadata:
 
 
 def _give_role(roles: dict[str, int], role: str, token_id: int) -> None:
-    """What encoding adds has the role; an EOS that it takes the role from ends turns."""
+    """Give the role to the token that encoding adds; an EOS that loses it ends turns."""
     old = roles.get(role, token_id)
     if role == "eos" and old != token_id:
         roles.setdefault("eot", old)

@@ -28,12 +28,12 @@ def wordpiece_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
 
 
 def _is_placeholder(token: str) -> bool:
-    """As [unused7], which no text becomes."""
+    """Return whether a token is one like [unused7], which no text becomes."""
     return len(token) > 1 and token.startswith("[") and token.endswith("]")
 
 
 def _normalizer(files: TokenizerFiles) -> Metadata:
-    """Whether text is lowercased, and accents are taken off (absent: as lowercase says)."""
+    """Return whether text is lowercased, and whether accents are removed (absent: as lowercase says)."""
     normalizer = files.tokenizer.part("normalizer")
     normalizer.expect("type", "BertNormalizer")
     entries: Metadata = {f"{PREFIX}normalizer.lowercase": normalizer.get("lowercase", bool, True)}

@@ -1,1 +1,1 @@
-"""How each API says things. Pure functions: JSON to typed requests, typed events to JSON."""
+"""The APIs' requests and replies as pure functions: JSON to typed requests, typed events to JSON."""

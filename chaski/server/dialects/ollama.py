@@ -172,7 +172,7 @@ def _second(seconds: int) -> str:
 
 
 def _base(fields: Fields) -> dict[str, Any]:
-    """What requests for embeddings have as well."""
+    """Read the fields that requests for embeddings share with others."""
     return {
         "model": fields.text("model", "name"),
         "options": fields.mapping("options"),

@@ -28,7 +28,7 @@ class Fields:
         self.data: Mapping[str, Any] = self._checked(where or "the request", data, dict)
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
+        """Return whether the field is there and not null."""
         return self.data.get(name) is not None
 
     def text(self, *names: str, default: str = "") -> str:

@@ -29,14 +29,14 @@ async def messages(http: HTTPRequest) -> Reply:
 
 
 async def count_tokens(http: HTTPRequest) -> Reply:
-    """How long the prompt would be."""
+    """Count the tokens of the prompt."""
     request = anthropic.read_count(_whole_request(http))
     http.ignored.update(request.ignored)
     return {"input_tokens": await http.services.chat.count(request, http.client)}
 
 
 def _whole_request(http: HTTPRequest) -> Mapping[str, Any]:
-    """With what was said before in its thread."""
+    """Return the request with the earlier messages of its thread."""
     return anthropic.with_thread(http.body, partial(http.services.threads.get, http.client))
 
 

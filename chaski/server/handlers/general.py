@@ -1,4 +1,4 @@
-"""Whether the server is there and well, and what it counts."""
+"""Routes that tell whether the server runs, and what it counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ API_VERSION = "0.32.15"
 
 
 async def root(request: Request) -> Response:
-    """What every client of Ollama asks to see whether it is there."""
+    """Answer the question by which clients of Ollama see that a server runs."""
     return PlainTextResponse("Ollama is running")
 
 
@@ -33,7 +33,7 @@ async def status(http: HTTPRequest) -> Reply:
 
 
 async def health(http: HTTPRequest) -> Reply:
-    """Whether it answers, and how much it has to do."""
+    """Tell that the server answers, and how much it has to do."""
     models = http.services.models
     running = [{"model": each.name, "users": each.users} for each in models.loaded]
     return {"status": "ok", "models": running, "waiting_for_load": models.waiting}

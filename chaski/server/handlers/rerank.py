@@ -1,4 +1,4 @@
-"""How well documents answer a query, by models that were made for it."""
+"""Routes that rank documents by how well they answer a query."""
 
 from __future__ import annotations
 

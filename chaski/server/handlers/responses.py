@@ -32,7 +32,7 @@ async def create(http: HTTPRequest) -> Reply:
 
 
 async def count_tokens(http: HTTPRequest) -> Reply:
-    """How long the prompt would be."""
+    """Count the tokens of the prompt."""
     request = _read(http).chat
     http.ignored.update(request.ignored)
     return {

@@ -110,7 +110,7 @@ async def create(http: HTTPRequest) -> Reply:
 
 
 async def has_blob(request: Request) -> Response:
-    """Whether a blob is in the store."""
+    """Tell whether a blob is in the store."""
     try:
         digest = Digest.parse(request.path_params["digest"])
     except OptionError as error:
@@ -178,7 +178,7 @@ def _pull_source(store: Any, access: Access, name: ModelName) -> Iterator[Progre
 
 
 def _access(fields: Fields, services: Services) -> Access:
-    """How far the server goes for a stranger: private addresses only where the settings name them."""
+    """Return which registries the server may reach: private ones only if the settings name them."""
     return Access(
         insecure=fields.flag("insecure", False),
         private_hosts=services.settings.private_registries,

@@ -195,5 +195,5 @@ async def _disconnected(receive: Receive) -> None:
 
 
 def _client(scope: Scope) -> str:
-    """Who asks: by key, else by address."""
+    """Return the client's key, else its address."""
     return key_of(Headers(scope=scope)) or (scope.get("client") or ("",))[0]

@@ -1,4 +1,4 @@
-"""Who may ask at all: checks of Host, Origin and keys, before any handler runs.
+"""Checks of Host, Origin and keys, before any handler runs.
 
 A web page of anybody can send requests to this machine. Browsers tell their origin, so foreign ones are
 refused; and a page whose name was bent to this machine (DNS rebinding) still has its own name as Host.
@@ -92,7 +92,7 @@ class Guard:
         return any(fnmatchcase(origin.lower(), _literal(pattern)) for pattern in self._origins)
 
     def _problem(self, path: str, headers: Headers) -> Problem | None:
-        """What is wrong with the key of a request. Without any key in the settings nothing is."""
+        """Return the problem with a request's key, if any. Without keys in the settings there is none."""
         settings = self._settings
         if not settings.has_keys or path in _PUBLIC:
             return None
@@ -121,7 +121,7 @@ def _literal(pattern: str) -> str:
 
 
 def key_of(headers: Headers) -> str:
-    """From `Authorization: Bearer KEY`, or as Anthropic's clients send it."""
+    """Return the key of `Authorization: Bearer KEY`, or of `X-Api-Key`, which Anthropic's clients send."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 

@@ -1,4 +1,4 @@
-"""What went wrong, as HTTP says it: a status and a text, found by the class of the error."""
+"""Errors as HTTP reports them: a status and a text, found by the class of the error."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ThreadError(OptionError):
 
 
 def problem_of(error: Exception) -> Problem:
-    """What to say of an error. One that is not ours is a defect, and its trace is for the log only."""
+    """Return the report of an error. One that is not ours is a defect, and its trace goes to the log only."""
     if not isinstance(error, ChaskiError):
         _log.error("a request failed", exc_info=error)
         return Problem(500, "internal server error")

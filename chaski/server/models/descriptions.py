@@ -140,7 +140,7 @@ def _shareable(found: Found) -> StoredModel:
 
 
 def _projector(model: StoredModel, is_verbose: bool) -> dict[str, Any]:
-    """What the file of its encoder says, if it has one of its own."""
+    """Describe the file of the model's image encoder, if it has one of its own."""
     if not model.projectors:
         return {}
     with open_gguf(model.projectors[0]) as file:
@@ -154,7 +154,7 @@ def _model_info(file: GGUFFile, is_verbose: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any, is_verbose: bool) -> Any:
-    """As JSON; long lists only where they are asked for."""
+    """Return a value as JSON; long lists are empty unless `is_verbose`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, bool | int | str):

@@ -32,7 +32,7 @@ OpenWorker = Callable[..., WorkerLike]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a request requires of the model that answers it. None leaves the choice to the server.
+    """The requirements of a request on its model. None leaves the choice to the server.
 
     path        the file of the weights; names that share it share what is loaded
     name        the name that log and messages show

@@ -1,4 +1,4 @@
-"""Where the server listens: `OLLAMA_HOST` read as Ollama reads it."""
+"""The address that the server listens on: `OLLAMA_HOST`, read as Ollama reads it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Address:
 
     @property
     def url(self) -> str:
-        """How a client on this machine reaches it."""
+        """The URL by which a client on this machine reaches it."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         shown = f"[{host}]" if ":" in host else host
         return f"{self.scheme}://{shown}:{self.port}" + (f"/{self.path}" if self.path else "")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
+    """Return whether only this machine can reach a listener at that address."""
     if host.lower() == "localhost":
         return True
     try:

@@ -22,7 +22,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 def dump(value: object) -> bytes:
-    """As compact as it gets. A lone surrogate, which is no text, becomes a question mark."""
+    """Encode as compact JSON. A lone surrogate, which is no text, becomes a question mark."""
     return _encoder.encode(value).encode(errors="replace")
 
 

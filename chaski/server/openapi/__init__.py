@@ -1,4 +1,4 @@
-"""What the server can be asked, described: as an OpenAPI document, and as a page for people.
+"""The description of the APIs: an OpenAPI document, and a page for people.
 
 Endpoints come from the routes of the application and their handlers' docstrings, fields from one table.
 """

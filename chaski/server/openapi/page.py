@@ -18,7 +18,7 @@ td { border-bottom: 1px solid #8884; padding: .2rem .8rem .2rem 0; vertical-alig
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """What people read instead of the document."""
+    """Return the document as a page for people."""
     info = document["info"]
     return "".join(
         (

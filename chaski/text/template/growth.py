@@ -113,7 +113,7 @@ def _check_percent(left: Any, right: Any) -> None:
 
 
 def _formatted_sizes(format: str, values: Any) -> Iterable[int]:
-    """How many characters each directive of `format % values` makes at most, without making them."""
+    """Yield the largest number of characters that each directive of `format % values` makes."""
     in_order = iter(values if isinstance(values, tuple) else (values,))
     for key, width, precision, letter in _DIRECTIVE.findall(format):
         if "*" in (width, precision):

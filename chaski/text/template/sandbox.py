@@ -128,7 +128,7 @@ class _Formatter(SandboxedFormatter):
 
 @pass_environment
 def _printed(environment: Environment, value: Any) -> str:
-    """What `{{ value }}` puts out."""
+    """Return the text that `{{ value }}` puts out."""
     return current_meter().measured(str(value))
 
 

@@ -1,4 +1,4 @@
-"""What a tokenization algorithm offers to `Tokenizer`: plain text to ids, and one token to its bytes."""
+"""The interface of a tokenization algorithm: plain text to ids, and one token to its bytes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class Codec(Protocol):
 
     @property
     def prefix_space(self) -> bool:
-        """Whether `encode` puts a space in front of every text, which decoding then takes away."""
+        """Whether `encode` puts a space in front of every text, which decoding then removes."""
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. The first call builds the tables and may raise `TokenizerError`."""
 
     def finds(self, user_defined: str) -> bool:
-        """Whether `encode` finds this user-defined token; if not, `Tokenizer` splits it off."""
+        """Return whether `encode` finds this user-defined token; if not, `Tokenizer` splits it off."""
 
     def token_bytes(self, token: str, kind: int) -> bytes:
         """The bytes that a token stands for, of any type but control and unknown."""

@@ -1,4 +1,4 @@
-"""Which tokens end an answer: those that the metadata names, and those whose spelling is known for it.
+"""The tokens that end an answer: those that the metadata names, and those with a known spelling.
 
 Converters type such tokens as they like, so their type decides nothing. The spellings, and what two of them
 mean beside others, are those that llama.cpp goes by (its `llama-vocab.cpp`).

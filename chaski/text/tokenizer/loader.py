@@ -1,4 +1,4 @@
-"""From GGUF metadata to a `Tokenizer`: reads `tokenizer.ggml.model` and puts the parts together."""
+"""Loading a `Tokenizer` from GGUF metadata, by its `tokenizer.ggml.model`."""
 
 from __future__ import annotations
 

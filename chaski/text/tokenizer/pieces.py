@@ -1,4 +1,4 @@
-"""How SentencePiece spells tokens: U+2581 for a space, `<0x41>` for a byte."""
+"""SentencePiece's spelling of tokens: U+2581 for a space, `<0x41>` for a byte."""
 
 from __future__ import annotations
 

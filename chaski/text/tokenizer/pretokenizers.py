@@ -1,4 +1,4 @@
-"""How text is cut into words before byte pairs are merged: one row for each name in `tokenizer.ggml.pre`.
+"""The cuts of text into words before byte pairs are merged: one row for each name of `tokenizer.ggml.pre`.
 
 The names are those of llama.cpp. The regular expressions are those that the model families publish in their
 `tokenizer.json`, or llama.cpp's where it is the only source (syntax and Unicode classes of Oniguruma). Each

@@ -33,7 +33,7 @@ _MODEL_TYPE_BPE = 2
 
 @dataclass(frozen=True, slots=True)
 class NormalizerSettings:
-    """What happens to text first; the defaults are those of Llama 2."""
+    """The normalization of text; the defaults are those of Llama 2."""
 
     add_space_prefix: bool = True
     remove_extra_whitespaces: bool = False
@@ -79,7 +79,7 @@ class SentencePieceBPE:
         return ids
 
     def finds(self, user_defined: str) -> bool:
-        """Those with U+2581, which stands for a space that only the normalizer makes."""
+        """Return whether `encode` finds the token: one with U+2581, for a space that the normalizer makes."""
         return SPACE in user_defined
 
     def token_bytes(self, token: str, kind: int) -> bytes:

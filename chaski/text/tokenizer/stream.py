@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class TokenBytes(Protocol):
-    """What a stream needs from a tokenizer."""
+    """The part of a tokenizer that a stream uses."""
 
     @property
     def prefix_space(self) -> bool:
@@ -20,7 +20,7 @@ class TokenBytes(Protocol):
         """The bytes of one token."""
 
     def is_special(self, token_id: int) -> bool:
-        """Whether the token was split off as a special token."""
+        """Return whether the token was split off as a special token."""
 
 
 class TokenStream:

@@ -89,7 +89,7 @@ class Tokenizer:
         return self._vocabulary.ids_of_type(*_HIDDEN)
 
     def is_special(self, token_id: int) -> bool:
-        """Whether `encode` finds the token by its spelling, before the algorithm sees the text."""
+        """Return whether `encode` finds the token by its spelling, before the algorithm sees the text."""
         return token_id in self._special_ids
 
     @cached_property

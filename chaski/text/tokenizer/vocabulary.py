@@ -192,7 +192,7 @@ def _as_controls(types: NDArray[np.int32], ids: frozenset[int]) -> NDArray[np.in
 
 
 def _adds(metadata: Mapping[str, object], role: str, token_id: int | None, default: bool) -> bool:
-    """Whether `encode` adds this token. A default gives way when there is no token; a setting does not."""
+    """Return whether `encode` adds this token. Only a default gives way where there is no such token."""
     adds = read_scalar(metadata, f"add_{role}_token", bool)
     if adds and token_id is None:
         raise TokenizerError(f"{PREFIX}add_{role}_token is true, but {PREFIX}{role}_token_id is missing")

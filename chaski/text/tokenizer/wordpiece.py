@@ -23,14 +23,14 @@ _BEGINS, _CONTINUES = "▁", "##"
 
 @dataclass(frozen=True, slots=True)
 class WordPieceOptions:
-    """Whether text is lowercased, and whether accents are taken off (None: as lowercase says)."""
+    """The normalization of WordPiece: lowercase letters, and no accents (None: as `lowercase` says)."""
 
     lowercase: bool
     strip_accents: bool | None
 
     @classmethod
     def read(cls, metadata: Mapping[str, object]) -> WordPieceOptions:
-        """From the file's metadata; files that say nothing mean BERT's uncased kind."""
+        """Read the file's metadata; a file without it means BERT's uncased kind."""
         lowercase = read_scalar(metadata, "normalizer.lowercase", bool)
         return cls(lowercase is not False, read_scalar(metadata, "normalizer.strip_accents", bool))
 
@@ -56,7 +56,7 @@ class WordPiece:
         return False
 
     def token_bytes(self, token: str, kind: int) -> bytes:
-        """What the token spells, with the space in front of a word that it begins."""
+        """Return the bytes of the token, with the space in front of a word that it begins."""
         if kind != TokenType.USER_DEFINED and token.startswith(_BEGINS):
             token = " " + token.removeprefix(_BEGINS)
         return token.encode("utf-8", "surrogateescape")

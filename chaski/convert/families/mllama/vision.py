@@ -39,7 +39,7 @@ def metadata(vision: Config) -> Metadata:
 
 
 def _grids(tiles: int) -> list[tuple[int, int]]:
-    """How up to so many tiles can lie: rows and columns."""
+    """Return the grids of at most so many tiles: rows and columns."""
     sides = range(1, tiles + 1)
     return [(rows, columns) for rows in sides for columns in range(1, tiles // rows + 1)]
 
@@ -112,7 +112,7 @@ def _pairs(name: str, source: str, modules: Mapping[str, tuple[str, Shape]]) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Gate:
-    """How far a gate is open, or with `is_closed` what is left of it."""
+    """The opening of a gate; with `is_closed`, one minus that."""
 
     name: str
     source: str

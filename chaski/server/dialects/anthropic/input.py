@@ -34,7 +34,7 @@ class Conversation:
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """At the end of the conversation."""
+        """The tools at the end of the conversation."""
         return [tool for name, tool in self._tools.items() if name not in self._removed]
 
     def _add_tool(self, fields: Fields) -> None:
@@ -107,7 +107,7 @@ class Conversation:
         return {"role": "tool", **spoken.fields, **named}
 
     def _change_tools(self, block: Fields) -> None:
-        """From here on there is a tool more, or less."""
+        """Add or remove a tool from here on."""
         tool = Fields(block.mapping("tool"), "tool")
         if block.text("type") == "tool_removal":
             self._removed.add(tool.text("name"))

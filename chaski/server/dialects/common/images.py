@@ -33,13 +33,13 @@ class Spoken:
         self.text += f"\n{text}" if is_behind_text else text
 
     def add_image(self, data: bytes) -> None:
-        """Where the text has come to."""
+        """Add an image at the end of the text."""
         self.text += _IMAGE
         self.images.append(data)
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Of the message."""
+        """The fields of a message."""
         return {"content": self.text} | ({"images": self.images} if self.images else {})
 
 

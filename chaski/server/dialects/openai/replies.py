@@ -121,7 +121,7 @@ def completion_whole(request: CompletionRequest, answers: Sequence[Whole]) -> di
 
 
 def _best(answers: Sequence[Whole], count: int) -> Sequence[Whole]:
-    """Those whose tokens were the most likely ones on average; one without tokens is the last choice."""
+    """Return the answers with the most likely tokens on average; one without tokens comes last."""
     if len(answers) == count:
         return answers
 

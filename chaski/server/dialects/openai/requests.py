@@ -131,7 +131,7 @@ def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
 
 
 def _read_counts(fields: Fields) -> tuple[int, int]:
-    """How many answers are wanted, and of how many they are the best ones."""
+    """Read `n` and `best_of`."""
     count = read_count(fields.data)
     best_of = fields.integer("best_of", count)
     if not count <= best_of <= MAX_ANSWERS:
@@ -168,7 +168,7 @@ def _prompted(prompt: str | list[int]) -> dict[str, Any]:
 
 
 def _prompt_top(asked: int | None, echoed: int | None) -> int | None:
-    """How many likely tokens are told beside each token of the prompt, as that or as what is given back."""
+    """Return the number of top logits for each token of the prompt, None for none."""
     found = [top for top in (asked, echoed) if top is not None]
     if any(not 0 <= top <= MAX_TOP for top in found):
         raise OptionError(f"prompt_logprobs and logprobs must be between 0 and {MAX_TOP}")
@@ -176,7 +176,7 @@ def _prompt_top(asked: int | None, echoed: int | None) -> int | None:
 
 
 def read_count(body: Mapping[str, Any]) -> int:
-    """How many answers are wanted. Raises OptionError."""
+    """Return the number of answers. Raises OptionError."""
     count: int = Fields(body).integer("n", 1)
     if not 1 <= count <= MAX_ANSWERS:
         raise OptionError(f"n must be 1 to {MAX_ANSWERS}")
@@ -207,7 +207,7 @@ def read_embeddings(body: Mapping[str, Any]) -> tuple[EmbedRequest, bool]:
 
 
 def includes_usage(body: Mapping[str, Any]) -> bool:
-    """Whether a stream ends with counts."""
+    """Return whether a stream ends with counts."""
     return Fields(Fields(body).mapping("stream_options"), "stream_options").flag("include_usage", False)
 
 
@@ -267,7 +267,7 @@ def schema_in(fields: Fields) -> Mapping[str, Any]:
 
 
 def top_of(count: int) -> int:
-    """How many tokens are shown beside each one."""
+    """Check the number of top tokens to show for each one."""
     if not 0 <= count <= 20:
         raise OptionError("top_logprobs must be between 0 and 20")
     return count

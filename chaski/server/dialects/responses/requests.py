@@ -115,7 +115,7 @@ def _truncation(fields: Fields) -> str:
 
 
 def _echo(fields: Fields) -> dict[str, Any]:
-    """What was asked for, with the values that count where nothing was."""
+    """Return the fields that a response repeats of its request, with their defaults."""
     reasoning = Fields(fields.mapping("reasoning"), "reasoning")
     return {
         "background": False,

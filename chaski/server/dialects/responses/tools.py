@@ -32,7 +32,7 @@ def _object(required: list[str], **properties: Mapping[str, Any]) -> Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How calls of one type of tool look.
+    """The form of calls of one type of tool.
 
     call         the type of the item
     prefix       what ids of items begin with
@@ -71,7 +71,7 @@ class Tool:
 
     @property
     def function(self) -> dict[str, Any]:
-        """As a tool in Ollama's form."""
+        """The tool in Ollama's form."""
         described = {"name": self.full_name, "description": self.description}
         return {"type": "function", "function": described | {"parameters": dict(self.parameters or {})}}
 

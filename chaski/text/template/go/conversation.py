@@ -1,4 +1,4 @@
-"""What Ollama gives its templates: messages and tools as values of Go, with the texts of their types.
+"""Messages and tools as Ollama gives them to templates: values of Go, with the texts of their types.
 
 The names of fields and the rules are those of Ollama's `template` and `api` packages. Numbers of arguments
 are float64.

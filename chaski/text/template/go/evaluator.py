@@ -47,7 +47,7 @@ _DEEPEST = 50  # templates that call each other
 
 
 class _Flow(Enum):
-    """What to do after a node."""
+    """The way on after a node."""
 
     ON = auto()
     BREAK = auto()
@@ -166,7 +166,7 @@ class _Evaluator:
                 )
 
     def _set_loop_variables(self, pipe: PipeNode, key: Value, item: Value) -> None:
-        """With one variable it is the item, with two the first is the key."""
+        """Set the variables of a loop: the item, or the key and the item."""
         names = pipe.variables
         values = (key, item) if len(names) == 2 else (item,)
         if pipe.assigns:

@@ -167,7 +167,7 @@ class Expressions:
         return FunctionNode(word)
 
     def literal(self, read: Callable[[str], LiteralValue], text: str) -> LiteralValue:
-        """What a literal stands for."""
+        """Return the value of a literal."""
         try:
             return read(text)
         except TemplateError as error:

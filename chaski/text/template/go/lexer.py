@@ -11,7 +11,7 @@ from chaski.errors import TemplateError
 
 
 class TokenKind(Enum):
-    """What a token is."""
+    """The kind of a token."""
 
     TEXT = auto()
     OPEN = auto()
@@ -133,7 +133,7 @@ class _Lexer:
         yield self._advance(TokenKind.CLOSE, closing)
 
     def _check(self, kind: TokenKind, match: re.Match[str]) -> None:
-        """What follows a name or a number must not look like a part of it."""
+        """Refuse a character behind a name or a number that looks like a part of it."""
         after = self._source[match.end() : match.end() + 1]
         name = match.group().lstrip(".$")
         if kind in _NAMES and not (_AFTER_NAME.match(self._source, match.end()) and _is_name(name)):

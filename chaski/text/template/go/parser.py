@@ -125,7 +125,7 @@ class _Parser:
         return _BRANCHES[word](pipe, body, otherwise)
 
     def _otherwise(self, word: str) -> Nodes:
-        """What `else` begins. `else if` and `else with` are a branch inside, sharing its `end`."""
+        """Parse the branch of an `else`. `else if` and `else with` nest, and share its `end`."""
         self._cursor.skip_keyword()
         self._cursor.skip_space()
         following = self._cursor.peek()

@@ -101,14 +101,14 @@ class GoTemplate:
             )
 
     def thinking_tags(self) -> tuple[str, str] | None:
-        """What stands right before and right behind `.Thinking`, such as `<think>` and `</think>`."""
+        """The texts right before and right behind `.Thinking`, such as `<think>` and `</think>`."""
         around = text_around(self._templates[MAIN], "Thinking")
         if around is None or not all(text.strip() for text in around):
             return None
         return around[0].split()[-1], around[1].split()[0]
 
     def tool_call_tag(self) -> str:
-        """What the template writes before the calls of an assistant's turn; empty where that is bare JSON."""
+        """The text that the template writes before the calls of an assistant's turn; empty for bare JSON."""
         text = text_within(self._templates[MAIN], "ToolCalls") or ""
         return text.partition("{")[0].strip().removesuffix("[").rstrip()
 

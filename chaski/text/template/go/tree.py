@@ -1,4 +1,4 @@
-"""What can be read from a template's syntax tree, and the cut that the reference makes for the last turn."""
+"""Names in a template's syntax tree, and the cut that the reference makes for the last turn."""
 
 from __future__ import annotations
 

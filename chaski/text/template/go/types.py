@@ -21,7 +21,7 @@ class ToolList(Slice):
     type_name: ClassVar[str] = "template.templateTools"
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the value as JSON."""
         return to_json(self)
 
 
@@ -32,7 +32,7 @@ class ArgumentMap(Map):
     type_name: ClassVar[str] = "template.templateArgs"
 
     def text(self) -> str:
-        """As JSON, where no map is an empty one."""
+        """Return the value as JSON; a nil map is an empty one."""
         return "{}" if self.is_nil else to_json(self)
 
 
@@ -50,7 +50,7 @@ class InnerProperties(Map):
     type_name: ClassVar[str] = "*api.ToolPropertiesMap"
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the value as JSON."""
         return to_json(self)
 
 

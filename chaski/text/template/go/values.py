@@ -32,11 +32,11 @@ class Slice:
     type_name: ClassVar[str] = "[]interface {}"
 
     def text(self) -> str | None:
-        """What the type's own `String` method says, if it has one."""
+        """Return the text of the type's own `String` method, if it has one."""
         return None
 
     def for_json(self) -> Value:
-        """What JSON shows in place of this value."""
+        """Return the value that JSON shows in place of this one."""
         return self
 
 
@@ -49,7 +49,7 @@ class Map:
     type_name: ClassVar[str] = "map[string]interface {}"
 
     def text(self) -> str | None:
-        """What the type's own `String` method says, if it has one."""
+        """Return the text of the type's own `String` method, if it has one."""
         return None
 
 
@@ -64,7 +64,7 @@ class Struct:
 
 
 def from_json(value: object) -> Value:
-    """What Go's decoder makes of JSON data: every number is a float64. Anything else is a `TemplateError`."""
+    """Return JSON data as Go decodes it: numbers are float64. Raises TemplateError for anything else."""
     match value:
         case None | bool():
             return value
@@ -153,7 +153,7 @@ def expect_text(values: Iterable[Value], length: int = 0) -> int:
 
 
 def is_nil(value: Value) -> bool:
-    """Whether this is nil, with a type or without."""
+    """Return whether a value is nil, with a type or without."""
     return value is None or (isinstance(value, Slice | Map) and value.is_nil)
 
 

@@ -181,7 +181,7 @@ def _padded(text: str, verb: Verb) -> str:
 
 
 def _bad(value: Value, verb: Verb) -> str:
-    """What stands for a value that the verb cannot show."""
+    """Return the text for a value that the verb cannot show."""
     shown = formatted(value, replace(verb, letter="v", flags=verb.flags.replace("#", "")))
     return f"%!{verb.letter}({type_name(value)}={shown})"
 
