@@ -102,7 +102,7 @@ def _yarn_metadata(config: Config, settings: Config, truncate: bool) -> Metadata
 
 
 def _of_scales(settings: Config, factor: float) -> float:
-    """Return YaRN's factor of queries and keys where the configuration has none from its two scales."""
+    """Return YaRN's factor of queries and keys for a configuration without one, from both scales or none."""
     above, below = (settings.get(name, float, 0.0) for name in ("mscale", "mscale_all_dim"))
     if above and below:
         return _yarn_magnitude(factor, above) / _yarn_magnitude(factor, below)
