@@ -55,7 +55,7 @@ def line_editing(is_kept: bool, words: Words, hint: str) -> Iterator[Callable[[s
 
 @contextmanager
 def _own_line_ends() -> Iterator[None]:
-    """Let the terminal not turn Enter into a line feed, which is Ctrl-J.
+    """Keep the terminal from turning Enter into a line feed, which is Ctrl-J.
 
     So what is typed while an answer comes is a message when its turn is there.
     """

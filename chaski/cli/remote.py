@@ -59,7 +59,7 @@ class Remote:
             return _object(response.read())
 
     def tell(self, method: str, path: str, body: Mapping[str, Any]) -> None:
-        """Ask for something that has no answer but that it was done. Raises as `post` does."""
+        """Send a request whose answer has no body. Raises as `post` does."""
         with self._ask(method, path, body) as response:
             response.read()
 

@@ -173,7 +173,7 @@ def _of_server(model: str) -> RemoteModel | None:
 
 
 def _pull_if_missing(model: str, insecure: bool) -> None:
-    """Pull what is called like a model and is not here. Raises ModelNotFoundError where that fails too."""
+    """Pull a model that is not here. Raises ModelNotFoundError where that fails too."""
     from chaski.cli.pull import pull_model
     from chaski.errors import ModelNotFoundError, OptionError, RegistryError
     from chaski.store.model import find_model

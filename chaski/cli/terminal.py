@@ -1,4 +1,4 @@
-"""Printing texts that are not ours: what models, files and servers write must not steer the terminal."""
+"""Printing texts of models, files and servers, which must not control the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`create_app`: the routes as a list, and the life of what they share."""
+"""`create_app`: the list of routes, and the start and end of their services."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REFUSALS = {404: "404 page not found", 405: "405 method not allowed"}
 
 
 def create_app(settings: Settings, model_store: Store, open_worker: OpenWorker) -> Starlette:
-    """The application. `open_worker` makes the process of a model."""
+    """Make the application. `open_worker` starts the process of a model."""
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""`Metrics`: what operators want to see, in the words of Prometheus."""
+"""`Metrics`: counters and gauges in the format of Prometheus."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Metrics:
         self.registry.register(_State(loaded, waiting))
 
     def count_prompt(self, model: str, tokens: int, cached: int) -> None:
-        """Note a prompt."""
+        """Count a prompt."""
         self._prompt.labels(model).inc(tokens)
         self._cached.labels(model).inc(cached)
 
     def count_answer(self, model: str, done: Done) -> None:
-        """Note an answer with its prompt."""
+        """Count an answer and its prompt."""
         self.count_prompt(model, done.prompt_tokens, done.cached_tokens)
         self._generated.labels(model).inc(done.generated_tokens)
         self._answers.labels(model).inc()

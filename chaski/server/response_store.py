@@ -1,4 +1,4 @@
-"""`ResponseStore`: responses that later requests go on from, in memory only, and no more than fit."""
+"""`ResponseStore`: responses that later requests continue, in memory only, within a limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_COUNT = 1000
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """fields: the object that was answered. turns: the conversation, this answer included.
+    """fields: the object that was sent. turns: the conversation, this answer included.
 
     input: the items that the request brought.
     """
@@ -29,7 +29,7 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """Responses by their ids, for each owner apart; those that were not used for the longest time go."""
+    """Responses by their ids, for each owner apart. The least recently used ones are dropped first."""
 
     def __init__(self, max_bytes: int = _MAX_BYTES, max_count: int = _MAX_COUNT) -> None:
         self._max_bytes = max_bytes
@@ -48,7 +48,7 @@ class ResponseStore:
             self._drop(next(iter(self._found)))
 
     def get(self, owner: str, response_id: str) -> StoredResponse:
-        """Raises ResponseNotFoundError for one that is not there any more, or that is somebody else's."""
+        """Return a response. Raises ResponseNotFoundError for one that was dropped, or has another owner."""
         key = (owner, response_id)
         if key not in self._found:
             raise ResponseNotFoundError(
@@ -65,7 +65,7 @@ class ResponseStore:
         self._drop((owner, response_id))
 
     def find_item(self, owner: str, item_id: str) -> Mapping[str, Any]:
-        """An item of a response. Raises ResponseNotFoundError."""
+        """Return an item of a response. Raises ResponseNotFoundError."""
         if (owner, item_id) not in self._items:
             raise ResponseNotFoundError(
                 f"item '{item_id:.80}' not found: its response was not kept (store: false), or the server "
@@ -86,6 +86,6 @@ def _items(response: StoredResponse) -> Sequence[Mapping[str, Any]]:
 
 
 def _size(turn: Mapping[str, Any]) -> int:
-    """Bytes of a message and its images."""
+    """Return the bytes of a message and its images."""
     text = {name: value for name, value in turn.items() if name != "images"}
     return len(dump(text)) + sum(map(len, turn.get("images", ())))

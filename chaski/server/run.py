@@ -1,4 +1,4 @@
-"""`serve`: the application on a socket, until somebody stops it."""
+"""`serve`: runs the application on a socket until it is stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GRACE_SECONDS = 5
 
 
 def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambda url: None) -> None:
-    """Serve until SIGINT or SIGTERM, and return then. `ready` is told the address when requests are taken.
+    """Serve until SIGINT or SIGTERM. Calls `ready` with the address as soon as requests are accepted.
 
     Answers that are being made have a few seconds to end; a second SIGINT does not wait for them. Raises
     OptionError when the address cannot be listened on.
@@ -41,7 +41,7 @@ def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambd
 
 
 class _Server(uvicorn.Server):
-    """Ends in order and without alarm, where uvicorn's own raises the signal again at the end."""
+    """uvicorn's server without the signal that it raises again at its end."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -74,7 +74,7 @@ def server_config(app: Starlette, settings: Settings) -> uvicorn.Config:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """The socket of the server. Raises OptionError."""
+    """Open the socket of the server. Raises OptionError."""
     address = settings.address
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""`Services`: what all handlers share."""
+"""`Services`: the objects that all handlers share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UPLOADS_SHARE = 4  # one in so many connections may upload
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """responses: those of OpenAI's API. threads: conversations of Anthropic's.
+    """The objects that all handlers share. responses: those of OpenAI's API. threads: those of Anthropic's.
 
     transfers: threads for what waits for registries. makers: threads that make models. Each has places of its
     own, and uploads have theirs, so that none waits for the others.
@@ -48,7 +48,7 @@ class Services:
 
     @classmethod
     def start(cls, settings: Settings, store: Store, open_worker: OpenWorker) -> Services:
-        """Make them. Nothing is loaded."""
+        """Make all services. No model is loaded."""
         catalog = Catalog(store)
         models = Models(settings, open_worker)
         metrics = Metrics(lambda: models.loaded, lambda: models.waiting)
@@ -60,7 +60,7 @@ class Services:
         )
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all services."""
         await self.models.close()
         self.bodies.close()
         self.uploads.close()

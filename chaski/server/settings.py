@@ -21,7 +21,7 @@ _MANY_HANDLES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """See `chaski.env` for what they mean. Times are seconds; `math.inf` is for ever.
+    """The settings; `chaski.env` says what they mean. Times are seconds; `math.inf` is for ever.
 
     parallel     None: as many as the server thinks fit
     body_memory  bytes
@@ -46,7 +46,7 @@ class Settings:
 
     @classmethod
     def of(cls, environment: Environment) -> Self:
-        """Raises OptionError for settings that are not safe together."""
+        """Make settings of the environment. Raises OptionError for those that are not safe together."""
         settings = cls(
             address=Address.parse(environment.host or ""),
             origins=environment.origins,
@@ -73,7 +73,7 @@ class Settings:
         return bool(self.api_keys or self.admin_keys)
 
     def check(self) -> None:
-        """Refuse to be reachable from elsewhere without a key, unless that was asked for."""
+        """Refuse to listen on an outside address without a key, unless `is_open` allows it."""
         if not (is_loopback(self.address.host) or self.has_keys or self.is_open):
             raise OptionError(
                 f"listening on {self.address.host} lets everybody who reaches this machine use and change "

@@ -79,14 +79,14 @@ class _Draft:
         self.layers: list[ManifestLayer] = []
 
     def add_model(self, name: ModelName) -> None:
-        """Begin with all that another model has."""
+        """Start with all layers of another model."""
         entry = self.store.entry(name)
         self.store.bring(entry)
         self.config |= _read(self.store, entry.manifest.config)
         self.layers += [replace(layer, source=str(entry.name)) for layer in entry.manifest.layers]
 
     def add_weights(self, digest: Digest, weights: WeightSummary) -> None:
-        """Add a GGUF blob as what it is."""
+        """Add a GGUF blob as the kind of layer that it is."""
         self.add(weights.kind, digest)
         if weights.kind == "model":
             sizes = {"model_type": weights.size, "file_type": weights.file_type}
@@ -114,7 +114,7 @@ class _Draft:
         self.put("params", go_json(dict(sorted({**before, **parameters}.items()))))
 
     def finish(self) -> Manifest:
-        """Describe what there is."""
+        """Write the config blob, and return the manifest."""
         if sum(layer.kind == "model" for layer in self.layers) != 1:
             raise OptionError("a model has one file of weights; FROM must name one GGUF file or model")
         rootfs = {"type": "layers", "diff_ids": [str(layer.digest) for layer in self.layers]}
@@ -131,7 +131,7 @@ class _Draft:
 def _add_source(
     draft: _Draft, source: ModelSource, quantize: str | None, name: ModelName
 ) -> Iterator[Progress]:
-    """Add what FROM names; its weights in other types if that is asked for."""
+    """Add the source that FROM names; its weights in other types if the recipe says so."""
     if isinstance(source, CheckpointFiles):
         with _folder_of(draft.store, source, name) as folder:
             yield from _add_checkpoint(draft, folder, quantize)
@@ -197,7 +197,7 @@ def _folder_of(store: Store, files: CheckpointFiles, name: ModelName) -> Iterato
 
 
 def _apply(recipe: Recipe, draft: _Draft) -> None:
-    """Put what a recipe says in the place of what the source said."""
+    """Replace the source's settings by those of a recipe."""
     for kind, text in (("template", recipe.template), ("system", recipe.system)):
         if text is not None:
             draft.put(kind, text.encode())

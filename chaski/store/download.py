@@ -67,7 +67,7 @@ def download(registry: Registry, blobs: Blobs, layer: ManifestLayer, pace: Pace)
 
 
 class _NoRangesError(RegistryError):
-    """The server gives whole blobs only."""
+    """The server sends whole blobs only."""
 
 
 class _Transfer:

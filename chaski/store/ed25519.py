@@ -1,4 +1,4 @@
-"""Ed25519 signatures (RFC 8032): what registries of Ollama's kind know their users by."""
+"""Ed25519 signatures (RFC 8032), by which registries like Ollama's know their users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as a registry client needs them: raw bodies, own rules for redirects, errors that can be retried.
+"""HTTP for a registry client: raw bodies, own rules for redirects, errors that can be retried.
 
 Nothing is decompressed, no cookie is kept, and credentials go to the host that they are meant for only.
 """
@@ -29,7 +29,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class TemporaryError(RegistryError):
-    """A request failed in a way that may pass."""
+    """A request failed in a way that a retry may mend."""
 
 
 @dataclass(frozen=True, slots=True)

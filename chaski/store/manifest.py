@@ -1,4 +1,4 @@
-"""`Manifest`: which blobs a model is made of, and what each of them is. Text in, text out.
+"""`Manifest`: the blobs that a model is made of, and their kinds. Text in, text out.
 
 Format: https://github.com/opencontainers/image-spec/blob/main/manifest.md with Ollama's media types.
 """

@@ -1,4 +1,4 @@
-"""The parameters that a model may bring along: which there are, and reading them from text.
+"""The parameters that a model may have, and reading them from text.
 
 They are settings under Ollama's names. What an engine makes of them is decided above.
 """

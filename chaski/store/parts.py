@@ -85,7 +85,7 @@ class PartialFile:
         return self.reset(part_bytes)
 
     def reset(self, part_bytes: int) -> list[Part]:
-        """Forget what there is."""
+        """Forget the plan and the file's content."""
         for path in self._descriptions():
             path.unlink(missing_ok=True)
         os.ftruncate(self._descriptor, 0)

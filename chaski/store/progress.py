@@ -1,4 +1,4 @@
-"""`Progress`: what a long operation on the store tells while it runs, in words that Ollama's clients know."""
+"""`Progress`: the reports of a long operation on the store, in words that Ollama's clients know."""
 
 from __future__ import annotations
 

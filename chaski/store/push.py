@@ -24,7 +24,7 @@ _PIECE_BYTES = 1 << 18
 def push(
     store: Store, name: ModelName, access: Access | None = None, pace: Pace | None = None
 ) -> Generator[Progress, None, None]:
-    """Send the blobs that the registry has not, then the manifest, byte for byte.
+    """Send the blobs that the registry lacks, then the manifest, byte for byte.
 
     A blob that came from another model of that registry is taken over there. What is cut goes on where the
     registry says. Raises ModelNotFoundError, RegistryError, AccessDeniedError, StoreError, or

@@ -1,4 +1,4 @@
-"""`Recipe`: what a model is made of, checked and with its files found; and reading it off a Modelfile."""
+"""`Recipe`: the checked parts of a model to make, with their files; and reading it from a Modelfile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Registry`: what a registry says and holds of one model, in the part of Docker's protocol that models need.
+"""`Registry`: one model of a registry, by the part of Docker's protocol that models need.
 
 Protocol: https://distribution.github.io/distribution/spec/api/
 """

@@ -111,7 +111,7 @@ def _written(blobs: Blobs, status: str, write: Write) -> Generator[Progress, Non
 
 
 class _StoppedError(Exception):
-    """Nobody waits for the result any more."""
+    """The result is not needed any more."""
 
 
 class _Work:

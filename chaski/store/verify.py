@@ -1,4 +1,4 @@
-"""`verify`: every blob of the store hashed again, and compared with what manifests and names say.
+"""`verify`: hashes every blob of the store again, and compares it with manifests and names.
 
 What is damaged is renamed, so that it counts as missing: pull, create and uploads believe what is there.
 """

@@ -1,4 +1,4 @@
-"""The native API: its bodies to requests, events to its fields. What is 0 or empty is absent, as there."""
+"""The native API: bodies to requests, events to fields. Zero and empty fields are absent, as in Ollama."""
 
 from __future__ import annotations
 
@@ -104,12 +104,12 @@ def read_inputs(fields: Fields, name: str) -> list[str | list[int]]:
 
 
 def read_keep_alive(fields: Fields) -> float | None:
-    """Seconds."""
+    """Return `keep_alive` in seconds."""
     return parse_duration(fields.data["keep_alive"]) if fields.has("keep_alive") else None
 
 
 def read_think(fields: Fields) -> bool | str | None:
-    """Yes, no, or a level."""
+    """Return yes, no, or a level."""
     value = fields.data.get("think")
     if value is None or isinstance(value, bool):
         return value
@@ -167,7 +167,7 @@ def timestamp(seconds: float | None = None) -> str:
 
 @lru_cache(16)
 def _second(seconds: int) -> str:
-    """All answers of a second have it in each of their lines."""
+    """Return the date and time; it is cached, since all lines of a second share it."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
@@ -248,7 +248,7 @@ def _assistant(content: str, thinking: str, calls: Sequence[ToolCall]) -> dict[s
 
 
 def call_id() -> str:
-    """A name for a call that no other has."""
+    """Make a unique id of a call."""
     return "call_" + "".join(secrets.choice(_ID_LETTERS) for _ in range(8))
 
 

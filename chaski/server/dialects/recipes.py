@@ -17,7 +17,7 @@ _LATER = ("adapters", "remote_host", "info")
 
 
 def read_recipe(fields: Fields) -> Recipe:
-    """Raises OptionError, or UnsupportedError for what this version cannot make."""
+    """Read a recipe. Raises OptionError, or UnsupportedError for what this version cannot make."""
     for name in _LATER:
         if fields.has(name) and fields.data[name]:
             raise UnsupportedError(f"{name} is not supported by this version")
@@ -54,7 +54,7 @@ def _sources(fields: Fields) -> Sequence[ModelSource]:
 
 
 def _draft(fields: Fields) -> Digest | None:
-    """The file of the model that guesses ahead."""
+    """Return the file of the draft model."""
     digests = _files(fields, "draft_files")
     if len(digests) > 1:
         raise OptionError("draft_files must name one GGUF file")
@@ -62,7 +62,7 @@ def _draft(fields: Fields) -> Digest | None:
 
 
 def _files(fields: Fields, name: str) -> dict[str, Digest]:
-    """Digests by path."""
+    """Return digests by path."""
     files = Fields(fields.mapping(name), name)
     for path in files.data:
         if path.startswith(("/", "\\")) or ".." in path.replace("\\", "/").split("/"):

@@ -1,4 +1,4 @@
-"""The parts of a request that an answer leaves out, told in a header so that nobody has to guess."""
+"""The header that names the parts of a request that its answer leaves out."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Ignored:
         self._names: dict[str, None] = {}
 
     def add(self, kind: str, name: str) -> None:
-        """Note a part; `name` comes from the client and may hold anything."""
+        """Add a part; `name` comes from the client and may hold anything."""
         plain = "".join(letter if " " <= letter <= "~" and letter != "," else "?" for letter in name)
         # A header must not end with a blank.
         self._names[f"{kind} {plain[:_LONGEST_NAME].strip() or '?'}"] = None
 
     def update(self, names: Iterable[str]) -> None:
-        """Note what another one has."""
+        """Add names that are noted elsewhere."""
         self._names.update(dict.fromkeys(names))
 
     def __iter__(self) -> Iterator[str]:
@@ -32,6 +32,6 @@ class Ignored:
 
 
 def ignored_headers(names: Sequence[str]) -> dict[str, str]:
-    """The header that says so; without names there is none."""
+    """Return the header with these names; none without names."""
     more = [f"{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else []
     return {IGNORED_HEADER: ", ".join([*names[:_MAX_NAMES], *more])} if names else {}

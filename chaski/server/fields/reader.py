@@ -1,4 +1,4 @@
-"""`Fields`: reading a JSON object from a stranger, field by field. Null is as good as absent."""
+"""`Fields`: reads a JSON object of a request field by field. Null counts as absent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaski.errors import OptionError
 __all__ = ["Fields"]
 
 MAX_ITEMS = 20_000
-"""Items of a list at most, whatever it is of."""
+"""The most items of any list."""
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -23,7 +23,7 @@ class Fields:
     """The fields of an object. Every method raises OptionError for a value of another type."""
 
     def __init__(self, data: object, where: str = "") -> None:
-        """`where` is what the object is called in its request, for errors."""
+        """`where` is the object's place in its request, for error messages."""
         self.where = where
         self.data: Mapping[str, Any] = self._checked(where or "the request", data, dict)
 
@@ -32,7 +32,7 @@ class Fields:
         return self.data.get(name) is not None
 
     def text(self, *names: str, default: str = "") -> str:
-        """A string, by the first of several names that is there."""
+        """Return a string, by the first of several names that is there."""
         found = next((name for name in names if self.has(name)), None)
         return default if found is None else self._checked(found, self.data[found], str)
 
@@ -41,11 +41,11 @@ class Fields:
         return self._checked(name, self.data[name], str) if self.has(name) else None
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return true or false."""
         return self._checked(name, self.data[name], bool) if self.has(name) else default
 
     def integer(self, name: str, default: D) -> int | D:
-        """A whole number; one with a fraction of 0 counts."""
+        """Return a whole number; one with a fraction of 0 counts."""
         if not self.has(name):
             return default
         value = self.data[name]
@@ -54,7 +54,7 @@ class Fields:
         return int(value)
 
     def number(self, name: str, default: D) -> float | D:
-        """A finite number."""
+        """Return a finite number."""
         if not self.has(name):
             return default
         value = self.data[name]
@@ -63,29 +63,29 @@ class Fields:
         return float(value)
 
     def mapping(self, name: str) -> Mapping[str, Any]:
-        """An object; an empty one where it is absent."""
+        """Return an object; an empty one where it is absent."""
         return self._checked(name, self.data[name], dict) if self.has(name) else {}
 
     def items(self, name: str) -> Sequence[Any]:
-        """A list, not too long; an empty one where it is absent."""
+        """Return a list within limits; an empty one where it is absent."""
         found = self._checked(name, self.data[name], list) if self.has(name) else []
         if len(found) > MAX_ITEMS:
             raise OptionError(f"{self._path(name)} has {len(found)} items; at most {MAX_ITEMS} are taken")
         return found
 
     def objects(self, name: str) -> Iterator[Fields]:
-        """The objects of a list."""
+        """Yield the objects of a list."""
         for index, item in enumerate(self.items(name)):
             yield Fields(item, f"{self._path(name)}[{index}]")
 
     def texts(self, name: str) -> list[str]:
-        """A list of strings, or a single one."""
+        """Return a list of strings; a single string is a list of one."""
         if isinstance(self.data.get(name), str):
             return [self.data[name]]
         return [self._checked(f"{name}[{index}]", item, str) for index, item in enumerate(self.items(name))]
 
     def integers(self, name: str) -> list[int]:
-        """A list of whole numbers."""
+        """Return a list of whole numbers."""
         found = self.items(name)
         self._require(all(type(item) is int for item in found), name, "a list of integers")
         return list(found)

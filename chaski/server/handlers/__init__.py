@@ -1,3 +1,3 @@
-"""One thin function an endpoint: a dialect reads, `ChatService` or the store answers, the dialect writes."""
+"""One thin function per endpoint: a dialect reads, `ChatService` or the store answers, the dialect writes."""
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ async def _tokens_of_content(http: HTTPRequest, fields: Fields) -> Reply:
 
 
 def _piece(data: bytes) -> str | list[int]:
-    """A text, or the bytes of what is none by itself."""
+    """Return the text of a token, or its bytes where they are no text."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -131,7 +131,7 @@ async def props(http: HTTPRequest) -> Reply:
 
 
 async def slots(http: HTTPRequest) -> Reply:
-    """The places of the models in memory, and whether they are taken; nothing of what is asked in them."""
+    """The slots of the models in memory, and whether they are in use. No prompt is shown."""
     found: list[dict[str, Any]] = []
     for loaded in await _loaded(http):
         taken = min(loaded.users - loaded.queue.waiting, loaded.parallel)

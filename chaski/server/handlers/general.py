@@ -12,7 +12,7 @@ from chaski.server.http.endpoint import HTTPRequest, Reply
 __all__ = ["API_VERSION", "docs", "health", "metrics", "openapi", "root", "status", "version"]
 
 API_VERSION = "0.32.15"
-"""The version of Ollama whose API this is; clients choose by it what they use."""
+"""The version of Ollama's API; clients choose features by it."""
 
 
 async def root(request: Request) -> Response:
@@ -28,7 +28,7 @@ async def version(http: HTTPRequest) -> Reply:
 
 
 async def status(http: HTTPRequest) -> Reply:
-    """There is no cloud here."""
+    """Tell that no cloud is used."""
     return {"cloud": {"disabled": True, "source": "config"}}
 
 
@@ -45,7 +45,7 @@ async def openapi(http: HTTPRequest) -> Reply:
 
 
 async def docs(http: HTTPRequest) -> Reply:
-    """The same as a page for people."""
+    """The endpoints and their fields as a page for people."""
     from chaski.server.openapi import page
 
     # Nothing on the page may load or run anything, whatever might get into it.

@@ -75,7 +75,7 @@ def _model(name: str, created: float, owner: str) -> dict[str, object]:
 def _answers(
     request: W, count: int, answer: Callable[[W], AsyncGenerator[Event, None]]
 ) -> list[AsyncGenerator[Event, None]]:
-    """Several answers to one request; with a seed each has the next one."""
+    """Start several answers to one request; with a seed, each one has the next seed."""
     seed = request.options.get("seed")
     seeds = [seed if seed is None or seed < 0 else seed + index for index in range(count)]
     return [answer(replace(request, options={**request.options, "seed": each})) for each in seeds]
@@ -109,7 +109,7 @@ async def _chunks(
 
 
 async def _merged(answers: list[AsyncGenerator[Event, None]]) -> AsyncGenerator[tuple[int, Event], None]:
-    """The events of all answers as they come, with the number of their answer."""
+    """Yield the events of all answers as they come, with the number of their answer."""
     if len(answers) == 1:
         async with aclosing(answers[0]) as events:
             async for event in events:
@@ -138,7 +138,7 @@ async def _merged(answers: list[AsyncGenerator[Event, None]]) -> AsyncGenerator[
 def _few_at_a_time(
     answers: list[AsyncGenerator[Event, None]],
 ) -> list[AsyncGenerator[Event, None]]:
-    """The same answers, of which no more are asked for at once than one prompt may have."""
+    """Return the same answers; no more of them run at once than one prompt may have."""
     gate = asyncio.Semaphore(openai.MAX_ANSWERS)
 
     async def behind_gate(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:

@@ -54,7 +54,7 @@ async def list_input(http: HTTPRequest) -> Reply:
 
 
 async def cancel(http: HTTPRequest) -> Reply:
-    """Refused: no response is made in the background; who closes the connection ends its own."""
+    """Refused, since no response is made in the background: closing the connection ends it."""
     http.services.responses.get(http.client, http.request.path_params["id"])
     raise OptionError("only responses with background=true can be cancelled; this one is complete")
 
@@ -67,7 +67,7 @@ async def delete(http: HTTPRequest) -> Reply:
 
 
 def _read(http: HTTPRequest) -> responses.ResponseRequest:
-    """The request, behind the conversation that it goes on from."""
+    """Read a request behind the conversation that it continues."""
     previous = responses.previous_of(http.body)
     earlier = http.services.responses.get(http.client, previous).turns if previous else ()
     return responses.read_response(

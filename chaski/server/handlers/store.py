@@ -1,4 +1,4 @@
-"""The native API's models: which there are, what they are, and changing that."""
+"""The native API's models: list, describe, copy, delete, pull, push and create them."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def put_blob(request: Request) -> Response:
 async def _progress(
     http: HTTPRequest, work: partial[Generator[Progress, None, None]], threads: Executor
 ) -> Reply:
-    """The steps of a long work as lines, or only the last one."""
+    """Stream the steps of a long work as lines, or answer with the last one."""
     steps = _steps(threads, work)
     if Fields(http.body).flag("stream", True):
         return _lines(steps)
@@ -156,7 +156,7 @@ async def _lines(steps: AsyncIterator[Progress]) -> Stream:
 async def _steps(
     threads: Executor, work: partial[Generator[Progress, None, None]]
 ) -> AsyncIterator[Progress]:
-    """Run a generator in a thread. When nobody waits any more it is closed, and with it the work."""
+    """Run a generator in a thread. It is closed, and ends its work, when the client leaves."""
     loop = asyncio.get_running_loop()
     steps = work()
     following: asyncio.Future[Progress | None] | None = None

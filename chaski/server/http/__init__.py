@@ -1,1 +1,1 @@
-"""A request over HTTP: who may http, how it is answered, how answers and errors are framed."""
+"""Requests over HTTP: who may send them, how they are answered, and the form of answers and errors."""

@@ -17,7 +17,7 @@ _CLIENT_LEFT = 499  # as other servers write a client that did not wait for the 
 
 
 class AccessLog:
-    """ASGI middleware around everything else, so that refused requests have their line too."""
+    """ASGI middleware around everything else, so that refused requests are logged too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

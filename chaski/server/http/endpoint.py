@@ -29,11 +29,11 @@ from chaski.server.network.jsons import dump
 __all__ = ["Endpoint", "HTTPRequest", "Reply", "Stream"]
 
 _MAX_WAITING_PIECES = 256
-"""Pieces of a stream that a client is behind at most."""
+"""Pieces of a stream that may wait for a slow client."""
 
 Stream: TypeAlias = AsyncGenerator[bytes, None]
 Reply: TypeAlias = Mapping[str, Any] | Response | Stream
-"""An object for the body, a whole answer, or pieces of a stream in the form of the API."""
+"""The result of a handler: an object for the body, a whole response, or pieces of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ Handler: TypeAlias = Callable[[HTTPRequest], Awaitable[Reply]]
 
 
 class Endpoint:
-    """An ASGI application around a handler."""
+    """The ASGI application of one handler."""
 
     def __init__(
         self, handler: Handler, has_body: bool = True, fields: Mapping[str, Known] | None = None
@@ -82,7 +82,7 @@ class Endpoint:
     async def _work(
         self, body: Mapping[str, Any], api: Api, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer, unless the client leaves before."""
+        """Run the handler until it has answered or the client has left."""
         ignored = Ignored()
         for name in unread_fields(body, self._fields) if self.has_body else ():
             ignored.add("field", name)
@@ -116,7 +116,7 @@ class Endpoint:
 
 
 def _telling(send: Send, ignored: Ignored) -> Send:
-    """Say in a header what the answer leaves out, as far as that is known when it begins."""
+    """Add the header that names ignored fields, as far as they are known when the answer begins."""
 
     async def tell(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -129,7 +129,7 @@ def _telling(send: Send, ignored: Ignored) -> Send:
 
 
 async def _stream(pieces: Stream, api: Api, send: Send) -> None:
-    """Send pieces as they come. An error before the first is raised, a later one ends the stream."""
+    """Send pieces as they come. An error before the first piece is raised; a later one ends the stream."""
     async with aclosing(pieces):
         first = await anext(pieces, b"")
         headers = [(b"content-type", api.media_type.encode()), (b"cache-control", b"no-cache")]
@@ -145,7 +145,7 @@ async def _stream(pieces: Stream, api: Api, send: Send) -> None:
 
 
 class _Outbox:
-    """Sends pieces of a body as they come, those together that come without a pause.
+    """Sends pieces of a body as they come, and joins pieces that come without a pause.
 
     What was added goes out as soon as whoever adds has to wait for more. To send costs as much as all else
     that is done for a token.
@@ -160,7 +160,7 @@ class _Outbox:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *details: object) -> None:
-        """Send the rest, unless something went wrong."""
+        """Send the rest, unless an error ended the stream."""
         if self._sending is None:
             return
         if kind is None:
@@ -170,7 +170,7 @@ class _Outbox:
             await asyncio.gather(self._sending, return_exceptions=True)
 
     async def add(self, piece: bytes) -> None:
-        """Note a piece; waits while the client is slow to read."""
+        """Queue a piece; wait while the client is slow to read."""
         self._pieces.append(piece)
         if self._sending is None:
             self._sending = asyncio.create_task(self._flush())

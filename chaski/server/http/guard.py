@@ -46,7 +46,7 @@ _DAY = "43200"
 
 
 class Guard:
-    """ASGI middleware. Refuses with a bare 403 what comes from a wrong place, with 401 who has no key."""
+    """ASGI middleware: answers 403 to a wrong Host or Origin, and 401 to requests without a key."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -106,7 +106,7 @@ class Guard:
 
 
 def _is_near(host: str, scope: Scope) -> bool:
-    """An address of this machine or of its own networks; an address cannot be bent to another one."""
+    """Return whether a host is an address of this machine or its networks, which no DNS entry can fake."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -116,7 +116,7 @@ def _is_near(host: str, scope: Scope) -> bool:
 
 
 def _literal(pattern: str) -> str:
-    """Only * is special in origins, not what else file names know."""
+    """Escape all that `fnmatch` treats as special but *."""
     return pattern.replace("[", "[[]").replace("?", "[?]")
 
 
@@ -127,7 +127,7 @@ def key_of(headers: Headers) -> str:
 
 
 def _is_one_of(key: str, known: Iterable[str]) -> bool:
-    """Compares with all of them, in a time that says nothing of how much was right."""
+    """Compare a key with all known ones, in a time that tells nothing of how much was right."""
     given = key.encode()
     found = False
     for each in known:
@@ -148,7 +148,7 @@ def _preflight(origin: str | None, headers: Headers) -> dict[str, str]:
 
 
 def _with_origin(send: Send, origin: str) -> Send:
-    """Let the page read the answer."""
+    """Add the headers that let a page of that origin read the answer."""
 
     async def send_with_origin(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -41,7 +41,7 @@ _FOLDERS = re.compile(r"(?<![\w:/.])/(?:[^\s/:'\"]+/)+")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An answer that is none.
+    """An error as it is reported.
 
     retry_after  seconds after which it may help to ask again
     excess       of a prompt that is too long: how many tokens it has, and how many there may be
@@ -61,7 +61,7 @@ class Problem:
 
 
 class ThreadError(OptionError):
-    """A thread cannot go on. `details` is what Anthropic's packages act on, mostly by sending everything."""
+    """A thread that cannot go on. Anthropic's packages act on `details`, mostly by sending all again."""
 
     def __init__(self, message: str, error_code: str, status: int = 400, **details: object) -> None:
         super().__init__(message)

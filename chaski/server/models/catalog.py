@@ -1,4 +1,4 @@
-"""`Catalog`: from a name in a request to a model, and to what its file says that the server must know.
+"""`Catalog`: the models that requests may name, and the facts in their files that the server needs.
 
 Names come from strangers. They lead to manifests of the store and to bundled models, never to other files.
 """

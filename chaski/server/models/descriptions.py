@@ -1,4 +1,4 @@
-"""Models in the words of the native API: as a list, those in memory, and one with all that is known of it."""
+"""Descriptions of models in the native API: the list of the store, those in memory, one in full."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 def listed(catalog: Catalog) -> list[dict[str, Any]]:
-    """The models of the store, the newest first. One that cannot be read is left out."""
+    """List the models of the store, the newest first. One that cannot be read is left out."""
     found = []
     for entry in catalog.store.entries():
         try:
@@ -55,7 +55,7 @@ def running(catalog: Catalog, models: list[Loaded]) -> list[dict[str, Any]]:
 
 
 def describe(catalog: Catalog, label: str, is_verbose: bool) -> dict[str, Any]:
-    """All about a model. Raises ModelNotFoundError, or what its damage raises."""
+    """Describe a model in full. Raises ModelNotFoundError, or the error of a damaged model."""
     found = catalog.find(label)
     info, model = catalog.info(found), found.model
     modelfile = str(modelfile_of(_shareable(found)))
@@ -86,7 +86,7 @@ def describe(catalog: Catalog, label: str, is_verbose: bool) -> dict[str, Any]:
 
 
 def local_time(seconds: float) -> str:
-    """A time with the offset of this machine's zone."""
+    """Return a time with the offset of this machine's zone."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="microseconds")
 
 
@@ -116,7 +116,7 @@ def _running(catalog: Catalog, loaded: Loaded) -> dict[str, Any]:
 
 
 def _expiry(loaded: Loaded) -> str:
-    """While it is in use its time does not run."""
+    """Return when a model is unloaded; its time runs only while no request uses it."""
     begin = time.time() if loaded.users else loaded.used_at
     if loaded.keep_alive == math.inf or begin + loaded.keep_alive >= _FOREVER.timestamp():
         return _FOREVER.isoformat()
@@ -135,7 +135,7 @@ def _details(config: StoredConfig) -> dict[str, Any]:
 
 
 def _shareable(found: Found) -> StoredModel:
-    """The model with a FROM that means something elsewhere: its name, not a path of this disk."""
+    """Return the model with its name as FROM, since a path of this disk means nothing elsewhere."""
     return replace(found.model, path=Path(found.name.short), projectors=(), adapters=(), draft=None)
 
 

@@ -1,1 +1,1 @@
-"""Below HTTP's meaning: addresses, connections, and bodies that arrive in time and in bounded memory."""
+"""The network below the handlers: addresses, connections, and bodies in bounded time and memory."""

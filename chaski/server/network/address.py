@@ -55,7 +55,7 @@ def is_loopback(host: str) -> bool:
 
 
 def without_port(host: str) -> str | None:
-    """The name or address in a Host header, in small letters; None for what is no host."""
+    """Return the name or address in a Host header, in small letters; None for anything else."""
     try:
         parts = urlsplit(f"//{host}")
         is_plain = not (parts.path or parts.query or parts.fragment or parts.username is not None)

@@ -31,19 +31,19 @@ MAX_BODY = 64 << 20
 _SMALL = 1 << 16
 """Bytes of a body that is parsed at once, and that takes nothing from the budget."""
 _LEAST_RATE = 1024
-"""Bytes a second that a body must bring on the average, the time for its first piece aside."""
+"""Bytes a second that a body must have on average, not counting the wait for its first piece."""
 _WAIT_SECONDS = 30.0
-"""How long a large body may wait for its share of the budget."""
+"""Seconds that a large body may wait for its share of the budget."""
 _OBJECT_BYTES = 64
-"""The memory of a parsed value besides its text, on the average."""
+"""Average bytes of a parsed value besides its text."""
 
 
 class TooLargeError(OptionError):
-    """A body of more bytes, or of more values, than are taken."""
+    """The body has more bytes, or more values, than are accepted."""
 
 
 class SlowBodyError(OptionError):
-    """A body did not come in time."""
+    """The body did not arrive in time."""
 
 
 class Bodies:
@@ -61,7 +61,7 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, scope: Scope, receive: Receive) -> AsyncIterator[Mapping[str, Any]]:
-        """The JSON object of a request, until the block ends.
+        """Read the JSON object of a request, and hold its memory until the block ends.
 
         Raises TooLargeError, SlowBodyError, BusyError where others take the memory, OptionError for what is
         no JSON object.
@@ -97,12 +97,12 @@ class Bodies:
         return data
 
     def close(self) -> None:
-        """Parse no more."""
+        """End the parser."""
         self._parser.shutdown(wait=False, cancel_futures=True)
 
 
 async def body_pieces(receive: Receive, idle_seconds: float) -> AsyncIterator[bytes]:
-    """The pieces of a body as they come.
+    """Yield the pieces of a body as they come.
 
     Raises SlowBodyError where one takes longer than that, or all of them are slower than anybody's line, and
     OptionError when the client leaves.
@@ -126,7 +126,7 @@ async def body_pieces(receive: Receive, idle_seconds: float) -> AsyncIterator[by
 
 
 class _Budget:
-    """Bytes that are shared out in the order of asking."""
+    """A number of bytes that requests share, first come, first served."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -134,7 +134,7 @@ class _Budget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> None:
-        """Wait for so many bytes. Raises BusyError when they do not become free."""
+        """Wait until so many bytes are free, and take them. Raises BusyError after a while."""
         if not self._waiting and size <= self._free:
             self._free -= size
             return
@@ -153,13 +153,13 @@ class _Budget:
             raise
 
     def take_now(self, size: int) -> None:
-        """Take so many bytes, or raise BusyError."""
+        """Take so many bytes at once, or raise BusyError."""
         if size > self._free:
             raise BusyError("server busy: too many large requests at once; try again later")
         self._free -= size
 
     def give_back(self, size: int) -> None:
-        """Let others have so many bytes."""
+        """Return so many bytes."""
         self._free += size
         self._serve()
 
@@ -184,14 +184,14 @@ class _Share:
     size: int = 0
 
     async def claim(self, size: int) -> None:
-        """Wait for so many bytes."""
+        """Wait until the budget gives so many bytes."""
         if size > self.budget.size:
             raise TooLargeError(f"the request has {size} bytes; at most {self.budget.size} may be taken")
         await self.budget.take(size)
         self.size = size
 
     def become(self, size: int) -> None:
-        """Have so many bytes from now on. Raises TooLargeError, BusyError."""
+        """Change the share to so many bytes. Raises TooLargeError, BusyError."""
         if size > self.budget.size:
             raise TooLargeError(
                 f"the request takes {size} bytes of memory; at most {self.budget.size} may be"
@@ -203,7 +203,7 @@ class _Share:
         self.size = size
 
     def release(self) -> None:
-        """Have nothing any more."""
+        """Return the whole share."""
         self.budget.give_back(self.size)
         self.size = 0
 
@@ -216,7 +216,7 @@ def _parsed(data: bytearray) -> Mapping[str, Any]:
 
 
 def _parsed_and_weighed(data: bytearray) -> tuple[Mapping[str, Any], int]:
-    """The object of a body, and about how many bytes it takes."""
+    """Parse a body, and estimate the bytes that the object takes."""
     body = _parsed(data)
     return body, sum(_sizes(body))
 

@@ -1,4 +1,4 @@
-"""Connections: a client has a while for the headers of a request, and not more connect than can be served.
+"""Connections: limits of time for the headers of requests, and of how many clients connect.
 
 uvicorn waits for ever for headers that are half there, and for the rest of a body that nobody reads any more.
 Answers may take as long as they like: a model is loaded, a prompt is long, a pull goes on.
@@ -54,12 +54,12 @@ class Connection(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody has to be waited for any more."""
+        """Forget the deadline of a closed connection."""
         self._forget()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
+        """Read data."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -83,7 +83,7 @@ class Connection(H11Protocol):
         return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
 
     def _watch(self) -> None:
-        """Begin or end to wait for the client. Bytes that come one by one do not make the time longer."""
+        """Start or stop the deadline of the client. Single bytes do not extend it."""
         if self.transport.is_closing() or not self._is_late_to_come():
             self._forget()
         elif self._deadline is None:

@@ -1,4 +1,4 @@
-"""JSON from strangers, and JSON for them."""
+"""Reading JSON that anybody may send, and writing JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaski.formats.bounded_json import load_json
 __all__ = ["MAX_VALUES", "dump", "dump_text", "load_object"]
 
 MAX_VALUES = 500_000
-"""Values of a body at most, names included."""
+"""The most values of a body, names included."""
 
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, allow_nan=False)
 # How a half of a surrogate pair can be written.
@@ -27,12 +27,12 @@ def dump(value: object) -> bytes:
 
 
 def dump_text(value: object) -> str:
-    """JSON that goes into a text, with blanks. Raises ValueError for numbers that JSON has not."""
+    """Encode as JSON with blanks, for a text. Raises ValueError for numbers that JSON has not."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def load_object(data: bytes | bytearray) -> Mapping[str, Any]:
-    """The object that a body holds.
+    """Return the object that a body holds.
 
     Raises OptionError for anything else, for numbers that are none or beyond the largest float, and for
     strings that are no text; TooManyValuesError.
@@ -51,7 +51,7 @@ def load_object(data: bytes | bytearray) -> Mapping[str, Any]:
 
 
 def _require_text(value: object) -> None:
-    """Refuse halves of surrogate pairs, which cannot be written in UTF-8, wherever they are."""
+    """Refuse halves of surrogate pairs anywhere, since UTF-8 cannot hold them."""
     pending: list[tuple[str, object]] = [("", value)]
     while pending:
         where, item = pending.pop()

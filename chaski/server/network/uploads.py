@@ -1,4 +1,4 @@
-"""Uploads of blobs: an upload that waits for its client holds no thread, and ends when it waits too long."""
+"""Uploads of blobs: while they wait for clients they hold no thread, and they end after a long wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Uploads:
         self._threads = ThreadPoolExecutor(_THREADS, "chaski-upload")
 
     async def receive(self, blobs: Blobs, digest: Digest, receive: Receive) -> None:
-        """Add the blob that a body is, if it has this digest.
+        """Add the body as a blob, if it has this digest.
 
         Raises DigestError if it has not, TooLargeError when the disk has no room, SlowBodyError, BusyError.
         """
@@ -67,12 +67,12 @@ class Uploads:
             self._count -= 1
 
     def close(self) -> None:
-        """Take nothing any more."""
+        """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _room_in(blobs: Blobs) -> int:
-    """Bytes that may be written until the disk is looked at again. Raises TooLargeError."""
+    """Return the bytes that may be written before free space is checked again. Raises TooLargeError."""
     if shutil.disk_usage(blobs.folder).free < _SPARE + _CHECKED_AT_ONCE:
         raise TooLargeError("the blob is larger than the disk has room for")
     return _CHECKED_AT_ONCE

@@ -1,4 +1,4 @@
-"""The OpenAPI document: routes with their handlers' docstrings, and the table of fields."""
+"""The OpenAPI document, made of routes, their handlers' docstrings, and the tables of fields."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEY = {"key": {"type": "http", "scheme": "bearer", "description": "Only where t
 
 
 def document(routes: Iterable[Any], version: str) -> dict[str, Any]:
-    """All endpoints as OpenAPI 3.1."""
+    """Describe all endpoints as OpenAPI 3.1."""
     paths: dict[str, dict[str, Any]] = {}
     for method, path, summary in operations(routes):
         shown = _PARAMETER.sub(r"{\1}", path)
@@ -37,7 +37,7 @@ def document(routes: Iterable[Any], version: str) -> dict[str, Any]:
 
 
 def operations(routes: Iterable[Any]) -> Iterator[tuple[str, str, str]]:
-    """Method, path and what it does, of each route."""
+    """Yield method, path and summary of each route."""
     for route in routes:
         assert isinstance(route, Route)
         does = route.endpoint.handler if isinstance(route.endpoint, Endpoint) else route.endpoint

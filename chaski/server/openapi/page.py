@@ -59,7 +59,7 @@ def _row(name: str, field: Mapping[str, Any], is_required: bool) -> str:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """A type in words."""
+    """Return a type in words."""
     if "oneOf" in schema:
         return " or ".join(_kind(each) for each in schema["oneOf"])
     if schema.get("type") == "array":

@@ -169,7 +169,7 @@ def _thinking(fields: Fields) -> str:
 
 
 def _done_elsewhere(item: Fields) -> tuple[dict[str, Any], str] | None:
-    """A call that its maker's server ran, and what came out; None where that is not told."""
+    """Return a call that its maker's server ran, and its result; None where the item has no result."""
     id = item.text("id")
     match item.text("type"):
         case "mcp_call" if item.has("output") or item.has("error"):

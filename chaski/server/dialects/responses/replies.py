@@ -76,7 +76,7 @@ class Items:
         yield self._event(f"response.{status}", response=self.response)
 
     def fail(self, problem: Problem) -> Iterator[_Event]:
-        """The end of a response that something went wrong with."""
+        """Yield the end of a response that failed."""
         yield from self._close("incomplete")
         code, message = openai_fault(problem)
         self._end = {"status": "failed", "error": {"code": code or "server_error", "message": message}}
@@ -148,7 +148,7 @@ class Items:
         yield self._event("response.output_item.done", output_index=index, item=self._output[-1])
 
     def _ending(self, found: _Open) -> Iterator[_Event]:
-        """The ends of what an item consists of, which is then put into it."""
+        """Yield the end events of an item's parts, and put them into the item."""
         match found.item["type"]:
             case "reasoning":
                 part = _summary(found.text)
