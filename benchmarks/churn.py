@@ -25,7 +25,7 @@ from chaski.ml.graph import DType
 from chaski.model.program import Program
 from chaski.model.registry import Model, build_model
 from chaski.model.weights import place_weights
-from chaski.runner.generation.generation import Shift
+from chaski.runner.generation.request import Shift
 
 SIZE = CacheSize(sequences=8, capacity=1024, max_batch=256)
 HISTORY = 512

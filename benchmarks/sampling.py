@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import chaski
-from chaski.runner.generation.generation import Generation, GenerationRequest
+from chaski.runner.generation.generation import Generation
+from chaski.runner.generation.request import GenerationRequest
 from chaski.sample import SamplingOptions
 
 KINDS = {

@@ -19,7 +19,8 @@ import numpy as np
 import chaski
 from chaski.chat.options import AnswerOptions
 from chaski.runner.engine.sequence import Sequence
-from chaski.runner.generation.generation import Generation, GenerationRequest
+from chaski.runner.generation.generation import Generation
+from chaski.runner.generation.request import GenerationRequest
 from chaski.runner.speculation.draft_model import DraftModel
 from chaski.sample import Sampled, SamplingOptions
 

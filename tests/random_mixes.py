@@ -245,8 +245,10 @@ def caches(engine: Engine) -> list[Any]:
 
 def assert_whole(engine: Engine) -> None:
     """Slots and caches agree, every cell is owned by those who list it, and nobody holds what is free."""
-    for slot in engine._slots:
-        assert slot.is_free or any(sequence.slot is slot for sequence in engine._running), "busy for ever"
+    for slot in engine._prompt_cache.slots:
+        assert slot.is_free or any(sequence.slot is slot for sequence in engine._sequences.running), (
+            "busy for ever"
+        )
         assert engine._cache.length(slot.index) == len(slot.tokens), slot
     for cache in caches(engine):
         if isinstance(cache, CausalCache):

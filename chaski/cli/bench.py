@@ -113,7 +113,8 @@ def _rates_of(model: LLM, workload: Workload, seed: int) -> tuple[float, float]:
 
 def _run(model: LLM, prompts: Sequence[Sequence[int]], num_predict: int) -> float:
     """Run all prompts together, greedily and to the last token -> seconds."""
-    from chaski.runner.generation.generation import Generation, GenerationRequest
+    from chaski.runner.generation.generation import Generation
+    from chaski.runner.generation.request import GenerationRequest
     from chaski.sample import SamplingOptions
 
     greedy = SamplingOptions(temperature=0)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from chaski.chat.groups import Groups, not_inside, outside, without
-from chaski.runner.generation.generation import Shift
+from chaski.runner.generation.request import Shift
 from chaski.runner.prefix.slots import Slot, place
 
 IMAGE: Groups = (range(2, 5), range(5, 9))

@@ -234,7 +234,7 @@ def test_a_prompt_that_fits_is_not_touched(model: chaski.LLM) -> None:
 def test_closing_a_stream_ends_its_sequence(model: chaski.LLM) -> None:
     stream = model.stream(PROMPTS[0], temperature=0)
     next(stream)
-    (sequence,) = model.engine._running
+    (sequence,) = model.engine._sequences.running
     stream.close()
     length = len(sequence.tokens)
     assert model.generate(PROMPTS[1], **GREEDY).done.generated_tokens > 0

@@ -1,15 +1,15 @@
-"""The engine: owns a compiled model, its cache and its slots, and moves all sequences forward together.
+"""The engine owns a compiled model, its cache and its slots, and moves all sequences forward together.
 
-There is no thread of its own. Whoever waits for a sequence moves all of them on by one batch; others wait for
-that and look again. It knows tokens and outputs, and nothing about text.
+It has no thread of its own. A caller that waits for a sequence moves all of them on by one batch; other
+callers wait for that and look again. It knows tokens and outputs, and nothing about text.
 
-While the machine computes one batch, the next one is prepared, as if nothing ended with this one; its tokens
-are filled in when they are known. When something did end, or came, it is taken back and prepared again.
+While the machine computes one batch, the next one is prepared, as if no sequence ended with this one; its
+tokens are filled in when they are known. When a sequence did end, or came, the batch is taken back and
+prepared again.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from contextlib import suppress
@@ -28,6 +28,7 @@ from chaski.runner.engine.images import EncodedImages
 from chaski.runner.engine.isolation import Isolation
 from chaski.runner.engine.scheduler import Scheduler
 from chaski.runner.engine.sequence import Sequence
+from chaski.runner.engine.sequence_queue import SequenceQueue
 from chaski.runner.prefix.prompt_cache import PromptCache
 from chaski.runner.prefix.slots import Policy
 from chaski.runner.speculation.draft_model import DraftModel
@@ -40,8 +41,9 @@ F32 = npt.NDArray[np.float32]
 class Engine:
     """Runs up to `parallel` sequences at a time; more wait for a slot. Safe to use from several threads.
 
-    `prompt_cache` says how prompts take over what was computed for others; None is not at all. `images`
-    is for models that see. `draft`: the model that proposes tokens for those who ask for it.
+    prompt_cache  how prompts reuse what was computed for others; None for not at all
+    images        the encoder of a model with vision
+    draft         the model that proposes tokens for sequences that ask for it
     """
 
     def __init__(
@@ -56,15 +58,13 @@ class Engine:
         self._program = program
         self._cache = cache
         self._prompt_cache = PromptCache(cache, parallel, prompt_cache)
-        self._slots = self._prompt_cache.slots
         self._images = images
         self.draft = draft
         self._scheduler: Scheduler[Sequence] = Scheduler(program.max_tokens, program.max_outputs)
-        self._running: list[Sequence] = []
-        self._waiting: deque[Sequence] = deque()
         self._computing: PreparedBatch | None = None
-        self._unwritten: list[Sequence] = []  # those that have outputs, whose events are still to be made
-        self._each = Isolation()
+        self._unwritten: list[Sequence] = []  # they have outputs, and their events are still to be made
+        self._isolation = Isolation()
+        self._sequences = SequenceQueue(self._prompt_cache, self._isolation)
         self._exclusive = Exclusive()
         self._fork_guard = ForkGuard("the model")
 
@@ -91,7 +91,7 @@ class Engine:
                     f"{num_outputs} outputs are wanted at once, but a batch has {self._program.max_outputs}; "
                     "load the model with parallel as large as that"
                 )
-        self._waiting.append(sequence)
+        self._sequences.waiting.append(sequence)
 
     def wait(self, sequence: Sequence) -> None:
         """Compute until `sequence` has events, the last of which is an error if something went wrong."""
@@ -121,53 +121,53 @@ class Engine:
             self._step()
 
     def _step(self) -> None:
-        """Go on by a batch. What goes wrong with one sequence ends that one; with the batch, all that run."""
-        num_failed = self._each.num_failed
+        """Go on by a batch. A fault of one sequence ends that sequence, a fault of the batch all that run."""
+        num_failed = self._isolation.num_failed
         try:
             went_on = self._go_on()
         except Exception as error:
-            self._recover(error, self._running)
-            if self._each.num_failed == num_failed:
+            self._recover(error, self._sequences.running)
+            if self._isolation.num_failed == num_failed:
                 raise
         except BaseException as error:
             self._recover(error, [])
             raise
         else:
-            assert went_on or self._each.num_failed > num_failed, (
+            assert went_on or self._isolation.num_failed > num_failed, (
                 "somebody waits, and there is nothing to compute"
             )
 
     def _go_on(self) -> bool:
-        """Give every sequence what it gets from the batch that is computed, and go on with the next one.
+        """Give every sequence its outputs of the batch that is computed, and go on with the next one.
 
-        False if there is nothing to compute.
+        Returns False if there is nothing to compute.
         """
-        step = self._computing or self._launch(self._prepare())
-        if step is None:
+        prepared = self._computing or self._launch(self._prepare())
+        if prepared is None:
             return False
         upcoming = self._prepare() if self._is_foreseeable() else None
         self._program.wait()
-        self._unwritten = [sequence for sequence, _ in step.shares]
-        self._take(step, self._program.outputs(), self._program.top_logits())
+        self._unwritten = [sequence for sequence, _ in prepared.shares]
+        self._take(prepared, self._program.outputs(), self._program.top_logits())
         self._computing = None
-        self._propose(step)
-        if upcoming is not None and self._is_outdated(upcoming):
+        self._propose(prepared)
+        if upcoming is not None and self._is_outdated():
             self._cache.undo_forward(upcoming.batch)
             upcoming = None
         self._launch(upcoming or self._prepare())
         for sequence in self._unwritten:
-            self._each.attempt(sequence, None, sequence.write)
+            self._isolation.attempt(sequence, None, sequence.write)
         self._unwritten = []
         return True
 
     def _prepare(self) -> PreparedBatch | None:
-        """The next batch, or None if there is nothing to compute."""
-        self._dismiss()
-        self._admit()
-        for sequence in self._running:
-            if not self._each.attempt(sequence, False, self._make_room, sequence):
+        """Return the next batch, or None if there is nothing to compute."""
+        self._sequences.dismiss()
+        self._sequences.admit()
+        for sequence in self._sequences.running:
+            if not self._isolation.attempt(sequence, False, self._make_room, sequence):
                 self._prompt_cache.forget([sequence.slot])
-        able = [sequence for sequence in self._running if sequence.is_running]
+        able = [sequence for sequence in self._sequences.running if sequence.is_running]
         try:
             shares = self._scheduler.next(able)
             return prepare_batch(shares, self._program, self._images) if shares else None
@@ -182,11 +182,11 @@ class Engine:
         return True
 
     def _end_those_of(self, sequences: Items[Sequence], error: Exception) -> None:
-        """End the sequences whose part of a batch cannot be prepared; all, where each of them alone can."""
-        able = [self._each.attempt(sequence, False, self._prepare_alone, sequence) for sequence in sequences]
+        """End the sequences whose part of a batch cannot be prepared; all, where each part alone can."""
+        able = [self._isolation.attempt(each, False, self._prepare_alone, each) for each in sequences]
         if all(able):
             for sequence in sequences:
-                self._each.fail(sequence, error)
+                self._isolation.fail(sequence, error)
         self._prompt_cache.forget(sequence.slot for sequence in sequences if not sequence.is_running)
 
     def _prepare_alone(self, sequence: Sequence) -> bool:
@@ -195,44 +195,44 @@ class Engine:
             self._cache.undo_forward(prepare_batch(shares, self._program, self._images).batch)
         return True
 
-    def _launch(self, step: PreparedBatch | None) -> PreparedBatch | None:
+    def _launch(self, prepared: PreparedBatch | None) -> PreparedBatch | None:
         """Fill in the tokens and the rows of images, and begin to compute.
 
-        What was not encoded before is encoded now, while the machine computes nothing else.
+        Images that were not encoded before are encoded now, while the machine computes nothing else.
         """
-        if step is not None and step.images and not self._encode(step):
-            self._cache.undo_forward(step.batch)
+        if prepared is not None and prepared.images and not self._encode(prepared):
+            self._cache.undo_forward(prepared.batch)
             return self._launch(self._prepare())
-        if step is None:
+        if prepared is None:
             return None
-        tokens = step.fill(self._images)
+        tokens = prepared.fill(self._images)
         most = self._program.max_top_logits
-        step.num_top_logits[:] = [sequence.num_top_logits(most) for sequence, _ in step.shares]
-        each = zip(step.num_top_logits, step.num_outputs, strict=True)
-        self._program.launch(step.inputs, [n for n, count in each for _ in range(count)])
-        self._computing = step
-        for (sequence, _), computed in zip(step.shares, tokens, strict=True):
+        prepared.num_top_logits[:] = [sequence.num_top_logits(most) for sequence, _ in prepared.shares]
+        each = zip(prepared.num_top_logits, prepared.num_outputs, strict=True)
+        self._program.launch(prepared.inputs, [n for n, count in each for _ in range(count)])
+        self._computing = prepared
+        for (sequence, _), computed in zip(prepared.shares, tokens, strict=True):
             sequence.slot.tokens += computed
-        return step
+        return prepared
 
-    def _encode(self, step: PreparedBatch) -> bool:
-        """Encode the images of a batch, where they are not; whether all its sequences still run."""
-        assert self._images is not None, "a model that does not see gets no images"
-        for sequence, count in step.shares:
+    def _encode(self, prepared: PreparedBatch) -> bool:
+        """Encode the new images of a batch; return whether all its sequences still run."""
+        assert self._images is not None, "a model without vision gets no images"
+        for sequence, count in prepared.shares:
             begin = len(sequence.slot.tokens)
             for run in rows_in(sequence.images, range(begin, begin + count)):
-                self._each.attempt(sequence, None, self._images.rows, run.image)
-        return all(sequence.is_running for sequence, _ in step.shares)
+                self._isolation.attempt(sequence, None, self._images.rows, run.image)
+        return all(sequence.is_running for sequence, _ in prepared.shares)
 
-    def _take(self, step: PreparedBatch, outputs: F32, top_logits: F32) -> None:
-        """Hand out the outputs; those of sequences that ended meanwhile are dropped."""
+    def _take(self, prepared: PreparedBatch, outputs: F32, top_logits: F32) -> None:
+        """Hand out the outputs. Those of sequences that ended meanwhile are dropped."""
         row = 0
-        wanted = zip(step.shares, step.num_outputs, step.num_top_logits, strict=True)
-        for (sequence, _), count, num_top_logits in wanted:
+        counts = zip(prepared.shares, prepared.num_outputs, prepared.num_top_logits, strict=True)
+        for (sequence, _), count, num_top_logits in counts:
             end = row + count
             if sequence.is_running and count:
                 rows, top = outputs[row:end], top_logits[row:end, :, :num_top_logits]
-                self._each.attempt(sequence, None, self._hand_out, sequence, rows, top)
+                self._isolation.attempt(sequence, None, self._hand_out, sequence, rows, top)
             row = end
 
     def _hand_out(self, sequence: Sequence, rows: F32, top_logits: F32) -> None:
@@ -241,78 +241,47 @@ class Engine:
             slot = sequence.slot
             self._prompt_cache.keep(slot, len(slot.tokens) - num_rejected, sequence.groups)
 
-    def _propose(self, step: PreparedBatch) -> None:
+    def _propose(self, prepared: PreparedBatch) -> None:
         """Let the sequences that have new tokens propose the next ones."""
         if self.draft is not None:
             self.draft.compute()
-        for (sequence, _), count in zip(step.shares, step.num_outputs, strict=True):
+        for (sequence, _), count in zip(prepared.shares, prepared.num_outputs, strict=True):
             if sequence.is_running and count:
-                self._each.attempt(sequence, None, sequence.propose)
+                self._isolation.attempt(sequence, None, sequence.propose)
 
     def _is_foreseeable(self) -> bool:
-        """Whether the batch after the one that is computed can be prepared already."""
-        return not any(self._each.attempt(sequence, True, _is_open, sequence) for sequence in self._running)
+        """True if the batch after the one that is computed can be prepared already."""
+        running = self._sequences.running
+        return not any(self._isolation.attempt(sequence, True, _is_open, sequence) for sequence in running)
 
-    def _is_outdated(self, step: PreparedBatch) -> bool:
-        """True if a batch does not fit any more: a sequence ended, came, or has proposed tokens since."""
-        if not all(sequence.is_running and not sequence.is_speculating for sequence in self._running):
+    def _is_outdated(self) -> bool:
+        """True if a prepared batch does not fit any more: a sequence ended, came, or has proposed tokens."""
+        running = self._sequences.running
+        if not all(sequence.is_running and not sequence.is_speculating for sequence in running):
             return True
-        return bool(self._waiting and any(slot.is_free for slot in self._slots))
-
-    def _dismiss(self) -> None:
-        """Free the slots of sequences that ended or lost their reader; the tokens stay for the next one."""
-        running = []
-        for sequence in self._running:
-            if sequence.is_running:
-                running.append(sequence)
-            else:
-                sequence.slot.is_free = True
-        self._running = running
-
-    def _admit(self) -> None:
-        """Give waiting sequences the slots that are free, in the order in which they came."""
-        while self._waiting:
-            sequence = self._waiting[0]
-            if sequence.is_running:
-                num_failed = self._each.num_failed
-                if self._each.attempt(sequence, None, self._prompt_cache.start, sequence) is not None:
-                    self._running.append(sequence)
-                elif self._each.num_failed == num_failed:
-                    return  # no slot is free
-                else:
-                    self._prompt_cache.forget(slot for slot in self._slots if slot.is_free)
-            self._waiting.popleft()
+        return self._sequences.can_admit
 
     def _recover(self, error: BaseException, ended: Items[Sequence]) -> None:
         """Begin again with empty slots after a failure of a whole step, which ends the sequences `ended`.
 
-        The others compute all their tokens once more, which gives the same answers. Those cannot that were
-        being handled, since nobody knows how far that went, nor those whose keys had moved.
+        The others compute all their tokens once more, which gives the same answers. The sequence that was
+        being handled cannot, since nobody knows how far that went, and neither can those with moved keys.
         """
         with suppress(Exception):  # it is what failed, or the computation ends well and nobody needs it
             self._program.wait()
         self._computing = None
-        handled = self._each.interrupted()
+        handled = self._isolation.interrupted()
         if handled is not None:
-            self._each.fail(handled, error)
-        moved = [sequence for sequence in self._running if sequence.slot.shifted_at is not None]
-        for sequence in dict.fromkeys((*self._unwritten, *self._running)):
+            self._isolation.fail(handled, error)
+        moved = [sequence for sequence in self._sequences.running if sequence.slot.shifted_at is not None]
+        for sequence in dict.fromkeys((*self._unwritten, *self._sequences.running)):
             if sequence is handled:
                 continue
-            self._each.attempt(sequence, None, sequence.write)
+            self._isolation.attempt(sequence, None, sequence.write)
             if sequence.is_running and (sequence in ended or sequence in moved):
-                self._each.fail(sequence, error)
+                self._isolation.fail(sequence, error)
         self._unwritten = []
-        self._running = [sequence for sequence in self._running if sequence.is_running]
-        if self._waiting and self._waiting[0] in self._running:  # it was on its way from here to there
-            self._waiting.popleft()
-        self._prompt_cache.forget(self._slots)
-        busy = [sequence.slot for sequence in self._running]
-        for slot in self._slots:
-            slot.is_free = slot not in busy
-        for sequence in self._running:
-            sequence.slot.groups = sequence.groups
-            sequence.restart()
+        self._sequences.restart()
         if self.draft is not None:
             self.draft.forget()
 

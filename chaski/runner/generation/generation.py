@@ -1,102 +1,27 @@
-"""One request for text on its way through the engine: it grows by a token at a time."""
+"""A generation is a request for text on its way through the engine; it grows by a token at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.events import Done, DoneReason
-from chaski.chat.groups import Groups, not_inside, outside, without
-from chaski.chat.image_rows import Images, moved_down, whole
+from chaski.chat.groups import without
+from chaski.chat.image_rows import moved_down, whole
 from chaski.errors import ChaskiError
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.prompt_scores import PromptScorer
+from chaski.runner.generation.request import GenerationRequest
 from chaski.runner.generation.stream import PieceStream, TokenText
 from chaski.runner.prefix.slots import Slot
-from chaski.runner.speculation.draft_model import DraftModel
 from chaski.runner.speculation.ngram import NgramSpeculator
 from chaski.runner.speculation.speculator import Speculator
-from chaski.sample import Sampled, Sampler, SamplingOptions
-from chaski.sample.grammar import Grammar
-from chaski.sample.rules import TokenRules
+from chaski.sample import Sampled, Sampler
 
-__all__ = ["Generation", "GenerationRequest", "Shift", "TextDecoder"]
-
-
-class TextDecoder(Protocol):
-    """Token ids to text, one at a time."""
-
-    def feed(self, token_id: int) -> str:
-        """The text that a token completes."""
-
-    def flush(self) -> str:
-        """What is left of the text at its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """What happens when a sequence fills its context: `num_keep` tokens stay, about half of the rest goes."""
-
-    context: int
-    num_keep: int
-
-    def dropped(self, groups: Groups = ()) -> range:
-        """The positions that are dropped: no group in part, but one that begins in what stays goes whole."""
-        count = max((self.context - self.num_keep) // 2, 1)
-        # Kernels read keys in panels of 16 positions: so what is behind stays where it is in its panels.
-        count -= count % 16 if count > 16 else 0
-        return range(not_inside(self.num_keep, groups), outside(self.num_keep + count, groups))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationRequest:
-    """What to compute, and when to end.
-
-    groups          positions of the prompt that are computed together
-    images          its rows of images
-    cache_salt      only prompts with the same one reuse what is computed for it
-    limit           tokens of the sequence, its prompt included, at which it ends
-    shift           what happens when it fills its context before that; None when it cannot
-    context         tokens that a sequence may hold
-    max_proposed    tokens that may be proposed and computed ahead, at a time
-    draft           the model that proposes them; None proposes n-grams of the text itself
-    grammar         which tokens may come; None is all of them. Nothing is proposed with one
-    rules           which tokens its options rule out
-    end_ids         tokens that end it
-    shown_ends      those of them whose text is part of the answer
-    stop            texts that end it, behind its first `rules.min_tokens` tokens
-    keeps_stop      they are part of the answer
-    prompt_logprobs number of top log-probabilities for each token of the prompt; None for no scores at all
-    decoder         makes the text; None when nobody reads it
-    dropped_tokens  how many tokens the prompt lost to fit into the context
-    load_seconds    how long the model took to load, for the report at the end
-    """
-
-    prompt: Items[int]
-    groups: Groups = ()
-    images: Images = ()
-    cache_salt: str = ""
-    limit: int
-    context: int = 0
-    shift: Shift | None = None
-    sampling: SamplingOptions
-    max_proposed: int = 0
-    draft: DraftModel | None = None
-    grammar: Grammar | None = None
-    rules: TokenRules | None = None
-    end_ids: frozenset[int] = frozenset()
-    shown_ends: frozenset[int] = frozenset()
-    stop: tuple[str, ...] = ()
-    keeps_stop: bool = False
-    prompt_logprobs: int | None = None
-    decoder: TextDecoder | None = None
-    dropped_tokens: int = 0
-    load_seconds: float = 0.0
+__all__ = ["Generation"]
 
 
 class Generation(Sequence):

@@ -16,8 +16,9 @@ from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image, MultimodalProcessor
 from chaski.model.registry import ModelConfig
-from chaski.runner.generation.generation import Generation, GenerationRequest, Shift
+from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.output_sequences import EmbeddingSequence, LogitsSequence
+from chaski.runner.generation.request import GenerationRequest, Shift
 from chaski.runner.generation.token_rules import token_rules
 from chaski.runner.speculation.draft_model import DraftModel
 from chaski.sample.grammar import Grammar, GrammarCompiler, GrammarVocabulary

@@ -17,8 +17,9 @@ from chaski.kvcache.batch import Batch
 from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.engine.sequence import Sequence
-from chaski.runner.generation.generation import Generation, GenerationRequest, Shift
+from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.output_sequences import LogitsSequence
+from chaski.runner.generation.request import GenerationRequest, Shift
 from chaski.runner.prefix.slots import Policy
 from chaski.sample import SamplingOptions
 from tests.random_mixes import assert_whole

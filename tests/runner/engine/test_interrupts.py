@@ -88,8 +88,8 @@ def check(model: chaski.LLM, expected: list[list[Any]]) -> None:
     assert [said(events) for events in later if isinstance(events, list)] == [said(one) for one in expected]
     assert_whole(model.engine)
     # Sequences that ended are dismissed with the next batch; none that has lost its reader stays.
-    assert not [sequence for sequence in model.engine._running if sequence.is_running]
-    assert not [sequence for sequence in model.engine._waiting if sequence.is_running]
+    assert not [sequence for sequence in model.engine._sequences.running if sequence.is_running]
+    assert not [sequence for sequence in model.engine._sequences.waiting if sequence.is_running]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

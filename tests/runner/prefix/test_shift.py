@@ -85,7 +85,7 @@ def test_a_prompt_like_what_two_shifts_left_is_computed() -> None:
     with chaski.load(path, context=48, parallel=2) as model:
         stream = model.stream(prompt, seen, **long)
         next(stream)
-        sequence = model.engine._running[0]
+        sequence = model.engine._sequences.running[0]
         list(stream)
         assert sequence.slot.shifted_at is not None
         assert sequence.slot.shifted_at < 12

@@ -1,0 +1,64 @@
+"""The sequences of an engine: those that run, each in a slot, and those that wait for one."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from chaski.runner.engine.isolation import Isolation
+from chaski.runner.engine.sequence import Sequence
+from chaski.runner.prefix.prompt_cache import PromptCache
+
+__all__ = ["SequenceQueue"]
+
+
+class SequenceQueue:
+    """Gives slots to sequences in the order in which they came."""
+
+    def __init__(self, prompt_cache: PromptCache, isolation: Isolation) -> None:
+        self.running: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
+        self._prompt_cache = prompt_cache
+        self._isolation = isolation
+
+    @property
+    def can_admit(self) -> bool:
+        """True if a sequence waits and a slot is free."""
+        return bool(self.waiting and any(slot.is_free for slot in self._prompt_cache.slots))
+
+    def dismiss(self) -> None:
+        """Free the slots of sequences that ended or lost their reader; the tokens stay for the next one."""
+        running = []
+        for sequence in self.running:
+            if sequence.is_running:
+                running.append(sequence)
+            else:
+                sequence.slot.is_free = True
+        self.running = running
+
+    def admit(self) -> None:
+        """Give the free slots to waiting sequences."""
+        while self.waiting:
+            sequence = self.waiting[0]
+            if sequence.is_running:
+                num_failed = self._isolation.num_failed
+                if self._isolation.attempt(sequence, None, self._prompt_cache.start, sequence) is not None:
+                    self.running.append(sequence)
+                elif self._isolation.num_failed == num_failed:
+                    return  # no slot is free
+                else:
+                    self._prompt_cache.forget(slot for slot in self._prompt_cache.slots if slot.is_free)
+            self.waiting.popleft()
+
+    def restart(self) -> None:
+        """Begin again with empty slots: the sequences that still run compute all their tokens once more."""
+        self.running = [sequence for sequence in self.running if sequence.is_running]
+        if self.waiting and self.waiting[0] in self.running:  # it was on its way from here to there
+            self.waiting.popleft()
+        slots = self._prompt_cache.slots
+        self._prompt_cache.forget(slots)
+        busy = [sequence.slot for sequence in self.running]
+        for slot in slots:
+            slot.is_free = slot not in busy
+        for sequence in self.running:
+            sequence.slot.groups = sequence.groups
+            sequence.restart()

@@ -1,0 +1,87 @@
+"""The request for a generation: all that is known about it before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Protocol
+
+from chaski.chat.groups import Groups, not_inside, outside
+from chaski.chat.image_rows import Images
+from chaski.runner.speculation.draft_model import DraftModel
+from chaski.sample import SamplingOptions
+from chaski.sample.grammar import Grammar
+from chaski.sample.rules import TokenRules
+
+__all__ = ["GenerationRequest", "Shift", "TextDecoder"]
+
+
+class TextDecoder(Protocol):
+    """Turns token ids into text, one at a time."""
+
+    def feed(self, token_id: int) -> str:
+        """Return the text that a token completes."""
+
+    def flush(self) -> str:
+        """Return the rest of the text at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """The context shift: `num_keep` tokens of a full context stay, and about half of the rest goes."""
+
+    context: int
+    num_keep: int
+
+    def dropped(self, groups: Groups = ()) -> range:
+        """Return the positions to drop: no group in part, but one that begins in the kept tokens whole."""
+        count = max((self.context - self.num_keep) // 2, 1)
+        # Kernels read keys in panels of 16 positions: this keeps the tokens behind where they are in theirs.
+        count -= count % 16 if count > 16 else 0
+        return range(not_inside(self.num_keep, groups), outside(self.num_keep + count, groups))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """A prompt to compute, how to continue it, and when to end.
+
+    groups          positions of the prompt that are computed together
+    images          its rows of images
+    cache_salt      only prompts with the same one reuse what is computed for it
+    limit           tokens of the sequence, its prompt included, at which it ends
+    shift           what a full context drops before that; None where the context cannot fill up
+    context         tokens that a sequence may hold
+    max_proposed    tokens that may be proposed and computed ahead, at a time
+    draft           the model that proposes them; None proposes n-grams of the text itself
+    grammar         restricts the tokens that may come; nothing is proposed with one
+    rules           the tokens that its options rule out
+    end_ids         tokens that end it
+    shown_ends      those of them whose text is part of the answer
+    stop            texts that end it, behind its first `rules.min_tokens` tokens
+    keeps_stop      they are part of the answer
+    prompt_logprobs number of top log-probabilities for each token of the prompt; None for no scores at all
+    decoder         makes the text; None when nobody reads it
+    dropped_tokens  number of tokens that the prompt lost to fit into the context
+    load_seconds    time that the model took to load, for the report at the end
+    """
+
+    prompt: Items[int]
+    groups: Groups = ()
+    images: Images = ()
+    cache_salt: str = ""
+    limit: int
+    context: int = 0
+    shift: Shift | None = None
+    sampling: SamplingOptions
+    max_proposed: int = 0
+    draft: DraftModel | None = None
+    grammar: Grammar | None = None
+    rules: TokenRules | None = None
+    end_ids: frozenset[int] = frozenset()
+    shown_ends: frozenset[int] = frozenset()
+    stop: tuple[str, ...] = ()
+    keeps_stop: bool = False
+    prompt_logprobs: int | None = None
+    decoder: TextDecoder | None = None
+    dropped_tokens: int = 0
+    load_seconds: float = 0.0
