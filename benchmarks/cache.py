@@ -1,4 +1,4 @@
-"""What the bookkeeping of the causal cache costs per decode step: `python -m benchmarks.cache`.
+"""Measures the bookkeeping of the causal cache, per decode step: `python -m benchmarks.cache`.
 
 No model and no storage of size: only the arrays that say which cells a batch writes and sees.
 """

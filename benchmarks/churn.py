@@ -1,4 +1,4 @@
-"""Whether a cache gets slower or larger with age: `python -m benchmarks.churn MODEL.gguf`.
+"""Measures a cache as it ages, its speed and size: `python -m benchmarks.churn MODEL.gguf`.
 
 Sequences start, grow together, fork, lose their tails and their middles, at random, for thousands of steps.
 Now and then the old cache is brought to a state that a fresh one is brought to as well, and both decode in
@@ -93,7 +93,7 @@ class Running:
         self.forward({s: self.room(s, random) for s in grown})
 
     def room(self, sequence: int, random: np.random.Generator) -> int:
-        """How many tokens a sequence grows by; one that is full is shifted before."""
+        """Return the number of tokens to add to a sequence; a full one is shifted before."""
         count = 1 if random.random() < 0.8 else int(random.integers(1, SIZE.max_batch // 4))
         if self.cache.length(sequence) + count > SIZE.capacity:
             self.shift(sequence)
@@ -112,7 +112,7 @@ class Running:
 
 
 def mean_run(cells: npt.NDArray[np.int32]) -> float:
-    """How many cells lie side by side, on average."""
+    """The average number of cells side by side."""
     return len(cells) / (1 + np.count_nonzero(np.diff(cells) != 1))
 
 

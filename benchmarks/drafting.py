@@ -1,4 +1,4 @@
-"""What a draft model brings: `python -m benchmarks.drafting MODEL DRAFT`.
+"""Measures what a draft model brings: `python -m benchmarks.drafting MODEL DRAFT`.
 
 Both models are computed as for any answer. Only what their logits would choose is replaced, because random
 weights agree on nothing: the large one says a given text, and the small one guesses each token of it with a

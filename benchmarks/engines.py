@@ -38,7 +38,7 @@ _TIME_LIMIT_SECONDS = 1800
 _SINGLE = {"load": "load_seconds", "first_logits": "first_logits_seconds", "peak_memory": "peak_rss_bytes"}
 
 Values = dict[str, float]
-"""What one run measured, by name: `prefill` and `decode` in tokens per second, `load` and `first_logits` in
+"""The values of one run, by name: `prefill` and `decode` in tokens per second, `load` and `first_logits` in
 seconds, `peak_memory` in bytes."""
 
 
@@ -48,7 +48,7 @@ class EngineError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is measured: a prompt after `depth` tokens of history, then greedy tokens after the prompt.
+    """A prompt after `depth` tokens of history, then greedy tokens after the prompt.
 
     `batch` sequences at once; rates count the tokens of all of them, and the best of `repeat` counts.
     """
@@ -72,9 +72,9 @@ class Engine:
     rival: str | None = None
     """The name of a second way that the same command measures in turns with the first."""
     takes: tuple[str, ...] = ("prompt", "generate", "depth", "batch", "threads", "repeat")
-    """What of a workload the command has options for."""
+    """The parts of a workload that the command has options for."""
     stands: bool = False
-    """Whether it measures again for every line on its standard input."""
+    """True if it measures again for every line on its standard input."""
 
     def start(self, model: Path, workload: Workload) -> Process:
         """Start a fresh process, which measures at once."""
@@ -175,7 +175,7 @@ def speculation(overlap: float) -> Engine:
 
 
 def llama_cpp_version(python: str) -> str:
-    """What llama-cpp-python in that interpreter calls itself.
+    """Return the version of llama-cpp-python in that interpreter.
 
     Raises:
         EngineError: if the interpreter does not start or has none.

@@ -1,4 +1,4 @@
-"""How long requests wait for each other, and what a follow-up turn costs: `python -m benchmarks.latency`.
+"""Measures how long requests wait for each other, and what a next turn costs: `python -m benchmarks.latency`.
 
 Three questions about the runner, on random tokens:
 

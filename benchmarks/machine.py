@@ -12,7 +12,7 @@ __all__ = ["Machine", "this_machine"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where it was measured."""
+    """The machine of a measurement."""
 
     cpu: str
     isa: str

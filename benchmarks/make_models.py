@@ -117,7 +117,7 @@ def make(shape_name: str, type_name: str, directory: Path = DEFAULT_DIRECTORY) -
 
 
 def file_of(shape_name: str, type_name: str, directory: Path = DEFAULT_DIRECTORY) -> Path:
-    """Where `make` writes."""
+    """The path that `make` writes."""
     return directory / f"{shape_name}-{type_name.lower()}.gguf"
 
 
@@ -188,7 +188,7 @@ def _norms(shape: Shape) -> Iterator[tuple[str, NDArray[np.float32]]]:
 
 
 def _rope_factors(shape: Shape) -> NDArray[np.float32]:
-    """What each RoPE frequency is divided by (Llama 3.1: low factor 1, high factor 4, trained on 8192)."""
+    """Return the divisor of each RoPE frequency (Llama 3.1: low factor 1, high factor 4, trained on 8192)."""
     low, high, trained = 1.0, 4.0, 8192
     wavelength = 2 * np.pi * shape.rope_theta ** (np.arange(0, shape.head_dim, 2) / shape.head_dim)
     smooth = np.clip((trained / wavelength - low) / (high - low), 0.0, 1.0)
@@ -256,7 +256,7 @@ def _merges(words: list[str]) -> Iterator[str]:
 
 
 def _byte_symbols() -> list[str]:
-    """What byte-level BPE writes for each byte: itself if printable, else a character from U+0100 on."""
+    """Return byte-level BPE's character for each byte: itself if printable, else one from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     spare = itertools.count(0x100)
     return [chr(byte if byte in printable else next(spare)) for byte in range(256)]

@@ -1,4 +1,4 @@
-"""How long this machine takes to hand out memory in huge pages: what loading costs besides reading the file.
+"""Measures how long this machine takes to hand out huge pages: what loading costs besides reading the file.
 
     python -m benchmarks.new_memory [--megabytes 770] [--threads 2]
 

@@ -25,7 +25,7 @@ _SAMPLE_BLOCKS = 256
 
 @dataclass(frozen=True, slots=True)
 class _Scales:
-    """Where a block keeps its float16 scale, and its float16 offset as a multiple of the scale.
+    """The place of a block's float16 scale, and its float16 offset as a multiple of the scale.
 
     The offset is chosen so that the mean of uniformly random codes is near zero.
     """

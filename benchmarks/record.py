@@ -1,4 +1,4 @@
-"""What was measured on one workload, and what follows from it: a record is one JSON file.
+"""The measurements of one workload, and what follows from them: a record is one JSON file.
 
 Runs are kept one by one, in the order in which they were made, so that a ratio compares what ran one after
 the other, and a record that was cut off can go on.
@@ -31,7 +31,7 @@ class Run:
     seconds: float
     values: Values
     limits: list[Limits] = field(default_factory=list)
-    """Of the machine just before, with each number of threads; measured before the first run of a round."""
+    """The machine's limits with each number of threads, measured before the first run of a round."""
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Run:
@@ -52,7 +52,7 @@ class Record:
     chaski: str
     peer: str | None
     date: str
-    """Of the last run, in UTC."""
+    """The date of the last run, in UTC."""
     costs: Costs | None = None
     runs: list[Run] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Record:
         return None if limits is None else self._limit(limits, what)
 
     def share(self, what: str) -> float | None:
-        """Of what the machine allows: the median over our runs, each with the limits just before it."""
+        """The share of the machine's limit: the median over our runs, each with the limits before it."""
         shares = [
             run.values[what] / limit
             for run in self.runs

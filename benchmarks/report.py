@@ -43,16 +43,16 @@ class Comparison:
     ratio: float | None
     limit: float | None
     share: float | None
-    """Of the limit, by what was measured side by side."""
+    """The share of the limit, where both were measured side by side."""
 
     @property
     def goal(self) -> Goal | None:
-        """What was asked of it."""
+        """The goal of this value."""
         return next((goal for goal in self.row.goals if goal.what == self.what), None)
 
     @property
     def is_met(self) -> bool | None:
-        """Whether all that was asked is reached; None if nothing was, or there is no peer to tell."""
+        """True if the goal is reached; None if there is none, or no peer."""
         goal = self.goal
         if goal is None or self.ratio is None:
             return None

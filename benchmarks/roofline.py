@@ -19,22 +19,22 @@ __all__ = ["Costs", "Limits", "decode_limit", "measure", "median_limits", "prefi
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a model costs at least."""
+    """The least cost of a model."""
 
     weight_bytes: int
-    """Of all matrices: a decode step reads each once."""
+    """Bytes of all matrices: a decode step reads each once."""
     layer_products: int
     """Multiply-adds of the layers for one token."""
     head_products: int
-    """Those of the output matrix, needed where logits are."""
+    """Multiply-adds of the output matrix, needed where logits are."""
     history_bytes: float
-    """Of keys and values for a token of history."""
+    """Bytes of keys and values for a token of history."""
     product_type: str
-    """What the matrices are multiplied as: int8, bf16 or fp32."""
+    """The numbers that matrices are multiplied as: int8, bf16 or fp32."""
     attention_products: int
     """Multiply-adds of all layers for a token and one that it sees."""
     attention_type: str = "fp32"
-    """What these are multiplied as."""
+    """The numbers that these are multiplied as."""
 
 
 def measure(threads: int) -> list[Limits]:
@@ -79,7 +79,7 @@ def prefill_limit(limits: Limits, costs: Costs, history: float) -> float:
 
 
 def scaling(limits: Iterable[Limits]) -> float | None:
-    """How many times the multiply-adds of one thread all threads do; None if only one was measured."""
+    """Multiply-adds of all threads, in those of one; None if only one was measured."""
     by_threads = {one.threads: one.int8 for one in limits}
     return by_threads[max(by_threads)] / by_threads[1] if len(by_threads) > 1 and 1 in by_threads else None
 

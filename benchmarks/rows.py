@@ -1,4 +1,4 @@
-"""What the suite measures: the rows of docs/performance.md, each a workload on a file with its goals."""
+"""The workloads of the suite: the rows of docs/performance.md, each a workload on a file with its goals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BATCHES", "HISTORIES", "ROWS", "TYPES", "Goal", "Row", "costs"]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is asked of a value: times the best peer's, and the share of what the machine allows."""
+    """The goal of a value: times the best peer's, and the share of what the machine allows."""
 
     what: str
     ratio: float
@@ -32,10 +32,10 @@ class Row:
     shown: tuple[str, ...] = ("prefill", "decode")
     shape: str = "llama-3.2-1b"
     kv_type: str = DEFAULT_KV
-    """Of keys and values in both engines; by default what each takes by itself."""
+    """The type of keys and values in both engines; by default what each takes by itself."""
     rounds: int = 3
     keep: bool = True
-    """Whether processes are kept between the rounds: a cold start is measured in fresh ones."""
+    """True if processes are kept between rounds: a cold start is measured in fresh ones."""
     overlap: float | None = None
     """Not against a peer, but with guesses against without: the share of the answer that the prompt holds."""
 
@@ -134,7 +134,7 @@ _ATTENTION_TYPES = {DEFAULT_KV: "int16"}
 
 
 def costs(row: Row) -> Costs:
-    """What the row's model costs at least."""
+    """The least cost of the row's model."""
     shape = make_models.SHAPES[row.shape]
     layers, head = make_models.num_products(row.shape)
     elements = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim

@@ -1,4 +1,4 @@
-"""What choosing tokens costs: `python -m benchmarks.sampling MODEL`.
+"""Measures what choosing tokens costs: `python -m benchmarks.sampling MODEL`.
 
 Answers are decoded greedily and with sampled tokens, one alone and several at a time. Beside the speed stands
 how long the machine waits for Python between two batches, from the end of one to the start of the next:

@@ -1,4 +1,4 @@
-"""What the server costs: `python benchmarks/server.py` starts one with the bundled model and measures it.
+"""Measures the server's costs: `python benchmarks/server.py` starts one with the bundled model.
 
 Clients, server and model share the machine. Linux only: processor time and memory are read from /proc.
 """

@@ -31,7 +31,7 @@ MAX_GUESSES = AnswerOptions().draft_num_predict
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How fast an answer was made, and which share of its guesses came true."""
+    """The speed of an answer, and the share of its guesses came true."""
 
     rate: float
     right: float

@@ -21,7 +21,7 @@ _NOT_RUN_AGAIN = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When no more run is started that is not expected to end before."""
+    """The time after which no run is started that is not expected to end before."""
 
     at: float
 
@@ -72,7 +72,7 @@ def run_in_turns(
 
 
 class _Processes:
-    """Those that stand still until it is their turn again."""
+    """The processes that stand still until it is their turn again."""
 
     def __init__(self, model: Path, workload: Workload) -> None:
         self._model = model
@@ -120,7 +120,7 @@ def _is_missing(record: Record, engine: Engine, number: int) -> bool:
 
 
 def _expected_seconds(record: Record, engine: Engine) -> float:
-    """As long as the longest run of this engine took; before any, as the longest of all."""
+    """Return the longest time of a run of this engine; before any, that of all engines."""
     own = [run.seconds for run in record.runs if run.engine == engine.name]
     return max(own or [run.seconds for run in record.runs], default=0.0)
 

@@ -1,4 +1,4 @@
-"""How long it takes to encode one image of 896 x 896 on the shape of Gemma 3's SigLIP, beside the peak and
+"""Measures the encoding of one image of 896 x 896 on the shape of Gemma 3's SigLIP, beside the peak and
 llama.cpp's libmtmd.
 
     python -m benchmarks.vision [--type Q8_0 F16] [--threads 2] [--llama-python other-venv/bin/python]

@@ -1,4 +1,4 @@
-"""What a worker costs for each streamed token: `python -m benchmarks.worker [--model FILE] [--rounds N]`.
+"""Measures the cost of a worker a streamed token: `python -m benchmarks.worker [--model FILE] [--rounds N]`.
 
 The same answers are streamed by a model in this process and through a worker into an event loop, in turns.
 What this process and the worker take together more than the bare engine is the overhead. One computing

@@ -36,7 +36,7 @@ class ForkGuard:
 
 
 class _Forks:
-    """How often this process is a fork of the one that first asked, and what forks must not destroy."""
+    """Counts the forks since the first use, and holds what a fork must not destroy."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -78,7 +78,7 @@ class ModelName:
 
     @property
     def short(self) -> str:
-        """As people write it: without the default host and namespace, always with the tag."""
+        """Return the name as people write it: without the default host and namespace, always with the tag."""
         folders = [self.host, self.namespace]
         if self.host == DEFAULT_HOST:
             folders = [] if self.namespace == DEFAULT_NAMESPACE else [self.namespace]

@@ -64,7 +64,7 @@ class GGUFFile:
 
     @cached_property
     def num_weights(self) -> int:
-        """How many numbers all tensors have."""
+        """The number of elements of all tensors."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
     @overload
@@ -102,7 +102,7 @@ class GGUFFile:
 
 
 class _Part(NamedTuple):
-    """What one file holds."""
+    """The contents of one file."""
 
     path: Path
     metadata: dict[str, Value]

@@ -80,7 +80,7 @@ class _Entry(NamedTuple):
 
 
 def is_alignment(value: int) -> bool:
-    """Whether tensors may be aligned to `value` bytes."""
+    """Return whether tensors may be aligned to `value` bytes."""
     return value >= 8 and value & (value - 1) == 0
 
 

@@ -28,7 +28,7 @@ _ELEMENTS_AT_ONCE = 1 << 18  # keeps the temporaries of one step near the cache 
 
 
 class QuantType(IntEnum):
-    """How the elements of a tensor are stored; the values are the type numbers of GGUF files."""
+    """The storage types of elements; the values are the type numbers of GGUF files."""
 
     F32 = 0
     F16 = 1

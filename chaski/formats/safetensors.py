@@ -222,7 +222,7 @@ def _check_coverage(path: Path, entries: list[_Entry], size: int) -> None:
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    """Which file has which tensor."""
+    """The file of each tensor."""
     if path.stat().st_size > MAX_INDEX_BYTES:
         raise FormatError(f"{path}: more than {MAX_INDEX_BYTES} bytes")
     names = _parse(path, path.read_bytes()).get("weight_map")

@@ -1,8 +1,8 @@
-"""Files that Ollama's converter wrote, in the names of llama.cpp's: one row of a table for each family.
+"""Files of Ollama's converters, read under llama.cpp's names: a table with one row for each family.
 
-Its converters (one file a family in the folder `convert` of its repository) name some keys and tensors in
-another way, and leave out what the models of its own engine take for granted. Everything behind `open_model`
-sees llama.cpp's names, and nothing is missing. What a row does not say is the same in both.
+Ollama's converters (one file a family in the folder `convert` of its repository) name some keys and tensors
+in another way, and leave out what the models of its own engine take for granted. All code behind `open_model`
+sees llama.cpp's names with nothing missing. What a row does not mention is the same in both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TOKENIZER = "tokenizer.ggml."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How the files of one architecture may differ. Keys are those of the architecture, without its name.
+    """The differences in files of one architecture. Keys are those of the architecture, without its name.
 
     architecture  what llama.cpp calls it; "" for the same
     keys          a key → llama.cpp's; it wins over one that has that name already

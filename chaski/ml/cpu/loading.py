@@ -1,4 +1,4 @@
-"""How matrices come from their files into the memory that kernels read.
+"""Brings matrices from their files into the memory that kernels read.
 
 Most of a warm start is new memory: the system clears every page before it hands it out. A file that lies in
 the system's memory already can be computed with as it is, a little slower, so `load` only says where matrices
@@ -213,7 +213,7 @@ def _open_files(matrices: Sequence[StoredMatrix]) -> dict[Path, _native.WeightFi
 
 
 def _are_warm(files: Mapping[Path, _native.WeightFile], matrices: Sequence[StoredMatrix]) -> bool:
-    """Whether the system has the files' parts from the first to the last of these matrices in memory."""
+    """Return whether the system has the files in memory, from the first of these matrices to the last."""
     for path, file in files.items():
         own = [matrix for matrix in matrices if matrix.info.path == path]
         begin = min(matrix.place for matrix in own)
