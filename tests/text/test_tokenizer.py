@@ -383,3 +383,15 @@ def test_threads(name):
         thread.join()
     assert len(results) == 8
     assert all(result == results[0] for result in results)
+
+
+def test_special_tokens_of_phi_take_the_white_space_behind_them():
+    """As Hugging Face's `rstrip` of its tokens says; no key of GGUF does."""
+    metadata = sentencepiece_metadata()
+    plain = load_tokenizer(metadata)
+    phi = load_tokenizer({**metadata, "general.architecture": "phi3"})
+    text = "one </s>\n two</s>  <s> three"
+    assert phi.encode(text) == plain.encode("one </s>two</s><s> three") != plain.encode(text)
+    assert phi.encode("one </s>\n two", parse_special=False) == plain.encode(
+        "one </s>\n two", parse_special=False
+    )

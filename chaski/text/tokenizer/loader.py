@@ -95,7 +95,8 @@ def _load_sentencepiece(metadata: Mapping[str, object]) -> Tokenizer:
     if not np.isfinite(scores).all():
         raise TokenizerError(f"{PREFIX}scores holds a value that is not finite")
     codec = SentencePieceBPE(vocabulary, scores.astype(np.float32), read_normalizer(metadata))
-    return Tokenizer(vocabulary, codec)
+    # No key says it: of this kind Phi 3 alone was trained without the lines that its template ends.
+    return Tokenizer(vocabulary, codec, strips_after_special=metadata.get("general.architecture") == "phi3")
 
 
 def _load_wordpiece(metadata: Mapping[str, object]) -> Tokenizer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from chaski.errors import TokenizerError
@@ -16,10 +17,14 @@ _LONGEST = 128  # characters; the pattern nests once for each place where two to
 
 
 class SpecialSplitter:
-    """Splits text at special tokens, in time linear in the text whatever the number of tokens."""
+    """Splits text at special tokens, in time linear in the text whatever the number of tokens.
 
-    def __init__(self, ids: Mapping[str, int]) -> None:
+    The tokens `stripping` take the white space behind them with them.
+    """
+
+    def __init__(self, ids: Mapping[str, int], stripping: AbstractSet[str] = frozenset()) -> None:
         self._ids = ids
+        self._stripping = stripping
         for token in ids:
             if len(token) > _LONGEST:
                 raise TokenizerError(f"special token {token[:40]!r}… has over {_LONGEST} characters")
@@ -30,7 +35,11 @@ class SpecialSplitter:
         if self._pattern is None:
             return [text], []
         parts = self._pattern.split(text)
-        return parts[::2], [self._ids[token] for token in parts[1::2]]
+        texts, tokens = parts[::2], parts[1::2]
+        for index, token in enumerate(tokens, 1):
+            if token in self._stripping:
+                texts[index] = texts[index].lstrip()
+        return texts, [self._ids[token] for token in tokens]
 
 
 def _trie_pattern(tokens: Mapping[str, int]) -> str:

@@ -14,15 +14,21 @@ from chaski.text.tokenizer.stream import TokenStream
 from chaski.text.tokenizer.vocabulary import TokenType, Vocabulary
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_NEVER_STRIPPING = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 
 
 class Tokenizer:
-    """Text to token ids and back. Safe to use from several threads."""
+    """Text to token ids and back. Safe to use from several threads.
 
-    def __init__(self, vocabulary: Vocabulary, codec: Codec) -> None:
+    With `strips_after_special` a special token takes the white space behind it with it, but for those of
+    `_NEVER_STRIPPING`.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, codec: Codec, strips_after_special: bool = False) -> None:
         self._vocabulary = vocabulary
         self._codec = codec
+        self._strips_after_special = strips_after_special
 
     @property
     def size(self) -> int:
@@ -110,11 +116,15 @@ class Tokenizer:
 
     @cached_property
     def _all_special(self) -> SpecialSplitter:
-        return SpecialSplitter(self._hidden | self._visible)
+        return self._splitter(self._hidden | self._visible)
 
     @cached_property
     def _visible_special(self) -> SpecialSplitter:
-        return SpecialSplitter(self._visible)
+        return self._splitter(self._visible)
+
+    def _splitter(self, ids: dict[str, int]) -> SpecialSplitter:
+        stripping = ids.keys() - _NEVER_STRIPPING if self._strips_after_special else frozenset[str]()
+        return SpecialSplitter(ids, stripping)
 
     def _with_added(self, ids: list[int]) -> list[int]:
         vocabulary = self._vocabulary
