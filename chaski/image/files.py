@@ -116,7 +116,7 @@ def _rgb(image: Image) -> Image:
 
 
 def _upper_bits(image: Image) -> Pixels:
-    """Of a grey picture with 16 bits; the one value that is transparent there shows white."""
+    """A grey picture of 16 bits by its upper eight; the one value that is transparent shows white."""
     grey = np.asarray(image)
     hidden = image.info.get("transparency")
     return (np.where(grey == hidden, 0xFFFF, grey) >> 8).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""What image processors are made of. Exact: the same numbers as Hugging Face's processors on Pillow."""
+"""The steps of image processors, exact: the same numbers as Hugging Face's processors on Pillow."""
 
 from __future__ import annotations
 

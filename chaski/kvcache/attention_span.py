@@ -1,4 +1,4 @@
-"""How far back tokens see, and how much of a sequence is kept: rules on positions, without any storage."""
+"""Attention spans: how far back tokens see, and how much of a sequence is kept. There is no storage here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["AttentionSpan"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpan:
-    """What a layer's tokens see of their own sequence; without options everything up to themselves.
+    """The part of its own sequence that a token sees in a layer; without options all up to itself.
 
     window  how many tokens a token sees, itself included (the meaning of the models' papers; the reference
             engine shows one more)
@@ -37,7 +37,7 @@ class AttentionSpan:
         return min((limit for limit in (self.window, self.chunk) if limit is not None), default=None)
 
     def kept(self, capacity: int) -> int | None:
-        """How many tokens are kept of sequences of up to `capacity` tokens; None for all of them."""
+        """The number of tokens kept of sequences of up to `capacity` tokens; None for all of them."""
         memory = self.window if self.memory is None else self.memory
         return None if memory is None or memory >= capacity else memory
 

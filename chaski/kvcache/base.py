@@ -26,8 +26,8 @@ _STORED = tuple(d.value for d in (DType.F32, DType.F16, DType.BF16, DType.I16, D
 class KVShape:
     """The key/value heads of one layer, their sizes, and how positions are in the keys.
 
-    `rope` rotated the keys; None where keys cannot be moved to another position, and one
-    without frequencies where keys do not depend on it.
+    `rope` rotated the keys. It is None where keys cannot be moved to another position, and has no frequencies
+    where keys do not depend on it.
     """
 
     heads: int
@@ -69,7 +69,7 @@ def kv_buffers(
 
 
 class LayerCache(Protocol):
-    """What an attention layer sees while its graph is recorded."""
+    """The face of a cache for one attention layer, while its graph is recorded."""
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask | DenseMask]:
         """Store k and v (n, kv_heads, size) of this batch; returns what `ops.attention` reads.
@@ -79,7 +79,7 @@ class LayerCache(Protocol):
 
 
 class Cache(Protocol):
-    """What the runner sees. Sequence ids are 0, 1, … below the number that the cache was made for."""
+    """The face of a cache for the runner. Sequence ids are 0, 1, … below the number that it was made for."""
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[Any]:
         """Declare the cache's inputs in `graph`, with `prefix` before their names -> a face for each layer.
@@ -89,10 +89,10 @@ class Cache(Protocol):
 
     @property
     def can_step_back(self) -> bool:
-        """Whether the tokens of a sequence in the last batch can be removed without losing others."""
+        """True if the tokens of a sequence in the last batch can be removed without losing others."""
 
     def length(self, sequence: int) -> int:
-        """How many tokens `sequence` has: the position of the next one."""
+        """The number of tokens of `sequence`, which is the position of the next one."""
 
     def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
         """Make room for the batch; returns the inputs that `record` declared, without prefix.
@@ -110,10 +110,10 @@ class Cache(Protocol):
         """
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether the next token of `sequence` may be written at `position`: all that it sees is there."""
+        """True if the next token of `sequence` may be written at `position`: all that it sees is stored."""
 
     def resumable(self, sequence: int, position: int) -> int:
-        """How many tokens of `sequence`, `position` at most, can stay for others to follow them.
+        """The number of tokens of `sequence`, `position` at most, that can stay for others to follow them.
 
         It is the highest position up to `position` that `can_resume` allows.
         """

@@ -1,4 +1,4 @@
-"""From what the layers of a model keep to the caches that hold it, and to the memory that these take."""
+"""Builds the caches for the layers of a model, and says how much memory they take."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build_cache(backend: Backend, layers: Sequence[LayerKind], size: CacheSize, 
 
 @dataclass(frozen=True, slots=True)
 class KindMemory:
-    """What the layers of one kind will take: `cells` are the rows of each layer's storage."""
+    """The memory for the layers of one kind. `cells` are the rows of each layer's storage."""
 
     kind: str
     layers: int
@@ -42,7 +42,7 @@ class KindMemory:
 def cache_memory(
     backend: Backend, layers: Sequence[LayerKind], size: CacheSize, types: KVTypes
 ) -> list[KindMemory]:
-    """What each cache that `build_cache` would make will store. Allocates nothing."""
+    """The memory of each cache that `build_cache` would make. Allocates nothing."""
     return [_memory(backend, group, size, types) for group in _groups(layers)]
 
 

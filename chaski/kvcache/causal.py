@@ -67,7 +67,7 @@ class CausalCache:
 
     @property
     def num_free(self) -> int:
-        """How many of them hold nothing."""
+        """The number of cells that hold nothing."""
         return self._table.cells.num_free
 
     def cells(self, sequence: int) -> I32:
@@ -176,7 +176,7 @@ class CausalCache:
         self._key_shift = None
 
     def _is_visible(self, position: int, first: int) -> bool:
-        """Whether all that a token at `position` sees before itself is stored, from `first` on."""
+        """True if what is stored from `first` on has all that a token at `position` sees before itself."""
         (visible,) = self._span.first_visible([position])
         return first <= visible or visible == position
 
@@ -206,7 +206,7 @@ class CausalCache:
 def _key_shift(
     backend: Backend, shapes: Sequence[KVShape], keys: Sequence[KVBuffer], max_cells: int
 ) -> KeyShift | None:
-    """How keys are moved, if those of every layer can be."""
+    """The plan that moves keys; None where those of a layer cannot be moved."""
     rotated = [(buffer, s.rope) for buffer, s in zip(keys, shapes, strict=True) if s.rope is not None]
     if len(rotated) < len(keys):
         return None

@@ -1,4 +1,4 @@
-"""Which cells are free, and which are taken next: counts of owners, and no positions.
+"""The cells of a cache: which are free, and which are taken next. Positions are not known here.
 
 Neighbouring tokens get neighbouring cells where that is possible, so that attention reads memory in order.
 Where tokens are stored never changes a result.
@@ -62,7 +62,7 @@ class Cells:
         return taken
 
     def room(self, num_cells: int, offset: int) -> int:
-        """Where to put `num_cells` cells: in the longest free run, at a cell whose place is `offset`.
+        """The first of `num_cells` cells to take: in the longest free run, at a cell whose place is `offset`.
 
         The place of a cell is its number modulo the alignment. Who writes before it keeps half of what is
         left of the run. Only where no run has such a cell is it another one.

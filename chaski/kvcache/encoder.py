@@ -1,4 +1,4 @@
-"""The encoder cache: what cross-attention sees of the last image, the same for every token behind it.
+"""The encoder cache: keys and values of the last image, the same for every token behind it.
 
 The rows of an image come with one batch; their keys and values stay until its position is removed. A graph
 is recorded once for batches with and without images: how many rows come, and how many tokens see any, are
@@ -40,7 +40,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What is known of a sequence.
+    """The length of a sequence, and its image.
 
     A token at one of the positions `lost` would see an image whose rows are no longer there.
     """

@@ -1,8 +1,8 @@
-"""Moving keys to lower positions: they are turned back by the angles of the distance.
+"""Key shift: keys move to lower positions, rotated back by the angles of the distance.
 
-A rotary embedding turns a key by position · frequency, so a key that moves down by d positions turns back by
-d · frequency, whatever its position was. Values know no position. A key in 16 bits is rounded once more with
-each move.
+A rotary embedding rotates a key by position · frequency, so a key that moves down by d positions rotates back
+by d · frequency, whatever its position was. Values know no position. A key in 16 bits is rounded once more
+with each move.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ I32 = npt.NDArray[np.int32]
 
 
 class KeyShift:
-    """A plan that turns the keys in up to `max_cells` cells of all layers, compiled with the cache.
+    """A plan that rotates the keys in up to `max_cells` cells of all layers, compiled with the cache.
 
-    `keys` has the storage of each layer and the rope that turned its keys. Their magnitude stays.
+    `keys` has the storage of each layer and the rope that rotated its keys. Their magnitude stays.
     """
 
     def __init__(self, backend: Backend, keys: Sequence[tuple[KVBuffer, Rope]], max_cells: int) -> None:
@@ -41,7 +41,7 @@ class KeyShift:
         self._plan = backend.compile(graph)
 
     def move_down(self, cells: I32, distance: int) -> None:
-        """Turn the keys in `cells` to positions that are lower by `distance`."""
+        """Rotate the keys in `cells` to positions that are lower by `distance`."""
         for begin in range(0, len(cells), self._max_cells):
             part = cells[begin : begin + self._max_cells]
             self._plan.launch({"cells": part, "distances": np.full_like(part, distance)}).wait()

@@ -1,4 +1,4 @@
-"""What the layers of a model keep of the tokens before: values that a model declares, one for each layer.
+"""The kinds of layers by what they keep of the tokens before. A model declares one value for each layer.
 
 A layer that keeps nothing, as one that only feeds forward, is not declared.
 """
@@ -38,7 +38,7 @@ class CacheSize:
 
 @dataclass(frozen=True, slots=True)
 class BufferRow:
-    """What one cell of a layer stores in one buffer."""
+    """The content of one cell of a layer in one buffer."""
 
     role: KVRole
     heads: int
@@ -94,7 +94,7 @@ class StateShape:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Which states of a sequence are kept, so that a shorter prefix can be resumed: the newest `count`.
+    """States of a sequence that are kept, so that a shorter prefix can be resumed: the newest `count`.
 
     None has less than `first` tokens, and `interval` tokens at least lie between two of them.
     """
@@ -104,7 +104,7 @@ class Checkpoints:
     interval: int = 1664
 
     def is_due(self, length: int, last: int | None) -> bool:
-        """Whether the state after `length` tokens is kept, the last one that was having `last` tokens."""
+        """True if the state after `length` tokens is kept; the last one that was has `last` tokens."""
         return self.count > 0 and length >= self.first and (last is None or length - last >= self.interval)
 
     def num_rows(self, sequences: int) -> int:

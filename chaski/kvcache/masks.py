@@ -13,7 +13,7 @@ __all__ = ["dense_mask"]
 def dense_mask(
     history: npt.NDArray[np.int32], spans: npt.NDArray[np.int32], num_cells: int
 ) -> npt.NDArray[Any]:
-    """What `Mask` says, as float32 (tokens, cells): 0 where a token sees a cell, else minus infinity."""
+    """`Mask` as a matrix of float32 (tokens, cells): 0 where a token sees a cell, else minus infinity."""
     lengths = spans[:, 1] - spans[:, 0]
     tokens = np.repeat(np.arange(len(spans)), lengths)
     # How far each visible entry of the history is from where its token's span begins.

@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """What the files of all transformer decoders declare; a model reads what is special about it itself."""
+    """The metadata that all transformer decoders have; a model reads the rest of its keys itself."""
 
     vocab_size: int
     context_length: int
@@ -104,7 +104,7 @@ def kv_heads(file: GGUFFile, num_layers: int) -> list[int]:
 
 
 def _num_kv_heads(file: GGUFFile) -> int:
-    """Those of the layers that have any."""
+    """The key/value heads of the layers that attend."""
     numbers = set(kv_heads(file, 1)) - {0}
     if len(numbers) > 1:
         raise UnsupportedError(
@@ -115,8 +115,10 @@ def _num_kv_heads(file: GGUFFile) -> int:
 
 
 def sliding_layers(file: GGUFFile, num_layers: int, period: int) -> tuple[bool, ...]:
-    """Which layers see only what is near: the file says it of each, or of each in a period, whose last one
-    sees all; `period` is the model's usual one. A period of 0 has no last one."""
+    """For each layer, whether it has a sliding window.
+
+    The file says it for each layer, or gives a period, whose last layer sees everything. `period` is the
+    model's default; 0 gives every layer a window."""
     key = f"{file.architecture}.attention.sliding_window_pattern"
     value = file.metadata.get(key)
     if not isinstance(value, np.ndarray):
@@ -128,7 +130,7 @@ def sliding_layers(file: GGUFFile, num_layers: int, period: int) -> tuple[bool, 
 
 
 def read_normal(file: GGUFFile, default: Normal) -> Normal:
-    """How the pixels of images are normalized: a projector may say it, other files mean the model's usual."""
+    """The normalization of pixels: a projector may give its own, other files mean `default`."""
     mean, std = (file.get(f"clip.vision.image_{key}", list[float], None) for key in ("mean", "std"))
     if mean is None or std is None:
         return default
@@ -138,7 +140,7 @@ def read_normal(file: GGUFFile, default: Normal) -> Normal:
 
 
 def patches_a_side(file: GGUFFile, image_size: int, patch_size: int) -> int:
-    """How many patches cover a side of an image. Raises ModelError where some would stick out."""
+    """The number of patches along a side of an image. Raises ModelError where they do not fit."""
     if image_size < 1 or image_size % patch_size:
         raise ModelError(
             f"{file.path}: images of {image_size} x {image_size} pixels are not whole patches of "

@@ -1,4 +1,4 @@
-"""What decoders have around their layers: an embedding of tokens, a last norm, and logits."""
+"""The parts of a decoder around its layers: the embedding of tokens, the last norm, and logits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Decoder"]
 
 
 class Classifier(Module):
-    """What a model that ranks makes of its last output."""
+    """The output layer of a model that ranks."""
 
     def __init__(self, config: DecoderConfig) -> None:
         self.output = Linear(config.hidden_size, config.num_labels)
@@ -31,9 +31,9 @@ class Decoder(Module):
             self.cls = Classifier(config)
 
     def head(self, x: Tensor, softcap: float = 0.0) -> Tensor:
-        """The last layer's rows -> logits, bounded where there is a `softcap`.
+        """The last layer's rows -> logits. A `softcap` bounds them.
 
-        An embedder has no logits; what ranks has one for each label.
+        An embedder returns normalized rows, and a model that ranks a score for each label.
         """
         x = self.output_norm(x)
         if self.config.pooling is Pooling.RANK:

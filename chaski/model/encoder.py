@@ -38,7 +38,7 @@ class EncoderProgram:
 
 
 def encoder_memory(backend: Backend, shape: EncoderShape, dtype: DType) -> KindMemory:
-    """What the keys and values of an image's patches take. Allocates nothing."""
+    """The memory of the keys and values of an image's patches. Allocates nothing."""
     cells = backend.cache_config.padded(shape.max_patches)
     sizes = {KVRole.KEYS: shape.heads.key_size, KVRole.VALUES: shape.heads.value_size}
     num_bytes = sum(
@@ -49,7 +49,7 @@ def encoder_memory(backend: Backend, shape: EncoderShape, dtype: DType) -> KindM
 
 @dataclass(frozen=True, slots=True)
 class _Patches:
-    """What every layer's attention sees: all patches of the image. One layer's keys follow the other's."""
+    """The cache of an encoder: every patch sees all. Each layer overwrites the keys of the one before."""
 
     keys: KVBuffer
     values: KVBuffer

@@ -1,4 +1,4 @@
-"""What a file says about its experts."""
+"""Reads the keys of a mixture of experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is called with while it records its graph: symbols for the arrays of a batch."""
+"""The inputs of a model while it records its graph: symbols for the arrays of a batch."""
 
 from __future__ import annotations
 

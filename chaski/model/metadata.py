@@ -1,7 +1,7 @@
-"""What no file may say about a model, whatever its architecture: numbers that would break or exhaust us.
+"""Refuses numbers that no model can have, whatever its architecture: they would break or exhaust us.
 
-A file comes from a stranger. Its sizes are held to the tensors that it really has, before anything is built
-from them; what its numbers contradict in each other is found when the model is built, and is its fault too.
+A file comes from a stranger. Its sizes are checked against the tensors that it really has, before anything is
+built from them. Numbers that contradict each other are found when the model is built, and blamed on the file.
 """
 
 from __future__ import annotations

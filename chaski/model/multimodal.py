@@ -1,4 +1,4 @@
-"""Images as models see them: what an encoder takes, and what a model that has one says about it."""
+"""Images as models take them, and the interface of an encoder of images."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Image:
 
     @property
     def nbytes(self) -> int:
-        """Of its arrays."""
+        """Bytes of its arrays."""
         return sum(array.nbytes for array in self.arrays.values())
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderShape:
-    """What an encoder needs room for.
+    """Sizes for which an encoder reserves memory.
 
     max_patches, max_rows  what goes in and what comes out of it for the largest image
     row_size               elements of a row that comes out: as many as an embedding of the text model has
@@ -72,7 +72,7 @@ class MultimodalProcessor(Protocol):
 
     @property
     def is_bidirectional(self) -> bool:
-        """Whether the rows of an image see each other in the text model; else each sees what is before it."""
+        """True where the rows of an image see each other in the text model, not only those before them."""
 
     def read_image(self, data: bytes) -> Image:
         """A file of an image -> what the encoder takes. Raises FormatError or UnsupportedError."""

@@ -1,4 +1,4 @@
-"""How the outputs of a text's tokens become one vector, for models that make embeddings, or that rank."""
+"""Pooling: the outputs of a text's tokens become one vector, in models that make embeddings or rank."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Pooling(IntEnum):
 
 
 def read_pooling(file: GGUFFile) -> Pooling | None:
-    """What the file's metadata asks for; None for a model that makes text.
+    """The file's pooling; None for a model that makes text.
 
     Raises UnsupportedError for the kinds that are not here, which includes ranking by other tensors than one.
     """

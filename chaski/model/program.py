@@ -92,7 +92,7 @@ class Program:
             self._launched.wait()
 
     def outputs(self) -> npt.NDArray[np.float32]:
-        """Those of that batch (len(batch.outputs), size): a view that the next launch overwrites."""
+        """The outputs of that batch (len(batch.outputs), size): a view that the next launch overwrites."""
         return self._rows("outputs")
 
     def top_logits(self) -> npt.NDArray[np.float32]:

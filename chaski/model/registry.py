@@ -1,4 +1,4 @@
-"""Which file of `chaski.model.arch` serves which `general.architecture`; imported on demand."""
+"""The table of architectures: each is a module of `chaski.model.arch`, imported on demand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ARCHITECTURES = {
 
 
 class ModelConfig(Protocol):
-    """What the engine needs to know of any architecture's configuration."""
+    """The part of a configuration that every architecture has."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -47,11 +47,11 @@ class ModelConfig(Protocol):
 
     @property
     def pooling(self) -> Pooling | None:
-        """How outputs become one vector, for a model that makes embeddings; None for one of text."""
+        """The pooling of a model that makes embeddings or ranks; None for one of text."""
 
     @property
     def is_causal(self) -> bool:
-        """Whether a token sees nothing behind itself. Else a text is computed as one group, in one batch."""
+        """True if no token sees those behind it. Else a text is computed as one group, in one batch."""
 
 
 class Model(Protocol):
@@ -70,14 +70,14 @@ class Model(Protocol):
         """Every tensor that the file may have in place of several, with the weights that it holds."""
 
     def layer_kinds(self) -> Sequence[LayerKind]:
-        """What each layer keeps of the tokens before; layers that keep nothing are left out."""
+        """The cache that each layer needs; layers that keep nothing are left out."""
 
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
         """Record one forward pass -> logits (outputs, vocab_size); for embeddings (outputs, size)."""
 
 
 def vision_of(model: Model) -> MultimodalProcessor | None:
-    """The encoder of images of a model that sees."""
+    """The encoder of images of a model that has one."""
     vision: MultimodalProcessor | None = getattr(model, "vision", None)
     return vision
 
@@ -105,7 +105,7 @@ def build_model(file: GGUFFile, projector: GGUFFile | None = None) -> Model:
 
 
 def takes_projector(file: GGUFFile) -> bool:
-    """Whether the file's model can have an encoder of images from another file."""
+    """True if the file's model can have an encoder of images from another file."""
     return hasattr(_model_of(file), "vision")
 
 

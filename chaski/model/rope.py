@@ -1,4 +1,4 @@
-"""What a file says about its rotary embedding, read strictly: a scaling that is not known is an error."""
+"""Reads the keys of a rotary embedding strictly: a scaling that is not known is an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["RopeConfig", "read_rope"]
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """`dims` elements of each head are turned. `scale` is 1/factor of linear scaling; `yarn` excludes it."""
+    """`dims` elements of each head are rotated. `scale` is 1/factor of linear scaling; `yarn` excludes it."""
 
     dims: int
     base: float
@@ -55,7 +55,7 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
     if plain.dims % 2 or not 2 <= plain.dims <= head_size or not plain.base > 0:
         raise ModelError(
             f"{file.path}: {arch}.rope.dimension_count = {plain.dims} with the base {plain.base}: a head of "
-            f"{head_size} elements is turned in pairs, with a positive base"
+            f"{head_size} elements is rotated in pairs, with a positive base"
         )
     kind = file.get(f"{arch}.rope.scaling.type", str, "") or "linear"
     has_factors = {f"rope_factors_{name}.weight" for name in ("short", "long")} <= file.tensors.keys()
@@ -79,7 +79,7 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
 
 
 def _factor(file: GGUFFile) -> float:
-    """How many times as long as the trained context the file's is: under the key of today, or the old one."""
+    """The factor by which the context is longer than the trained one, under its new key or the old one."""
     for key in ("rope.scaling.factor", "rope.scale_linear"):
         factor = file.get(f"{file.architecture}.{key}", float, 0.0)
         if factor < 0:

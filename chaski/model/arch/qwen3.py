@@ -1,4 +1,4 @@
-"""Qwen 3, dense (Yang et al. 2025): each head of queries and keys is normalized before it is turned."""
+"""Qwen 3, dense (Yang et al. 2025): each head of queries and keys is normalized before it is rotated."""
 
 from __future__ import annotations
 

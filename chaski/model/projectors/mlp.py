@@ -162,7 +162,7 @@ class Projector(Module):
 
 
 class Vision(Module):
-    """What a model has as `vision`; see `MultimodalProcessor`."""
+    """The encoder of images; see `MultimodalProcessor`."""
 
     inline = True
     is_bidirectional = False

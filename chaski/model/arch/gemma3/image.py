@@ -1,4 +1,4 @@
-"""What Gemma 3 sees of a picture: all of it in a square, whatever its proportions, and patches of that.
+"""From an image file to Gemma 3's patches: the image fills a square, whatever its proportions.
 
 Pan and scan, which shows parts of wide pictures as further images, is off, as in the published processor.
 """

@@ -72,7 +72,7 @@ class Model(Decoder):
         if projector is not None or "gemma3.vision.block_count" in file.metadata:
             self.vision = Vision(projector or file, config.hidden_size)
         self._softcap = file.get("gemma3.final_logit_softcapping", float, 0.0)
-        # The window's layers turn faster, and the file's scaling is not theirs.
+        # Layers with a window have a base of their own, and no scaling.
         local = config.rope.unscaled(file.get("gemma3.rope.freq_base_swa", float, 10000.0))
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
 

@@ -1,4 +1,4 @@
-"""What Pixtral sees of an image file: its own proportions, in patches that come merged square by square."""
+"""From an image file to Pixtral's patches: in its own proportions, square by square."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class Vision(Module):
         return self.mm(self.v(pixels, rope_tables, history), rows)
 
     def _ropes(self) -> tuple[Rope, Rope]:
-        """Rows turn the first half of the pairs, columns the other; of the frequencies each has every other.
+        """Rows rotate the first half of the pairs, columns the other; each has every other frequency.
 
         Where a frequency is 0, nothing rotates.
         """

@@ -45,7 +45,7 @@ class Tiling:
 
     @property
     def positions(self) -> int:
-        """Of a tile: its class, and its patches."""
+        """Rows of a tile: one for its class, and its patches."""
         return (self.edge // self.patch_size) ** 2 + 1
 
     @property
@@ -101,6 +101,6 @@ def _column(condition: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
 
 
 def _spans(is_unused: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """What is used sees all rows, and the unused ones see what is used: so it is in Meta's code."""
+    """Used rows see all rows, and unused rows see the used ones, as in Meta's code."""
     ends = np.where(is_unused, np.sum(~is_unused), len(is_unused))
     return np.stack([np.zeros_like(ends), ends, np.zeros_like(ends)], axis=1)

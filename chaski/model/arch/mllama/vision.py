@@ -152,7 +152,7 @@ class Tower(Module):
         return _side_by_side(x.rows(kept), [state.rows(kept) for state in taken])
 
     def _embedded(self, graph: Graph, patches: Dim, tile: Tensor) -> Tensor:
-        """Of each tile a row for its class, those of its patches, and zeros up to a multiple of eight."""
+        """For each tile a row for its class, rows for its patches, and zeros up to a multiple of eight."""
         pixels = self.patch_embd.weight.shape[1]
         position, tile_position = (
             graph.input(name, (patches,), DType.I32) for name in ("position", "tile_position")
@@ -168,7 +168,7 @@ class Tower(Module):
 
 
 class Vision(Module):
-    """What a model has as `vision`; see `MultimodalProcessor`. `token` stands for an image in the text."""
+    """The encoder of images; see `MultimodalProcessor`. `token` stands for an image in the text."""
 
     inline = True
     is_bidirectional = False
