@@ -5,6 +5,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # The `requires` of pyproject.toml, and what scikit-build-core would fetch where the system has none.
 BUILD_REQUIREMENTS := "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.20" ninja
+# Installed without the package, whose build would be configured anew.
+DOCS_REQUIREMENTS = $(shell $(PYTHON) -c "import tomllib; \
+	print(*map(repr, tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs']))")
 NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
 
 .PHONY: run test test-slow test-aarch64 lint format types native bench docs links clean
@@ -75,5 +78,5 @@ clean:
 	touch $@
 
 .venv/documenting: .venv/installed
-	$(PIP) install --no-build-isolation -e ".[docs]"
+	$(PIP) install $(DOCS_REQUIREMENTS)
 	touch $@
