@@ -1,6 +1,6 @@
-"""From logits to the next token: options, penalties, truncation, seeded draws, log-probabilities.
+"""Sampling turns logits into the next token: penalties, truncation, seeded draws, log-probabilities.
 
-Knows token ids and numbers only: no text, no model, no end-of-text rule.
+It knows token ids and numbers only: no text, no model, no end-of-text rule.
 """
 
 from chaski.sample.options import SamplingOptions

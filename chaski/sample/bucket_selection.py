@@ -1,6 +1,6 @@
-"""Choosing among many tokens without sorting them: the same steps as in `transforms`, and the same token.
+"""Bucket selection chooses among many tokens without sorting them: the steps and tokens of `transforms`.
 
-A step that needs the tokens in order only needs to know where in that order a sum of weights passes some
+A step that needs the tokens in order only needs the place in that order where a sum of weights passes some
 mass. So tokens are put into buckets by key, the weights of each bucket are added up, and only the bucket in
 which the mass is passed is sorted. Sums of weights are exact (see `transforms`), so this finds the same place
 as sorting does. A dropped token keeps its place with weight 0.

@@ -15,17 +15,16 @@ import numpy.typing as npt
 
 from chaski.sample.options import SamplingOptions
 from chaski.sample.rules import TokenRules
+from chaski.sample.transforms import TokenIds
 
 __all__ = ["Repetitions", "suffix_lengths"]
 
 _MAX_LOG = 88.7  # e to the power of more is no float32
 _RECENT = 256
 
-TokenIds = npt.NDArray[np.int64]
-
 
 class Repetitions:
-    """The tokens of one sequence, and for each how long a repetition of the last ones ends with it."""
+    """The tokens of one sequence, each with the length of the repetition of the last ones ending there."""
 
     def __init__(self, options: SamplingOptions, rules: TokenRules) -> None:
         self._options = options

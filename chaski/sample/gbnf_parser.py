@@ -28,7 +28,7 @@ _REPEATS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """A part that stands for itself, in Lark. `is_blank`: it only has blanks and line breaks."""
+    """A part that stands for itself, in Lark. `is_blank`: it has only blanks and line breaks."""
 
     lark: str
     is_blank: bool = False
@@ -125,7 +125,7 @@ class GbnfParser:
         return _SPACE_AND_LINES if self._depth else _SPACE
 
     def _next_word(self) -> int:
-        """Where the blanks behind a name end, which here may be that of the next rule."""
+        """Return the end of the blanks behind a name, which here may be that of the next rule."""
         match = _NAME.match(self._text, self._at)
         if match is None:
             return self._at

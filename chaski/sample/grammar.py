@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Grammar", "GrammarCompiler", "GrammarVocabulary", "checked_grammar"]
 
 _NUM_KEPT = 32
-# How much a grammar may branch within one token: arithmetic in GBNF needs more than the library's 50,000 for
-# a vocabulary of 128k tokens. Whoever needs more than this takes a twentieth of a second, and gets an error.
+# The limit of a grammar's branching within one token: arithmetic in GBNF needs more than the library's 50,000
+# for a vocabulary of 128k tokens. A grammar that needs more takes a twentieth of a second, and is an error.
 _MAX_ITEMS = 150_000
 # A small model would write blanks for ever.
 _BLANKS: Mapping[str, Any] = {"whitespace_pattern": r"\n? {0,20}"}
@@ -43,7 +43,7 @@ _FIXED_BLANKS: Mapping[str, Any] = {
 class GrammarVocabulary:
     """A vocabulary as bytes.
 
-    tokens       what each token adds to a text; control tokens as they are spelled
+    tokens       the bytes that each token adds to a text; control tokens as they are spelled
     control_ids  tokens that no text is made of
     end_ids      those that end an answer
     encode       the tokens of a text
@@ -63,7 +63,7 @@ class Grammar:
         self._kind = kind
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """For each token whether it may come next (tokens,).
+        """Return for each token whether it may come next (tokens,).
 
         Raises OptionError where the grammar has become too much work to follow.
         """
@@ -74,7 +74,7 @@ class Grammar:
         return np.unpackbits(bits, bitorder="little").view(np.bool_)
 
     def accept(self, token_id: int) -> None:
-        """Go on behind a token."""
+        """Continue behind a token."""
         self._matcher.consume_token(token_id)
 
 

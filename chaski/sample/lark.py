@@ -71,7 +71,7 @@ class AnswerPrefix:
 
     @classmethod
     def read(cls, value: Any) -> AnswerPrefix:
-        """From a mapping of its fields. Raises OptionError."""
+        """Read it from a mapping of its fields. Raises OptionError."""
         kinds = {item.name: bool if item.name in ("is_open", "repeats") else str for item in fields(cls)}
         is_known = isinstance(value, Mapping) and {"opening", "closing"} <= value.keys() <= kinds.keys()
         if not is_known or not all(type(item) is kinds[name] for name, item in value.items()):
@@ -92,9 +92,9 @@ def refused(kind: ConstraintKind, why: str) -> OptionError:
 def written(
     constraint: Constraint, lead: AnswerPrefix | None, controls: Mapping[str, int], blanks: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The grammars of an answer, the first one on top, as `llguidance` takes them.
+    """Return the grammars of an answer, the first one on top, as `llguidance` takes them.
 
-    controls: tokens that no text is made of, by spelling. blanks: how JSON is set, in `llguidance`'s options.
+    controls: tokens that no text is made of, by spelling. blanks: the layout of JSON, as `llguidance` has it.
     Raises OptionError.
     """
     text = constraint.text

@@ -1,4 +1,4 @@
-"""How tokens are chosen, as a checked value. Not when to stop: that is the runner's business."""
+"""The options of sampling, as a checked value. Options that end an answer belong to `chaski.chat`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SamplingOptions:
     min_p              drop tokens below this share of the top token's probability; 0 keeps all
     typical_p          keep the tokens whose surprisal is nearest to the mean until their probability exceeds
                        this (Meister et al. 2022, "Locally Typical Sampling"); 1 keeps all
-    repeat_last_n      how many of the latest tokens the penalties look at; 0 none, None all of them
+    repeat_last_n      number of latest tokens that the penalties look at; 0 none, None all of them
     repeat_penalty     divides positive and multiplies negative logits of those tokens; 1 is off
     presence_penalty   subtracted once from the logit of each of those tokens; 0 is off
     frequency_penalty  subtracted as often as the token occurs among them; 0 is off
@@ -47,11 +47,11 @@ class SamplingOptions:
                        times `dry_base` to the power of its length above `dry_allowed_length`; 0 is off
     dry_base           at least 1
     dry_allowed_length  repetitions shorter than this are free
-    dry_penalty_last_n  how many of the latest tokens are searched for repetitions; None all of them
+    dry_penalty_last_n  number of latest tokens that are searched for repetitions; None all of them
     top_n_sigma        drop tokens whose logit is more than this many standard deviations of all logits below
                        the top one (Tang et al. 2024, "Top-nσ"); 0 or less keeps all
-    xtc_probability    how often the most likely tokens are excluded ("exclude top choices", p-e-w 2024): all
-    xtc_threshold      of at least this probability but the least likely of them
+    xtc_probability    probability of excluding the top tokens ("exclude top choices", p-e-w 2024), which are
+    xtc_threshold      those of at least this probability but the least likely of them
     logit_bias         by token id, what is added to its logit before all else, -100 to 100; 100 makes a
                        token as good as certain, -100 as good as impossible
     seed               0 to 2**64 - 1 for a repeatable draw; None takes a fresh one
@@ -127,12 +127,12 @@ class SamplingOptions:
 
     @property
     def needs_all_logits(self) -> bool:
-        """True if the most likely tokens are not enough to choose from, whatever came before."""
+        """True if the top logits are not enough to choose from, whatever came before."""
         return self.has_dry or self.repetition_penalty != 1 or self.top_n_sigma > 0 or bool(self.logit_bias)
 
     @property
     def only_lowers(self) -> bool:
-        """Whether no penalty raises a logit."""
+        """True if no penalty raises a logit."""
         return self.repeat_penalty >= 1 and self.presence_penalty >= 0 and self.frequency_penalty >= 0
 
 

@@ -1,4 +1,4 @@
-"""The options on texts and ends, as token ids of one vocabulary."""
+"""Rules on tokens: options on texts and ends, as token ids of one vocabulary."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["TokenRules", "forbidden"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """Which tokens may not be chosen, and where.
+    """Tokens that may not be chosen, and the places where they may not.
 
     never      tokens that are never chosen
     end_ids    tokens that are not among the first `min_tokens`
     bad_words  sequences of tokens that the answer never completes
-    breakers   texts over which no repetition reaches, see `chaski.sample.dry`
-    spell      the bytes of a token, for those
+    breakers   texts that end a repetition, see `chaski.sample.dry`
+    spell      returns the bytes of a token, to look for breakers
     """
 
     never: frozenset[int] = frozenset()
@@ -27,13 +27,13 @@ class TokenRules:
     spell: Callable[[int], bytes] = lambda token_id: b""
 
     def ends(self, num_chosen: int) -> list[int]:
-        """The tokens that would end the answer too early, behind so many of its own."""
+        """Return the tokens that would end the answer too early after `num_chosen` of its own."""
         too_early = self.end_ids if num_chosen < self.min_tokens else frozenset()
         return sorted(self.never | too_early)
 
 
 def forbidden(bad_words: Sequence[Sequence[int]], answer: Sequence[int]) -> list[int]:
-    """The tokens that would complete one of the sequences behind those of the answer, as vLLM counts."""
+    """Return the tokens that would complete a forbidden sequence, as vLLM counts."""
     return [
         word[-1]
         for word in bad_words

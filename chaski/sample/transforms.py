@@ -179,7 +179,7 @@ def typical_p(ids: TokenIds, weights: TokenWeights, p: float) -> tuple[TokenIds,
 
 
 def surprisal_deviations(weights: TokenWeights) -> TokenWeights:
-    """How far each surprisal (minus the log of the probability) is from the mean surprisal, in nats."""
+    """The distance of each surprisal (minus the log of the probability) from the mean, in nats."""
     # A weight of 0 counts as a half: it is never drawn, but needs a finite place in the order.
     surprisals = np.log(_TOP_WEIGHT) - np.log(np.maximum(weights, 0.5))
     # Whole numbers again, so that the mean does not depend on the order of the tokens.
@@ -216,7 +216,7 @@ def exclude_top(ids: TokenIds, weights: TokenWeights, threshold: float) -> tuple
 
 
 def top_choices(weights: TokenWeights, threshold: float) -> npt.NDArray[np.bool_]:
-    """Which tokens have at least this probability among those that are left."""
+    """Mark the tokens that have at least this probability among those that are left."""
     return (weights > 0) & (weights >= threshold * float(weights.sum()))
 
 

@@ -1,4 +1,4 @@
-"""A batch on its way: which sequences it is for, and the arrays that the plan reads."""
+"""A batch that is prepared: its sequences, and the arrays that the plan reads."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["PreparedBatch", "prepare_batch"]
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """A batch: how many tokens of which sequences, how many outputs each gets, and what the plan reads.
+    """A batch: sequences with their numbers of tokens and outputs, and the inputs of the plan.
 
-    `images` are the rows of images that it has, in the order of its tokens. `num_top_logits`:
-    the number of top logits that each sequence gets; known when the batch is launched.
+    `images` are the rows of images in it, in the order of its tokens. `num_top_logits` are the numbers of top
+    logits that each sequence gets; they are known when the batch is launched.
     """
 
     shares: Items[tuple[Sequence, int]]
@@ -38,7 +38,7 @@ class PreparedBatch:
     def fill(self, encoded: EncodedImages | None) -> list[list[int]]:
         """Write the tokens and the rows of images, all of which are known now -> the tokens of each share.
 
-        What was not encoded before is encoded now.
+        Images that were not encoded before are encoded now.
         """
         tokens = [sequence.known(len(sequence.slot.tokens), count) for sequence, count in self.shares]
         every = list(chain.from_iterable(tokens))
@@ -57,9 +57,9 @@ class PreparedBatch:
 def prepare_batch(
     shares: Items[tuple[Sequence, int]], program: Program, encoded: EncodedImages | None
 ) -> PreparedBatch:
-    """The batch of these tokens of sequences, with room for it in the cache.
+    """Prepare a batch of these tokens of sequences, and make room for it in the cache.
 
-    Lists first: with few tokens that is the quickest.
+    It makes lists before arrays: with few tokens that is the quickest.
     """
     positions: list[int] = []
     sequences: list[int] = []

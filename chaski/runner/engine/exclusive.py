@@ -19,9 +19,9 @@ __all__ = ["Exclusive", "uninterrupted"]
 
 
 class Exclusive:
-    """Runs functions for one thread at a time; nobody is served twice in a row while another thread waits.
+    """Runs functions for one thread at a time; no thread runs twice in a row while another one waits.
 
-    The one that waits holds the gate, which all must pass. Much quicker than a condition variable: the
+    The thread that waits holds the gate, which all must pass. Much quicker than a condition variable: the
     code around it runs between any two tokens, when none of it is in the processor's caches.
     """
 
@@ -31,7 +31,7 @@ class Exclusive:
         self._owner: int | None = None
 
     def run(self, work: Callable[..., None], *arguments: object) -> None:
-        """Call `work` with `arguments`; a Ctrl-C comes when it has returned.
+        """Call `work` with `arguments`; a Ctrl-C takes effect when it has returned.
 
         Raises ChaskiError within another call of the same thread, as from the handler of a signal.
         """
@@ -55,11 +55,11 @@ class Exclusive:
             raise
 
     def _release(self) -> None:
-        """Give back what this thread has: an exception may come between any two lines above."""
+        """Release the locks of this thread: an exception may come between any two lines above."""
         if self._owner == threading.get_ident():
             self._owner = None
         for lock in (self._lock, self._gate):
-            with suppress(RuntimeError):  # it is another thread's, or nobody's
+            with suppress(RuntimeError):  # it belongs to another thread, or to none
                 lock.release()
 
 

@@ -18,14 +18,14 @@ _log = logging.getLogger(__name__)
 
 
 class Isolation:
-    """Does things for one sequence after the other. `num_failed` counts those that ended with an error."""
+    """Runs work for one sequence at a time. `num_failed` counts the sequences that ended with an error."""
 
     def __init__(self) -> None:
         self.num_failed = 0
         self._handled: Sequence | None = None
 
     def attempt(self, sequence: Sequence, otherwise: D, work: Callable[..., T], *arguments: object) -> T | D:
-        """Do something for a sequence. What goes wrong ends it; the result is `otherwise` then."""
+        """Run `work` for a sequence. An error of it ends the sequence; the result is `otherwise` then."""
         self._handled = sequence
         found: T | D = otherwise
         try:
@@ -47,6 +47,6 @@ class Isolation:
         sequence.fail(failure)
 
     def interrupted(self) -> Sequence | None:
-        """The sequence for which something was done when an exception that is no error stopped it."""
+        """Return the sequence whose work was stopped by an exception that is no error, if there is one."""
         handled, self._handled = self._handled, None
         return handled

@@ -1,4 +1,4 @@
-"""What a sequence that makes no text gives its reader."""
+"""The result of a sequence that makes no text."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ __all__ = ["Outputs"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outputs:
-    """What the model computed, where no text is wanted: float32 rows (n, size)."""
+    """Outputs of the model: float32 rows (n, size)."""
 
     rows: npt.NDArray[np.float32]

@@ -1,4 +1,7 @@
-"""Which sequences compute next, and how many of their tokens: plain numbers, no tensors, no clock."""
+"""The scheduler chooses the sequences that compute next, and the number of their tokens.
+
+It works on plain numbers: no tensors, no clock.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,21 @@ __all__ = ["Pending", "Scheduler"]
 
 
 class Pending(Protocol):
-    """What has tokens to compute."""
+    """A sequence as the scheduler sees it."""
 
     @property
     def num_pending(self) -> int:
-        """Tokens that can be computed next; may be 0."""
+        """Number of tokens that can be computed next; may be 0."""
 
     def share(self, max_tokens: int, max_outputs: int) -> int:
-        """How many of them it computes where there is room for so many; may be 0."""
+        """Return how many of them it computes in a batch with this much room; may be 0."""
 
     @property
     def is_speculating(self) -> bool:
         """True if all but one of them are proposed tokens, which may be rejected."""
 
     def num_outputs(self, count: int) -> int:
-        """How many outputs `count` tokens of it have."""
+        """Return the number of outputs of its next `count` tokens."""
 
 
 P = TypeVar("P", bound=Pending)
@@ -32,11 +35,11 @@ P = TypeVar("P", bound=Pending)
 class Scheduler(Generic[P]):
     """Fills batches of up to `max_tokens` tokens and `max_outputs` outputs, over all sequences.
 
-    Sequences with one token left, which are those that decode, come first: a long prompt never makes the
-    others wait for more than its share of a batch. What remains goes to prompts, short ones before long ones,
-    and before them those that got nothing last time. So nobody waits for the end of a long prompt, and the
-    long one moves on as well. A prompt that finds no room although it is the first in line, because it needs
-    much at once, comes before everybody next time.
+    Sequences that decode, with one token each, come first: a long prompt never makes the others wait for more
+    than its share of a batch. The rest of the batch goes to prompts: first those that got nothing last time,
+    then short ones before long ones. So no request waits for the end of a long prompt, and the long one moves
+    on as well. A prompt that is the first in line and still finds no room, because it needs much at once,
+    comes before all others next time.
     """
 
     def __init__(self, max_tokens: int, max_outputs: int) -> None:
@@ -46,7 +49,7 @@ class Scheduler(Generic[P]):
         self._urgent: P | None = None
 
     def next(self, sequences: Iterable[P]) -> list[tuple[P, int]]:
-        """The next batch: sequences and how many tokens of them, all above 0; empty if there is nothing."""
+        """Return the next batch: sequences with their numbers of tokens, all above 0; it may be empty."""
         decoding: list[P] = []
         prompts: list[P] = []
         for sequence in sequences:
@@ -64,9 +67,9 @@ class Scheduler(Generic[P]):
         return batch
 
     def _fill(self, line: Iterable[P], decoding: set[int]) -> list[tuple[P, int]]:
-        """As many tokens as there is room for, in the order of the line.
+        """Fill the batch with tokens in the order of the line.
 
-        A sequence with proposed tokens leaves room for one token of everybody else that decodes.
+        A sequence with proposed tokens leaves room for one token of every other one that decodes.
         """
         batch = []
         tokens, outputs = self.max_tokens, self.max_outputs
@@ -84,5 +87,5 @@ class Scheduler(Generic[P]):
 
 
 def _without(room: int, reserved: int) -> int:
-    """What is left of the room, but one if there was any."""
+    """Return the room without the reserved part, but at least 1 if there was any room."""
     return max(room - reserved, min(room, 1))

@@ -1,4 +1,4 @@
-"""What the engine computes: tokens in a slot. What the outputs are for is a subclass's matter."""
+"""A sequence is what the engine computes: tokens in a slot. Subclasses say what their outputs are for."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["Sequence"]
 class Sequence(ABC):
     """Tokens that are computed in order, in as many batches as it takes.
 
-    The engine computes a batch while it hands out the results of the one before it. So `take` does only
-    what the next batch depends on, and `write` does the rest.
+    The engine computes a batch while it hands out the results of the one before it. So `take` does only the
+    work that the next batch depends on, and `write` does the rest.
 
     tokens       all that are known, computed or not
     groups       those of them that are computed together
     images       those of them that are rows of images
     cache_salt   only prompts with the same one reuse what was computed for it
-    events       what its reader has not read yet; at last `Done`, `Outputs`, or the error that ended it
-    is_running   whether more of it is to be computed; False from its last `take`, or `cancel`, on
+    events       those that its reader has not read yet; at last `Done`, `Outputs`, or the error that ended it
+    is_running   True until its last `take`, or `cancel`: more of it is to be computed
     """
 
     __slots__ = ("cache_salt", "events", "groups", "images", "is_running", "slot", "tokens")
@@ -48,7 +48,7 @@ class Sequence(ABC):
         self.is_running = True
 
     def start(self, slot: Slot) -> None:
-        """Take a slot, with what it holds of the tokens already."""
+        """Take a slot, which may hold some of the tokens already."""
         self.slot = slot
 
     @property
@@ -62,7 +62,7 @@ class Sequence(ABC):
         return len(self.tokens) - len(self.slot.tokens)
 
     def share(self, max_tokens: int, max_outputs: int) -> int:
-        """How many tokens it computes next, where there is room for so many tokens and outputs.
+        """Return how many tokens it computes next, in a batch with this much room.
 
         An image that layers attend to begins a batch: tokens before it see another one.
         """
@@ -73,11 +73,11 @@ class Sequence(ABC):
         return count if self.num_outputs(count) <= max_outputs else 0
 
     def num_outputs(self, count: int) -> int:
-        """How many outputs its next `count` tokens have."""
+        """Return the number of outputs of its next `count` tokens."""
         return len(self.outputs(len(self.slot.tokens), count))
 
     def known(self, begin: int, count: int) -> list[int]:
-        """The tokens at `count` positions from `begin` on, proposed ones included."""
+        """Return the tokens at `count` positions from `begin` on, proposed ones included."""
         return self.tokens[begin : begin + count]
 
     @property
@@ -104,11 +104,11 @@ class Sequence(ABC):
         self.events.append(error)
 
     def restart(self) -> None:  # noqa: B027, most only go on
-        """Go on where nothing is computed any more: all tokens come once more, with their outputs."""
+        """Begin again with an empty slot: all tokens are computed once more, with their outputs."""
 
     @abstractmethod
     def outputs(self, begin: int, count: int) -> range:
-        """The positions, of `count` tokens from `begin` on, of which it wants outputs."""
+        """Return the positions, of `count` tokens from `begin` on, whose outputs it needs."""
 
     def num_top_logits(self, most: int) -> int:
         """Number of top logits to return with its next outputs, at most `most`."""

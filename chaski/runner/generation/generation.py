@@ -74,7 +74,7 @@ class Generation(Sequence):
 
     @property
     def can_take_over(self) -> bool:
-        """Not where outputs of all of the prompt are wanted."""
+        """False where log-probabilities of the whole prompt are asked for."""
         return self._request.prompt_logprobs is None
 
     @property

@@ -1,4 +1,4 @@
-"""Sequences that end with their prompt: what is wanted are the model's outputs themselves."""
+"""Sequences that end with their prompt: their results are the model's outputs themselves."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def normalized(vectors: F32) -> F32:
 
 
 def relevance(outputs: F32) -> F32:
-    """How well each text fits, 0 to 1, from what a model that ranks gave for its labels, (texts, labels).
+    """Return the relevance of each text, 0 to 1, from a ranking model's outputs (texts, labels).
 
     The first label means yes: its share of all, or where it is the only one, its own against 0.
     """

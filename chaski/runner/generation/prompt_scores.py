@@ -1,4 +1,4 @@
-"""Log-probabilities of a prompt: its tokens as if the model had chosen them."""
+"""Log-probabilities of the tokens of a prompt, as if the model had chosen them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["PromptScorer"]
 class PromptScorer:
     """Collects the logits behind each token of a prompt but the last, in order.
 
-    num_top: how many of the most likely tokens are told beside each one.
+    num_top: number of top log-probabilities to report for each token.
     """
 
     def __init__(self, prompt: Items[int], num_top: int) -> None:
         self._prompt = list(prompt)
         self._num_top = num_top
-        self._rows: list[npt.NDArray[np.float32]] = []  # not looked at yet
+        self._rows: list[npt.NDArray[np.float32]] = []  # without scores yet
         self._scores: list[Sampled] = []
         self._num_taken = 0
         self._is_told = False
@@ -34,7 +34,7 @@ class PromptScorer:
         return self._num_taken == len(self._prompt) - 1
 
     def take(self, begin: int, rows: npt.NDArray[np.float32]) -> int:
-        """Take logits (n, vocabulary) of the positions from `begin` on -> how many of them are the prompt's.
+        """Take logits (n, vocabulary) of the positions from `begin` on -> how many are the prompt's.
 
         Some may be here already, if they were computed again. Raises ChaskiError where others are missing.
         """
@@ -48,7 +48,7 @@ class PromptScorer:
         return count
 
     def event(self) -> PromptScores | None:
-        """The scores of the prompt, once: None until all are known, and after they were given."""
+        """Return the scores of the prompt once: None until all are known, and after they were given."""
         rows, self._rows = self._rows, []
         for row in (row for several in rows for row in several):
             token_id = self._prompt[len(self._scores) + 1]

@@ -1,7 +1,7 @@
 """Stop strings and the pairing of text with tokens: state machines without input or output of their own.
 
-They stand between the UTF-8 decoder and whatever reads the answer. How a text is split into tokens never
-changes what comes out in all.
+They stand between the UTF-8 decoder and the reader of the answer. The split of a text into tokens never
+changes the text in all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["PieceStream", "StopStrings", "TokenText"]
 
 
 class StopStrings:
-    """Passes text on until one of the stop strings is complete, and holds back what may become one.
+    """Passes text on until one of the stop strings is complete, and holds back text that may become one.
 
     The stop string that is complete first ends the text, and of several that are complete with the same
     character the longest. (The reference searches in the order of the list, so there the split into tokens
@@ -33,7 +33,7 @@ class StopStrings:
         self.found: str | None = None
 
     def feed(self, text: str) -> tuple[str, bool]:
-        """The text that is safe to show by now, and whether a stop string ended it."""
+        """Return the text that is safe to show by now, and whether a stop string ended it."""
         assert self.found is None, "text after a stop string"
         held = self._held + text
         for end, character in enumerate(text, start=len(self._held) + 1):
@@ -48,13 +48,13 @@ class StopStrings:
         return held[:shown], False
 
     def flush(self) -> str:
-        """The text still held back: no stop string can become complete any more."""
+        """Return the text still held back: no stop string can become complete any more."""
         held, self._held = self._held, ""
         return held
 
 
 class _Match:
-    """How much of one stop string the text ends with (Knuth, Morris and Pratt 1977)."""
+    """The length of the part of one stop string that the text ends with (Knuth, Morris and Pratt 1977)."""
 
     def __init__(self, stop: str) -> None:
         if not stop:
@@ -67,7 +67,7 @@ class _Match:
             self._fallbacks.append(self._extend(self._fallbacks[-1], character))
 
     def advance(self, character: str) -> bool:
-        """Take in one character; whether the stop string is complete with it."""
+        """Take in one character, and return whether the stop string is complete with it."""
         self.length = self._extend(self.length, character)
         return self.length == len(self.stop)
 
@@ -107,13 +107,13 @@ class PieceStream:
 
     @property
     def num_pending(self) -> int:
-        """Tokens not given out; after a stop string, those that it dropped."""
+        """Number of tokens not given out; after a stop string, of those that it dropped."""
         return len(self._pending)
 
     def feed(self, piece: TokenText, may_stop: bool = True) -> tuple[Text | None, bool]:
-        """The event that is ready, if any, and whether a stop string ended the text.
+        """Return the event that is ready, if any, and whether a stop string ended the text.
 
-        Without `may_stop` the piece is no part of one. Later ones may be.
+        Without `may_stop` the piece is no part of a stop string. Later ones may be.
         """
         self._pending.append((self._fed, piece.token))
         self._fed += len(piece.text)
@@ -121,7 +121,7 @@ class PieceStream:
         return self._event(text), is_stopped
 
     def flush(self, tail: str = "") -> Text | None:
-        """End the text with what the decoder still held; a stop string may still end it earlier."""
+        """End the text with the decoder's last characters; a stop string may still end it earlier."""
         text, is_stopped = self._stops.feed(tail)
         if is_stopped:
             return self._event(text)

@@ -1,4 +1,4 @@
-"""From options that speak of texts to the tokens of one vocabulary."""
+"""Turns options that speak of texts into tokens of one vocabulary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUM_KEPT = 4096
 
 
 def token_rules(limits: AnswerOptions, tokenizer: Tokenizer) -> TokenRules:
-    """The rules that the options set for tokens, as ids of one vocabulary."""
+    """Return the rules that the options set for tokens, as ids of one vocabulary."""
     stops = frozenset(limits.stop_token_ids)
     return TokenRules(
         never=tokenizer.eos_ids - stops if limits.ignore_eos else frozenset(),
@@ -31,12 +31,12 @@ def token_rules(limits: AnswerOptions, tokenizer: Tokenizer) -> TokenRules:
 
 
 def _spelled(tokenizer: Tokenizer, token_id: int) -> bytes:
-    """The bytes of a token; none for those that fill the vocabulary up."""
+    """Return the bytes of a token; none for tokens that pad the vocabulary."""
     return tokenizer.token_bytes(token_id, special=True) if token_id < tokenizer.size else b""
 
 
 def _spellings(words: Iterable[str], tokenizer: Tokenizer) -> Iterable[tuple[int, ...]]:
-    """The tokens of each word as it stands, and as it stands behind a space, as in vLLM."""
+    """Yield the tokens of each word as it stands, and as it stands behind a space, as in vLLM."""
     for word in words:
         alone, behind = (_encoded(text, tokenizer) for text in (word, " " + word.lstrip()))
         yield alone

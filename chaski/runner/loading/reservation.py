@@ -1,4 +1,4 @@
-"""Finding out what a model needs before any of it is taken: weights, what its layers keep, and plans."""
+"""Reserving memory for a model before any of it is taken: for weights, caches and plans."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["MemoryNeeds", "Reservation", "check_form", "kv_types"]
 
 # Rows of logits in one batch: more make `logits` faster and cost vocab_size floats each.
 _MIN_OUTPUTS = 16
-# Of the most likely tokens: enough for the `top_k` that people use, and for those that penalties take out.
+# Top logits: enough for the `top_k` that people use, and for the tokens that penalties take out.
 _MAX_LIKELY = 128
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """Bytes that a model takes, and that are there for it.
+    """Bytes that a model takes, and bytes that are available for it.
 
-    `plans` is None where it was not looked for, because the rest does not fit already. `draft` is all that a
-    draft model takes.
+    `plans` is None where it was not computed, because the rest does not fit already. `draft` are all bytes of
+    a draft model.
     """
 
     weights: int
@@ -62,7 +62,7 @@ class MemoryNeeds:
 
 
 class Reservation:
-    """A place for everything that a model needs; nothing of it is taken before the backend loads.
+    """Places for everything that a model needs; no memory is taken before the backend loads.
 
     There is no cache and no program where weights and cells alone do not fit: `needs.check()` says so.
     """
@@ -110,7 +110,10 @@ def _image_memory(backend: Backend, shape: EncoderShape, dtype: DType, parallel:
 
 
 def kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:
-    """What was asked for; else float32 for a model of float32 matrices, whose users want exact numbers."""
+    """Return the types of a name; without one, float32 for models of float32 matrices.
+
+    Their users want exact numbers.
+    """
     if name is not None:
         return KVTypes.parse(name)
     matrices = [info for info in file.tensors.values() if len(info.shape) > 1]

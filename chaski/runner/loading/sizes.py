@@ -1,4 +1,4 @@
-"""How large a model is loaded: what was asked for, else what goes without saying."""
+"""The sizes that a model is loaded with: those that were asked for, else defaults."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cache_size(parallel: int, context: int, num_batch: int) -> CacheSize:
 
 
 def thread_count(asked: int | None, usual: int | None) -> int | None:
-    """Threads to compute on; None for what goes without saying. Raises OptionError for no such number.
+    """Return the number of threads to compute on; None for the default. Raises OptionError.
 
     A few more than there are processors are slow, and let pass with a warning, as recipes come from other
     machines; many more are a mistake.
@@ -68,7 +68,7 @@ def thread_count(asked: int | None, usual: int | None) -> int | None:
 
 
 def at_least(name: str, value: int, smallest: int) -> int:
-    """The value. Raises OptionError for what is no whole number, or too small."""
+    """Return the value. Raises OptionError if it is no whole number, or too small."""
     if not isinstance(value, int) or value < smallest:
         raise OptionError(f"{name} = {value!r} must be a whole number of at least {smallest}")
     return value

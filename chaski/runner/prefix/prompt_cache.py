@@ -1,4 +1,4 @@
-"""The slots of an engine and the cache behind them: what a prompt takes over, what is kept, what moves."""
+"""The prefix cache: the slots of an engine together with the cells behind them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PromptCache"]
 class PromptCache:
     """`parallel` slots, each of which knows the tokens that the cache holds for it.
 
-    `policy` says how prompts take over what was computed for others; None is not at all.
+    `policy` says how prompts take over what was computed for others; None turns that off.
     """
 
     def __init__(self, cache: Cache, parallel: int, policy: Policy | None) -> None:
@@ -26,12 +26,12 @@ class PromptCache:
         self._uses = 0
 
     def start(self, sequence: Sequence) -> Slot | None:
-        """Run a sequence on what slots hold of its prompt -> where it runs; None while no slot is free."""
+        """Start a sequence with the prefix that slots hold -> its slot; None while no slot is free."""
         placement = self._placement(sequence)
         if placement is None:
             return None
         source, slot, length = placement
-        # The last token of the prompt is always computed: its outputs are what the answer begins with.
+        # The last token of the prompt is always computed: the answer begins with its outputs.
         length = not_inside(min(length, len(sequence.tokens) - 1), sequence.groups)
         if length and source is not slot:
             self._cache.copy_prefix(source.index, slot.index, length)
@@ -49,7 +49,7 @@ class PromptCache:
         return place(self.slots, sequence.tokens, sequence.groups, self.policy, sequence.cache_salt)
 
     def keep(self, slot: Slot, length: int, groups: Groups) -> None:
-        """Make slot and cache hold the first `length` tokens, or as many of them as others can follow."""
+        """Make slot and cache hold the first `length` tokens, or as many as a sequence can continue from."""
         length = self._cache.resumable(slot.index, length)
         while not_inside(length, groups) != length:
             length = self._cache.resumable(slot.index, not_inside(length, groups))
@@ -64,8 +64,8 @@ class PromptCache:
     def shift(self, sequence: Sequence, dropped: range) -> None:
         """Drop tokens of a full sequence; the rest is moved, or computed again where it cannot be.
 
-        Which of both depends on nothing but the sequence itself, since moved keys are not the same numbers as
-        computed ones. What others hold too is not moved before it was computed again for this sequence alone.
+        The choice depends on the sequence alone, since moved keys are not the same numbers as computed ones.
+        Keys that others hold too are computed again for this sequence alone before they are moved.
         """
         slot, groups = sequence.slot, sequence.groups
         as_computed = dropped.start if slot.shifted_at is None else min(dropped.start, slot.shifted_at)
@@ -82,7 +82,7 @@ class PromptCache:
             sequence.drop(dropped)
             del slot.tokens[dropped.start : dropped.stop]
             slot.groups = sequence.groups
-        slot.shifted_at = as_computed  # from now on nobody shares what is moved
+        slot.shifted_at = as_computed  # from now on no other prompt shares the moved keys
 
     def _can_move(self, slot: Slot, dropped: range) -> bool:
         """Return whether tokens behind `dropped` can move down: all are as computed, or all moved before."""
@@ -96,7 +96,7 @@ class PromptCache:
         return True
 
     def forget(self, slots: Iterable[Slot]) -> None:
-        """Empty slots, whatever a failed operation has left of them and their part of the cache."""
+        """Empty slots and their part of the cache, whatever a failed operation has left there."""
         emptied = list(slots)
         self._cache.forget(slot.index for slot in emptied)
         for slot in emptied:

@@ -1,7 +1,8 @@
-"""The places of an engine: one a running sequence; each knows the tokens that the cache holds for it.
+"""The slots of an engine: each running sequence has one, which knows the tokens that the cache holds there.
 
-This is the prompt cache: a request takes over what some slot already holds of its prompt, and computes only
-the rest. Results do not depend on it, because keys and values do not depend on how they came about.
+Slots make the prefix cache: a request takes over the part of its prompt that some slot already holds, and
+computes only the rest. Results do not depend on it, since keys and values are the same however they came
+about.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ __all__ = ["Placement", "Policy", "Slot", "common_prefix", "place"]
 class Slot:
     """`index` is the sequence id in the cache; `tokens` are what the cache holds there.
 
-    `groups` are those of the sequence that runs in it, or ran last. `last_used` grows with every use; 0 is
-    never. From position `shifted_at` on the keys were moved: they are not what computing the same tokens
-    gives, so no other prompt may take them over. Only prompts with the same `cache_salt` may take over any.
+    `groups` are those of the sequence that runs in it, or ran last. `last_used` grows with every use; 0 means
+    never. From position `shifted_at` on the keys were moved: computing the same tokens would give others, so
+    no other prompt may take them over. Only prompts with the same `cache_salt` may take over any.
     """
 
     index: int
@@ -41,7 +42,7 @@ class Slot:
 
 
 class Policy(Enum):
-    """When a prompt that shares a prefix with a free slot goes on there, and its other tokens are lost.
+    """The rule for continuing in a free slot that shares a prefix, where its other tokens are lost.
 
     SINGLE_USER  always: one conversation, in which a changed message replaces what came after it
     MULTI_USER   only if nothing is lost; else the prefix is shared with another slot
@@ -53,7 +54,7 @@ class Policy(Enum):
     SMALLER_LOSS = "smaller loss"
 
     def accepts(self, kept: int, lost: int) -> bool:
-        """Whether a prompt may go on in a slot of which it takes over `kept` tokens, and drops `lost`."""
+        """Return whether a prompt may continue in a slot, keep `kept` of its tokens and drop `lost`."""
         if self is Policy.SMALLER_LOSS:
             return lost < kept
         return kept > 0 and (self is Policy.SINGLE_USER or lost == 0)
@@ -74,7 +75,7 @@ def place(
     policy: Policy = Policy.SMALLER_LOSS,
     cache_salt: str = "",
 ) -> Placement | None:
-    """Where a prompt with `groups` runs, and what it can take over; None when no slot is free.
+    """Choose the slot of a prompt with `groups`, and the prefix to take over; None when no slot is free.
 
     The source is the slot with the longest common prefix, running ones included, because a prefix can be
     shared, but never one with another cache salt. The target is the source itself if it is free and the
@@ -92,7 +93,7 @@ def place(
 
 
 def _usable(slot: Slot, prompt: list[int], groups: Groups) -> int:
-    """How much of a prompt a slot holds: the same tokens, in the same groups, and no group in part."""
+    """Return how much of a prompt a slot holds: the same tokens and groups, and no group in part."""
     length = common_prefix(slot.tokens[: slot.shifted_at], prompt)
     different = set(slot.groups) ^ set(groups)
     length = min((group.start for group in different if group.start < length), default=length)
@@ -100,7 +101,7 @@ def _usable(slot: Slot, prompt: list[int], groups: Groups) -> int:
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:
-    """How many tokens both begin with."""
+    """Return the length of the longest common prefix."""
     same, different = 0, min(len(a), len(b)) + 1
     while different - same > 1:  # comparing slices is much quicker than comparing numbers one by one
         middle = (same + different) // 2

@@ -71,7 +71,7 @@ class DraftResources:
 
 
 def _num_shared(target: GGUFFile, target_size: int, draft: GGUFFile, draft_size: int) -> int:
-    """How many ids are the same tokens in both. One may have more than the other, as padding.
+    """Return how many ids are the same tokens in both. One may have more than the other, as padding.
 
     Raises OptionError for other tokens.
     """
