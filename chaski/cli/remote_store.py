@@ -11,7 +11,7 @@ from chaski.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from chaski.names import Digest
-    from chaski.store.progress import Progress
+    from chaski.store.progress import StoreProgress
     from chaski.store.recipe import ModelSource, Recipe
 
 __all__ = ["chosen_server", "create_there", "is_path", "note_own_store", "transfer"]
@@ -32,14 +32,14 @@ def is_path(model: str) -> bool:
     return model.startswith(_PATHS) or model.endswith(".gguf")
 
 
-def transfer(server: Remote, path: str, body: Mapping[str, Any]) -> Iterator[Progress]:
+def transfer(server: Remote, path: str, body: Mapping[str, Any]) -> Iterator[StoreProgress]:
     """The steps of a long work of the server. Raises ChaskiError with what it says."""
     from chaski.names import Digest
-    from chaski.store.progress import Progress
+    from chaski.store.progress import StoreProgress
 
     for line in server.lines(path, body):
         digest = line.get("digest")
-        yield Progress(
+        yield StoreProgress(
             str(line.get("status", "")),
             Digest.parse(digest) if digest else None,
             line.get("total"),
@@ -47,7 +47,7 @@ def transfer(server: Remote, path: str, body: Mapping[str, Any]) -> Iterator[Pro
         )
 
 
-def create_there(server: Remote, name: str, recipe: Recipe) -> Iterator[Progress]:
+def create_there(server: Remote, name: str, recipe: Recipe) -> Iterator[StoreProgress]:
     """Make a model of a recipe on a server, which gets the files that the recipe names.
 
     Raises UnsupportedError for what its API cannot be told.
@@ -65,7 +65,9 @@ def create_there(server: Remote, name: str, recipe: Recipe) -> Iterator[Progress
     yield from transfer(server, "/api/create", given)
 
 
-def _sources(server: Remote, sources: Sequence[ModelSource]) -> Generator[Progress, None, dict[str, Any]]:
+def _sources(
+    server: Remote, sources: Sequence[ModelSource]
+) -> Generator[StoreProgress, None, dict[str, Any]]:
     """The fields of a create request that name a recipe's sources, once the server has the files."""
     from chaski.names import ModelName
 
@@ -80,10 +82,10 @@ def _sources(server: Remote, sources: Sequence[ModelSource]) -> Generator[Progre
     return {"files": files}
 
 
-def _uploaded(server: Remote, source: ModelSource) -> Generator[Progress, None, dict[str, str]]:
+def _uploaded(server: Remote, source: ModelSource) -> Generator[StoreProgress, None, dict[str, str]]:
     """Send a file that the server does not have -> its digest by its name."""
     from chaski.store.blobs import hash_file
-    from chaski.store.progress import Progress
+    from chaski.store.progress import StoreProgress
 
     if not isinstance(source, Path) or source.is_dir():
         raise UnsupportedError(
@@ -92,8 +94,8 @@ def _uploaded(server: Remote, source: ModelSource) -> Generator[Progress, None, 
         )
     digest: Digest = hash_file(source)
     size = source.stat().st_size
-    yield Progress(f"copying {source.name}", digest, size)
+    yield StoreProgress(f"copying {source.name}", digest, size)
     if not server.has(f"/api/blobs/{digest}"):
         server.upload(f"/api/blobs/{digest}", source)
-    yield Progress(f"copying {source.name}", digest, size, size)
+    yield StoreProgress(f"copying {source.name}", digest, size, size)
     return {source.name: str(digest)}

@@ -22,7 +22,7 @@ from chaski.cli.terminal import echo_text
 from chaski.formats.file_types import file_type
 
 if TYPE_CHECKING:
-    from chaski.formats.gguf import GGUFFile, Value
+    from chaski.formats.gguf import GGUFFile, GGUFValue
     from chaski.store.model import StoredModel
 
 __all__ = ["command"]
@@ -184,7 +184,7 @@ def _tensor_types(file: GGUFFile) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.most_common())
 
 
-def _brief(value: Value) -> str:
+def _brief(value: GGUFValue) -> str:
     """A metadata value on one line."""
     if isinstance(value, bool):
         return str(value).lower()

@@ -19,7 +19,7 @@ from chaski.cli.layout import file_size, printable
 if TYPE_CHECKING:
     from chaski.names import ModelName
     from chaski.store.http import Access
-    from chaski.store.progress import Progress
+    from chaski.store.progress import StoreProgress
 
 __all__ = ["access_to", "fields_of", "registry_options", "show_progress"]
 
@@ -56,7 +56,7 @@ def fields_of(access: Access) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value}
 
 
-def show_progress(events: Iterable[Progress]) -> None:
+def show_progress(events: Iterable[StoreProgress]) -> None:
     """Go through `events` and show them."""
     if sys.stderr.isatty():
         _draw(events)
@@ -68,7 +68,7 @@ def show_progress(events: Iterable[Progress]) -> None:
         before = event.status
 
 
-def _draw(events: Iterable[Progress]) -> None:
+def _draw(events: Iterable[StoreProgress]) -> None:
     lines: dict[str, _Line] = {}
     drawn, next_time = 0, 0.0
     click.echo(_HIDE_CURSOR, nl=False, err=True)
@@ -108,7 +108,7 @@ class _Line:
         self._first: int | None = None
         self._samples: deque[tuple[float, int]] = deque([(now, 0)])
 
-    def update(self, event: Progress, now: float) -> None:
+    def update(self, event: StoreProgress, now: float) -> None:
         self._total = event.total or 0
         self._completed = event.completed or 0
         if self._first is None and event.completed is not None:

@@ -20,9 +20,9 @@ from chaski.errors import FormatError, ModelError
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType
 
-__all__ = ["Progress", "Summary", "convert"]
+__all__ = ["ByteProgress", "Summary", "convert"]
 
-Progress: TypeAlias = Callable[[int, int], None]
+ByteProgress: TypeAlias = Callable[[int, int], None]
 """Is told bytes that are written, and bytes of all tensors."""
 _File: TypeAlias = tuple[Path, Metadata, list[Planned]]
 """Where it is to be, its metadata and its tensors."""
@@ -46,7 +46,7 @@ def convert(
     folder: Path,
     out: Path,
     type: str = "F16",
-    progress: Progress = lambda done, total: None,
+    progress: ByteProgress = lambda done, total: None,
     projector: Path | None = None,
 ) -> Summary:
     """Convert the checkpoint in `folder` to the GGUF file `out`, which appears when it is complete.
@@ -80,7 +80,7 @@ def _files(checkpoint: Checkpoint, mixture: Mixture, out: Path, projector: Path 
     return files
 
 
-def _write(checkpoint: Checkpoint, mixture: Mixture, files: list[_File], progress: Progress) -> Summary:
+def _write(checkpoint: Checkpoint, mixture: Mixture, files: list[_File], progress: ByteProgress) -> Summary:
     everything: list[dict[str, LazyTensor]] = []
     for _, metadata, plan in files:
         types = _types(checkpoint, mixture, metadata, plan)
@@ -139,7 +139,7 @@ def _lazy(planned: Planned, type: QuantType, sources: Sources) -> LazyTensor:
     return LazyTensor(planned.shape, type, chunks)
 
 
-def _watch(total: int, progress: Progress) -> Callable[[LazyTensor], LazyTensor]:
+def _watch(total: int, progress: ByteProgress) -> Callable[[LazyTensor], LazyTensor]:
     """Makes tensors tell `progress` as their bytes are taken."""
     done = 0
 

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.errors import GGUFError, ModelNotFoundError, UnsupportedError
-from chaski.formats.gguf_metadata import Cursor, MetadataReader, Value
+from chaski.formats.gguf_metadata import Cursor, GGUFValue, MetadataReader
 from chaski.formats.gguf_tensors import ALIGNMENTS, DEFAULT_ALIGNMENT, TensorInfo, is_alignment, read_tensors
 from chaski.formats.string_array import StringArray
 
-__all__ = ["GGUFFile", "StringArray", "TensorInfo", "Value", "open_gguf"]
+__all__ = ["GGUFFile", "GGUFValue", "StringArray", "TensorInfo", "open_gguf"]
 
 MAGIC = b"GGUF"
 _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -44,13 +44,13 @@ class GGUFFile:
     tensors: by name, in file order.
     """
 
-    def __init__(self, path: Path, metadata: dict[str, Value], tensors: dict[str, TensorInfo]) -> None:
+    def __init__(self, path: Path, metadata: dict[str, GGUFValue], tensors: dict[str, TensorInfo]) -> None:
         self.path = path
         self._metadata = metadata
         self._tensors = tensors
 
     @property
-    def metadata(self) -> Mapping[str, Value]:
+    def metadata(self) -> Mapping[str, GGUFValue]:
         return MappingProxyType(self._metadata)
 
     @property
@@ -105,7 +105,7 @@ class _Part(NamedTuple):
     """The contents of one file."""
 
     path: Path
-    metadata: dict[str, Value]
+    metadata: dict[str, GGUFValue]
     tensors: dict[str, TensorInfo]
 
 
@@ -158,7 +158,7 @@ def _check_magic(cursor: Cursor) -> None:
         raise cursor.error(f"version {version} is not supported; 2 and 3 are", 4, UnsupportedError)
 
 
-def _alignment(path: Path, metadata: dict[str, Value]) -> int:
+def _alignment(path: Path, metadata: dict[str, GGUFValue]) -> int:
     alignment: int = _lookup(path, metadata, "general.alignment", int, DEFAULT_ALIGNMENT)
     if not is_alignment(alignment):
         raise GGUFError(f"{path}: key 'general.alignment' is {alignment}; {ALIGNMENTS} are allowed")
@@ -205,7 +205,9 @@ def _check_part(part: _Part, number: int, count: int) -> None:
             raise GGUFError(f"{part.path}: key {key!r} is {found}, not {wanted}")
 
 
-def _lookup(path: Path, metadata: Mapping[str, Value], key: str, kind: Any, default: Any = _REQUIRED) -> Any:
+def _lookup(
+    path: Path, metadata: Mapping[str, GGUFValue], key: str, kind: Any, default: Any = _REQUIRED
+) -> Any:
     if key not in metadata:
         if default is _REQUIRED:
             raise GGUFError(f"{path}: key {key!r} is missing")
@@ -217,7 +219,7 @@ def _lookup(path: Path, metadata: Mapping[str, Value], key: str, kind: Any, defa
     return value
 
 
-def _kind(value: Value) -> Any:
+def _kind(value: GGUFValue) -> Any:
     """The kind of a value as `GGUFFile.get` names it."""
     if isinstance(value, StringArray):
         return list[str]

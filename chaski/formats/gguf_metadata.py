@@ -20,7 +20,7 @@ from chaski.formats.string_array import StringArray, find_strings
 
 Scalar: TypeAlias = int | float | bool | str
 Array: TypeAlias = "NDArray[Any] | StringArray | tuple[Array, ...]"
-Value: TypeAlias = "Scalar | Array"
+GGUFValue: TypeAlias = "Scalar | Array"
 
 # Far beyond any model, and low enough that a hostile file costs neither seconds nor memory.
 MAX_KEYS = 1 << 16
@@ -138,10 +138,10 @@ class MetadataReader:
         self._strings = 0
         self._arrays = 0
 
-    def read(self, count: int) -> dict[str, Value]:
+    def read(self, count: int) -> dict[str, GGUFValue]:
         """Read `count` entries from the cursor on."""
         self._cursor.count(count, "keys", _SMALLEST_ENTRY, MAX_KEYS)
-        entries: dict[str, Value] = {}
+        entries: dict[str, GGUFValue] = {}
         for index in range(count):
             begin = self._cursor.offset
             key = self._cursor.name(f"the name of key {index}")
@@ -158,7 +158,7 @@ class MetadataReader:
         except ValueError:
             raise self._cursor.error(f"{what} has the unknown value type {number}", begin) from None
 
-    def _value(self, type: ValueType, what: str) -> Value:
+    def _value(self, type: ValueType, what: str) -> GGUFValue:
         if type is ValueType.STRING:
             return self._cursor.text(what)
         if type is ValueType.ARRAY:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from chaski.errors import FormatError
 from chaski.formats.gguf import MAGIC
-from chaski.formats.gguf_metadata import NUMBERS, Value, ValueType
+from chaski.formats.gguf_metadata import NUMBERS, GGUFValue, ValueType
 from chaski.formats.gguf_tensors import ALIGNMENTS, DEFAULT_ALIGNMENT, MAX_DIMENSIONS, align_up, is_alignment
 from chaski.formats.quant import QuantType, row_bytes
 from chaski.formats.quantize import quantize
@@ -51,7 +51,7 @@ class LazyTensor:
 
 
 Source: TypeAlias = LazyTensor | tuple[NDArray[np.floating[Any]], QuantType]
-MetadataValue: TypeAlias = "Value | Sequence[Any] | np.generic"
+MetadataValue: TypeAlias = "GGUFValue | Sequence[Any] | np.generic"
 
 
 def write_gguf(

@@ -21,8 +21,8 @@ from chaski.errors import FormatError, UnsupportedError
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float32]
-Fields: TypeAlias = NDArray[np.integer[Any]]  # small whole numbers, uint8 at run time
-Blocks: TypeAlias = NDArray[np.void]  # one record of the type's layout per block
+BlockFields: TypeAlias = NDArray[np.integer[Any]]  # small whole numbers, uint8 at run time
+PackedBlocks: TypeAlias = NDArray[np.void]  # one record of the type's layout per block
 
 _ELEMENTS_AT_ONCE = 1 << 18  # keeps the temporaries of one step near the cache and small next to a tensor
 
@@ -231,27 +231,27 @@ def _decode_bf16(blocks: NDArray[np.uint16]) -> Floats:
     return (blocks.astype(np.uint32) << 16).view(np.float32)
 
 
-def _decode_q4_0(blocks: Blocks) -> Floats:
+def _decode_q4_0(blocks: PackedBlocks) -> Floats:
     return _column(blocks["d"]) * (_float(unpack(blocks["qs"], 4, 16)) - 8)
 
 
-def _decode_q4_1(blocks: Blocks) -> Floats:
+def _decode_q4_1(blocks: PackedBlocks) -> Floats:
     return _column(blocks["d"]) * _float(unpack(blocks["qs"], 4, 16)) + _column(blocks["m"])
 
 
-def _five_bits(blocks: Blocks, low_run: int, high_run: int) -> Floats:
+def _five_bits(blocks: PackedBlocks, low_run: int, high_run: int) -> Floats:
     return _float(unpack(blocks["qs"], 4, low_run) | unpack(blocks["qh"], 1, high_run) << 4)
 
 
-def _decode_q5_0(blocks: Blocks) -> Floats:
+def _decode_q5_0(blocks: PackedBlocks) -> Floats:
     return _column(blocks["d"]) * (_five_bits(blocks, 16, 1) - 16)
 
 
-def _decode_q5_1(blocks: Blocks) -> Floats:
+def _decode_q5_1(blocks: PackedBlocks) -> Floats:
     return _column(blocks["d"]) * _five_bits(blocks, 16, 1) + _column(blocks["m"])
 
 
-def _decode_q8_0(blocks: Blocks) -> Floats:
+def _decode_q8_0(blocks: PackedBlocks) -> Floats:
     return _column(blocks["d"]) * _float(blocks["qs"])
 
 
@@ -260,47 +260,47 @@ def _scaled(levels: Floats, scales: Floats) -> Floats:
     return scales[:, :, None] * levels.reshape(*scales.shape, -1)
 
 
-def _affine(blocks: Blocks, levels: Floats, scales: Fields, minimums: Fields) -> Floats:
+def _affine(blocks: PackedBlocks, levels: Floats, scales: BlockFields, minimums: BlockFields) -> Floats:
     """Apply the K-quant rule `d * scale * level - dmin * minimum`, rounded after each product."""
     offsets = _column(blocks["dmin"]) * _float(minimums)
     return _scaled(levels, _column(blocks["d"]) * _float(scales)) - offsets[:, :, None]
 
 
-def _decode_q2_k(blocks: Blocks) -> Floats:
+def _decode_q2_k(blocks: PackedBlocks) -> Floats:
     levels = _float(unpack(blocks["qs"], 2, 32))
     return _affine(blocks, levels, blocks["scales"] & 15, blocks["scales"] >> 4)
 
 
-def _decode_q3_k(blocks: Blocks) -> Floats:
+def _decode_q3_k(blocks: PackedBlocks) -> Floats:
     levels = _float(unpack(blocks["qs"], 2, 32) | unpack(blocks["hmask"], 1, 32) << 2) - 4
     low, high = blocks["scales"][:, :8], blocks["scales"][:, 8:]
     scales = _float(unpack(low, 4, 8) | unpack(high, 2, 4) << 4) - 32
     return _scaled(levels, _column(blocks["d"]) * scales)
 
 
-def _decode_q4_k(blocks: Blocks) -> Floats:
+def _decode_q4_k(blocks: PackedBlocks) -> Floats:
     return _affine(blocks, _float(unpack(blocks["qs"], 4, 32)), *unpack_scales_6bit(blocks["scales"]))
 
 
-def _decode_q5_k(blocks: Blocks) -> Floats:
+def _decode_q5_k(blocks: PackedBlocks) -> Floats:
     return _affine(blocks, _five_bits(blocks, 32, 32), *unpack_scales_6bit(blocks["scales"]))
 
 
-def _decode_q6_k(blocks: Blocks) -> Floats:
+def _decode_q6_k(blocks: PackedBlocks) -> Floats:
     levels = _float(unpack(blocks["ql"], 4, 64) | unpack(blocks["qh"], 2, 32) << 4) - 32
     return _scaled(levels, _column(blocks["d"]) * _float(blocks["scales"]))
 
 
-def _decode_iq4_nl(blocks: Blocks) -> Floats:
+def _decode_iq4_nl(blocks: PackedBlocks) -> Floats:
     return _column(blocks["d"]) * IQ4_VALUES[unpack(blocks["qs"], 4, 16)]
 
 
-def _decode_iq4_xs(blocks: Blocks) -> Floats:
+def _decode_iq4_xs(blocks: PackedBlocks) -> Floats:
     scales = _float(unpack(blocks["scales_l"], 4, 1) | unpack(blocks["scales_h"], 2, 1) << 4) - 32
     return _scaled(IQ4_VALUES[unpack(blocks["qs"], 4, 16)], _column(blocks["d"]) * scales)
 
 
-def _decode_mxfp4(blocks: Blocks, run: int = 16) -> Floats:
+def _decode_mxfp4(blocks: PackedBlocks, run: int = 16) -> Floats:
     """The scale is 2^(e - 127) (OCP Microscaling, E8M0); halved, because the values are doubled."""
     scale = np.ldexp(np.float32(1), blocks["e"].astype(np.int32) - 128)
     return _column(scale) * FP4_VALUES[unpack(blocks["qs"], 4, run)]

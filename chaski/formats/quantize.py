@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.errors import FormatError, UnsupportedError
-from chaski.formats.quant import Blocks, Bytes, Fields, Floats, QuantType, block_slices, row_bytes
+from chaski.formats.quant import BlockFields, Bytes, Floats, PackedBlocks, QuantType, block_slices, row_bytes
 
 _HALF_MAX = 65504.0
 _NEGLIGIBLE = 1e-15  # a spread below this is no spread: every half-precision scale for it is zero
@@ -41,7 +41,7 @@ def quantize(array: NDArray[np.floating[Any]], type: QuantType) -> Bytes:
     return blocks.view(np.uint8)
 
 
-def pack(fields: Fields, bits: int, run: int) -> Bytes:
+def pack(fields: BlockFields, bits: int, run: int) -> Bytes:
     """Put fields of `bits` bits together; the inverse of `quant.unpack`."""
     per_byte = 8 // bits
     runs = fields.reshape(len(fields), -1, per_byte, run)
@@ -96,7 +96,7 @@ def _encode_bf16(values: Floats) -> NDArray[np.uint16]:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def _encode_q8_0(values: Floats) -> Blocks:
+def _encode_q8_0(values: Floats) -> PackedBlocks:
     """The largest magnitude becomes level 127; halves round away from zero."""
     blocks = np.empty(len(values), QuantType.Q8_0.layout)
     d = np.abs(values).max(axis=1) / np.float32(127)
@@ -107,7 +107,7 @@ def _encode_q8_0(values: Floats) -> Blocks:
     return blocks
 
 
-def _encode_q4_0(values: Floats) -> Blocks:
+def _encode_q4_0(values: Floats) -> PackedBlocks:
     """The value of largest magnitude becomes level -8, whatever its sign."""
     blocks = np.empty(len(values), QuantType.Q4_0.layout)
     d = _extreme(values) / np.float32(-8)
@@ -117,14 +117,14 @@ def _encode_q4_0(values: Floats) -> Blocks:
     return blocks
 
 
-def _encode_q4_1(values: Floats) -> Blocks:
+def _encode_q4_1(values: Floats) -> PackedBlocks:
     """The smallest value becomes level 0, the largest level 15."""
     blocks = np.empty(len(values), QuantType.Q4_1.layout)
     blocks["qs"] = pack(_span_levels(blocks, values, 15), 4, 16)
     return blocks
 
 
-def _encode_q5_0(values: Floats) -> Blocks:
+def _encode_q5_0(values: Floats) -> PackedBlocks:
     """The value of largest magnitude becomes level -16, whatever its sign."""
     blocks = np.empty(len(values), QuantType.Q5_0.layout)
     d = _extreme(values) / np.float32(-16)
@@ -134,14 +134,14 @@ def _encode_q5_0(values: Floats) -> Blocks:
     return blocks
 
 
-def _encode_q5_1(values: Floats) -> Blocks:
+def _encode_q5_1(values: Floats) -> PackedBlocks:
     """The smallest value becomes level 0, the largest level 31."""
     blocks = np.empty(len(values), QuantType.Q5_1.layout)
     _put_five_bits(blocks, _span_levels(blocks, values, 31))
     return blocks
 
 
-def _span_levels(blocks: Blocks, values: Floats, top: int) -> Bytes:
+def _span_levels(blocks: PackedBlocks, values: Floats, top: int) -> Bytes:
     """Fill in scale and minimum of Q4_1 or Q5_1 blocks and return the levels, 0 to `top`: (blocks, 32)."""
     low = values.min(axis=1)
     d = (values.max(axis=1) - low) / np.float32(top)
@@ -151,7 +151,7 @@ def _span_levels(blocks: Blocks, values: Floats, top: int) -> Bytes:
     return whole
 
 
-def _put_five_bits(blocks: Blocks, levels: Bytes) -> None:
+def _put_five_bits(blocks: PackedBlocks, levels: Bytes) -> None:
     """Spread levels over the four low bits in `qs` and the fifth in `qh`."""
     blocks["qs"] = pack(levels & 15, 4, 16)
     blocks["qh"] = pack(levels >> 4, 1, 1)
@@ -163,14 +163,14 @@ def _extreme(values: Floats) -> Floats:
     return np.take_along_axis(values, place, axis=1)[:, 0]
 
 
-def _encode_q4_k(values: Floats) -> Blocks:
+def _encode_q4_k(values: Floats) -> PackedBlocks:
     blocks = np.empty(len(values), QuantType.Q4_K.layout)
     levels = _encode_affine(blocks, values, 15)
     blocks["qs"] = pack(levels, 4, 32)
     return blocks
 
 
-def _encode_q5_k(values: Floats) -> Blocks:
+def _encode_q5_k(values: Floats) -> PackedBlocks:
     blocks = np.empty(len(values), QuantType.Q5_K.layout)
     levels = _encode_affine(blocks, values, 31)
     blocks["qs"] = pack(levels & 15, 4, 32)
@@ -178,7 +178,7 @@ def _encode_q5_k(values: Floats) -> Blocks:
     return blocks
 
 
-def _encode_affine(blocks: Blocks, values: Floats, top: int) -> Bytes:
+def _encode_affine(blocks: PackedBlocks, values: Floats, top: int) -> Bytes:
     """Fill in the scales and minimums of Q4_K or Q5_K blocks and return the levels: (blocks, 256)."""
     parts = values.reshape(-1, 32)
     scales, minimums = (fit.reshape(-1, 8) for fit in _fit_affine(parts, top))
@@ -258,7 +258,7 @@ def _dot(a: Floats, b: Floats) -> Floats:
     return product
 
 
-def _encode_q6_k(values: Floats) -> Blocks:
+def _encode_q6_k(values: Floats) -> PackedBlocks:
     blocks = np.empty(len(values), QuantType.Q6_K.layout)
     parts = values.reshape(-1, 16)
     scales = _fit_symmetric(parts).reshape(-1, 16)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chaski.errors import ModelError
-from chaski.formats.gguf import GGUFFile, TensorInfo, Value, open_gguf
+from chaski.formats.gguf import GGUFFile, GGUFValue, TensorInfo, open_gguf
 
 __all__ = ["DIALECTS", "Dialect", "in_our_names", "open_model"]
 
@@ -42,8 +42,8 @@ class Dialect:
     architecture: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, Value] = field(default_factory=dict)
-    by_layers: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
+    defaults: Mapping[str, GGUFValue] = field(default_factory=dict)
+    by_layers: Mapping[int, Mapping[str, GGUFValue]] = field(default_factory=dict)
     not_meant: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
     in_turn: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ _YARN = {
     "rope.scaling.beta_slow": "rope.scaling.yarn_beta_slow",
     "rope.scaling.extrapolation_factor": "rope.scaling.yarn_ext_factor",
 }
-_EIGHTFOLD: Mapping[str, Value] = {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
+_EIGHTFOLD: Mapping[str, GGUFValue] = {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
 _GPT_OSS = Dialect(
     architecture="gpt-oss",
     tensors={
@@ -194,7 +194,7 @@ def _own(file: GGUFFile, prefix: str) -> set[str]:
     return {key.removeprefix(prefix) for key in file.metadata if key.startswith(prefix)}
 
 
-def _keys(file: GGUFFile, dialect: Dialect, prefix: str) -> dict[str, Value]:
+def _keys(file: GGUFFile, dialect: Dialect, prefix: str) -> dict[str, GGUFValue]:
     """The architecture's own keys and values under llama.cpp's names, without those of what is left out."""
     found = {key: file.metadata[prefix + key] for key in _own(file, prefix)}
     renamed = {new: found.pop(old) for old, new in dialect.keys.items() if old in found}
@@ -256,7 +256,7 @@ def _first(tensors: Mapping[str, TensorInfo], name: str) -> TensorInfo | None:
     return next((info for key, info in tensors.items() if pattern.match(key)), None)
 
 
-def _means_pre(metadata: Mapping[str, Value], token: tuple[int, str] | None) -> bool:
+def _means_pre(metadata: Mapping[str, GGUFValue], token: tuple[int, str] | None) -> bool:
     """Return whether a file leaves its pre-tokenizer open, and has the token that tells its family."""
     if metadata.get(f"{_TOKENIZER}model") != "gpt2":
         return False

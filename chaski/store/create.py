@@ -15,7 +15,7 @@ from chaski.names import Digest, ModelName
 from chaski.store.manifest import CONFIG, MAX_JSON_VALUES, Manifest, ManifestLayer, go_json, media_type
 from chaski.store.model import read_model
 from chaski.store.parameters import Parameter
-from chaski.store.progress import Progress
+from chaski.store.progress import StoreProgress
 from chaski.store.recipe import CheckpointFiles, ModelSource, Recipe
 from chaski.store.rewrite import bring, convert_checkpoint, rewrite
 from chaski.store.store import Store
@@ -28,9 +28,9 @@ def create(
     store: Store,
     name: ModelName,
     recipe: Recipe,
-    fetch: Callable[[ModelName], Iterator[Progress]] | None = None,
+    fetch: Callable[[ModelName], Iterator[StoreProgress]] | None = None,
     link: bool = False,
-) -> Generator[Progress, None, None]:
+) -> Generator[StoreProgress, None, None]:
     """Make a model; what has the name is replaced when all of it is there.
 
     fetch: gets a source that is not in the store. Without it such a source is a ModelNotFoundError.
@@ -54,11 +54,11 @@ def create(
         manifest = draft.finish()
         for layer in manifest.blobs:
             verb = "using existing" if layer.source else "creating new"
-            yield Progress(f"{verb} layer {layer.digest}")
-        yield Progress("writing manifest")
+            yield StoreProgress(f"{verb} layer {layer.digest}")
+        yield StoreProgress("writing manifest")
         store.put(name, manifest.encode())
     store.remove_unused(layer.digest for layer in replaced)
-    yield Progress("success")
+    yield StoreProgress("success")
 
 
 def _check_template(source: str | None) -> None:
@@ -130,7 +130,7 @@ class _Draft:
 
 def _add_source(
     draft: _Draft, source: ModelSource, quantize: str | None, name: ModelName
-) -> Iterator[Progress]:
+) -> Iterator[StoreProgress]:
     """Add the source that FROM names; its weights in other types if the recipe says so."""
     if isinstance(source, CheckpointFiles):
         with _folder_of(draft.store, source, name) as folder:
@@ -148,7 +148,7 @@ def _add_source(
     draft.add_weights(digest, inspect(draft.store.blobs.path(digest)))
 
 
-def _add_guesser(draft: _Draft, source: ModelSource, quantize: str | None) -> Iterator[Progress]:
+def _add_guesser(draft: _Draft, source: ModelSource, quantize: str | None) -> Iterator[StoreProgress]:
     """Add the weights of DRAFT, of a file or of another model, in place of those that the source has."""
     if isinstance(source, CheckpointFiles):
         raise OptionError("a draft is made of one GGUF file, or of the name or folder of a model")
@@ -163,12 +163,12 @@ def _add_guesser(draft: _Draft, source: ModelSource, quantize: str | None) -> It
     draft.add("draft", digest)
 
 
-def _weights(draft: _Draft, path: Path, quantize: str | None) -> Generator[Progress, None, Digest]:
+def _weights(draft: _Draft, path: Path, quantize: str | None) -> Generator[StoreProgress, None, Digest]:
     """The blob of the weights of a file or of a checkpoint's folder, in other types if that is wanted."""
     blobs = draft.store.blobs
     if path.is_dir():
         return (yield from convert_checkpoint(blobs, path, quantize))
-    yield Progress("parsing GGUF")
+    yield StoreProgress("parsing GGUF")
     weights = inspect(path)
     if weights.is_split or (quantize and weights.kind == "model"):
         return (yield from rewrite(blobs, path, weights, quantize))
@@ -177,7 +177,7 @@ def _weights(draft: _Draft, path: Path, quantize: str | None) -> Generator[Progr
     return (yield from bring(blobs, path, draft.link))
 
 
-def _add_checkpoint(draft: _Draft, folder: Path, quantize: str | None) -> Iterator[Progress]:
+def _add_checkpoint(draft: _Draft, folder: Path, quantize: str | None) -> Iterator[StoreProgress]:
     digest = yield from convert_checkpoint(draft.store.blobs, folder, quantize)
     draft.add_weights(digest, inspect(draft.store.blobs.path(digest)))
 

@@ -1,4 +1,4 @@
-"""`Progress`: the reports of a long operation on the store, in words that Ollama's clients know."""
+"""`StoreProgress`: the reports of a long operation on the store, in words that Ollama's clients know."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from chaski.names import Digest
 
-__all__ = ["Progress"]
+__all__ = ["StoreProgress"]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StoreProgress:
     """A step, or how far a blob is: bytes in all and bytes done."""
 
     status: str

@@ -12,7 +12,7 @@ from chaski.store.download import Pace, download
 from chaski.store.http import Access
 from chaski.store.manifest import Manifest, ManifestLayer
 from chaski.store.parts import forget_parts
-from chaski.store.progress import Progress
+from chaski.store.progress import StoreProgress
 from chaski.store.registry import Registry
 from chaski.store.store import Store
 from chaski.store.weights import inspect
@@ -24,14 +24,14 @@ _WEIGHTS = ("model", "projector", "adapter", "draft")
 
 def pull(
     store: Store, name: ModelName, access: Access | None = None, pace: Pace | None = None
-) -> Generator[Progress, None, None]:
+) -> Generator[StoreProgress, None, None]:
     """Fetch a model and all of its blobs that are not here; closing the iterator stops it.
 
     The manifest is kept byte for byte. The name means the new model only when all of it is here and every
     blob that came was hashed; until then it means what it meant. Blobs of the old model that no other uses
     are deleted. Raises ModelNotFoundError, RegistryError, DigestError or StoreError.
     """
-    yield Progress("pulling manifest")
+    yield StoreProgress("pulling manifest")
     with Registry(name, access or Access()) as registry:
         data = registry.manifest()
         manifest = _parsed(data)
@@ -39,25 +39,27 @@ def pull(
             replaced = _layers(store, name)
             for layer in dict.fromkeys(manifest.blobs):
                 yield from _pull_layer(registry, store, layer, pace or Pace())
-            yield Progress("verifying sha256 digest")
-            yield Progress("writing manifest")
+            yield StoreProgress("verifying sha256 digest")
+            yield StoreProgress("writing manifest")
             store.put(name, data)
     if replaced:
-        yield Progress("removing unused layers")
+        yield StoreProgress("removing unused layers")
         store.remove_unused(layer.digest for layer in replaced)
-    yield Progress("success")
+    yield StoreProgress("success")
 
 
-def _pull_layer(registry: Registry, store: Store, layer: ManifestLayer, pace: Pace) -> Iterator[Progress]:
+def _pull_layer(
+    registry: Registry, store: Store, layer: ManifestLayer, pace: Pace
+) -> Iterator[StoreProgress]:
     status = f"pulling {layer.digest.short}"
     if not _is_here(store, layer):
-        yield Progress(status, layer.digest, layer.size)
+        yield StoreProgress(status, layer.digest, layer.size)
         for completed in download(registry, store.blobs, layer, pace):
-            yield Progress(status, layer.digest, layer.size, completed)
+            yield StoreProgress(status, layer.digest, layer.size, completed)
     else:
         # Of a process that was killed when the blob had its name already.
         forget_parts(store.blobs.path(layer.digest))
-    yield Progress(status, layer.digest, layer.size, layer.size)
+    yield StoreProgress(status, layer.digest, layer.size, layer.size)
 
 
 def _is_here(store: Store, layer: ManifestLayer) -> bool:

@@ -12,7 +12,7 @@ from chaski.store.download import Pace
 from chaski.store.durable import store_errors
 from chaski.store.http import Access, TemporaryError
 from chaski.store.manifest import ManifestLayer
-from chaski.store.progress import Progress
+from chaski.store.progress import StoreProgress
 from chaski.store.registry import Registry
 from chaski.store.store import Store
 
@@ -23,27 +23,27 @@ _PIECE_BYTES = 1 << 18
 
 def push(
     store: Store, name: ModelName, access: Access | None = None, pace: Pace | None = None
-) -> Generator[Progress, None, None]:
+) -> Generator[StoreProgress, None, None]:
     """Send the blobs that the registry lacks, then the manifest, byte for byte.
 
     A blob that came from another model of that registry is taken over there. What is cut goes on where the
     registry says. Raises ModelNotFoundError, RegistryError, AccessDeniedError, StoreError, or
     OptionError for a bundled model.
     """
-    yield Progress("retrieving manifest")
+    yield StoreProgress("retrieving manifest")
     entry, manifest = store.entry(name), store.manifest_bytes(name)
     if entry.bundled is not None:
         raise OptionError(f"'{entry.name.short}' is a part of chaski; copy it to a name of your own")
     with Registry(name, access or Access()) as registry, store.adding():
         for layer in dict.fromkeys(entry.manifest.blobs):
             status = f"pushing {layer.digest.short}"
-            yield Progress(status, layer.digest, layer.size)
+            yield StoreProgress(status, layer.digest, layer.size)
             for sent in _push_layer(registry, store.blobs.path(layer.digest), layer, pace or Pace()):
-                yield Progress(status, layer.digest, layer.size, sent)
-            yield Progress(status, layer.digest, layer.size, layer.size)
-        yield Progress("pushing manifest")
+                yield StoreProgress(status, layer.digest, layer.size, sent)
+            yield StoreProgress(status, layer.digest, layer.size, layer.size)
+        yield StoreProgress("pushing manifest")
         registry.put_manifest(manifest)
-    yield Progress("success")
+    yield StoreProgress("success")
 
 
 def _push_layer(registry: Registry, path: Path, layer: ManifestLayer, pace: Pace) -> Iterator[int]:

@@ -15,7 +15,7 @@ from chaski.errors import StoreError
 from chaski.names import Digest
 from chaski.store.blobs import Blobs
 from chaski.store.durable import make_folder, scratch, store_errors
-from chaski.store.progress import Progress
+from chaski.store.progress import StoreProgress
 from chaski.store.weights import WeightSummary
 
 __all__ = ["bring", "convert_checkpoint", "rewrite"]
@@ -32,7 +32,7 @@ Write: TypeAlias = Callable[[Path, Note], Digest | None]
 
 def rewrite(
     blobs: Blobs, source: Path, weights: WeightSummary, mixture: str | None
-) -> Generator[Progress, None, Digest]:
+) -> Generator[StoreProgress, None, Digest]:
     """Write the weights anew -> the blob's digest. Without a mixture the types stay; closing it stops it.
 
     Raises UnsupportedError for a mixture that is unknown, or weights that are quantized already.
@@ -52,7 +52,7 @@ def rewrite(
     return (yield from _written(blobs, status, write))
 
 
-def bring(blobs: Blobs, source: Path, link: bool) -> Generator[Progress, None, Digest]:
+def bring(blobs: Blobs, source: Path, link: bool) -> Generator[StoreProgress, None, Digest]:
     """The blob of a file as it is -> its digest. It shares blocks where the file system can.
 
     Else it is copied, or with `link` the blob is the file itself. Raises StoreError where there is no room
@@ -88,7 +88,9 @@ def _require_room(blobs: Blobs, source: Path) -> None:
         )
 
 
-def convert_checkpoint(blobs: Blobs, folder: Path, mixture: str | None) -> Generator[Progress, None, Digest]:
+def convert_checkpoint(
+    blobs: Blobs, folder: Path, mixture: str | None
+) -> Generator[StoreProgress, None, Digest]:
     """Convert a checkpoint, by default to F16 -> the blob's digest. Raises what `convert` does."""
 
     def write(target: Path, note: Note) -> None:
@@ -99,14 +101,14 @@ def convert_checkpoint(blobs: Blobs, folder: Path, mixture: str | None) -> Gener
     return (yield from _written(blobs, "converting model", write))
 
 
-def _written(blobs: Blobs, status: str, write: Write) -> Generator[Progress, None, Digest]:
+def _written(blobs: Blobs, status: str, write: Write) -> Generator[StoreProgress, None, Digest]:
     """The blob of the file that `write` makes; closing it stops it."""
     with store_errors("a blob cannot be written"):
         make_folder(blobs.folder)
         with scratch(blobs.folder) as path:
             work = _Work(path, write)
             for done, total in work.run():
-                yield Progress(status, _NO_DIGEST, total, done)
+                yield StoreProgress(status, _NO_DIGEST, total, done)
             return blobs.adopt(path) if work.digest is None else blobs.publish(path, work.digest)
 
 

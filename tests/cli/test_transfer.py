@@ -11,7 +11,7 @@ import pytest
 from chaski.cli import transfer
 from chaski.cli.transfer import access_to, show_progress
 from chaski.names import Digest, ModelName
-from chaski.store.progress import Progress
+from chaski.store.progress import StoreProgress
 
 A = Digest("a" * 64)
 
@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def drawn(events: Iterator[Progress], monkeypatch: pytest.MonkeyPatch) -> str:
+def drawn(events: Iterator[StoreProgress], monkeypatch: pytest.MonkeyPatch) -> str:
     """What a terminal of 80 columns and 5 lines on stderr gets, up to Ctrl-C if that comes."""
     stream = Terminal()
     with monkeypatch.context() as patched:
@@ -43,9 +43,9 @@ def drawn(events: Iterator[Progress], monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_plain_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
     events = [
-        Progress("pulling manifest"),
-        *[Progress("pulling aa", A, 10, n) for n in range(10)],
-        Progress("a\x1b[2J"),
+        StoreProgress("pulling manifest"),
+        *[StoreProgress("pulling aa", A, 10, n) for n in range(10)],
+        StoreProgress("a\x1b[2J"),
     ]
     show_progress(events)
     assert capsys.readouterr().err == "pulling manifest\npulling aa\na\\x1b[2J\n"
@@ -54,12 +54,14 @@ def test_plain_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str]) ->
 def test_a_bar_with_rate_and_time_left(clock: list[float]) -> None:
     line = transfer._Line("pulling aaaaaaaaaaaa", clock[0])
     for second in range(21):
-        line.update(Progress("", A, 4_700_000_000, 1_000_000_000 + second * 35_000_000), clock[0] + second)
+        line.update(
+            StoreProgress("", A, 4_700_000_000, 1_000_000_000 + second * 35_000_000), clock[0] + second
+        )
     text = line.text(clock[0] + 20, 100)
     bar = "█" * 13 + " " * 24
     assert text == f"pulling aaaaaaaaaaaa:  36% ▕{bar}▏   1.7 GB/4.7 GB   35 MB/s  1m25s"
     assert len(text) < 100
-    line.update(Progress("", A, 4_700_000_000, 4_700_000_000), clock[0] + 21)
+    line.update(StoreProgress("", A, 4_700_000_000, 4_700_000_000), clock[0] + 21)
     done = line.text(clock[0] + 21, 100)
     assert "100% ▕██" in done
     assert done.rstrip().endswith("▏  4.7 GB")
@@ -74,11 +76,11 @@ def test_time_left(seconds: float, text: str) -> None:
 
 
 def test_the_screen(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    def events() -> Iterator[Progress]:
+    def events() -> Iterator[StoreProgress]:
         for number in range(6):
-            yield Progress(f"step {number}")
+            yield StoreProgress(f"step {number}")
             clock[0] += 1
-        yield Progress("pulling", A, 100, 50)
+        yield StoreProgress("pulling", A, 100, 50)
         clock[0] += 1
 
     screen = drawn(events(), monkeypatch)
@@ -93,8 +95,8 @@ def test_the_screen(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_cursor_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    def events() -> Iterator[Progress]:
-        yield Progress("begin")
+    def events() -> Iterator[StoreProgress]:
+        yield StoreProgress("begin")
         raise KeyboardInterrupt
 
     assert drawn(events(), monkeypatch).endswith("\x1b[?25h")

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from chaski.errors import GGUFError, UnsupportedError
-from chaski.formats.gguf import StringArray, Value, open_gguf
+from chaski.formats.gguf import GGUFValue, StringArray, open_gguf
 from chaski.formats.quant import dequantize
 
 MEMORY_BYTES = 200_000_000
@@ -66,7 +66,7 @@ def set_hostile_count(content: bytearray, rng: random.Random) -> None:
 MUTATIONS: list[Callable[[bytearray, random.Random], None]] = [flip_bits, truncate, set_hostile_count]
 
 
-def use(value: Value) -> None:
+def use(value: GGUFValue) -> None:
     if isinstance(value, StringArray):
         value.tolist()
     elif isinstance(value, tuple):

@@ -20,7 +20,7 @@ from chaski.store.create import create
 from chaski.store.describe import modelfile_of
 from chaski.store.model import StoredModel, find_model, read_model
 from chaski.store.modelfile import Modelfile
-from chaski.store.progress import Progress
+from chaski.store.progress import StoreProgress
 from chaski.store.recipe import Recipe, recipe_of
 from chaski.store.store import Store
 from chaski.store.weights import inspect
@@ -229,9 +229,9 @@ def test_a_projector_is_another_layer(store: Store, weights: Path, tmp_path: Pat
 def test_a_missing_source_is_fetched(store: Store, weights: Path) -> None:
     base = ModelName.parse("base")
 
-    def fetch(name: ModelName) -> Iterator[Progress]:
+    def fetch(name: ModelName) -> Iterator[StoreProgress]:
         assert name == base
-        yield Progress("fetching")
+        yield StoreProgress("fetching")
         yield from create(store, base, Recipe(sources=[weights]))
 
     events = list(create(store, MINE, Recipe(sources=[base]), fetch))

@@ -17,7 +17,7 @@ from chaski.errors import DigestError, ModelNotFoundError, RegistryError, StoreE
 from chaski.names import Digest
 from chaski.store.download import Pace
 from chaski.store.http import Access
-from chaski.store.progress import Progress
+from chaski.store.progress import StoreProgress
 from chaski.store.pull import pull
 from chaski.store.store import Store
 from chaski.store.verify import verify
@@ -43,7 +43,9 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "models")
 
 
-def pulled(store: Store, registry: FakeRegistry, access: Access = LOCAL, pace: Pace = PACE) -> list[Progress]:
+def pulled(
+    store: Store, registry: FakeRegistry, access: Access = LOCAL, pace: Pace = PACE
+) -> list[StoreProgress]:
     return list(pull(store, registry.name(), access, pace))
 
 

@@ -23,7 +23,7 @@ from chaski.server.models.descriptions import describe, listed, running
 from chaski.server.services import Services
 from chaski.store.create import create as create_model
 from chaski.store.http import Access
-from chaski.store.progress import Progress
+from chaski.store.progress import StoreProgress
 from chaski.store.pull import pull as pull_model
 from chaski.store.push import push as push_model
 
@@ -134,7 +134,7 @@ async def put_blob(request: Request) -> Response:
 
 
 async def _progress(
-    http: HTTPRequest, work: partial[Generator[Progress, None, None]], threads: Executor
+    http: HTTPRequest, work: partial[Generator[StoreProgress, None, None]], threads: Executor
 ) -> Reply:
     """Stream the steps of a long work as lines, or answer with the last one."""
     steps = _steps(threads, work)
@@ -146,7 +146,7 @@ async def _progress(
     return last
 
 
-async def _lines(steps: AsyncIterator[Progress]) -> Stream:
+async def _lines(steps: AsyncIterator[StoreProgress]) -> Stream:
     # The reference answers 200 before it begins, and tells errors in the stream.
     yield b""
     async for step in steps:
@@ -154,12 +154,12 @@ async def _lines(steps: AsyncIterator[Progress]) -> Stream:
 
 
 async def _steps(
-    threads: Executor, work: partial[Generator[Progress, None, None]]
-) -> AsyncIterator[Progress]:
+    threads: Executor, work: partial[Generator[StoreProgress, None, None]]
+) -> AsyncIterator[StoreProgress]:
     """Run a generator in a thread. It is closed, and ends its work, when the client leaves."""
     loop = asyncio.get_running_loop()
     steps = work()
-    following: asyncio.Future[Progress | None] | None = None
+    following: asyncio.Future[StoreProgress | None] | None = None
     try:
         while True:
             following = loop.run_in_executor(threads, next, steps, None)
@@ -173,7 +173,7 @@ async def _steps(
         await loop.run_in_executor(threads, steps.close)
 
 
-def _pull_source(store: Any, access: Access, name: ModelName) -> Iterator[Progress]:
+def _pull_source(store: Any, access: Access, name: ModelName) -> Iterator[StoreProgress]:
     return pull_model(store, name, access)
 
 

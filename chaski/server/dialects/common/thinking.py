@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from chaski.chat.formats import Think
 from chaski.errors import OptionError
 from chaski.server.fields.reader import Fields
 
 __all__ = ["Think", "agreed", "read_thinking", "template_variables"]
-
-Think = bool | str | None
 
 _EFFORTS: Mapping[str, bool | str] = {
     "none": False,
