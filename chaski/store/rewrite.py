@@ -53,7 +53,7 @@ def rewrite(
 
 
 def bring(blobs: Blobs, source: Path, link: bool) -> Generator[StoreProgress, None, Digest]:
-    """The blob of a file as it is -> its digest. It shares blocks where the file system can.
+    """Make a file a blob as it is -> its digest. It shares blocks where the file system can.
 
     Else it is copied, or with `link` the blob is the file itself. Raises StoreError where there is no room
     for a copy; closing it stops it.
@@ -102,7 +102,7 @@ def convert_checkpoint(
 
 
 def _written(blobs: Blobs, status: str, write: Write) -> Generator[StoreProgress, None, Digest]:
-    """The blob of the file that `write` makes; closing it stops it."""
+    """Make a blob of the file that `write` makes -> its digest; closing it stops it."""
     with store_errors("a blob cannot be written"):
         make_folder(blobs.folder)
         with scratch(blobs.folder) as path:
@@ -117,7 +117,7 @@ class _StoppedError(Exception):
 
 
 class _Work:
-    """The writing, in a thread of its own, so that its progress can be told meanwhile."""
+    """Writes in a thread of its own, so that its progress can be reported meanwhile."""
 
     def __init__(self, target: Path, write: Write) -> None:
         self._target, self._write = target, write
@@ -127,13 +127,15 @@ class _Work:
         self.digest: Digest | None = None
 
     def run(self) -> Generator[tuple[int, int], None, None]:
-        """Bytes that are done, and all; raises what the writing raises."""
+        """Yield the bytes that are done, and all of them; raises what the writing raises."""
         thread = Thread(target=self._guarded, daemon=True)
         thread.start()
         try:
-            while thread.is_alive():
+            is_writing = True
+            while is_writing:
                 thread.join(_REPORT_SECONDS)
-                yield self._share
+                is_writing = thread.is_alive()
+                yield self._share  # the last time when all is written
         finally:
             self._stop.set()
             thread.join()
