@@ -65,7 +65,7 @@ def open_model(folder: Path) -> Checkpoint:
 
 @contextmanager
 def computing(config: Config) -> Iterator[None]:
-    """Numbers of the configuration that cannot be computed with are its fault: a ModelError."""
+    """Turn arithmetic errors into a ModelError that blames the numbers of the configuration."""
     try:
         yield
     except (ArithmeticError, ValueError) as error:

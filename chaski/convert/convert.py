@@ -23,9 +23,9 @@ from chaski.formats.quant import QuantType
 __all__ = ["ByteProgress", "Summary", "convert"]
 
 ByteProgress: TypeAlias = Callable[[int, int], None]
-"""Is told bytes that are written, and bytes of all tensors."""
+"""A function that is called with the bytes that are written, and those of all tensors."""
 _File: TypeAlias = tuple[Path, Metadata, list[Planned]]
-"""Where it is to be, its metadata and its tensors."""
+"""A file to write: its path, its metadata and its tensors."""
 
 _QUANTIZATION_VERSION = 2
 _MXFP4_FILE = 38

@@ -55,7 +55,7 @@ class Mixture:
     base: QuantType
 
     def types(self, shapes: Mapping[str, tuple[int, ...]], sizes: Sizes) -> dict[str, QuantType]:
-        """The type of each of these tensors."""
+        """Return the type of each of these tensors."""
         chooser = _Chooser(self, shapes, sizes)
         return {name: chooser.choose(name, shape) for name, shape in shapes.items()}
 
@@ -90,7 +90,7 @@ def find_mixture(name: str) -> Mixture:
 
 
 class _Chooser:
-    """The rule at the top of the file."""
+    """Chooses types by the rule at the top of the file."""
 
     def __init__(self, mixture: Mixture, names: Iterable[str], sizes: Sizes) -> None:
         self._base, self._name, self._sizes = mixture.base, mixture.name, sizes

@@ -59,7 +59,7 @@ class Planned(Protocol):
 
 
 def as_it_is(values: NDArray[Any]) -> NDArray[Any]:
-    """No arrangement."""
+    """Return the view as it is."""
     return values
 
 

@@ -17,7 +17,7 @@ MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.2757
 
 
 def sizes(vision: Config, *, eps: float) -> Metadata:
-    """Keys without what stands before them; `eps` is the usual one."""
+    """Return sizes under keys without a prefix; `eps` is the default."""
     return {
         "vision.block_count": vision.get("num_hidden_layers", int),
         "vision.embedding_length": vision.get("hidden_size", int),

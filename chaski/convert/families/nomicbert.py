@@ -22,7 +22,7 @@ _POOLINGS = {"mean": 1, "cls": 2, "lasttoken": 3}
 
 
 def _settings(config: Config) -> Config:
-    """Under the names of transformers."""
+    """Return the settings under the names of transformers."""
     old = {name: config.values.get(other) for name, other in _OLD.items()}
     return config.over(Config(config.path, {name: value for name, value in old.items() if value is not None}))
 

@@ -66,7 +66,7 @@ def _id_of(files: TokenizerFiles, ids: Mapping[str, int], token: str) -> int:
 
 
 def _role_id(files: TokenizerFiles, ids: Mapping[str, int], role: str) -> int | None:
-    """The tokenizer's own word counts, then the model's."""
+    """Return the id that the tokenizer's files name for a role, else the one of the model's."""
     for name in (role, _STAND_INS.get(role, role)):
         token = files.config.values.get(f"{name}_token")
         content = token.get("content") if isinstance(token, dict) else token
@@ -144,7 +144,7 @@ def _templates(files: TokenizerFiles) -> Metadata:
 
 
 def _named_templates(files: TokenizerFiles) -> dict[str, str]:
-    """A file of its own counts before the entry in a configuration."""
+    """Return the template of a file of its own, else the one in the configuration."""
     separate = files.folder / "chat_template.jinja"
     if separate.exists():
         others = sorted((files.folder / "additional_chat_templates").glob("*.jinja"))

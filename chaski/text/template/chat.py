@@ -109,7 +109,7 @@ def _limited(pieces: Iterator[str], meter: Meter) -> Iterator[str]:
 
 
 def _plain_data(value: object) -> Any:
-    """A copy of JSON-like data with exact types; objects with methods do not get into a template."""
+    """Copy JSON-like data with exact types, so that no object with methods gets into a template."""
     match value:
         case None | bool():
             return value

@@ -22,7 +22,7 @@ _ESCAPED_CHARACTERS = 10
 
 
 def check_operator(operator: str, left: Any, right: Any) -> None:
-    """Before `left operator right`, for the operators in the table below."""
+    """Check the size of `left operator right` before it is computed."""
     _OPERATORS[operator](left, right)
 
 
@@ -80,7 +80,7 @@ STRING_METHODS: dict[str, Callable[..., Any]] = {
 
 
 def check_format(specification: str) -> None:
-    """Before a value is formatted: no widths or precisions of five digits."""
+    """Refuse widths and precisions of five digits before a value is formatted."""
     if _LONG_NUMBER.search(specification):
         raise TemplateError(f"the chat template formats with a huge width: {specification[:40]!r}")
 

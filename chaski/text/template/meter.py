@@ -1,4 +1,4 @@
-"""Counts what a template makes and how long it takes, and stops it at a limit.
+"""The meter of a template: it counts what it makes and how long it takes, and stops it at a limit.
 
 Templates come from files that nobody vouches for, and run inside the process. Python cannot be interrupted
 while it makes one huge object, so whatever can make an object much larger than its parts asks here first,
@@ -126,7 +126,7 @@ def guarded(limits: RenderLimits) -> Iterator[Meter]:
 
 
 def check_source(source: str) -> None:
-    """Before a template is compiled: a long one takes over a second."""
+    """Refuse a long template before it is compiled, which would take over a second."""
     if len(source) > _LONGEST_SOURCE:
         raise TemplateError(f"the chat template has {len(source)} characters; the limit is {_LONGEST_SOURCE}")
 

@@ -16,7 +16,7 @@ class PlainTemplate:
     """
 
     variables: frozenset[str] = frozenset()
-    """The names that it looks up: none."""
+    """The names that the template looks up: none."""
 
     def render(
         self,

@@ -20,7 +20,7 @@ class RefusalError(TemplateError):
 
 
 def stricter_forms(messages: Sequence[_Message]) -> Iterator[Sequence[_Message]]:
-    """The conversation as fewer and plainer turns, the form that changes the least first.
+    """Yield the conversation as fewer and plainer turns, the form that changes the least first.
 
     Each form is made from the one before it; nothing that was said is lost. `content` may be text or a list
     of parts, as transformers' templates take both.
@@ -33,7 +33,7 @@ def stricter_forms(messages: Sequence[_Message]) -> Iterator[Sequence[_Message]]
 
 
 def _alternating(messages: Sequence[_Message]) -> Sequence[_Message]:
-    """Neighbours of one role as one message, except results of tools; the user speaks first."""
+    """Merge neighbours of one role, except results of tools; the user speaks first."""
     turns: list[_Message] = []
     for role, neighbours in groupby(messages, lambda message: message.get("role")):
         group = list(neighbours)
@@ -45,7 +45,7 @@ def _alternating(messages: Sequence[_Message]) -> Sequence[_Message]:
 
 
 def _system_in_front(messages: Sequence[_Message]) -> Sequence[_Message]:
-    """All that the system says as its first message."""
+    """Move all system messages to the front, as one."""
     system = [message for message in messages if message.get("role") == "system"]
     return [*system, *(message for message in messages if message.get("role") != "system")]
 
@@ -69,7 +69,7 @@ def _system_in_user_turn(messages: Sequence[_Message]) -> Sequence[_Message]:
 
 
 def _merged(messages: Sequence[_Message]) -> _Message:
-    """One message that says what all of them do; what else they have is that of the first, calls aside."""
+    """Merge messages into one; all but texts and calls is that of the first."""
     if len(messages) == 1:
         return messages[0]
     found: dict[str, Any] = {}
@@ -87,7 +87,7 @@ def _merged(messages: Sequence[_Message]) -> _Message:
 
 
 def _joined(first: Any, second: Any) -> Any:
-    """Two contents, a blank line between texts."""
+    """Join two contents, with a blank line between texts."""
     if not first or not second:
         return first or second
     if isinstance(first, str) and isinstance(second, str):

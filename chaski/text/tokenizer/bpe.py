@@ -53,7 +53,7 @@ class PairEncoding(ABC):
         return [encoding.ids for encoding in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
 
     def finds(self, user_defined: str) -> bool:
-        """Never: such tokens are plain text, which is found before it is spelled."""
+        """Return False: such tokens are plain text, which is found before it is spelled."""
         return False
 
     @abstractmethod

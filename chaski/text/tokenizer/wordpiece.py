@@ -52,7 +52,7 @@ class WordPiece:
         return [encoding.ids for encoding in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
 
     def finds(self, user_defined: str) -> bool:
-        """Never: such tokens are found before words are."""
+        """Return False: such tokens are found before words are."""
         return False
 
     def token_bytes(self, token: str, kind: int) -> bytes:

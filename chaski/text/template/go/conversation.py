@@ -46,7 +46,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[TemplateMessage
 
 
 def collate(messages: Iterable[TemplateMessage]) -> list[TemplateMessage]:
-    """Neighbours of one role as one message, a blank line between; results of tools stay apart.
+    """Merge neighbours of one role, with a blank line between; results of tools stay apart.
 
     What else a message has, such as calls, is that of the first, as in the reference.
     """
@@ -62,7 +62,7 @@ def collate(messages: Iterable[TemplateMessage]) -> list[TemplateMessage]:
 
 
 def system_text(messages: Iterable[TemplateMessage]) -> str:
-    """All system messages, a blank line between."""
+    """Join all system messages, with blank lines between."""
     return "\n\n".join(message.content for message in messages if message.role == "system")
 
 

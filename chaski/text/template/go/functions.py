@@ -172,7 +172,7 @@ def _printf(format: Value, *values: Value) -> Value:
 
 
 def _escaper(escape: Callable[[str], str]) -> Callable[..., Value]:
-    """Nil is written as an action would write it."""
+    """Make a function that escapes values as text; nil is written as an action would write it."""
     return lambda *values: escape(show_all([NO_VALUE if value is None else value for value in values]))
 
 

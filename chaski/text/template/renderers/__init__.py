@@ -65,9 +65,9 @@ RENDERERS: Mapping[str, Renderer] = {
     "qwen3.5": Renderer("qwen3.5", ("_thoughts", *_TAGS, "qwen3.5")),
     "qwen3.8": Renderer("qwen3.5", ("_thoughts", *_TAGS, "qwen3.8", "qwen3.5")),
 }
-"""By the names that the store has, and `harmony`."""
+"""The renderers by the names that stores use, and `harmony`."""
 
-# Of one name two ways, by the size of the model: from so many weights on it is the other.
+# One name has two renderers: models with at least so many weights use the other one.
 _LARGER = {"gemma4": (10**10, "gemma4-large")}
 
 
