@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.make_eyes import IMAGE, ROW, attention_products, write_eyes, write_text
+from benchmarks.make_projector import IMAGE, ROW, attention_products, write_projector, write_text
 from benchmarks.roofline import Limits, measure, product_rate
 from chaski.formats.gguf import open_gguf
 from chaski.ml import BackendOptions, open_backend
@@ -106,7 +106,7 @@ class _Files:
         """All but the rows -> multiply-adds of the encoder's matrices."""
         write_text(self.text)
         np.save(self.pixels, np.random.default_rng(1).integers(0, 256, (IMAGE, IMAGE, 3), np.uint8))
-        return write_eyes(self.projector, type_name)
+        return write_projector(self.projector, type_name)
 
 
 class _Ours:

@@ -213,13 +213,13 @@ class Mix:
             "truncate": True,
         }
         if self.model.pictures is not None and self.random.random() < 0.6:
-            return self._seeing(options)
+            return self._with_image(options)
         stem = self.stems[below(3)]
         length = int(pick((1, self.context, self.context - 1, 1 + below(self.context), below(20) + 1)))
         shared = below(length + 1) if self.random.random() < 0.6 else length
         return Asked(stem[:shared] + self._ids(length - shared), [], options)
 
-    def _seeing(self, options: dict[str, Any]) -> Asked:
+    def _with_image(self, options: dict[str, Any]) -> Asked:
         """A text with images in it, whose beginning others have too."""
         assert self.model.pictures is not None
         count = int(self.random.integers(1, 4))

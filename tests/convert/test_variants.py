@@ -181,7 +181,7 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("name", WRAPPED)
-def test_the_text_model_of_one_that_sees(tmp_path: Path, name: str) -> None:
+def test_the_text_model_of_one_with_vision(tmp_path: Path, name: str) -> None:
     architecture, prefix, outer = WRAPPED[name]
     folder = tmp_path / name
     shutil.copytree(DATA / name, folder)

@@ -121,7 +121,7 @@ def test_full_contexts_with_images_beside_each_other() -> None:
         assert answers_at_once(model, prompts, **options) == [said(answer) for answer in answers]
 
 
-def test_text_does_not_depend_on_the_eyes(tmp_path: Path) -> None:
+def test_text_does_not_depend_on_the_encoder(tmp_path: Path) -> None:
     text_only = write_text_part(FILE, tmp_path / "text.gguf")
     np.testing.assert_array_equal(logits(text_only, "text"), logits(FILE, "text"))
     with pytest.raises(UnsupportedError, match="does not see images"):
@@ -140,7 +140,7 @@ def changed_projector(folder: Path, **changed: Any) -> Path:
 
 
 @pytest.mark.parametrize("prompt", ["two", "text"])
-def test_the_eyes_may_be_in_a_file_of_their_own(tmp_path: Path, prompt: str) -> None:
+def test_the_encoder_may_be_in_a_file_of_their_own(tmp_path: Path, prompt: str) -> None:
     """Elements of heads have another order there, so sums are nearly the same only."""
     text_file = write_text_part(FILE, tmp_path / "text.gguf")
     found = logits(text_file, prompt, projector=PROJECTOR, kv_type="f32")

@@ -75,13 +75,13 @@ def test_logits_do_not_depend_on_chunks_and_threads(path: Path, prompt: str) -> 
         np.testing.assert_array_equal(logits(path, prompt, kv_type="f16", **options), whole)
 
 
-def test_text_does_not_depend_on_the_eyes(tmp_path: Path) -> None:
+def test_text_does_not_depend_on_the_encoder(tmp_path: Path) -> None:
     text_only = write_text_part(GEMMA, tmp_path / "text.gguf")
     np.testing.assert_array_equal(logits(text_only, "text"), logits(GEMMA, "text"))
 
 
 @pytest.mark.parametrize("prompt", ["text", "two"])
-def test_the_eyes_may_be_in_a_file_of_their_own(tmp_path: Path, prompt: str) -> None:
+def test_the_encoder_may_be_in_a_file_of_their_own(tmp_path: Path, prompt: str) -> None:
     text = write_text_part(GEMMA, tmp_path / "text.gguf")
     found = logits(text, prompt, projector=DATA / "gemma3-mmproj.gguf")
     np.testing.assert_array_equal(found, logits(GEMMA, prompt))
@@ -97,7 +97,7 @@ def test_a_projector_of_another_model() -> None:
         chaski.load("guide", projector=DATA / "gemma3-mmproj.gguf")
 
 
-def test_a_projector_beside_a_model_that_has_eyes() -> None:
+def test_a_projector_beside_a_model_with_an_encoder() -> None:
     with pytest.raises(ModelError, match=r"tensor mm\.input_projection\.weight is in .*gemma3\.gguf as well"):
         chaski.load(GEMMA, projector=DATA / "gemma3-mmproj.gguf")
 

@@ -8,9 +8,9 @@ from chaski.convert.config import Config
 from chaski.convert.family import Family
 from chaski.errors import UnsupportedError
 
-__all__ = ["ARCHITECTURES", "find_family"]
+__all__ = ["FAMILIES", "find_family"]
 
-ARCHITECTURES = {
+FAMILIES = {
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
     "Gemma3ForConditionalGeneration": "gemma3",
@@ -37,10 +37,10 @@ def find_family(config: Config) -> Family:
     """The family of a configuration; UnsupportedError for one that has no file here."""
     names = config.list("architectures")
     name = names[0] if names else None
-    if name not in ARCHITECTURES:
-        known = ", ".join(sorted(ARCHITECTURES))
+    if name not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
         raise UnsupportedError(
             f"{config.path}: architecture {name!r:.80} cannot be converted; known are {known}"
         )
-    family: Family = import_module(f"chaski.convert.families.{ARCHITECTURES[name]}").FAMILY
+    family: Family = import_module(f"chaski.convert.families.{FAMILIES[name]}").FAMILY
     return family

@@ -30,7 +30,7 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class VisionConfig:
     """`is_swapped`: whether the file calls the way down up, as llama.cpp's first converter did."""
 
     edge: int
@@ -46,7 +46,7 @@ class Config:
     is_swapped: bool
 
     @classmethod
-    def read(cls, file: GGUFFile) -> Config:
+    def read(cls, file: GGUFFile) -> VisionConfig:
         prefix = f"{file.architecture}.vision"
         _refuse_parts(file)
         hidden_size, ffn_size = (
@@ -99,7 +99,7 @@ def _normal(file: GGUFFile) -> Normal:
 
 
 class Block(Module):
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: VisionConfig) -> None:
         size = config.hidden_size
         self._config = config
         self.ln1 = LayerNorm(size, config.eps)
@@ -121,7 +121,7 @@ class Block(Module):
 
 
 class Patches(Module):
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: VisionConfig) -> None:
         window = _COLORS, config.patch_size, config.patch_size
         self.weight = Weight((config.hidden_size, math.prod(window)), stored=(config.hidden_size, *window))
 
@@ -132,7 +132,7 @@ class Patches(Module):
 class Tower(Module):
     """The first row is that of the class, which takes part and is left out at the end."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: VisionConfig) -> None:
         self.class_embd = Weight((1, config.hidden_size), plain=True, stored=(config.hidden_size,))
         self.patch_embd = Patches(config)
         self.position_embd = Embedding(1 + config.num_patches, config.hidden_size)
@@ -168,7 +168,7 @@ class Vision(Module):
     is_bidirectional = False
 
     def __init__(self, file: GGUFFile, row_size: int) -> None:
-        self._config = config = Config.read(file)
+        self._config = config = VisionConfig.read(file)
         head_size = config.hidden_size // config.num_heads
         heads = KVShape(config.num_heads, head_size, head_size)
         self.shape = EncoderShape(1 + config.num_patches, config.num_patches, row_size, heads)

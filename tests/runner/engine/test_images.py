@@ -210,7 +210,7 @@ def test_an_image_needs_a_batch_that_holds_it_whole() -> None:
         model.generate("[img-0]", images(0))
 
 
-def test_a_model_without_eyes_refuses_images() -> None:
+def test_a_model_without_vision_refuses_images() -> None:
     with chaski.load("guide", context=64) as model:
         with pytest.raises(UnsupportedError, match=r"guide.gguf: this model does not see images"):
             model.generate("what is this?", [b"\x89PNG"])

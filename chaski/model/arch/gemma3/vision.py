@@ -20,7 +20,7 @@ _COLORS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class VisionConfig:
     """`side` patches are next to each other, and `square` of them are averaged each way."""
 
     size: int
@@ -34,7 +34,7 @@ class Config:
     square: int
 
     @classmethod
-    def read(cls, file: GGUFFile) -> Config:
+    def read(cls, file: GGUFFile) -> VisionConfig:
         """From the metadata of a model, or of a projector, which calls its architecture `clip`.
 
         Raises ModelError for squares that do not fit the image.
@@ -80,7 +80,7 @@ def _square(file: GGUFFile, side: int) -> int:
 
 
 class Block(Module):
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: VisionConfig) -> None:
         size = config.hidden_size
         self._heads = config.num_heads, size // config.num_heads
         self.ln1 = LayerNorm(size, config.eps)
@@ -100,7 +100,7 @@ class Block(Module):
 
 
 class Tower(Module):
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: VisionConfig) -> None:
         self.patch_embd = PatchEmbedding(config.patch_size, config.hidden_size)
         self.position_embd = Embedding(config.side**2, config.hidden_size)
         self.blk = [Block(config) for _ in range(config.num_layers)]
@@ -124,7 +124,7 @@ class InputProjection(Module):
 
 
 class Projector(Module):
-    def __init__(self, config: Config, row_size: int) -> None:
+    def __init__(self, config: VisionConfig, row_size: int) -> None:
         self.soft_emb_norm = RMSNorm(config.hidden_size, config.eps)
         self.input_projection = InputProjection(config.hidden_size, row_size)
 
@@ -139,7 +139,7 @@ class Vision(Module):
     is_bidirectional = True
 
     def __init__(self, file: GGUFFile, row_size: int) -> None:
-        self._config = config = Config.read(file)
+        self._config = config = VisionConfig.read(file)
         self._normal = read_normal(file, HALF)
         head_size = config.hidden_size // config.num_heads
         self.shape = EncoderShape(

@@ -24,7 +24,7 @@ Activation = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class VisionConfig:
     """`square` patches are merged each way. `neox`: how the pairs of a rope lie in the file."""
 
     longest_edge: int
@@ -42,7 +42,7 @@ class Config:
     normal: Normal
 
     @classmethod
-    def read(cls, file: GGUFFile) -> Config:
+    def read(cls, file: GGUFFile) -> VisionConfig:
         """From the metadata of a model, or of a projector, which calls its architecture `clip`."""
         arch = file.architecture
         vision = f"{arch}.vision"
@@ -89,7 +89,7 @@ def _gelu_times(gate: Tensor, up: Tensor) -> Tensor:
 
 
 class Block(Module):
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: VisionConfig) -> None:
         size, inner = config.hidden_size, config.num_heads * config.head_size
         self._heads = config.num_heads, config.head_size
         self.ln1 = RMSNorm(size, config.eps)
@@ -109,7 +109,7 @@ class Block(Module):
         return x + self.ffn(self.ln2(x))
 
 
-class Break(Module):
+class RowBreak(Module):
     """The row of the text model's token [IMG_BREAK], which projectors hold once more."""
 
     def __init__(self, row_size: int) -> None:
@@ -117,11 +117,11 @@ class Break(Module):
 
 
 class Tower(Module):
-    def __init__(self, config: Config, row_size: int) -> None:
+    def __init__(self, config: VisionConfig, row_size: int) -> None:
         self.patch_embd = PatchEmbedding(config.patch_size, config.hidden_size)
         self.pre_ln = RMSNorm(config.hidden_size, config.eps)
         self.blk = [Block(config) for _ in range(config.num_layers)]
-        self.token_embd = Break(row_size)
+        self.token_embd = RowBreak(row_size)
 
     def __call__(self, pixels: Tensor, rope_tables: tuple[Tensor, Tensor], history: LayerCache) -> Tensor:
         x = self.pre_ln(self.patch_embd(pixels))
@@ -133,7 +133,7 @@ class Tower(Module):
 class Projector(Module):
     """Merges the patches of each square into one row of the text model's size."""
 
-    def __init__(self, config: Config, row_size: int, eps: float) -> None:
+    def __init__(self, config: VisionConfig, row_size: int, eps: float) -> None:
         self._count = config.square**2
         self.input_norm = RMSNorm(config.hidden_size, eps)
         self.patch_merger = Linear(config.hidden_size * self._count, config.hidden_size)
@@ -153,7 +153,7 @@ class Vision(Module):
 
     def __init__(self, file: GGUFFile, row_size: int, eps: float) -> None:
         """`eps` is the text model's, with which rows are normalized before they are merged."""
-        self._config = config = Config.read(file)
+        self._config = config = VisionConfig.read(file)
         self.shape = EncoderShape(
             max_patches=(config.side * config.square) ** 2,
             max_rows=config.side**2,

@@ -14,11 +14,11 @@ from benchmarks.random_blocks import random_rows
 from chaski.formats.gguf_writer import LazyTensor, MetadataValue, write_gguf
 from chaski.formats.quant import QuantType
 
-__all__ = ["IMAGE", "ROW", "attention_products", "write_eyes", "write_text"]
+__all__ = ["IMAGE", "ROW", "attention_products", "write_projector", "write_text"]
 
 SIZE, HIDDEN, LAYERS, HEADS, IMAGE, PATCH, ROW = 1152, 4304, 27, 16, 896, 14, 2560
 PATCHES = (IMAGE // PATCH) ** 2
-_EYES: dict[str, MetadataValue] = {
+_PROJECTOR: dict[str, MetadataValue] = {
     "general.architecture": "clip",
     "clip.has_vision_encoder": True,
     "clip.projector_type": "gemma3",
@@ -63,7 +63,7 @@ def attention_products() -> int:
     return 2 * PATCHES**2 * SIZE * LAYERS
 
 
-def write_eyes(path: Path, type_name: str) -> int:
+def write_projector(path: Path, type_name: str) -> int:
     """The encoder with matrices of this type -> the multiply-adds of its matrices for an image."""
     with_bias = {"v.patch_embd": (SIZE, 3, PATCH, PATCH), "v.post_ln": (SIZE,)}
     for layer in range(LAYERS):
@@ -75,7 +75,7 @@ def write_eyes(path: Path, type_name: str) -> int:
     shapes |= {f"{name}.bias": shape[:1] for name, shape in with_bias.items()}
     shapes |= {"v.position_embd.weight": (PATCHES, SIZE), "mm.soft_emb_norm.weight": (SIZE,)}
     shapes["mm.input_projection.weight"] = (SIZE, ROW)
-    write_gguf(path, _EYES, {name: _tensor(name, shape, type_name) for name, shape in shapes.items()})
+    write_gguf(path, _PROJECTOR, {name: _tensor(name, shape, type_name) for name, shape in shapes.items()})
     products = sum(shape[0] * shape[1] for shape in shapes.values() if len(shape) == 2)
     return PATCHES * (products - PATCHES * SIZE - SIZE * ROW) + PATCHES * SIZE * 3 * PATCH**2
 
