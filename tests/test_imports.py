@@ -14,7 +14,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Each floor may import itself and the floors before it.
 FLOORS = [
-    {"errors", "durations", "env", "forks", "names"},
+    {"errors", "durations", "env", "forks", "names", "progress_bar"},
     {"formats"},
     {"ml"},
     {"kvcache"},

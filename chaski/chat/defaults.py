@@ -36,6 +36,7 @@ class Defaults:
     opening   the turns that every conversation begins with
     renderer  the named way of writing conversations that the model asks for; it has no template then
     parser    the named format of its answers
+    name      what the store calls it, if it is one of the store
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class Defaults:
     renderer: str = ""
     engine: str | None = None
     parser: str = ""
+    name: str = ""
 
     @classmethod
     def of(cls, model: StoredModel) -> Defaults:
@@ -78,6 +80,7 @@ class Defaults:
             renderer,
             _engine(model),
             model.config.parser,
+            model.name.short if model.name else "",
         )
 
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

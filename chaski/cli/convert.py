@@ -34,16 +34,16 @@ __all__ = ["command"]
 @click.help_option("-h", "--help")
 def command(folder: Path, out: Path, type_: str, projector: Path | None) -> None:
     """Convert the checkpoint in FOLDER (config.json, safetensors, tokenizer) to the GGUF file OUT."""
-    from chaski.cli.progress import LoadingBar
     from chaski.convert.convert import convert
     from chaski.errors import OptionError
+    from chaski.progress_bar import ProgressBar
 
     if projector is not None and projector.resolve() == out.resolve():
         raise OptionError(f"{out} cannot be the projector's file too; --projector needs another name")
     for path in filter(None, (out, projector)):
         _check_target(path)
     started = time.monotonic()
-    with closing(LoadingBar(f"converting {folder.name}")) as bar:
+    with closing(ProgressBar(f"converting {folder.name}")) as bar:
         try:
             summary = convert(folder, out, type_, lambda done, total: bar(done / total), projector)
         except OSError as error:

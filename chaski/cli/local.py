@@ -76,9 +76,10 @@ def _load(
     model: str, threads: int | None, context: int | None, backend: str, engine: str | None, draft: str | None
 ) -> LLM | WorkerModel:
     from chaski.chat.defaults import Defaults
-    from chaski.cli.progress import LoadingBar, load_model
+    from chaski.cli.progress import load_model
     from chaski.model.dialects import open_model
     from chaski.names import NATIVE, check_engine
+    from chaski.progress_bar import ProgressBar
     from chaski.runner.loading.engine_choice import choose_engine
     from chaski.runner.service.worker import Worker
     from chaski.store.model import find_model
@@ -91,7 +92,7 @@ def _load(
         return load_model(
             model, threads=threads, context=context, backend=backend, engine=NATIVE, draft=draft
         )
-    with closing(LoadingBar(f"loading {model}")) as bar:
+    with closing(ProgressBar(f"loading {model}")) as bar:
         worker = Worker(
             model,
             threads=threads,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -15,20 +15,18 @@ import numpy.typing as npt
 from chaski.chat.answer import Answer, collect
 from chaski.chat.arguments import text_list
 from chaski.chat.defaults import Defaults
-from chaski.chat.events import Done, Event
 from chaski.chat.images import ImageSource, take_images
 from chaski.chat.options import GenerateOptions
 from chaski.chat.prompts import Message
-from chaski.errors import ChaskiError
+from chaski.chat.several import ProgressOption, options_of_each, request_list
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, Memory
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
 from chaski.runner.engine.engine import Engine
-from chaski.runner.engine.outputs import Outputs
-from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.output_sequences import embeddings
 from chaski.runner.generation.sequence_builder import Prompts
+from chaski.runner.results import EventStream, answers_of, events_of, outputs_of
 from chaski.runner.speculation.draft_resources import DraftResources
 
 if TYPE_CHECKING:
@@ -37,9 +35,6 @@ if TYPE_CHECKING:
     from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["LLM", "Answer"]
-
-EventStream: TypeAlias = Generator[Event, None, None]
-"""`Text` as it is made, at last one `Done`. Closing it ends the answer."""
 
 
 class LLM:
@@ -108,7 +103,7 @@ class LLM:
         `prompt` and `images` are as for `generate`; a row of an image is a token.
         """
         sequence = self.prompts.outputs(prompt, images)
-        (rows,) = self._outputs([sequence])
+        (rows,) = outputs_of(self.engine, [sequence])
         return rows
 
     def tokenize(
@@ -152,7 +147,7 @@ class LLM:
         **options: Unpack[GenerateOptions],
     ) -> EventStream:
         """`generate` in pieces, as they are made."""
-        return self._events(self.prompts.generation(prompt, options, images))
+        return events_of(self.engine, self.prompts.generation(prompt, options, images))
 
     def chat(
         self,
@@ -175,7 +170,45 @@ class LLM:
     ) -> EventStream:
         """`chat` in pieces, as they are made."""
         turns, images = take_images(messages)
-        return self._events(self.prompts.chat(turns, tools, options, images))
+        return events_of(self.engine, self.prompts.chat(turns, tools, options, images))
+
+    def generate_many(
+        self,
+        prompts: Items[str | Items[int]],
+        *,
+        n: int = 1,
+        progress: ProgressOption = False,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Answer]:
+        """Continue several prompts, `parallel` at a time -> their answers in order, `n` for each prompt.
+
+        Each answer is the one that `generate` gives alone. With a `seed`, the answers to one prompt have that
+        seed and the ones after it. `progress=True` draws a bar; a function is called with the done share.
+        Every prompt is checked before anything is computed, and an error on the way ends all of them.
+        """
+        each = options_of_each(options, n, self.defaults.options.get("seed"))
+        found = request_list(prompts, "prompts")
+        return answers_of(
+            self.engine, [self.prompts.generation(x, chosen) for x in found for chosen in each], progress
+        )
+
+    def chat_many(
+        self,
+        conversations: Items[Items[Message]],
+        tools: Items[Mapping[str, Any]] | None = None,
+        *,
+        n: int = 1,
+        progress: ProgressOption = False,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Answer]:
+        """Answer several conversations, as `generate_many` continues prompts."""
+        each = options_of_each(options, n, self.defaults.options.get("seed"))
+        taken = [take_images(messages) for messages in request_list(conversations, "conversations")]
+        return answers_of(
+            self.engine,
+            [self.prompts.chat(turns, tools, chosen, images) for turns, images in taken for chosen in each],
+            progress,
+        )
 
     def asynchronous(self) -> AsyncModel:
         """The same model for event loops: `async for event in model.asynchronous().stream(prompt)`."""
@@ -198,7 +231,7 @@ class LLM:
         for vectors that are not all finite numbers.
         """
         sequences = self.prompts.embeddings(text_list(texts), truncate)
-        return embeddings(np.concatenate(self._outputs(sequences)), normalize)
+        return embeddings(np.concatenate(outputs_of(self.engine, sequences)), normalize)
 
     def memory(self) -> Memory:
         """The bytes that the model holds, and its draft model."""
@@ -238,44 +271,9 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _events(self, sequence: Sequence) -> EventStream:
-        try:
-            self.engine.submit(sequence)
-            while True:
-                event = self._next(sequence)
-                assert not isinstance(event, Outputs)
-                yield event
-                if isinstance(event, Done):
-                    return
-        except BaseException:
-            # Here and below: a Ctrl-C that comes just when one of them begins does not get past both.
-            sequence.cancel()
-            raise
-        finally:
-            sequence.cancel()
-
-    def _outputs(self, sequences: Items[Sequence]) -> list[npt.NDArray[np.float32]]:
-        """The results of sequences that make no text."""
-        try:
-            for sequence in sequences:
-                self.engine.submit(sequence)
-            events = [self._next(sequence) for sequence in sequences]
-        except BaseException:
-            _cancel(sequences)
-            raise
-        finally:
-            _cancel(sequences)
-        return [event.rows for event in events if isinstance(event, Outputs)]
-
-    def _next(self, sequence: Sequence) -> Event | Outputs:
-        """Return the next event or outputs of a sequence. Raises the error that ended it."""
-        self.engine.wait(sequence)
-        event = sequence.events.popleft()
-        if isinstance(event, ChaskiError):
-            raise event
-        return event
-
-
-def _cancel(sequences: Items[Sequence]) -> None:
-    for sequence in sequences:
-        sequence.cancel()
+    def __repr__(self) -> str:
+        if not self._file.metadata:
+            return "<LLM closed>"
+        name = self.defaults.name or self.path.name
+        size = self.memory().total / 1e9
+        return f"<LLM {name}: context {self.context}, parallel {self.engine.parallel}, {size:.2f} GB>"

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from chaski.cli.progress import LoadingBar
+from chaski.progress_bar import ProgressBar
 
 
 class Stream(io.StringIO):
@@ -21,9 +21,9 @@ def drawn(monkeypatch: pytest.MonkeyPatch, step: float, shares: list[float], is_
     now = [100.0]
     stream = Stream(is_terminal)
     with monkeypatch.context() as patched:
-        patched.setattr("chaski.cli.progress.time.monotonic", lambda: now[0])
+        patched.setattr("chaski.progress_bar.time.monotonic", lambda: now[0])
         patched.setattr("sys.stderr", stream)
-        bar = LoadingBar("loading")
+        bar = ProgressBar("loading")
         for share in shares:
             now[0] += step
             bar(share)

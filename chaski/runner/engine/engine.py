@@ -58,6 +58,7 @@ class Engine:
         self._program = program
         self._cache = cache
         self._prompt_cache = PromptCache(cache, parallel, prompt_cache)
+        self.parallel = parallel
         self._images = images
         self.draft = draft
         self._scheduler: Scheduler[Sequence] = Scheduler(program.max_tokens, program.max_outputs)

@@ -1,0 +1,91 @@
+"""Handing sequences to an engine and reading what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from collections.abc import Sequence as Items
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.chat.answer import Answer, collect
+from chaski.chat.events import Done, Event
+from chaski.chat.several import ProgressOption, progress_of
+from chaski.errors import ChaskiError
+from chaski.runner.engine.engine import Engine
+from chaski.runner.engine.outputs import Outputs
+from chaski.runner.engine.sequence import Sequence
+
+__all__ = ["EventStream", "answers_of", "events_of", "outputs_of"]
+
+EventStream: TypeAlias = Generator[Event, None, None]
+"""`Text` as it is made, at last one `Done`. Closing it ends the answer."""
+
+
+def events_of(engine: Engine, sequence: Sequence) -> EventStream:
+    """The events of one answer as they come. Raises the error that ends it."""
+    try:
+        engine.submit(sequence)
+        yield from _until_done(engine, sequence)
+    except BaseException:
+        # Here and below: a Ctrl-C that comes just when one of them begins does not get past both.
+        sequence.cancel()
+        raise
+    finally:
+        sequence.cancel()
+
+
+def answers_of(engine: Engine, sequences: Items[Sequence], progress: ProgressOption) -> list[Answer]:
+    """Whole answers in order, computed together. An error of one ends all."""
+    answers: list[Answer] = []
+    try:
+        with progress_of(progress, f"{len(sequences)} answers") as tell:
+            for sequence in sequences:
+                engine.submit(sequence)
+            for sequence in sequences:
+                answers.append(collect(_until_done(engine, sequence)))
+                tell(len(answers) / len(sequences))
+    except BaseException:
+        _cancel(sequences)
+        raise
+    finally:
+        _cancel(sequences)
+    return answers
+
+
+def outputs_of(engine: Engine, sequences: Items[Sequence]) -> list[npt.NDArray[np.float32]]:
+    """The results of sequences that make no text."""
+    try:
+        for sequence in sequences:
+            engine.submit(sequence)
+        events = [_next(engine, sequence) for sequence in sequences]
+    except BaseException:
+        _cancel(sequences)
+        raise
+    finally:
+        _cancel(sequences)
+    return [event.rows for event in events if isinstance(event, Outputs)]
+
+
+def _until_done(engine: Engine, sequence: Sequence) -> EventStream:
+    while True:
+        event = _next(engine, sequence)
+        assert not isinstance(event, Outputs)
+        yield event
+        if isinstance(event, Done):
+            return
+
+
+def _next(engine: Engine, sequence: Sequence) -> Event | Outputs:
+    """Return the next event or outputs of a sequence. Raises the error that ended it."""
+    engine.wait(sequence)
+    event = sequence.events.popleft()
+    if isinstance(event, ChaskiError):
+        raise event
+    return event
+
+
+def _cancel(sequences: Items[Sequence]) -> None:
+    for sequence in sequences:
+        sequence.cancel()
