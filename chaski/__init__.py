@@ -44,6 +44,7 @@ from chaski.errors import (
 
 if TYPE_CHECKING:
     from chaski.chat.events import Done, Text
+    from chaski.chat.ranking import Ranked
     from chaski.runner.llm import LLM, Answer
     from chaski.runner.loading.loader import load
     from chaski.runner.service.worker import Worker
@@ -70,6 +71,7 @@ __all__ = [
     "NotSupportedError",
     "OptionError",
     "OutOfMemoryError",
+    "Ranked",
     "RegistryError",
     "ResponseNotFoundError",
     "SamplingError",
@@ -90,6 +92,7 @@ _LAZY = {
     "Done": "chaski.chat.events",
     "Text": "chaski.chat.events",
     "Worker": "chaski.runner.service.worker",
+    "Ranked": "chaski.chat.ranking",
     "load": "chaski.runner.loading.loader",
 }
 

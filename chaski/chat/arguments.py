@@ -8,7 +8,7 @@ from typing import Any
 
 from chaski.errors import OptionError
 
-__all__ = ["check_roles", "message_list", "text_list", "token_ids"]
+__all__ = ["check_roles", "message_list", "string_list", "text_list", "token_ids"]
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
 _FORM = 'a list of messages such as {"role": "user", "content": "hello"}'
@@ -31,6 +31,15 @@ def text_list(texts: Any) -> list[Any]:
     if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping):
         raise OptionError(f"the texts are {texts!r:.80}; they must be a text, or a list of texts or ids")
     return list(texts)
+
+
+def string_list(texts: object, what: str) -> list[str]:
+    """A list of texts. Raises OptionError for anything else, one text included."""
+    if isinstance(texts, Iterable) and not isinstance(texts, str | bytes | Mapping):
+        found = list(texts)
+        if found and all(isinstance(text, str) for text in found):
+            return found
+    raise OptionError(f"the {what} are {texts!r:.80}; they must be a list of texts, and at least one")
 
 
 def message_list(messages: object) -> list[Mapping[str, Any]]:

@@ -11,11 +11,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from chaski.chat import arguments
-from chaski.chat.arguments import check_roles
+from chaski.chat.arguments import check_roles, string_list
 from chaski.chat.defaults import Defaults
 from chaski.chat.file_templates import file_templates
 from chaski.chat.layout import Prompt, lay_out, unmarked, with_placeholders
 from chaski.chat.options import AnswerOptions, parse_options
+from chaski.chat.ranking import RANKING_TEMPLATE, checked_template, pair_ids
 from chaski.chat.shortening import cut, shortened
 from chaski.errors import ContextLengthError, OptionError, TemplateError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -204,6 +205,14 @@ class PromptBuilder(ABC):
         if not texts:
             raise OptionError("there is no text to embed; give at least one")
         return [self._embeddable(text, truncate) for text in texts]
+
+    def pairs(self, query: str, documents: Items[str], truncate: bool) -> list[list[int]]:
+        """The ids of a query with each document, for a model that ranks. Raises UnsupportedError."""
+        if self._pooling is not Pooling.RANK:
+            raise UnsupportedError(f"{self._name}: this model does not rank documents")
+        template = checked_template(self._file.get(RANKING_TEMPLATE, str, None))
+        texts = string_list(documents, "documents")
+        return [pair_ids(template, query, each, self.tokenizer, self.context, truncate) for each in texts]
 
     def _embeddable(self, text: str | Items[int], truncate: bool) -> list[int]:
         ids = self._checked(self.tokenizer.encode(text) if isinstance(text, str) else text)

@@ -13,18 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.answer import Answer, collect
-from chaski.chat.arguments import text_list
+from chaski.chat.arguments import string_list, text_list
 from chaski.chat.defaults import Defaults
 from chaski.chat.images import ImageSource, take_images
 from chaski.chat.options import GenerateOptions
 from chaski.chat.prompts import Message
+from chaski.chat.ranking import Ranked, ranked
 from chaski.chat.several import ProgressOption, options_of_each, request_list
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, Memory
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
 from chaski.runner.engine.engine import Engine
-from chaski.runner.generation.output_sequences import embeddings
+from chaski.runner.generation.output_sequences import embeddings, relevance
 from chaski.runner.generation.sequence_builder import Prompts
 from chaski.runner.results import EventStream, answers_of, events_of, outputs_of
 from chaski.runner.speculation.draft_resources import DraftResources
@@ -232,6 +233,25 @@ class LLM:
         """
         sequences = self.prompts.embeddings(text_list(texts), truncate)
         return embeddings(np.concatenate(outputs_of(self.engine, sequences)), normalize)
+
+    def score(self, query: str, documents: Items[str], *, truncate: bool = False) -> npt.NDArray[np.float32]:
+        """How well each document answers `query`, from 0 to 1 -> (len(documents),), by a model that ranks.
+
+        `truncate` cuts off the end of a document that does not fit into the context. Raises UnsupportedError
+        for a model that does not rank.
+        """
+        sequences = self.prompts.rankings(query, documents, truncate)
+        return relevance(np.concatenate(outputs_of(self.engine, sequences)))
+
+    def rerank(
+        self, query: str, documents: Items[str], *, top_n: int | None = None, truncate: bool = False
+    ) -> list[Ranked]:
+        """The documents that answer `query` best, the best one first; `top_n` of them, or all.
+
+        Scores are those of `score`; documents that are equally good stay in their order.
+        """
+        texts = string_list(documents, "documents")
+        return ranked(texts, self.score(query, texts, truncate=truncate).tolist())[:top_n]
 
     def memory(self) -> Memory:
         """The bytes that the model holds, and its draft model."""

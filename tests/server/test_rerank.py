@@ -81,6 +81,31 @@ def test_the_best_comes_first(server: Running, expected: np.ndarray) -> None:
     assert openai["object"] == "list"
 
 
+def test_the_same_in_the_process(server: Running, tmp_path: Path) -> None:
+    served = server.post("/v1/rerank", ASKED).json["results"]
+    with chaski.load(write_ranker(tmp_path / "two.gguf"), threads=1, parallel=2) as model:
+        scores = model.score(ASKED["query"], DOCUMENTS)
+        found = model.rerank(ASKED["query"], DOCUMENTS, top_n=3)
+        assert [model.score(ASKED["query"], [each])[0] for each in DOCUMENTS] == scores.tolist(), "as alone"
+        with pytest.raises(chaski.ContextLengthError, match="set truncate"):
+            model.score("a", ["the " * 500])
+        assert 0 < model.score("a", ["the " * 500], truncate=True)[0] < 1
+        wrongs: list[Any] = ["the end", [], [1], None]
+        for wrong in wrongs:
+            with pytest.raises(chaski.OptionError, match="must be a list of texts"):
+                model.rerank("a", wrong)
+    assert scores.tolist() == [each["relevance_score"] for each in sorted(served, key=lambda x: x["index"])]
+    assert [(each.index, each.score) for each in found] == [
+        (each["index"], each["relevance_score"]) for each in served[:3]
+    ]
+    assert found[0].document == DOCUMENTS[found[0].index]
+    with (
+        chaski.load(write_tiny_llama(tmp_path / "talker.gguf"), threads=1) as model,
+        pytest.raises(chaski.UnsupportedError, match="does not rank documents"),
+    ):
+        model.score("a", ["b"])
+
+
 def test_only_some_and_with_their_texts(server: Running) -> None:
     objects = [{"text": document} for document in DOCUMENTS]
     whole = server.post("/v1/rerank", ASKED).json["results"]

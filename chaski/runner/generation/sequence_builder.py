@@ -92,6 +92,10 @@ class Prompts(PromptBuilder):
         """A sequence for each text."""
         return [self._pooled(ids) for ids in self.embeddable(texts, truncate)]
 
+    def rankings(self, query: str, documents: Items[str], truncate: bool) -> list[EmbeddingSequence]:
+        """A sequence for the query with each document."""
+        return [self._pooled(ids) for ids in self.pairs(query, documents, truncate)]
+
     def _pooled(self, ids: list[int]) -> EmbeddingSequence:
         assert self._config.pooling is not None, "it can be embedded"
         return EmbeddingSequence(

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaski.chat.defaults import Defaults
-from chaski.errors import ChaskiError, ModelNotFoundError, OptionError, UnsupportedError
+from chaski.chat.ranking import RANKING_TEMPLATE, checked_template
+from chaski.errors import ChaskiError, ModelNotFoundError, OptionError
 from chaski.names import ModelName
 from chaski.runner.loading.engine_choice import usual_engine
 from chaski.store.model import StoredModel, read_model
@@ -62,7 +63,7 @@ class ModelInfo:
             self.makes_text = pooling == 0
             self.is_ranking = pooling == Pooling.RANK
             self.is_embedding = not (self.makes_text or self.is_ranking)
-            self._ranking_template = file.get("tokenizer.chat_template.rerank", str, None)
+            self._ranking_template = file.get(RANKING_TEMPLATE, str, None)
             self.sources = TemplateSources.of(
                 file,
                 model.name.short if model.name else "",
@@ -111,12 +112,7 @@ class ModelInfo:
     @property
     def ranking_template(self) -> str:
         """How a query and a document are put to a model that ranks. Raises UnsupportedError."""
-        if self._ranking_template is None or "{document}" not in self._ranking_template:
-            raise UnsupportedError(
-                "the file of the model does not say how it is asked: tokenizer.chat_template.rerank is "
-                "missing, or has no {document}; convert it anew from its checkpoint"
-            )
-        return self._ranking_template
+        return checked_template(self._ranking_template)
 
     @cached_property
     def capabilities(self) -> list[str]:
