@@ -41,20 +41,20 @@ def unread_fields(body: Mapping[str, Any], known: Mapping[str, Known]) -> Iterat
 def _unread_within(value: object, inner: ReadParts, path: str) -> Iterator[str]:
     """Yield the names of unread fields of an object, or of the objects of a list."""
     if isinstance(value, list):
-        path += "[]"
-        for item in value:
-            yield from _unread_within(item, inner, path)
-    if not isinstance(value, Mapping):
-        return
-    known = inner.of(value)
-    if known is None:
-        return
-    for name, part in value.items():
-        if not known.has(name):
-            if part not in known.neutral.get(name, ()):
+        items, path = value, f"{path}[]"
+    else:
+        items = [value]
+    for item in items:
+        known = inner.of(item) if isinstance(item, dict) else None
+        if known is None:
+            continue
+        for name, part in item.items():
+            if name in known.inner:
+                # Most values are texts, and have no fields.
+                if isinstance(part, dict | list) and (further := known.inner[name]) is not None:
+                    yield from _unread_within(part, further, f"{path}.{name}")
+            elif not known.has(name) and part not in known.neutral.get(name, ()):
                 yield from _judged(name, part, f"{path}.{name}")
-        elif (further := known.inner.get(name)) is not None:
-            yield from _unread_within(part, further, f"{path}.{name}")
 
 
 def _judged(name: str, value: object, path: str) -> Iterator[str]:

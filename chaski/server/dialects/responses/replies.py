@@ -56,7 +56,7 @@ class Items:
         yield self._event("response.in_progress", response=self.response)
 
     def delta(self, delta: Delta) -> Iterator[_Event]:
-        """What is new."""
+        """The events for the new pieces of the answer."""
         scores = shown_scores(delta.scores)
         for piece in delta.pieces:
             if isinstance(piece, ToolCall):
