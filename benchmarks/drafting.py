@@ -1,7 +1,7 @@
 """Measures what a draft model brings: `python -m benchmarks.drafting MODEL DRAFT`.
 
 Both models are computed as for any answer. Only what their logits would choose is replaced, because random
-weights agree on nothing: the large one says a given text, and the small one guesses each token of it with a
+weights agree on nothing: the large one says a given text, and the small one proposes each token of it with a
 given chance. The same answer is made with and without the draft model, in turns.
 """
 
@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import chaski
-from benchmarks.speculation import MAX_GUESSES, decode
+from benchmarks.speculation import MAX_PROPOSED, decode
 from chaski.model.program import Program
 from chaski.runner.speculation.draft_model import DraftModel
 
 PROMPT, ANSWER = 200, 96
 
 
-class Guessing:
-    """Stands for the program of a draft model: its most likely token is the right one by chance."""
+class ChanceProgram:
+    """Stands for the program of a draft model: its top token is the right one by chance."""
 
     def __init__(self, program: Program, vocab_size: int) -> None:
         self.text: list[int] = []
@@ -58,32 +58,31 @@ def main() -> None:
     with chaski.load(arguments.model, threads=arguments.threads, context=512, draft=arguments.draft) as model:
         draft = model.engine.draft
         assert draft is not None
-        guessing = Guessing(draft._program, model.vocab_size)
-        draft._program = guessing  # type: ignore[assignment]
-        print(
-            "| chance | plain, tok/s | with the draft, tok/s | ratio | guessed right |\n|--:|--:|--:|--:|--:|"
-        )
+        program = ChanceProgram(draft._program, model.vocab_size)
+        draft._program = program  # type: ignore[assignment]
+        print("| chance | plain, tok/s | with the draft, tok/s | ratio | accepted |\n|--:|--:|--:|--:|--:|")
         for chance in arguments.chance:
-            guessing.chance = chance
-            rows = [turns(model, draft, guessing, random) for _ in range(arguments.rounds)]
-            plain, drafted, right = (statistics.median(column) for column in zip(*rows, strict=True))
+            program.chance = chance
+            rows = [turns(model, draft, program, random) for _ in range(arguments.rounds)]
+            plain, drafted, accepted = (statistics.median(column) for column in zip(*rows, strict=True))
             ratio = statistics.median(row[1] / row[0] for row in rows)
             print(
-                f"| {chance:.0%} | {plain:.1f} | {drafted:.1f} | **{ratio:.2f}** | {right:.0%} |", flush=True
+                f"| {chance:.0%} | {plain:.1f} | {drafted:.1f} | **{ratio:.2f}** | {accepted:.0%} |",
+                flush=True,
             )
 
 
 def turns(
-    model: chaski.LLM, draft: DraftModel, guessing: Guessing, random: np.random.Generator
+    model: chaski.LLM, draft: DraftModel, program: ChanceProgram, random: np.random.Generator
 ) -> tuple[float, float, float]:
-    """Tokens per second without and with the draft, and the share of guesses that came true."""
+    """Tokens per second without and with the draft, and the share of accepted tokens."""
     text = random.integers(model.vocab_size, size=PROMPT + ANSWER).tolist()
     prompt, answer = text[:PROMPT], text[PROMPT:]
-    guessing.text = text
+    program.text = text
     decode(model, prompt, answer[:4], 1, draft)  # so that neither side computes the prompt
     plain = decode(model, prompt, answer, 0)
-    drafted = decode(model, prompt, answer, MAX_GUESSES, draft)
-    return plain.rate, drafted.rate, drafted.right
+    drafted = decode(model, prompt, answer, MAX_PROPOSED, draft)
+    return plain.rate, drafted.rate, drafted.accepted
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def fresh_chaski() -> Engine:
 
 
 def speculation(overlap: float) -> Engine:
-    """Our own engine with guesses from the prompt, and without."""
+    """Our own engine with n-gram speculation, and without."""
     command = (sys.executable, "-m", "benchmarks.speculation")
     return Engine(
         CHASKI,

@@ -68,7 +68,7 @@ def compared(row: Row, record: Record) -> list[Comparison]:
         theirs = ratio = None
         if peer is not None:
             theirs, ratio = record.median(peer, what), record.ratio(what, peer)
-        # With guesses, a step makes several tokens.
+        # With speculation, a step makes several tokens.
         limit, share = (None, None) if row.overlap is not None else (record.limit(what), record.share(what))
         found.append(Comparison(row, what, record.median(CHASKI, what), peer, theirs, ratio, limit, share))
     return found

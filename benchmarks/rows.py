@@ -37,7 +37,7 @@ class Row:
     keep: bool = True
     """True if processes are kept between rounds: a cold start is measured in fresh ones."""
     overlap: float | None = None
-    """Not against a peer, but with guesses against without: the share of the answer that the prompt holds."""
+    """With speculation against without, not against a peer: the share of the answer in the prompt."""
 
 
 # Points of the plots.
@@ -97,7 +97,7 @@ def _small() -> Row:
     return Row("smollm", "SmolLM-135M, Q8_0, prompt of 512", "Q8_0", Workload(), goals, shape="smollm-135m")
 
 
-def _guesses(overlap: float, ratio: float) -> Row:
+def _speculation(overlap: float, ratio: float) -> Row:
     work = Workload(prompt=400, generate=160, repeat=2)
     title = f"Q4_K_M, an edit with {overlap:.0%} from the prompt, beside no guesses"
     name = f"guesses-{100 * overlap:.0f}"
@@ -113,8 +113,8 @@ ROWS: dict[str, Row] = {
         *map(_of_batch, BATCHES),
         *map(_of_history, HISTORIES),
         *map(_of_kv_type, ("f16", "q8_0")),
-        _guesses(0.6, 1.5),
-        _guesses(0.0, 0.98),
+        _speculation(0.6, 1.5),
+        _speculation(0.0, 0.98),
         Row(
             "start",
             "Q4_K_M, a fresh process",

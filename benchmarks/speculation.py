@@ -1,9 +1,9 @@
-"""What guessing tokens from the prompt brings: `python -m benchmarks.speculation MODEL`.
+"""Measures n-gram speculation: `python -m benchmarks.speculation MODEL`.
 
 An edit is replayed: the prompt holds a text, and the answer repeats it with changes, so that a given share of
 the answer stands in the prompt. The model is computed as for any answer; only what its logits would choose is
-replaced by the edit, because random weights repeat nothing. The same answer is made with and without guesses,
-in turns. An overlap of 0 is an answer in which nothing is repeated: guessing must not cost anything there.
+replaced by the edit, because random weights repeat nothing. The same answer is made with and without it,
+in turns. An overlap of 0 is an answer in which nothing is repeated: speculation must not cost anything there.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from chaski.sample import Sampled, SamplingOptions
 
 # An edit changes a passage of about so many tokens, then goes on with the text.
 PASSAGE = 12
-MAX_GUESSES = AnswerOptions().draft_num_predict
+MAX_PROPOSED = AnswerOptions().draft_num_predict
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The speed of an answer, and the share of its guesses came true."""
+    """The speed of an answer, and the share of proposed tokens that was accepted."""
 
     rate: float
-    right: float
+    accepted: float
 
 
 class Script:
@@ -67,14 +67,14 @@ def main() -> None:
 def measure(
     model: chaski.LLM, overlap: float, prompt_size: int, size: int, repeat: int
 ) -> list[tuple[Answer, Answer]]:
-    """Each answer without guesses and with them."""
+    """Each answer without speculation and with it."""
     random = np.random.default_rng(1)
     pairs = []
     for _ in range(repeat):
         prompt = random.integers(model.vocab_size, size=prompt_size).tolist()
         answer = edited(prompt, size, overlap, random, model.vocab_size)
         decode(model, prompt, answer[:1], 0)
-        pairs.append((decode(model, prompt, answer, 0), decode(model, prompt, answer, MAX_GUESSES)))
+        pairs.append((decode(model, prompt, answer, 0), decode(model, prompt, answer, MAX_PROPOSED)))
     return pairs
 
 
@@ -94,7 +94,11 @@ def edited(
 
 
 def decode(
-    model: chaski.LLM, prompt: list[int], answer: list[int], guesses: int, draft: DraftModel | None = None
+    model: chaski.LLM,
+    prompt: list[int],
+    answer: list[int],
+    max_proposed: int,
+    draft: DraftModel | None = None,
 ) -> Answer:
     """Make the answer, which starts from a prompt that is in the cache."""
     sequence = Generation(
@@ -103,7 +107,7 @@ def decode(
             limit=len(prompt) + len(answer),
             context=model.context,
             sampling=SamplingOptions(temperature=0),
-            max_proposed=guesses,
+            max_proposed=max_proposed,
             draft=draft,
         )
     )
@@ -125,22 +129,24 @@ def finished(model: chaski.LLM, sequence: Sequence) -> chaski.Done:
 
 def _table(measured: dict[float, list[tuple[Answer, Answer]]]) -> str:
     lines = [
-        "| overlap | plain, tok/s | with guesses, tok/s | ratio | guessed right |",
+        "| overlap | plain, tok/s | speculative, tok/s | ratio | accepted |",
         "|--:|--:|--:|--:|--:|",
     ]
     for overlap, pairs in measured.items():
-        plain, guessed = (statistics.median(pair[side].rate for pair in pairs) for side in (0, 1))
-        ratio = statistics.median(guessed.rate / plain.rate for plain, guessed in pairs)
-        right = statistics.median(guessed.right for _, guessed in pairs)
-        lines.append(f"| {overlap:.0%} | {plain:.1f} | {guessed:.1f} | **{ratio:.2f}** | {right:.0%} |")
+        plain, speculative = (statistics.median(pair[side].rate for pair in pairs) for side in (0, 1))
+        ratio = statistics.median(speculative.rate / plain.rate for plain, speculative in pairs)
+        accepted = statistics.median(speculative.accepted for _, speculative in pairs)
+        lines.append(
+            f"| {overlap:.0%} | {plain:.1f} | {speculative:.1f} | **{ratio:.2f}** | {accepted:.0%} |"
+        )
     return "\n".join(lines)
 
 
 def _json(pairs: list[tuple[Answer, Answer]]) -> str:
-    """The median rates, with a key of `chaski bench --json`; the rival is the same without guesses."""
-    plain, guessed = ([statistics.median(pair[side].rate for pair in pairs)] for side in (0, 1))
+    """The median rates, with a key of `chaski bench --json`; the rival is the same without speculation."""
+    plain, speculative = ([statistics.median(pair[side].rate for pair in pairs)] for side in (0, 1))
     rate = "decode_tokens_per_second"
-    return json.dumps({rate: guessed, "rival": {rate: plain}})
+    return json.dumps({rate: speculative, "rival": {rate: plain}})
 
 
 def _arguments() -> argparse.Namespace:

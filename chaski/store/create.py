@@ -49,7 +49,7 @@ def create(
         for source in recipe.sources:
             yield from _add_source(draft, source, recipe.quantize, name)
         if recipe.draft is not None:
-            yield from _add_guesser(draft, recipe.draft, recipe.draft_quantize)
+            yield from _add_draft_model(draft, recipe.draft, recipe.draft_quantize)
         _apply(recipe, draft)
         manifest = draft.finish()
         for layer in manifest.blobs:
@@ -148,7 +148,7 @@ def _add_source(
     draft.add_weights(digest, inspect(draft.store.blobs.path(digest)))
 
 
-def _add_guesser(draft: _Draft, source: ModelSource, quantize: str | None) -> Iterator[StoreProgress]:
+def _add_draft_model(draft: _Draft, source: ModelSource, quantize: str | None) -> Iterator[StoreProgress]:
     """Add the weights of DRAFT, of a file or of another model, in place of those that the source has."""
     if isinstance(source, CheckpointFiles):
         raise OptionError("a draft is made of one GGUF file, or of the name or folder of a model")

@@ -58,7 +58,7 @@ class StoredModel:
     path        the GGUF file of its weights
     projectors  GGUF files of its image or audio encoders
     adapters    GGUF files of low-rank changes to its weights
-    draft       the GGUF file of a small model that guesses ahead
+    draft       the GGUF file of a draft model, which proposes tokens
     template    how a conversation is written, in Go's template language
     system      the system message of conversations without one
     parameters  options under Ollama's names

@@ -47,7 +47,7 @@ class Recipe:
     sources   a model of the store, the folder of a checkpoint or its files as blobs, or GGUF files: paths, or
               blobs of the store
     quantize  the mixture of types that the weights get, as `formats.requantize.MIXTURES` names them
-    draft     a small model of the same vocabulary that guesses ahead, like a source
+    draft     a draft model: a small one of the same vocabulary, like a source
     draft_quantize  the types that its weights get
     """
 

@@ -1,4 +1,4 @@
-"""The benchmark of guesses makes the answer that it was given, with guesses and without."""
+"""The benchmark of speculation makes the answer that it was given, with speculation and without."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_an_edit_repeats_its_share() -> None:
 
 def test_both_ways_make_the_answer() -> None:
     with chaski.load("guide", threads=1, context=256) as model:
-        ((plain, guessed),) = measure(model, 0.9, 64, 48, 1)
+        ((plain, speculative),) = measure(model, 0.9, 64, 48, 1)
     assert plain.rate > 0
-    assert plain.right == 0
-    assert 0 < guessed.right <= 1
+    assert plain.accepted == 0
+    assert 0 < speculative.accepted <= 1
