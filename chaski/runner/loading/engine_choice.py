@@ -1,4 +1,4 @@
-"""Which engine computes a model: ours, or llama.cpp where we have not what it takes."""
+"""Choosing the engine of a model: ours, or llama.cpp where ours lacks a feature."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ EXTRA = "pip install 'chaski[llama-cpp]'"
 _log = logging.getLogger(__name__)
 
 
-def choose_engine(file: GGUFFile, wish: str | None = None, *, text: bool = True) -> str:
-    """The engine of a model, ready to be used; `wish` is what a request or the model itself asks for.
+def choose_engine(file: GGUFFile, requested: str | None = None, *, text: bool = True) -> str:
+    """Return the engine of a model, ready to be used; a request or the model itself may have `requested` one.
 
-    `text`: whether a tokenizer that is not here is a reason for llama.cpp; ids can be computed without one.
+    `text`: an unknown tokenizer is a reason for llama.cpp; ids can be computed without one.
 
-    Raises UnsupportedError where that engine cannot have it, or is not installed, and for what is no model;
+    Raises UnsupportedError where that engine cannot have it, or is not installed, and for files of no model;
     where llama.cpp would be tried and is not installed, the error of `native_gap` that says how to get it.
     """
     check_is_model(file)
-    engine = _forced(wish)
+    engine = _forced(requested)
     known = ", ".join(sorted(ARCHITECTURES))
     if engine == NATIVE and file.architecture not in ARCHITECTURES:
         raise UnsupportedError(
@@ -57,15 +57,17 @@ def choose_engine(file: GGUFFile, wish: str | None = None, *, text: bool = True)
     raise type(gap)(f"{gap}; llama.cpp may be able to compute this file: {EXTRA} adds it as a second engine")
 
 
-def usual_engine(file: GGUFFile, wish: str | None = None) -> str:
-    """The engine of a model, whether it is installed or not: what is wished for, else what the environment
-    says, else ours where we have what it takes."""
-    return _forced(wish) or (LLAMA_CPP if native_gap(file) or _gap_of_tokens(file) else NATIVE)
+def usual_engine(file: GGUFFile, requested: str | None = None) -> str:
+    """Return the engine of a model, installed or not.
+
+    It is the one requested, else that of the environment, else ours where it lacks nothing for the model.
+    """
+    return _forced(requested) or (LLAMA_CPP if native_gap(file) or _gap_of_tokens(file) else NATIVE)
 
 
-def _forced(wish: str | None) -> str | None:
+def _forced(requested: str | None) -> str | None:
     environment = Environment.read()
-    return wish or (NATIVE if environment.new_engine else environment.engine)
+    return requested or (NATIVE if environment.new_engine else environment.engine)
 
 
 def _is_installed() -> bool:

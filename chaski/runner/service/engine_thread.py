@@ -1,7 +1,7 @@
-"""A thread that computes for those who must not wait, and hands on the events of the sequences it follows.
+"""A thread that computes for callers who must not wait, and hands on the events of their sequences.
 
 The engine has no thread of its own, so that a caller who can wait computes without any hand-over. Event loops
-and the worker cannot wait; for them there is this one thread a model.
+and workers cannot wait; for them each model has one such thread.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 class EngineThread:
-    """Follows sequences to their end. Only its thread cancels them, so what it waits for can be computed.
+    """Follows sequences to their end. Only its thread cancels them, so every one that it waits for can end.
 
-    That a task was cancelled it sees before the next batch; then it frees the slot.
-
-    `flush` is called when replies were handed on, once for all that came out of a batch.
+    It sees before the next batch that a call was cancelled, and frees its slot. `flush` is called when
+    replies were handed on, once for all that came out of a batch.
     """
 
     def __init__(self, engine: Engine, flush: Callable[[], None]) -> None:
@@ -77,7 +76,7 @@ class EngineThread:
                 self._hand_on()
 
     def _has_work(self) -> bool:
-        """Rest until there is something to follow; False when it is over."""
+        """Wait until there is a sequence to follow; return False when the thread is to end."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._followed)
             return not self._is_closed
@@ -93,7 +92,7 @@ class EngineThread:
         self._flush()
 
     def _pass_on(self, sequence: Sequence, task: ActiveCall, put: ReplyCallback) -> bool:
-        """Hand on what the sequence has; whether there is more to come. A reader that fails has left."""
+        """Hand on the events of a sequence; return whether more will come. A reader that fails has left."""
         if task.is_cancelled:
             sequence.cancel()
             return False
@@ -115,7 +114,7 @@ class EngineThread:
 
 
 def _put_all(sequence: Sequence, put: ReplyCallback) -> bool:
-    """Hand on what the sequence has; whether there is more to come."""
+    """Hand on the events of a sequence, and return whether more will come."""
     while sequence.events:
         event = sequence.events.popleft()
         put(event)

@@ -1,4 +1,4 @@
-"""Answers in llama.cpp's words: what is asked for as a request, its pieces as our events. No input or output.
+"""Requests and answers in llama.cpp's terms: our requests as its JSON, its pieces as our events.
 
 A piece has the text of a token and its id. Where a character takes several tokens, llama.cpp tells the last
 id only; the others are found by making tokens of the text again.
@@ -78,7 +78,7 @@ def _repeat_penalty(prepared: Prepared) -> dict[str, Any]:
 
 
 def _window(prepared: Prepared, window: int | None) -> int:
-    """How many tokens are looked at. llama.cpp knows no word for all, and keeps room for what it is told."""
+    """Return the number of tokens to look at. llama.cpp has no word for all, and keeps room for this many."""
     most = prepared.limit if prepared.num_keep is None else min(prepared.limit, prepared.context)
     return most if window is None else min(window, most)
 
@@ -156,7 +156,7 @@ class AnswerReader:
         return events
 
     def _lost(self, text: str, ids: Sequence[int], count: int) -> Sequence[int]:
-        """The ids before the last one, where the text spells out to as many as there must be."""
+        """Return the ids before the last one, if the text has as many tokens as there must be."""
         if count <= 0 or not text or len(ids) != 1:
             return ()
         found = self._spell(text)[-count - 1 :]
@@ -167,7 +167,7 @@ class AnswerReader:
         return [] if event is None else [event]
 
     def _release(self) -> list[Event]:
-        """The control token that was held, as it turns out to be no end."""
+        """Give out the control token that was held, since it turned out not to end the answer."""
         if self._held is None:
             return []
         (text, sampled), self._held = self._held, None

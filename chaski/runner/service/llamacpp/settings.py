@@ -1,4 +1,4 @@
-"""What llama.cpp is told when it loads a model, and whether there is memory for that."""
+"""The settings that llama.cpp loads a model with, and the check that memory suffices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LlamaSettings:
     """See `chaski.load` for what they mean.
 
     trained       tokens that the model was made for, more of which llama.cpp never gives to a sequence
-    pooling       how it makes vectors; None for a model of text
+    pooling       the way it makes vectors; None for a model of text
     """
 
     path: str
@@ -48,7 +48,7 @@ class LlamaSettings:
 
     @classmethod
     def of(cls, file: GGUFFile, defaults: Defaults, options: Mapping[str, Any]) -> LlamaSettings:
-        """From the options of a worker, the model's own, and the environment. Raises OptionError."""
+        """Make them of the options of a worker, the model's own, and the environment. Raises OptionError."""
         environment = Environment.read()
         if options.get("backend", "cpu") != "cpu":
             raise OptionError(f"backend = {options['backend']!r} is not one of the engine llama.cpp")
@@ -108,7 +108,7 @@ class LlamaSettings:
             )
 
     def _bytes_per_token(self, file: GGUFFile) -> float:
-        """What a token adds to the cache of keys and values; 0 where the file does not tell."""
+        """Return the bytes that a token adds to the cache; 0 where the file does not tell."""
 
         def number(key: str, default: int = 0) -> int:
             value = file.metadata.get(f"{file.architecture}.{key}", default)

@@ -39,13 +39,13 @@ class Link:
     def flush(self) -> None:
         """Send all that is queued, in one piece; waits while the other end does not read.
 
-        When the other end is gone nothing happens here: `receive` tells.
+        When the other end is gone nothing happens here: `receive` returns no more messages.
         """
         with self._sending, suppress(OSError):
             self._socket.sendall(self._take_queued())
 
     def flush_some(self) -> bool:
-        """As `flush`, but only what goes without waiting -> whether that was all."""
+        """Send as much of the queue as goes without waiting -> whether that was all."""
         if not self._sending.acquire(blocking=False):
             return False
         try:
@@ -86,7 +86,7 @@ class Link:
         return b"".join(self._frames.popleft() for _ in range(len(self._frames)))
 
     def _whole_frames(self) -> list[bytes]:
-        """Takes what is complete out of what was read."""
+        """Take the complete messages out of the bytes that were read."""
         frames, end = [], 0
         while len(self._read) >= end + _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._read, end)

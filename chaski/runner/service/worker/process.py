@@ -1,4 +1,4 @@
-"""One life of a worker: from the start of its process to its end, with the calls that it has to answer."""
+"""One process of a worker, from its start to its end, with the calls that it has to answer."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 _LOADING = 0  # the number of the first message; calls are numbered from 1
 # Seconds that a process which has nothing to do any more may take to go.
 _GRACE = 2.0
-# A small model makes a thousand batches of text a second. What comes within so many seconds wakes the readers
-# together, since waking them costs more than the pieces do.
+# A small model makes a thousand batches of text a second. Pieces that come within so many seconds wake the
+# readers together, since waking them costs more than the pieces do.
 _MOMENT = 0.003
 _ADVICE: dict[int, str] = {
     signal.SIGKILL: "if the system ran out of memory, load with a smaller context or fewer in parallel",
@@ -43,7 +43,7 @@ _ADVICE: dict[int, str] = {
 class Process:
     """A process with a model in it. Its end is the end of all calls in flight, and of this object.
 
-    again  takes calls that a loaded process had not read when it ended: they were none of its ends' reasons
+    again  takes calls that a loaded process had not read when it ended, so that they did not cause its end
     """
 
     def __init__(self, load: Load, folder: Path, progress: Progress, again: Again) -> None:
@@ -123,7 +123,7 @@ class Process:
             raise
 
     def _run(self, theirs: socket.socket) -> None:
-        """The whole life. Whatever ends it, nobody waits for an answer afterwards, and no process is left."""
+        """Run the process to its end. However it ends, no call waits any more, and no process is left."""
         error: ChaskiError | None = None
         sender = threading.Thread(target=self._send_all, name="chaski-sender", daemon=True)
         sender.start()
@@ -174,7 +174,7 @@ class Process:
             put(reply)
 
     def _reap(self) -> int | None:
-        """Wait until the process is gone, a while of its own will; its exit status."""
+        """Wait until the process is gone, kill it after a while, and return its exit status."""
         self._link.shutdown()
         if self._popen is None:
             return None
@@ -185,7 +185,7 @@ class Process:
             return self._popen.wait()
 
     def _end(self, error: ChaskiError, can_go_on: bool) -> None:
-        """Answer all calls with the error, but those that were not even read: another process gets these."""
+        """Answer all calls with the error, but hand those that were not read to another process."""
         with self._lock:
             self.error, self.ended_at = error, monotonic()
             puts, self._puts = self._puts, {}
@@ -219,11 +219,11 @@ class InFlight:
         self.is_cancelled = False
 
     def set(self, process: Process, number: int) -> None:
-        """Note who has it now."""
+        """Note the process that has it now."""
         self._process, self._number = process, number
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Drop the call: its replies are not awaited any more."""
         self.is_cancelled = True
         if self._process is not None:
             self._process.cancel(self._number)
