@@ -30,9 +30,9 @@ std::vector<Piece> split(const std::vector<OwnedMatrix>& weights) {
     std::vector<Piece> pieces;
     for (const OwnedMatrix& weight : weights) {
         const Matrix& m = weight.matrix;
-        const std::int64_t panels = num_panels(m.rows), abreast = panels_abreast(m.type);
-        const std::int64_t bytes = stored_bytes(weight, abreast);
-        const std::int64_t step = std::max<std::int64_t>(1, kPieceBytes / bytes) * abreast;
+        const std::int64_t panels = num_panels(m.rows), interleaved = interleaved_panels(m.type);
+        const std::int64_t bytes = stored_bytes(weight, interleaved);
+        const std::int64_t step = std::max<std::int64_t>(1, kPieceBytes / bytes) * interleaved;
         for (std::int64_t begin = 0; begin < panels; begin += step) {
             pieces.push_back({&weight, begin, std::min(begin + step, panels)});
         }

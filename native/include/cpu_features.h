@@ -1,4 +1,4 @@
-// What the processor can do, as far as the choice of kernels needs to know.
+// The features of the processor that decide about the choice of kernels.
 #pragma once
 
 namespace chaski {

@@ -1,4 +1,4 @@
-// What matrix kernels work on: a packed weight matrix, activations, and where results go. Plain data, no
+// The operands of matrix kernels: a packed weight matrix, activations, and where results go. Plain data, no
 // owners.
 //
 // The numeric rule ("same answer"): every kernel computes exactly this, whatever the instruction set, the
@@ -43,7 +43,7 @@ namespace chaski {
 
 inline constexpr int kSuperElements = 256;
 
-// Whether products with weights of that type want activations in super-blocks; others take both forms.
+// True where products with weights of that type need activations in super-blocks; others take both forms.
 [[maybe_unused]] static constexpr bool wants_super_blocks(DType type) {
     return type >= DType::Q2_K && type <= DType::Q6_K;
 }
@@ -56,7 +56,7 @@ struct Matrix {
     const uint8_t* panels;
 };
 
-// What a super-block of activations has besides the scales and sums of its blocks of 32.
+// The numbers of a super-block of activations besides the scales and sums of its blocks of 32.
 struct SuperScale {
     float unit;  // whole / 16, the scale of blocks whose shift is 0
     int16_t shifts[kSuperElements / 32];

@@ -46,7 +46,7 @@ struct KVStorage {
     }
 };
 
-// What a token sees: cells[begin, end) of the batch's history, cells[begin] holding position `first`.
+// The cells that a token sees: cells[begin, end) of the batch's history; cells[begin] holds position `first`.
 struct Span {
     std::int32_t begin;
     std::int32_t end;
@@ -66,7 +66,7 @@ constexpr std::int64_t kAttentionChunk = 256;
 constexpr std::int64_t kAttentionRows = 128;
 constexpr std::int64_t kPlainAttentionRows = 8;
 
-// What attention computes, for each query row:
+// Attention computes, for each query row:
 //
 //   scores = scale · q k, bounded to cap · tanh(scores / cap) where there is a cap
 //   y = sum of exp(score - maximum) v / (sum of exp(score - maximum) + exp(sink - maximum))
@@ -139,7 +139,7 @@ struct Ops {
                            const float* parts, std::byte* scratch);
 };
 
-// Where one chunk is to hold all of a history; it starts at a multiple of 64.
+// The length of the one chunk that holds all of a history, and starts at a multiple of 64.
 [[maybe_unused]] static constexpr std::int64_t plain_attention_length(std::int64_t history) {
     return (history + 63) / 64 * 64 + 64;
 }

@@ -18,8 +18,8 @@
 //
 // The re-ordering is lossless and a panel takes 16 times the bytes of a row, rounded up to 64.
 //
-// A line of F16 has 32 bytes, half of what memory delivers at once. Its panels stand two abreast, so that one
-// stream of memory feeds two sums, which do not wait for each other:
+// A line of F16 has 32 bytes, half of what memory delivers at once. Its panels are interleaved by two, so
+// that one stream of memory feeds two sums, which do not wait for each other:
 //
 //   F16                  |rows 0-15, k = 0|rows 16-31, k = 0|rows 0-15, k = 1|rows 16-31, k = 1|...
 #pragma once
@@ -52,7 +52,8 @@ enum class DType : int {
     MXFP4 = 39,
 };
 
-// What packing does to the bytes of a field besides moving them; each is its own inverse or a permutation.
+// The change that packing makes to the bytes of a field besides moving them; each is its own inverse or a
+// permutation.
 enum class Transform : uint8_t {
     kNone,
     kFlipSign,    // signed byte to offset binary: x ^ 0x80
@@ -142,13 +143,13 @@ inline constexpr BlockFormat kPairs = {DType::I16, "I16", 2, 4, {{0, 4, 4}}};
     return type == kPairs.type ? &kPairs : nullptr;
 }
 
-// Where units lie in a block of 16 rows, in bytes.
+// The place of units in a block of 16 rows, in bytes.
 struct Place {
     int start;
     int step;  // from unit to unit
 };
 
-// Of field `index`.
+// The place of field `index`.
 [[maybe_unused]] static constexpr Place place_of(const BlockFormat& format, int index) {
     int first = index, start = 0, step = 0;
     while (format.fields[first].alternates) --first;
@@ -177,19 +178,19 @@ struct Place {
 
 [[maybe_unused]] static constexpr int64_t num_panels(int64_t rows) { return (rows + kLanes - 1) / kLanes; }
 
-// How many panels stand side by side, line by line.
-[[maybe_unused]] static constexpr int panels_abreast(DType type) { return type == DType::F16 ? 2 : 1; }
+// The number of panels that are interleaved, line by line.
+[[maybe_unused]] static constexpr int interleaved_panels(DType type) { return type == DType::F16 ? 2 : 1; }
 
-// Where a panel's first line begins, in bytes from the matrix's start.
+// The offset of a panel's first line, in bytes from the matrix's start.
 [[maybe_unused]] static constexpr int64_t panel_start(DType type, int64_t k, int64_t panel) {
-    const int64_t beside = panel % panels_abreast(type);
-    return (panel - beside) * panel_bytes(type, k) + beside * kLanes * find_format(type)->bytes;
+    const int64_t index = panel % interleaved_panels(type);
+    return (panel - index) * panel_bytes(type, k) + index * kLanes * find_format(type)->bytes;
 }
 
-// With room for the neighbour of the last panel, even if there is none.
+// The size includes the neighbour of the last panel, even if there is none.
 [[maybe_unused]] static constexpr int64_t matrix_bytes(DType type, int64_t rows, int64_t k) {
-    const int64_t abreast = panels_abreast(type);
-    return (num_panels(rows) + abreast - 1) / abreast * abreast * panel_bytes(type, k);
+    const int64_t interleaved = interleaved_panels(type);
+    return (num_panels(rows) + interleaved - 1) / interleaved * interleaved * panel_bytes(type, k);
 }
 
 }  // namespace chaski

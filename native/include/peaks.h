@@ -1,5 +1,5 @@
-// What the machine can do at most, to hold speeds against: loops in registers that multiply and add as the
-// kernels do and do nothing else, and a loop that reads memory.
+// The peak speeds of the machine, to compare measured speeds with: loops in registers that multiply and add
+// as the kernels do and do nothing else, and a loop that reads memory.
 #pragma once
 
 #include <cstddef>

@@ -38,7 +38,7 @@ class Step {
     virtual ~Step() = default;
 
     virtual std::int64_t items(const Sizes& sizes) const = 0;
-    // How many items a thread takes at once while `left` are left, of which the first are taken next.
+    // The number of items that a thread takes at once while `left` are left.
     virtual std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const {
         (void)sizes;
         return shrinking_piece(left, threads, 1);

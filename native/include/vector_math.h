@@ -1,4 +1,4 @@
-// What the kernels between the matrix products need beyond simd.h: division, maxima, exp, sums over lanes.
+// Vector functions for the kernels between the matrix products: division, maxima, exp, sums over lanes.
 #pragma once
 
 #include <cstdint>

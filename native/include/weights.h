@@ -31,12 +31,12 @@ class WeightFile {
     mutable std::atomic<int> error_{0};
 };
 
-// Where the rows of a matrix lie in a file.
+// The place of a matrix's rows in a file.
 struct Origin {
     std::shared_ptr<const WeightFile> file;
     std::int64_t offset = 0;
-    std::int64_t stride = 0;      // bytes from one row to the next; other rows may lie between
-    bool is_interleaved = false;  // of MXFP4: elements 2 j and 2 j + 1 share byte j, not j and j + 16
+    std::int64_t stride = 0;              // bytes from one row to the next; other rows may lie between
+    bool is_interleaved = false;          // of MXFP4: elements 2 j and 2 j + 1 share byte j, not j and j + 16
     std::atomic<bool> is_laid_out{true};  // false: the panels in memory are still to be filled
 };
 

@@ -103,7 +103,7 @@ struct AmxQuantized {
         // Multiplies block s, and applies the sums of an earlier one.
         template <class Before>
         CHASKI_INLINE void add(const uint8_t* slab, int elements, const Before& before, Sums<1, kTokens>& y,
-                               Ahead<1>& ahead) const {
+                               Prefetch<1>& prefetch) const {
             y.take(before);
             alignas(64) TileSums isum[4];
             const int blocks = elements / kSub;
@@ -111,7 +111,7 @@ struct AmxQuantized {
                 constexpr int S = i.value;
                 if (s < blocks) {
                     multiply_tiles<S, kSub, kStep>(values.of[0] + s * kSub, slab + s * kBytes, isum[S]);
-                    ahead.fetch();
+                    prefetch.fetch();
                 }
                 const int earlier = s - kLag;
                 if (earlier >= 0 && earlier < blocks)
@@ -163,7 +163,7 @@ struct AmxSuperQuantized {
         // Multiplies sub-block s, and applies the sums of the pair before the one that it belongs to.
         template <class Before>
         CHASKI_INLINE void add(const uint8_t* slab, int, const Before& before, Sums<1, kTokens>& y,
-                               Ahead<1>& ahead) const {
+                               Prefetch<1>& prefetch) const {
             alignas(64) TileSums isum[4];
             I32x16 products[kTokens];
             for (I32x16& sum : products) sum = splat(0);
@@ -172,7 +172,7 @@ struct AmxSuperQuantized {
                 if (s < kSubs) {
                     multiply_tiles<S, kSub, kStep>(values.of[0] + s * kSub, slab + s * kLanes * kSub,
                                                    isum[S]);
-                    ahead.fetch();
+                    prefetch.fetch();
                 }
                 if (S % 2 == 1 && s > 1 && s < kSubs + 2)
                     apply(isum[(S + 1) % 4], isum[(S + 2) % 4], slab, s / 2 - 1, products);

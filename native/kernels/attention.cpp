@@ -19,8 +19,8 @@ constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
 std::int64_t padded(std::int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
-// What is known of each row after some of its history: the highest score, the sum of the weights relative to
-// it, and the sum of the values with these weights. Its floats lie one after the other: part_floats.
+// The state of each row after some of its history: the highest score, the sum of the weights relative to it,
+// and the sum of the values with these weights. Its floats lie one after the other: part_floats.
 struct Part {
     std::int64_t value_size;  // padded
     float* sums;              // [row][value size]
@@ -44,14 +44,14 @@ struct Part {
 
 // The pieces of a thread's scratch memory for a tile of `rows`, each of a multiple of 64 bytes.
 struct Workspace {
-    Activations queries;  // scaled; quantized too where keys are
-    Levels query_levels;  // where keys are integers
-    Levels levels;        // of the weights of a block, where values are
-    float* widened;       // [64][the larger padded size]
-    std::byte* panels;    // of a block, where cells are scattered
-    float* weights;       // [row][length]
-    float* part;          // of the chunk
-    float* all;           // of all chunks so far
+    Activations queries;              // scaled; quantized too where keys are
+    QuantizedRows quantized_queries;  // where keys are integers
+    QuantizedRows quantized_weights;  // of the weights of a block, where values are
+    float* widened;                   // [64][the larger padded size]
+    std::byte* panels;                // of a block, where cells are scattered
+    float* weights;                   // [row][length]
+    float* part;                      // of the chunk
+    float* all;                       // of all chunks so far
     std::size_t bytes;
 
     Workspace(const Attention& job, std::int64_t rows, std::byte* scratch) : bytes(0) {
@@ -69,8 +69,8 @@ struct Workspace {
         queries.scales = floats(rows * (size / 32));
         queries.values = reinterpret_cast<std::int8_t*>(take(rows * size, 1));
         queries.sums = reinterpret_cast<std::int16_t*>(take(rows * (size / 16), sizeof(std::int16_t)));
-        query_levels = levels_of(take, rows, job.keys.type == DType::I16 ? size : 0);
-        levels = levels_of(take, rows, job.values.type == DType::I16 ? kBlock : 0);
+        quantized_queries = quantized_rows(take, rows, job.keys.type == DType::I16 ? size : 0);
+        quantized_weights = quantized_rows(take, rows, job.values.type == DType::I16 ? kBlock : 0);
         widened = floats(kBlock * wider);
         panels = take(kBlockPanels * (panel_bytes(job.keys.type, size) + kStorageSlack), 1);
         weights = floats(rows * job.length);
@@ -80,7 +80,7 @@ struct Workspace {
 
    private:
     template <class Take>
-    static Levels levels_of(const Take& take, std::int64_t rows, std::int64_t size) {
+    static QuantizedRows quantized_rows(const Take& take, std::int64_t rows, std::int64_t size) {
         const std::int64_t stride = padded(size);
         auto* values = reinterpret_cast<std::int16_t*>(take(rows * stride, sizeof(std::int16_t)));
         auto* scales = reinterpret_cast<float*>(take(rows, sizeof(float)));
@@ -134,17 +134,17 @@ void load_queries(const View& view, const Workspace& w) {
     }
     if (is_quantized(job.keys.type)) quantize_rows(w.queries.floats, view.rows, size, w.queries);
     if (job.keys.type == DType::I16) {
-        const Levels& levels = w.query_levels;
+        const QuantizedRows& quantized = w.quantized_queries;
         for (std::int64_t r = 0; r < view.rows; ++r) {
-            levels.scales[r] =
-                to_levels(w.queries.floats + r * size, size, false, levels.values + r * levels.stride);
+            quantized.scales[r] = quantize_row(w.queries.floats + r * size, size, false,
+                                               quantized.values + r * quantized.stride);
         }
     }
 }
 
 // Turns scores[from, to) into weights relative to their maximum, and the others, up to `length`, into zeros.
-void soften(float* scores, std::int64_t from, std::int64_t to, std::int64_t length, float cap, float* maximum,
-            float* total) {
+void softmax_weights(float* scores, std::int64_t from, std::int64_t to, std::int64_t length, float cap,
+                     float* maximum, float* total) {
     const std::int64_t first = from / kLanes * kLanes;
     const std::int64_t last = padded(to);
     if (cap > 0.0f) {
@@ -197,7 +197,7 @@ void score(const View& view, const Range& range, const Workspace& w) {
         KeyBlock keys;
         keys.find<T>(stored, job.cells + range.start + at, from, to, w.panels);
         if constexpr (T == DType::I16) {
-            score_integers(w.query_levels, view.rows, keys, job.keys.size, w.weights + at, job.length);
+            score_integers(w.quantized_queries, view.rows, keys, job.keys.size, w.weights + at, job.length);
         } else {
             score_block<T>(w.queries, view.rows, keys, job.keys.size, w.weights + at, job.length, w.widened);
         }
@@ -205,7 +205,7 @@ void score(const View& view, const Range& range, const Workspace& w) {
 }
 
 template <DType T>
-void add_up(const View& view, const Range& range, const Workspace& w, const Part& part) {
+void add_weighted_values(const View& view, const Range& range, const Workspace& w, const Part& part) {
     const Attention& job = view.job;
     const std::byte* first = job.values.row(view.kv_head, 0);
     const std::int64_t bytes = row_bytes(T, job.values.size);
@@ -220,12 +220,13 @@ void add_up(const View& view, const Range& range, const Workspace& w, const Part
 }
 
 template <>
-void add_up<DType::I16>(const View& view, const Range& range, const Workspace& w, const Part& part) {
+void add_weighted_values<DType::I16>(const View& view, const Range& range, const Workspace& w,
+                                     const Part& part) {
     const Attention& job = view.job;
     range.for_blocks([&](std::int64_t at, std::int64_t from, std::int64_t to) {
         const ValueBlock block(job.values, view.kv_head, job.cells + range.start + at, from, to);
-        weigh(w.weights + at, job.length, view.rows, block, w.levels);
-        add_integers(w.levels, view.rows, block, job.values.size, part.sums, w.widened);
+        quantize_weights(w.weights + at, job.length, view.rows, block, w.quantized_weights);
+        add_integers(w.quantized_weights, view.rows, block, job.values.size, part.sums, w.widened);
     });
 }
 
@@ -240,12 +241,12 @@ void attend(const View& view, std::int64_t start, const Workspace& w, Part part)
         const Range seen(start, view.span(r).begin, view.span(r).end, job.length);
         float* scores = w.weights + r * job.length;
         if (seen.from < seen.to) {
-            soften(scores, seen.from, seen.to, used, job.cap, &part.maxima[r], &part.totals[r]);
+            softmax_weights(scores, seen.from, seen.to, used, job.cap, &part.maxima[r], &part.totals[r]);
         } else {
             std::memset(scores, 0, used * sizeof(float));
         }
     }
-    with_type(job.values.type, [&](auto type) { add_up<type.value>(view, range, w, part); });
+    with_type(job.values.type, [&](auto type) { add_weighted_values<type.value>(view, range, w, part); });
 }
 
 float exp_of(float x) {

@@ -1,4 +1,4 @@
-// Where the history of one key/value head is, in blocks of 64 tokens.
+// The place of the history of one key/value head in memory, in blocks of 64 tokens.
 //
 // Consecutive cells are the rule, and then the panels of storage are used as they lie. Others are brought
 // together in scratch memory, line by line, by copying whole vectors: what is copied too far to the right is
@@ -44,7 +44,7 @@ void copy_runs(const Run* runs, int count, std::int64_t size, std::byte* out) {
     }
 }
 
-// Whether cells[i] is base + i.
+// True where cells[i] is base + i.
 CHASKI_INLINE bool are_consecutive(const std::int32_t* cells, int count, std::int32_t base) {
     std::int32_t differences = 0;
     for (int i = 0; i < count; ++i) differences |= cells[i] ^ (base + i);

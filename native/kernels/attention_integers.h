@@ -7,8 +7,8 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Queries, or the weights of a block, as levels [row][stride] and a scale a row.
-struct Levels {
+// Queries, or the weights of a block, in integers [row][stride], and a scale for each row.
+struct QuantizedRows {
     std::int16_t* values;
     float* scales;
     float* factors;  // of weights: what they were multiplied by
@@ -21,8 +21,8 @@ struct Levels {
 
 // finish(r, v, sum over pairs from..to-1 of left(r, k) · right(k, v)), two products for each pair.
 template <int ROWS, int VECS, class Right, class Finish>
-CHASKI_INLINE void multiply_pairs(const Levels& left, std::int64_t row, std::int64_t from, std::int64_t to,
-                                  const Right& right, const Finish& finish) {
+CHASKI_INLINE void multiply_pairs(const QuantizedRows& left, std::int64_t row, std::int64_t from,
+                                  std::int64_t to, const Right& right, const Finish& finish) {
     I32x16 sums[ROWS][VECS];
 #pragma GCC unroll 32
     for (int i = 0; i < ROWS * VECS; ++i) sums[i / VECS][i % VECS] = splat(0);
@@ -44,13 +44,13 @@ CHASKI_INLINE void multiply_pairs(const Levels& left, std::int64_t row, std::int
 constexpr int kPairVecs = kRegisters >= 32 ? 4 : 2;
 
 // scores[row][64 tokens].
-inline void score_integers(const Levels& q, std::int64_t rows, const KeyBlock& keys, std::int64_t size,
+inline void score_integers(const QuantizedRows& q, std::int64_t rows, const KeyBlock& keys, std::int64_t size,
                            float* scores, std::int64_t ld) {
     const std::int64_t next = kBlockPanels * panel_bytes(DType::I16, size);
     for (int panel = 0; panel < kBlockPanels; panel += kPairVecs) {
         auto line = [&](std::int64_t k, int v) __attribute__((always_inline)) {
             const std::byte* p = keys.panels[panel + v] + k * 64;
-            fetch_next(p, 0, next);
+            prefetch_next(p, 0, next);
             return load_i32(reinterpret_cast<const std::int32_t*>(p));
         };
         for_row_tiles(rows, [&](std::int64_t row, auto count) __attribute__((always_inline)) {
@@ -96,7 +96,7 @@ struct ValueBlock {
         }
     }
 
-    // Of vectors of 16 entries, those in use.
+    // The bounds of the vectors of 16 entries that are in use.
     std::int64_t first() const { return from / kLanes * kLanes; }
     std::int64_t last() const { return (to + kLanes - 1) / kLanes * kLanes; }
     // f(first entry) for each of these.
@@ -115,10 +115,10 @@ struct ValueBlock {
     }
 };
 
-// The weights of a block, [row][length] from `weights` on, times the scales of its values, as levels. All
+// The weights of a block, [row][length] from `weights` on, times the scales of its values, in integers. All
 // rows take one step before any takes the next, so that none waits for its own maximum and division.
-inline void weigh(const float* weights, std::int64_t length, std::int64_t rows, const ValueBlock& block,
-                  const Levels& levels) {
+inline void quantize_weights(const float* weights, std::int64_t length, std::int64_t rows,
+                             const ValueBlock& block, const QuantizedRows& quantized) {
     auto product = [&](std::int64_t row, std::int64_t i) __attribute__((always_inline)) {
         return load_f32(weights + row * length + i) * load_f32(block.scales + i);
     };
@@ -129,19 +129,19 @@ inline void weigh(const float* weights, std::int64_t length, std::int64_t rows, 
             bits = max(bits, magnitude_bits(product(r, i)));
             sum = sum + product(r, i);
         });
-        levels.scales[r] = __builtin_bit_cast(float, reduce_max(bits));
-        levels.factors[r] = sum_lanes(sum);
+        quantized.scales[r] = __builtin_bit_cast(float, reduce_max(bits));
+        quantized.factors[r] = sum_lanes(sum);
     }
     for (std::int64_t r = 0; r < rows; ++r) {
-        const float largest = levels.scales[r];
-        const float by_size = kWeightLimit / largest, by_sum = kWeightSum / levels.factors[r];
+        const float largest = quantized.scales[r];
+        const float by_size = kWeightLimit / largest, by_sum = kWeightSum / quantized.factors[r];
         const float factor = by_size < by_sum ? by_size : by_sum;
-        levels.factors[r] = is_usable(largest) ? factor : 0.0f;
-        levels.scales[r] = is_usable(largest) ? 1.0f / factor : unusable_scale(largest);
+        quantized.factors[r] = is_usable(largest) ? factor : 0.0f;
+        quantized.scales[r] = is_usable(largest) ? 1.0f / factor : unusable_scale(largest);
     }
     for (std::int64_t r = 0; r < rows; ++r) {
-        const F32x16 factor = splat(levels.factors[r]);
-        std::int16_t* to = levels.values + r * levels.stride;
+        const F32x16 factor = splat(quantized.factors[r]);
+        std::int16_t* to = quantized.values + r * quantized.stride;
         block.for_vectors([&](std::int64_t i) __attribute__((always_inline)) {
             store_i16(to + i, round_to_i32(product(r, i) * factor));
         });
@@ -149,7 +149,7 @@ inline void weigh(const float* weights, std::int64_t length, std::int64_t rows, 
 }
 
 template <int VECS, class Right>
-CHASKI_INLINE void add_columns(const Levels& weights, std::int64_t rows, const ValueBlock& block,
+CHASKI_INLINE void add_columns(const QuantizedRows& weights, std::int64_t rows, const ValueBlock& block,
                                const Right& right, float* sums, std::int64_t padded, std::int64_t n) {
     for_row_tiles(rows, [&](std::int64_t row, auto count) __attribute__((always_inline)) {
         auto column = [&](std::int64_t k, int v)
@@ -164,14 +164,14 @@ CHASKI_INLINE void add_columns(const Levels& weights, std::int64_t rows, const V
 }
 
 // sums[row][padded size] += weights · values of a block. `widened` has room for 32 pairs of [padded size].
-inline void add_integers(const Levels& weights, std::int64_t rows, const ValueBlock& block, std::int64_t size,
-                         float* sums, float* widened) {
+inline void add_integers(const QuantizedRows& weights, std::int64_t rows, const ValueBlock& block,
+                         std::int64_t size, float* sums, float* widened) {
     const std::int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
     auto* lines = reinterpret_cast<std::int32_t*>(widened);
     const std::int64_t next = kBlock * row_bytes(DType::I16, size);
     auto stored = [&](std::int64_t k, std::int64_t n) __attribute__((always_inline)) {
-        fetch_next(block.rows[2 * k], 2 * n, next);
-        fetch_next(block.rows[2 * k + 1], 2 * n, next);
+        prefetch_next(block.rows[2 * k], 2 * n, next);
+        prefetch_next(block.rows[2 * k + 1], 2 * n, next);
         return block.pairs(k, n);
     };
     auto in_scratch = [&](std::int64_t k, std::int64_t n)

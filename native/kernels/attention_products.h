@@ -15,9 +15,9 @@ namespace chaski::CHASKI_ISA {
 // Up to so many rows, widening in scratch memory costs more than it saves.
 constexpr std::int64_t kDirectRows = 8;
 
-// Asks memory for what follows byte `at` of `p` by a block of 64 tokens, where cells are consecutive; once
-// for a line of 64 bytes.
-CHASKI_INLINE void fetch_next(const std::byte* p, std::int64_t at, std::int64_t bytes) {
+// Prefetches what follows byte `at` of `p` by a block of 64 tokens, where cells are consecutive, once for a
+// line of 64 bytes.
+CHASKI_INLINE void prefetch_next(const std::byte* p, std::int64_t at, std::int64_t bytes) {
     if (at % 64 == 0) __builtin_prefetch(p + at + bytes, 0, 2);
 }
 
@@ -105,7 +105,7 @@ CHASKI_INLINE void score_quantized(const Activations& q, std::int64_t row, const
             U8x64 codes[VECS];
             for (int v = 0; v < VECS; ++v) {
                 codes[v] = block(v).template codes<0, i.value>();
-                fetch_next(keys.panels[panel + v] + b * Format::kBytes, 64 * i, next);
+                prefetch_next(keys.panels[panel + v] + b * Format::kBytes, 64 * i, next);
             }
             for (int r = 0; r < ROWS; ++r) {
                 const auto x = read<std::int32_t>(values + r * size + 4 * i);
@@ -156,7 +156,7 @@ void score_block(const Activations& q, std::int64_t rows, const KeyBlock& keys, 
         const std::int64_t next = kBlockPanels * panel_bytes(T, size);
         auto stored = [&](std::int64_t k, std::int64_t n) __attribute__((always_inline)) {
             const std::byte* panel = keys.panels[n / kLanes];
-            fetch_next(panel, k * kLine, next);
+            prefetch_next(panel, k * kLine, next);
             return widen<T>(panel + k * kLine);
         };
         auto in_scratch = [&](std::int64_t k, std::int64_t n)
@@ -178,7 +178,7 @@ void add_rows(const float* weights, std::int64_t ld, std::int64_t rows, const st
     const std::int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
     const std::int64_t next = kBlock * row_bytes(T, size);
     auto stored = [&](std::int64_t k, std::int64_t n) __attribute__((always_inline)) {
-        fetch_next(values[k], n * row_bytes(T, 32) / 32, next);
+        prefetch_next(values[k], n * row_bytes(T, 32) / 32, next);
         return load_elements<T, WHOLE>(values[k], n, size);
     };
     auto in_scratch = [&](std::int64_t k, std::int64_t n)

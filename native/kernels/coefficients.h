@@ -1,4 +1,4 @@
-// What a run of weight blocks needs from the activations besides their int8 values: one number per token
+// Numbers that a run of weight blocks needs from the activations besides their int8 values: one per token
 // and block each, laid out so that kernels broadcast them from memory.
 #pragma once
 

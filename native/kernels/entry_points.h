@@ -25,7 +25,7 @@ void stream_super_blocks(const Matrix& w, int64_t panel_begin, int64_t panel_end
                          int64_t n, const Output& out, void* scratch);
 int64_t scratch_bytes_quantized(int64_t k, int64_t n);
 int64_t scratch_bytes_bf16(int64_t k, int64_t n);
-// With tile registers; made only for the set that such processors also have.
+// The same with tile registers. Only the set that such processors also have is compiled with them.
 void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                           int64_t n, const Output& out, void* scratch);
 int64_t scratch_bytes_quantized_amx(int64_t k, int64_t n);

@@ -4,11 +4,11 @@
 //
 // The rule, for x of `size` elements (float32 arithmetic, round to nearest even):
 //   factor = min(46000 / length of x, 32767 / max |x|) for keys and queries, 8191 / max |x| for values
-//   levels = round(x · factor);  scale = 1 / factor
-//   score = float(sum levels of q · levels of k) · (scale of k · scale of q)
+//   q(x) = round(x · factor);  scale = 1 / factor
+//   score = float(sum q(query) · q(key)) · (scale of the key · scale of the query)
 //   weights of a block: u = weight · scale of v;  factor = min(32767 / max u, 262080 / sum u)
-//   levels = round(u · factor);  step = 1 / factor
-//   y = fma(float(sum levels of u · levels of v), step, y), block after block
+//   q(u) = round(u · factor);  step = 1 / factor
+//   y = fma(float(sum q(u) · q(value)), step, y), block after block
 // By Cauchy and Schwarz no sum of products of q and k is over 46000² or so, and (262080 + 32) · 8191 < 2^31.
 // A row without a number of 1e-15 or more counts as zero; with one over 1e15 or a NaN its scale is NaN.
 //
@@ -26,7 +26,7 @@ namespace chaski::CHASKI_ISA {
 constexpr float kKeyLength = 46000.0f, kKeyLimit = 32767.0f, kValueLimit = 8191.0f;
 constexpr float kWeightLimit = 32767.0f, kWeightSum = 262080.0f;
 
-// Whether a row with this largest magnitude can be divided by it, and has a length.
+// True where a row with this largest magnitude can be divided by it, and has a length.
 CHASKI_INLINE bool is_usable(float amax) { return amax >= 1e-15f && amax <= 1e15f; }
 
 // The scale of a row that is not usable: 0 for one that is as good as zero, else what shows in results.
@@ -34,8 +34,8 @@ CHASKI_INLINE float unusable_scale(float amax) {
     return amax < 1e-15f ? 0.0f : std::numeric_limits<float>::quiet_NaN();
 }
 
-// The levels of a row, and its scale. `levels` has room for a multiple of 16.
-inline float to_levels(const float* x, std::int64_t size, bool is_value, std::int16_t* levels) {
+// Quantizes a row and returns its scale. `quantized` has room for a multiple of 16.
+inline float quantize_row(const float* x, std::int64_t size, bool is_value, std::int16_t* quantized) {
     auto part = [&](std::int64_t i) __attribute__((always_inline)) {
         return size - i < kLanes ? load_f32(x + i, static_cast<int>(size - i)) : load_f32(x + i);
     };
@@ -47,7 +47,7 @@ inline float to_levels(const float* x, std::int64_t size, bool is_value, std::in
     }
     const float amax = __builtin_bit_cast(float, reduce_max(bits));
     if (!is_usable(amax)) {
-        std::memset(levels, 0, size * sizeof(std::int16_t));
+        std::memset(quantized, 0, size * sizeof(std::int16_t));
         return unusable_scale(amax);
     }
     float factor = kValueLimit / amax;
@@ -56,7 +56,7 @@ inline float to_levels(const float* x, std::int64_t size, bool is_value, std::in
         factor = by_length < by_size ? by_length : by_size;
     }
     for (std::int64_t i = 0; i < size; i += kLanes) {
-        store_i16(levels + i, round_to_i32(part(i) * splat(factor)));
+        store_i16(quantized + i, round_to_i32(part(i) * splat(factor)));
     }
     return 1.0f / factor;
 }

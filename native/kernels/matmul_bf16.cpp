@@ -100,16 +100,16 @@ CHASKI_INLINE void round_row(const float* x, int64_t count, Rounded* out) {
 }
 
 // One panel and N tokens, from number `first` of the batch on, whose rounded values are given. What lies
-// `ahead` bytes behind is fetched meanwhile, if it is not 0.
+// `distance` bytes behind is prefetched meanwhile, if it is not 0.
 template <int N>
 static void multiply_panel(const Matrix& w, int64_t panel, const Rounded* values, const Output& out,
-                           int64_t first, int64_t ahead) {
+                           int64_t first, int64_t distance) {
     const uint8_t* lines = w.panels + panel * panel_bytes(w.type, w.k);
     const int64_t pairs = (w.k + 1) / 2;
     F32x16 y[N];
     for (int n = 0; n < N; ++n) y[n] = splat(0.0f);
     for (int64_t j = 0; j < pairs; ++j) {
-        if (ahead != 0) __builtin_prefetch(lines + ahead + 64 * j, 0, 2);
+        if (distance != 0) __builtin_prefetch(lines + distance + 64 * j, 0, 2);
         const Weights weights = weights_of(lines, j);
         unroll<N>([&](auto n) __attribute__((always_inline)) {
             y[n] = dot2(y[n], weights, pair_of(values + n * 2 * pairs, j));
@@ -120,8 +120,8 @@ static void multiply_panel(const Matrix& w, int64_t panel, const Rounded* values
     });
 }
 
-// However many tokens there are: as they pass, a panel stays in the second-level cache, and the last of them
-// ask for the next one.
+// Serves any number of tokens. While they pass, a panel stays in the second-level cache, and the last of them
+// prefetch the next one.
 void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                  const Output& out, void* scratch) {
     const NoSubnormals scope;
@@ -149,7 +149,7 @@ int64_t scratch_bytes_bf16(int64_t k, int64_t n) {
 #if defined(__AVX512BF16__)
 bool follows_the_rule();
 
-// Whether this processor rounds as the rule says, for pseudo-random numbers from 2^-8 to 2^8, and for
+// True where this processor rounds as the rule says, for pseudo-random numbers from 2^-8 to 2^8, and for
 // products too small to be normal numbers.
 bool follows_the_rule() {
     const NoSubnormals scope;

@@ -7,7 +7,7 @@ namespace chaski::CHASKI_ISA {
 
 struct Floats {
     static constexpr int kStep = 128;
-    static constexpr int kSub = 16;  // elements between two looks ahead
+    static constexpr int kSub = 16;  // elements between two prefetches
     static constexpr int P = kFloatPanels, N = kFloatTokens;
     template <int kTokens>
     static constexpr int kSmaller = kTokens - 1;
@@ -25,11 +25,11 @@ struct Floats {
 
         template <int kPanels, class Before>
         CHASKI_INLINE void add(const uint8_t* slab, int elements, const Before& before,
-                               Sums<kPanels, kTokens>& y, Ahead<kPanels>& ahead) const {
+                               Sums<kPanels, kTokens>& y, Prefetch<kPanels>& prefetch) const {
             y.take(before);
             const auto* lines = reinterpret_cast<const float*>(slab);
             for (int i = 0; i < elements; ++i) {
-                if (i % kSub == 0) ahead.fetch();
+                if (i % kSub == 0) prefetch.fetch();
                 F32x16 column[kPanels];
 #pragma GCC unroll 16
                 for (int p = 0; p < kPanels; ++p) column[p] = load_f32(lines + p * (kSlab / 4) + kLanes * i);
@@ -45,11 +45,11 @@ struct Floats {
 };
 
 // Few tokens: weights are used as they are loaded, from one place at a time, which is what memory is fastest
-// with. P panels, abreast, and N tokens from `first` on. What lies `ahead` bytes behind is fetched meanwhile,
+// with. P panels, interleaved, and N tokens from `first` on. What lies `distance` bytes behind is prefetched,
 // if it is not 0.
 template <class Weights, int P, int N>
 static void stream_panels(const Matrix& w, int64_t panel, const Activations& x, int64_t first,
-                          const Output& out, int64_t ahead) {
+                          const Output& out, int64_t distance) {
     const float* values = x.floats + first * w.k;
     const uint8_t* lines[P];
     for (int p = 0; p < P; ++p) lines[p] = w.panels + panel_start(w.type, w.k, panel + p);
@@ -58,7 +58,8 @@ static void stream_panels(const Matrix& w, int64_t panel, const Activations& x, 
         for (F32x16& sum : of_panel) sum = splat(0.0f);
     }
     for (int64_t i = 0; i < w.k; ++i) {
-        if (ahead != 0) __builtin_prefetch(lines[0] + ahead + 64 * i, 0, 2);  // a line of F32, two of F16
+        if (distance != 0)
+            __builtin_prefetch(lines[0] + distance + 64 * i, 0, 2);  // a line of F32, two of F16
         F32x16 column[P];
         for (int p = 0; p < P; ++p) column[p] = Weights::load(lines[p], i);
         unroll<N>([&](auto n) __attribute__((always_inline)) {
@@ -75,18 +76,18 @@ static void stream_panels(const Matrix& w, int64_t panel, const Activations& x, 
 template <class Weights>
 static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, int64_t n,
                    const Output& out) {
-    constexpr int kAbreast = panels_abreast(Weights::kType);
-    const int64_t next = kAbreast * panel_bytes(w.type, w.k);
+    constexpr int kInterleaved = interleaved_panels(Weights::kType);
+    const int64_t next = kInterleaved * panel_bytes(w.type, w.k);
     for (int64_t panel = begin; panel < end;) {
-        const bool is_whole = panel % kAbreast == 0 && panel + kAbreast <= end;
+        const bool is_whole = panel % kInterleaved == 0 && panel + kInterleaved <= end;
         for_parts<kFloatStreamTile>(n, [&](int64_t first, auto size) {
-            const int64_t ahead = n > kAloneTokens && first + size == n ? next : 0;
+            const int64_t distance = n > kAloneTokens && first + size == n ? next : 0;
             if (is_whole)
-                stream_panels<Weights, kAbreast, size.value>(w, panel, x, first, out, ahead);
+                stream_panels<Weights, kInterleaved, size.value>(w, panel, x, first, out, distance);
             else
-                stream_panels<Weights, 1, size.value>(w, panel, x, first, out, ahead);
+                stream_panels<Weights, 1, size.value>(w, panel, x, first, out, distance);
         });
-        panel += is_whole ? kAbreast : 1;
+        panel += is_whole ? kInterleaved : 1;
     }
 }
 

@@ -45,7 +45,7 @@ struct Quantized {
     static constexpr int kBytes = kBlockBytes<kHasMins>;
     static constexpr int kSlab = kStep / kSub * kBytes;  // of one panel
 
-    // What the tokens of a tile bring to a step, whatever the panels.
+    // The numbers of a tile's tokens that a step needs for every panel.
     template <int kTokens>
     struct Tokens {
         Coefficients<kHasMins, kStep / kSub, kTokens> c;
@@ -60,10 +60,10 @@ struct Quantized {
 
         template <int kPanels, class Before>
         CHASKI_INLINE void add(const uint8_t* slab, int elements, const Before& before,
-                               Sums<kPanels, kTokens>& y, Ahead<kPanels>& ahead) const {
+                               Sums<kPanels, kTokens>& y, Prefetch<kPanels>& prefetch) const {
             y.take(before);
             for (int b = 0; b < elements / kSub; ++b) {
-                ahead.fetch();
+                prefetch.fetch();
                 add_block(slab + b * kBytes, b, y);
             }
         }
@@ -122,11 +122,11 @@ struct SuperQuantized {
 
         template <class Before>
         CHASKI_INLINE void add(const uint8_t* slab, int, const Before& before, Sums<1, kTokens>& y,
-                               Ahead<1>& ahead) const {
+                               Prefetch<1>& prefetch) const {
             I32x16 products[kTokens];
             for (I32x16& sum : products) sum = splat(0);
             for (int pair = 0; pair < Slab::kPairs; ++pair) {
-                ahead.fetch();
+                prefetch.fetch();
                 add_pair(slab, pair, products);
             }
             finish_super_block<Slab>(slab, terms, products, before, y.v[0]);

@@ -97,7 +97,7 @@ static void pack_panel(const BlockFormat& format, const uint8_t* const (&rows)[k
                        uint8_t* panel) {
     if (format.elements == 1) {
         pack_field(format.fields[0], rows, 0, k * format.bytes, panel,
-                   panels_abreast(format.type) * place_of(format, 0).step);
+                   interleaved_panels(format.type) * place_of(format, 0).step);
         return;
     }
     Place places[kMaxFields];
@@ -124,8 +124,8 @@ void pack(DType type, const uint8_t* rows, int64_t row_stride, int64_t num_rows,
             row[r] = rows + (index < num_rows ? index : num_rows - 1) * row_stride;
         }
         uint8_t* out = panels + panel_start(type, k, panel);
-        // Of the last bytes some may belong to no row.
-        if (panels_abreast(type) == 1) __builtin_memset(out + bytes - 64, 0, 64);
+        // Some of the last bytes may belong to no row.
+        if (interleaved_panels(type) == 1) __builtin_memset(out + bytes - 64, 0, 64);
         pack_panel(format, row, k, out);
     }
 }

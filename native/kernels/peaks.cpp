@@ -27,7 +27,7 @@ struct alignas(64) Operands {
             activations[n] = 1e-6f * static_cast<float>(n);
             bytes[n] = 0x01020304 * (n % 4);
         }
-        // What is stored here may be anything, as far as the compiler knows.
+        // The compiler must assume that anything may be stored here.
         asm volatile("" : : "r"(this) : "memory");
     }
 
@@ -110,9 +110,9 @@ static Peaks::Loop bf16_loop() { return cpu_features().bf16 ? peak_bf16 : nullpt
 static Peaks::Loop bf16_loop() { return nullptr; }
 #endif
 
-// Two streams, and lines asked for a page ahead: the processor's own guesses end with a page of 4 KB.
+// Two streams, prefetched by a page: the processor's own prefetchers stop at the end of a page of 4 KB.
 static uint8_t read_memory(const std::byte* data, int64_t bytes) {
-    constexpr int64_t kStreams = 2, kPiece = 512, kAhead = 4096;
+    constexpr int64_t kStreams = 2, kPiece = 512, kPrefetchDistance = 4096;
     const int64_t stream = bytes / kStreams;
     U8x64 seen[4] = {load_u8(data), load_u8(data), load_u8(data), load_u8(data)};
     for (int64_t at = 0; at < stream; at += kPiece) {
@@ -120,7 +120,7 @@ static uint8_t read_memory(const std::byte* data, int64_t bytes) {
             const std::byte* piece = data + s * stream + at;
 #pragma GCC unroll 16
             for (int i = 0; i < kPiece / 64; ++i) {
-                __builtin_prefetch(piece + kAhead + 64 * i);
+                __builtin_prefetch(piece + kPrefetchDistance + 64 * i);
                 seen[i % 4] = seen[i % 4] | load_u8(piece + 64 * i);
             }
         }

@@ -5,9 +5,9 @@
 //   for each block of tokens, group of panels, step of k:     unpack the group's panels to the slab
 //       for each N tokens, P panels:                          sums in registers += slab * activations
 //
-// A kernel K says kStep (elements of a step), kSub (elements between two looks ahead), P and N (the largest
+// A kernel K says kStep (elements of a step), kSub (elements between two prefetches), P and N (the largest
 // tile), kSlab (bytes of the slab of a panel), unpack_of (how the slab is made), and Tokens<N>: what N tokens
-// bring to a step, with add<P>(slab, elements, sums, ahead).
+// bring to a step, with add<P>(slab, elements, sums, prefetch).
 #pragma once
 
 #include "finish.h"
@@ -28,9 +28,9 @@ struct Sums {
     }
 };
 
-// Panel bytes that will be unpacked next, fetched little by little while the kernels compute.
+// Prefetches the panel bytes that will be unpacked next, little by little, while the kernels compute.
 template <int P>
-struct Ahead {
+struct Prefetch {
     const uint8_t* next[P];  // of each of the tile's panels
     int64_t left;            // bytes of each panel, for this tile
     int64_t share;           // of them, for each call
@@ -56,7 +56,7 @@ struct Product {
     F32x16* sums;   // [tile of tokens][panel][token of the tile]
 
     const Unpack unpack = K::unpack_of(u);
-    const int64_t abreast = panels_abreast(w.type);
+    const int64_t interleaved = interleaved_panels(w.type);
     const int64_t step_bytes = kLanes * row_bytes(w.type, K::kStep);  // of one panel
     int64_t first_panel = 0, first_token = 0;
     int panels = 0, tokens = 0;
@@ -94,13 +94,13 @@ struct Product {
 
     // The first line of a panel's blocks from element `from` of k on, a multiple of the step.
     const uint8_t* blocks(int64_t panel, int64_t from) const {
-        return w.panels + panel_start(w.type, w.k, panel) + from / K::kStep * abreast * step_bytes;
+        return w.panels + panel_start(w.type, w.k, panel) + from / K::kStep * interleaved * step_bytes;
     }
-    // What is fetched for a panel before it is needed, as many bytes as its step has: of panels abreast each
-    // takes whole lines, half of those of both.
+    // What is fetched for a panel before it is needed, as many bytes as its step has: of panels interleaved
+    // each takes whole lines, half of those of both.
     const uint8_t* to_fetch(int64_t panel, int64_t from) const {
-        const int64_t beside = panel % abreast;
-        return blocks(panel - beside, from) + beside * step_bytes;
+        const int64_t index = panel % interleaved;
+        return blocks(panel - index, from) + index * step_bytes;
     }
 
     // Tile number t: `size` tokens from `token` on, by the smallest tile that holds them.
@@ -113,7 +113,7 @@ struct Product {
         tile<N>(size, t, token);
     }
 
-    // ... against all panels of the group.
+    // Multiplies the tile by all panels of the group.
     template <int N>
     __attribute__((noinline)) void tile(int size, int t, int token) {
         const typename K::template Tokens<N> tile(u, x, w.k, first_token + token, size, at, elements);
@@ -127,16 +127,16 @@ struct Product {
     template <int P, template <int> class Tokens, int N>
     CHASKI_INLINE void add(const Tokens<N>& tile, int size, int panel, int t, int token) {
         const int64_t left = step_bytes - t * next_share;
-        Ahead<P> ahead{.next = {},
-                       .left = left < next_share ? left : next_share,
-                       .share = (next_share * K::kSub / K::kStep + 63) / 64 * 64};
-        for (int p = 0; p < P; ++p) ahead.next[p] = next[panel + p] + t * next_share;
+        Prefetch<P> prefetch{.next = {},
+                             .left = left < next_share ? left : next_share,
+                             .share = (next_share * K::kSub / K::kStep + 63) / 64 * 64};
+        for (int p = 0; p < P; ++p) prefetch.next[p] = next[panel + p] + t * next_share;
         F32x16* kept = sums + (t * K::kGroup + panel) * K::N;
         // The sums so far, number by number: a kernel takes them when it has registers for them.
         const auto before = [&](int i)
                                 __attribute__((always_inline)) { return at == 0 ? splat(0.0f) : kept[i]; };
         Sums<P, N> y;
-        tile.add(slab + panel * K::kSlab, elements, before, y, ahead);
+        tile.add(slab + panel * K::kSlab, elements, before, y, prefetch);
         if (at + elements < w.k) {
 #pragma GCC unroll 32
             for (int i = 0; i < P * N; ++i) kept[i] = y.v[i / N][i % N];

@@ -82,8 +82,8 @@ void decode_row(DType type, const std::byte* row, std::int64_t size, float* y) {
     });
 }
 
-// Levels times their scale.
-void decode_levels(const std::byte* row, float scale, std::int64_t size, float* y) {
+// Multiplies integers by their scale.
+void dequantize_row(const std::byte* row, float scale, std::int64_t size, float* y) {
     for (std::int64_t i = 0; i < size; ++i) {
         y[i] = static_cast<float>(read<std::int16_t>(row + i * sizeof(std::int16_t))) * scale;
     }
@@ -138,10 +138,10 @@ std::int64_t padded(std::int64_t size) { return (size + kLanes - 1) / kLanes * k
 void write_head(const KVStorage& storage, std::int64_t head, std::int64_t cell, const float* x,
                 std::byte* row) {
     if (storage.type == DType::I16) {
-        auto* levels = reinterpret_cast<std::int16_t*>(row);
-        storage.scales(head)[cell] = to_levels(x, storage.size, !storage.in_panels, levels);
+        auto* quantized = reinterpret_cast<std::int16_t*>(row);
+        storage.scales(head)[cell] = quantize_row(x, storage.size, !storage.in_panels, quantized);
         if (!storage.in_panels) {
-            std::memcpy(storage.row(head, cell), levels, row_bytes(storage.type, storage.size));
+            std::memcpy(storage.row(head, cell), quantized, row_bytes(storage.type, storage.size));
         }
     } else {
         encode_row(storage.type, x, storage.size, storage.in_panels ? row : storage.row(head, cell));
@@ -152,7 +152,7 @@ void write_head(const KVStorage& storage, std::int64_t head, std::int64_t cell, 
 void read_head(const KVStorage& storage, std::int64_t head, std::int64_t cell, float* y, std::byte* row) {
     const std::byte* from = storage.in_panels ? row : storage.row(head, cell);
     if (storage.in_panels) get_row(storage, head, cell, row);
-    if (storage.type == DType::I16) return decode_levels(from, storage.scales(head)[cell], storage.size, y);
+    if (storage.type == DType::I16) return dequantize_row(from, storage.scales(head)[cell], storage.size, y);
     decode_row(storage.type, from, storage.size, y);
 }
 

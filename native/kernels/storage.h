@@ -21,7 +21,7 @@ CHASKI_INLINE F32x16 widen(const void* p) {
 template <DType T, bool WHOLE = false>
 CHASKI_INLINE F32x16 load_elements(const std::byte* row, std::int64_t first, std::int64_t size) {
     constexpr std::int64_t kBytes = find_format(T)->bytes;
-    static_assert(T != DType::I16, "levels are nothing without their scale");
+    static_assert(T != DType::I16, "quantized values mean nothing without their scale");
     if constexpr (is_quantized(T)) {
         const std::byte* block = row + first / 32 * kBytes;
         const bool is_high = first % 32 != 0;

@@ -2,8 +2,8 @@
 // at a time; further ones pass while the panel is still in the first-level cache.
 //
 // A panel is walked at ascending addresses, from its first byte to its last: then hardware prefetchers keep
-// up with one or two tokens, and asking for memory ahead by instructions only costs time. With more tokens
-// they fall behind, and the last ones of them ask for the next panel. The sub-blocks that share lines of
+// up with one or two tokens, and prefetching by instructions only costs time. With more tokens
+// they fall behind, and the last ones of them prefetch the next panel. The sub-blocks that share lines of
 // codes are summed together:
 //
 //   for each run of 32 * kShared elements, line of codes, part of its bits:   integer sum of its sub-block
@@ -20,16 +20,16 @@
 
 namespace chaski::CHASKI_ISA {
 
-// What all panels need of the tokens, made once, in scratch memory: numbers for each token and block.
+// Numbers for each token and block that all panels need, computed once, in scratch memory.
 template <class Format>
-struct FewBlocks {
+struct BlockTerms {
     static constexpr int kBias = Format::kOffset - dot4_bias<Format::kMaxCode>;
     const int64_t blocks;
     int32_t* starts;  // [token][blocks]: -bias * sum of values, where the integer sum starts
     float* scales;    // [token][blocks]
     float* sums;      // [token][blocks]: -(scale * sum of values), which multiplies the min
 
-    FewBlocks(const Activations& x, int64_t k, int64_t n, void* scratch)
+    BlockTerms(const Activations& x, int64_t k, int64_t n, void* scratch)
         : blocks(k / 32),
           starts(static_cast<int32_t*>(scratch)),
           scales(reinterpret_cast<float*>(starts + n * blocks)),
@@ -56,12 +56,12 @@ struct FewBlocks {
 
 // The same for super-blocks.
 template <class Format>
-struct FewSuperBlocks {
+struct SuperBlockTerms {
     static constexpr int kSubs = kSuperElements / Format::kSub;
     const int64_t blocks;
     SuperTerms* terms;  // [token][blocks]
 
-    FewSuperBlocks(const Activations& x, int64_t k, int64_t n, void* scratch)
+    SuperBlockTerms(const Activations& x, int64_t k, int64_t n, void* scratch)
         : blocks(k / kSuperElements), terms(static_cast<SuperTerms*>(scratch)) {
         for (int64_t i = 0; i < n * blocks; ++i) {
             terms[i].template fill<Format::kSub, Format::kMinSub>(x, i * kSuperElements, Format::kOffset);
@@ -76,17 +76,17 @@ struct FewSuperBlocks {
 };
 
 template <class Format>
-struct FewTokens : std::conditional_t<Format::kIsSuper, FewSuperBlocks<Format>, FewBlocks<Format>> {
-    using Terms = std::conditional_t<Format::kIsSuper, FewSuperBlocks<Format>, FewBlocks<Format>>;
+struct TokenTerms : std::conditional_t<Format::kIsSuper, SuperBlockTerms<Format>, BlockTerms<Format>> {
+    using Terms = std::conditional_t<Format::kIsSuper, SuperBlockTerms<Format>, BlockTerms<Format>>;
     const int8_t* values;
     const int64_t k;
 
-    FewTokens(const Activations& x, int64_t width, int64_t n, void* scratch)
+    TokenTerms(const Activations& x, int64_t width, int64_t n, void* scratch)
         : Terms(x, width, n, scratch), values(x.values), k(width) {}
 
     // From this token on.
-    FewTokens from(int64_t token) const {
-        FewTokens later = *this;
+    TokenTerms from(int64_t token) const {
+        TokenTerms later = *this;
         later.values += token * k;
         later.skip(token);
         return later;
@@ -103,7 +103,7 @@ inline constexpr int kSubsOfRun = 32 * Format::kShared / Format::kSub;
 
 // Their integer sums. Run number R of a block whose first sub-block is number `sub` along k.
 template <int R, class Format, int N>
-CHASKI_INLINE void sum_run(Format block, const FewTokens<Format>& x, int64_t sub,
+CHASKI_INLINE void sum_run(Format block, const TokenTerms<Format>& x, int64_t sub,
                            I32x16 (&isum)[kSubsOfRun<Format>][N]) {
     constexpr int kSub = Format::kSub, kShared = Format::kShared, kFirst = R * kSubsOfRun<Format>;
     unroll<kSubsOfRun<Format> * N>([&](auto i) __attribute__((always_inline)) {
@@ -120,7 +120,7 @@ CHASKI_INLINE void sum_run(Format block, const FewTokens<Format>& x, int64_t sub
 }
 
 template <int R, class Format, int N>
-CHASKI_INLINE void add_run(Format block, const FewTokens<Format>& x, int64_t sub, F32x16 (&y)[N]) {
+CHASKI_INLINE void add_run(Format block, const TokenTerms<Format>& x, int64_t sub, F32x16 (&y)[N]) {
     I32x16 isum[kSubsOfRun<Format>][N];
     sum_run<R>(block, x, sub, isum);
     unroll<kSubsOfRun<Format>>([&](auto s) __attribute__((always_inline)) {
@@ -135,7 +135,7 @@ CHASKI_INLINE void add_run(Format block, const FewTokens<Format>& x, int64_t sub
 }
 
 template <int R, class Format, int N>
-CHASKI_INLINE void add_super_run(Format block, const FewTokens<Format>& x, int64_t at,
+CHASKI_INLINE void add_super_run(Format block, const TokenTerms<Format>& x, int64_t at,
                                  I32x16 (&products)[N]) {
     constexpr int kSub = Format::kSub, kStep = kPairStep<kSub>, kPairs = kSubsOfRun<Format> / 2;
     I32x16 isum[kSubsOfRun<Format>][N];
@@ -152,7 +152,7 @@ CHASKI_INLINE void add_super_run(Format block, const FewTokens<Format>& x, int64
 
 // The block that begins with element `at` of k.
 template <class Format, int N>
-CHASKI_INLINE void add_block(Format block, const FewTokens<Format>& x, int64_t at, F32x16 (&y)[N]) {
+CHASKI_INLINE void add_block(Format block, const TokenTerms<Format>& x, int64_t at, F32x16 (&y)[N]) {
     constexpr int kRuns = Format::kElements / (32 * Format::kShared);
     if constexpr (!Format::kIsSuper) {
         unroll<kRuns>(
@@ -181,17 +181,17 @@ CHASKI_INLINE void add_block(Format block, const FewTokens<Format>& x, int64_t a
     }
 }
 
-// One panel and N tokens, from number `first` of the batch on. What lies `ahead` bytes behind is fetched
-// meanwhile, if it is not 0.
+// Multiplies one panel by N tokens, from number `first` of the batch on. Meanwhile it prefetches what lies
+// `distance` bytes behind, unless that is 0.
 template <class Format, int N>
-static void stream_panel(const Matrix& w, int64_t panel, const FewTokens<Format>& tokens, const Output& out,
-                         int64_t first, int64_t ahead) {
+static void stream_panel(const Matrix& w, int64_t panel, const TokenTerms<Format>& tokens, const Output& out,
+                         int64_t first, int64_t distance) {
     Format block{{w.panels + panel * panel_bytes(w.type, w.k)}};
     F32x16 y[N];
     for (int n = 0; n < N; ++n) y[n] = splat(0.0f);
     for (int64_t at = 0; at < w.k; at += Format::kElements, block.p += Format::kBytes) {
-        for (int line = 0; ahead != 0 && line < Format::kBytes; line += 64) {
-            __builtin_prefetch(block.p + ahead + line, 0, 2);
+        for (int line = 0; distance != 0 && line < Format::kBytes; line += 64) {
+            __builtin_prefetch(block.p + distance + line, 0, 2);
         }
         add_block(block, tokens, at, y);
     }
@@ -201,7 +201,7 @@ static void stream_panel(const Matrix& w, int64_t panel, const FewTokens<Format>
 template <class Format>
 static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, int64_t n,
                    const Output& out, void* scratch) {
-    const FewTokens<Format> tokens(x, w.k, n, scratch);
+    const TokenTerms<Format> tokens(x, w.k, n, scratch);
     const int64_t next = panel_bytes(w.type, w.k);
     for (int64_t panel = begin; panel < end; ++panel) {
         for_parts<kStreamTile>(n, [&](int64_t first, auto size) {

@@ -10,7 +10,7 @@
 
 namespace chaski::CHASKI_ISA {
 
-// What a super-block needs from a token besides its int8 values: numbers that kernels broadcast from memory.
+// Numbers that a super-block needs from a token besides its int8 values. Kernels broadcast them from memory.
 struct alignas(64) SuperTerms {
     int32_t starts[16];  // -offset * sum of values of each sub-block: where its sum starts
     int32_t sums[8];     // pairs of shifted sums of values, which multiply the mins

@@ -4,7 +4,7 @@
 #include "kernels.h"
 
 #if defined(__AVX512VNNI__)
-// The same, with the processor's products of bf16.
+// The products of bf16 by the processor's own instruction.
 namespace chaski::avx512_bf16 {
 void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                  const Output& out, void* scratch);

@@ -44,7 +44,7 @@ CHASKI_INLINE void for_parts(int64_t n, const F& f) {
     }
 }
 
-// Up to so many tokens, hardware prefetchers keep up with the products of floats, and asking for memory ahead
+// Up to so many tokens, hardware prefetchers keep up with the products of floats, and prefetching
 // by instructions only costs time.
 inline constexpr int kAloneTokens = 5;
 

@@ -94,7 +94,7 @@ template <class Format>
 static void read_super_lane(const uint8_t* slab, int lane, float* out) {
     constexpr int kSub = Format::kSub, kMinSub = Format::kMinSub;
     using Slab = SuperSlab<kSub, kMinSub>;
-    // Where sub-block `sub` of `size` elements comes in the order of pairs.
+    // The place of sub-block `sub` of `size` elements in the order of pairs.
     const auto place_of = [](int sub, int size) {
         const int step = 32 / size;
         return sub / (2 * step) * 2 * step + 2 * (sub % step) + sub / step % 2;
@@ -165,7 +165,7 @@ const Unpacker& unpacker_of(DType type) {
 void unpack_row(const Matrix& w, int64_t row, float* out) {
     const Unpacker& u = unpacker_of(w.type);
     const uint8_t* panel = w.panels + panel_start(w.type, w.k, row / kLanes);
-    const int64_t block_bytes = panels_abreast(w.type) * kLanes * row_bytes(w.type, u.block_elements);
+    const int64_t block_bytes = interleaved_panels(w.type) * kLanes * row_bytes(w.type, u.block_elements);
     const int lane = static_cast<int>(row % kLanes);
     alignas(64) uint8_t slab[SuperSlab<16, 16>::kBytes];  // of the largest block
     for (int64_t at = 0; at < w.k; at += u.block_elements, panel += block_bytes) {

@@ -9,7 +9,7 @@
 //                                                            min
 //
 // The codes of a super-block stand in the order of its pairs of sub-blocks (blocks.h).
-// Of float types: a line of 16 floats, one of each row, for every element.
+// Float types have a line of 16 floats, one of each row, for every element.
 #pragma once
 
 #include "matmul.h"
@@ -44,7 +44,7 @@ template <int kSub, int kMinSub>
 struct SuperSlab {
     static constexpr int kPairs = kSuperElements / kSub / 2;
     static constexpr int kMinPairs = kMinSub == 0 ? 0 : kSuperElements / kMinSub / 2;
-    // Where parts begin, and its size.
+    // Offsets of its parts, and its size.
     static constexpr int kScales = kLanes * kSuperElements;
     static constexpr int kMins = kScales + 64 * kPairs;
     static constexpr int kD = kMins + 64 * kMinPairs;

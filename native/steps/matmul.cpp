@@ -11,9 +11,9 @@ namespace {
 std::int64_t panels_at_once(const OwnedMatrix& weight) {
     constexpr std::int64_t kBytes = 256 << 10, kMost = 8;
     const Matrix& m = weight.matrix;
-    const std::int64_t abreast = panels_abreast(m.type);
-    const std::int64_t fitting = kBytes / panel_bytes(m.type, m.k) / abreast * abreast;
-    return std::clamp(fitting, abreast, kMost);
+    const std::int64_t interleaved = interleaved_panels(m.type);
+    const std::int64_t fitting = kBytes / panel_bytes(m.type, m.k) / interleaved * interleaved;
+    return std::clamp(fitting, interleaved, kMost);
 }
 
 // Room for some panels as they are in the file, and packed.

@@ -18,7 +18,7 @@ struct Table {
     const Ops& ops;
 };
 
-// What a piece of work computed.
+// The result of a piece of work.
 using Bytes = std::vector<std::byte>;
 
 template <class T>
@@ -45,7 +45,7 @@ class Comparison {
     const std::vector<Table>& tables() const { return tables_; }
     int cases() const { return cases_; }
     int failures() const { return failures_; }
-    // Of all that the portable table computed: equal on every processor.
+    // A digest of all that the portable table computed. It is equal on every processor.
     std::uint64_t digest() const { return digest_; }
 
    private:
