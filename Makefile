@@ -3,9 +3,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-# The `requires` of pyproject.toml, and what scikit-build-core would fetch where the system has none.
-BUILD_REQUIREMENTS := "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.20" ninja
-# Installed without the package, whose build would be configured anew.
+# The `requires` of pyproject.toml.
+BUILD_REQUIREMENTS := "scikit-build-core>=0.11" "nanobind>=2.4"
+# cmake and ninja, where the system has none.
+BUILD_TOOLS := $(BIN)/python -c "from scikit_build_core.build import get_requires_for_build_editable as needs; \
+	print(*needs())"
+# Installed beside the package or without it, whose build would be configured anew.
+DEPENDENCIES = $(shell $(PYTHON) -c "import tomllib; \
+	print(*map(repr, tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies']))")
 DOCS_REQUIREMENTS = $(shell $(PYTHON) -c "import tomllib; \
 	print(*map(repr, tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs']))")
 NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
@@ -64,12 +69,15 @@ clean:
 # What the package's own build needs, in the environment itself: in an environment that pip throws away, each
 # installation would compile everything anew.
 .venv/building: .venv/bin/python pyproject.toml
-	$(PIP) install $(BUILD_REQUIREMENTS)
+	$(PIP) install --no-compile $(BUILD_REQUIREMENTS)
+	tools=$$($(BUILD_TOOLS)) && { test -z "$$tools" || $(PIP) install --no-compile $$tools; }
 	touch $@
 
-# The native core is compiled by the package's own build.
+# The native core is compiled by the package's own build, while what the package depends on is fetched. Python
+# compiles the modules of that when it first imports them.
 .venv/installed: .venv/building $(NATIVE)
-	$(PIP) install --no-build-isolation -e .
+	$(PIP) install --no-build-isolation --no-deps -e . & core=$$!; \
+	$(PIP) install --no-compile $(DEPENDENCIES); fetched=$$?; wait $$core && exit $$fetched
 	touch $@
 
 # Compiles what changed, and the program that compares the instruction sets.

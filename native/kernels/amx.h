@@ -81,8 +81,7 @@ struct AmxQuantized {
     static constexpr int kStep = 512;
     static constexpr int kSub = 32;
     static constexpr int P = 1, N = kTileRows;
-    template <int>
-    static constexpr int kSmaller = 0;
+    static constexpr int kSmallest = N;  // smaller tiles leave rows of the tile registers unused
     static constexpr int kGroup = 8;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_centred; }
     static constexpr int kBytes = kBlockBytes<kHasMins>;
@@ -142,8 +141,7 @@ struct AmxSuperQuantized {
     static constexpr int kStep = kSuperElements;
     static constexpr int kSub = 32;
     static constexpr int P = 1, N = kTileRows;
-    template <int>
-    static constexpr int kSmaller = 0;
+    static constexpr int kSmallest = N;  // smaller tiles leave rows of the tile registers unused
     static constexpr int kGroup = 8;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_centred; }
     static constexpr int kSlab = Slab::kBytes;

@@ -79,6 +79,16 @@ void multiply(const float* a, std::int64_t lda, const Right& right, float* c, st
     for (; n < columns; n += kLanes) multiply_columns<1>(a, lda, right, c, ldc, n, rows, depth, add);
 }
 
+// Rows of B that were widened in scratch memory, from whatever type.
+struct Widened {
+    const float* rows;
+    std::int64_t stride;
+
+    CHASKI_INLINE F32x16 operator()(std::int64_t k, std::int64_t n) const {
+        return load_f32(rows + k * stride + n);
+    }
+};
+
 // Scores of ROWS quantized rows from `row` on, and VECS panels from `panel` on: integer products of blocks of
 // 32, scaled and added in order along the head.
 template <class Format, int ROWS, int VECS>
@@ -159,15 +169,13 @@ void score_block(const Activations& q, std::int64_t rows, const KeyBlock& keys, 
             prefetch_next(panel, k * kLine, next);
             return widen<T>(panel + k * kLine);
         };
-        auto in_scratch = [&](std::int64_t k, std::int64_t n)
-                              __attribute__((always_inline)) { return load_f32(widened + k * kBlock + n); };
         if (rows <= kDirectRows) {
             return multiply(q.floats, size, stored, scores, ld, rows, kBlock, size, false);
         }
         for (std::int64_t k = 0; k < size; ++k) {
             for (int n = 0; n < kBlock; n += kLanes) store_f32(widened + k * kBlock + n, stored(k, n));
         }
-        multiply(q.floats, size, in_scratch, scores, ld, rows, kBlock, size, false);
+        multiply(q.floats, size, Widened{widened, kBlock}, scores, ld, rows, kBlock, size, false);
     }
 }
 
@@ -181,22 +189,24 @@ void add_rows(const float* weights, std::int64_t ld, std::int64_t rows, const st
         prefetch_next(values[k], n * row_bytes(T, 32) / 32, next);
         return load_elements<T, WHOLE>(values[k], n, size);
     };
-    auto in_scratch = [&](std::int64_t k, std::int64_t n)
-                          __attribute__((always_inline)) { return load_f32(widened + k * padded + n); };
     if (rows <= kDirectRows) {
         return multiply(weights, ld, stored, sums, padded, rows, padded, count, true);
     }
     for (std::int64_t k = 0; k < count; ++k) {
         for (std::int64_t n = 0; n < padded; n += kLanes) store_f32(widened + k * padded + n, stored(k, n));
     }
-    multiply(weights, ld, in_scratch, sums, padded, rows, padded, count, true);
+    multiply(weights, ld, Widened{widened, padded}, sums, padded, rows, padded, count, true);
 }
 
 template <DType T>
 void add_values(const float* weights, std::int64_t ld, std::int64_t rows, const std::byte* const* values,
                 std::int64_t count, std::int64_t size, float* sums, float* widened) {
-    const auto add = is_quantized(T) || size % kLanes == 0 ? add_rows<T, true> : add_rows<T, false>;
-    add(weights, ld, rows, values, count, size, sums, widened);
+    if constexpr (!is_quantized(T)) {
+        if (size % kLanes != 0) {
+            return add_rows<T, false>(weights, ld, rows, values, count, size, sums, widened);
+        }
+    }
+    add_rows<T, true>(weights, ld, rows, values, count, size, sums, widened);
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -9,8 +9,7 @@ struct Floats {
     static constexpr int kStep = 128;
     static constexpr int kSub = 16;  // elements between two prefetches
     static constexpr int P = kFloatPanels, N = kFloatTokens;
-    template <int kTokens>
-    static constexpr int kSmaller = kTokens - 1;
+    static constexpr int kSmallest = smallest_tile(N, kFloatStreamTokens + 1);
     static constexpr int kGroup = 4;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSlab = kStep * 64;

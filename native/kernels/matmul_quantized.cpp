@@ -37,8 +37,7 @@ template <bool kHasMins, int kLargestCode>
 struct Quantized {
     static constexpr int kStep = 256;
     static constexpr int P = kTilePanels, N = kTileTokens;
-    template <int kTokens>
-    static constexpr int kSmaller = kTokens - 1;
+    static constexpr int kSmallest = smallest_tile(N, kStreamTokens + 1);
     static constexpr int kGroup = kGroupPanels;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSub = 32;
@@ -101,8 +100,7 @@ struct SuperQuantized {
     using Slab = SuperSlab<kSubElements, kMinSub>;
     static constexpr int kStep = kSuperElements;
     static constexpr int P = 1, N = kSuperTileTokens;
-    template <int kTokens>
-    static constexpr int kSmaller = kTokens - 1;
+    static constexpr int kSmallest = smallest_tile(N, kStreamTokens + 1);
     static constexpr int kGroup = kGroupPanels;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSub = 2 * kSubElements;  // a pair

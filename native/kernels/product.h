@@ -5,9 +5,10 @@
 //   for each block of tokens, group of panels, step of k:     unpack the group's panels to the slab
 //       for each N tokens, P panels:                          sums in registers += slab * activations
 //
-// A kernel K says kStep (elements of a step), kSub (elements between two prefetches), P and N (the largest
-// tile), kSlab (bytes of the slab of a panel), unpack_of (how the slab is made), and Tokens<N>: what N tokens
-// bring to a step, with add<P>(slab, elements, sums, prefetch).
+// A kernel K says kStep (elements of a step), kSub (elements between two prefetches), P and N (the
+// largest tile), kSmallest (the tokens of the smallest tile), kSlab (bytes of the slab of a panel), unpack_of
+// (how the slab is made), and Tokens<N>: what N tokens bring to a step, with add<P>(slab, elements, sums,
+// prefetch).
 #pragma once
 
 #include "finish.h"
@@ -45,6 +46,17 @@ struct Prefetch {
     }
 };
 
+// The tokens of the smallest tile that a product of `least` or more tokens has, with tiles of up to
+// `largest`. Smaller ones need not be compiled.
+constexpr int smallest_tile(int largest, int least) {
+    int smallest = largest;
+    for (int tokens = least; tokens <= kTokenBlock; ++tokens) {
+        const int tiles = (tokens + largest - 1) / largest;
+        if (tokens / tiles < smallest) smallest = tokens / tiles;
+    }
+    return smallest;
+}
+
 // One call of matmul. Panels and tokens count from the first of the group, or block, that is being worked on.
 template <class K>
 struct Product {
@@ -66,8 +78,14 @@ struct Product {
     int64_t next_share = 0;               // of its bytes, for each tile of tokens
 
     void run(int64_t begin, int64_t end, int64_t n) {
-        for (first_token = 0; first_token < n; first_token += kTokenBlock) {
-            tokens = static_cast<int>(n - first_token < kTokenBlock ? n - first_token : kTokenBlock);
+        const int64_t blocks = (n + kTokenBlock - 1) / kTokenBlock;
+        // Blocks of about one size, so that the last one is not too small; but whole tiles in all others.
+        const auto begin_of = [&](int64_t block) {
+            return block == blocks ? n : (n * block / blocks + K::N - 1) / K::N * K::N;
+        };
+        for (int64_t block = 0; block < blocks; ++block) {
+            first_token = begin_of(block);
+            tokens = static_cast<int>(begin_of(block + 1) - first_token);
             for (first_panel = begin; first_panel < end; first_panel += K::kGroup) {
                 panels = static_cast<int>(end - first_panel < K::kGroup ? end - first_panel : K::kGroup);
                 group();
@@ -96,8 +114,8 @@ struct Product {
     const uint8_t* blocks(int64_t panel, int64_t from) const {
         return w.panels + panel_start(w.type, w.k, panel) + from / K::kStep * interleaved * step_bytes;
     }
-    // What is fetched for a panel before it is needed, as many bytes as its step has: of panels interleaved
-    // each takes whole lines, half of those of both.
+    // The memory to prefetch for a panel, as many bytes as its step has. Each of two interleaved panels takes
+    // whole lines, half of those of both.
     const uint8_t* to_fetch(int64_t panel, int64_t from) const {
         const int64_t index = panel % interleaved;
         return blocks(panel - index, from) + index * step_bytes;
@@ -106,9 +124,8 @@ struct Product {
     // Tile number t: `size` tokens from `token` on, by the smallest tile that holds them.
     template <int N = K::N>
     void tile_of(int size, int t, int token) {
-        constexpr int kSmaller = K::template kSmaller<N>;
-        if constexpr (kSmaller > 0) {
-            if (size <= kSmaller) return tile_of<kSmaller>(size, t, token);
+        if constexpr (N > K::kSmallest) {
+            if (size < N) return tile_of<N - 1>(size, t, token);
         }
         tile<N>(size, t, token);
     }

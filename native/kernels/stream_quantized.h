@@ -47,8 +47,9 @@ struct BlockTerms {
         scales += tokens * blocks;
         sums += tokens * blocks;
     }
-    CHASKI_INLINE I32x16 start(int n, int64_t block) const {
-        return kBias == 0 ? splat(0) : splat(starts[n * blocks + block]);
+    // The start for block number `block` of 32 elements, counted from element `at` of k.
+    CHASKI_INLINE I32x16 start(int n, int64_t at, int block) const {
+        return kBias == 0 ? splat(0) : splat(starts[n * blocks + at / 32 + block]);
     }
     CHASKI_INLINE F32x16 scale(int n, int64_t block) const { return splat(scales[n * blocks + block]); }
     CHASKI_INLINE F32x16 sum(int n, int64_t block) const { return splat(sums[n * blocks + block]); }
@@ -57,7 +58,6 @@ struct BlockTerms {
 // The same for super-blocks.
 template <class Format>
 struct SuperBlockTerms {
-    static constexpr int kSubs = kSuperElements / Format::kSub;
     const int64_t blocks;
     SuperTerms* terms;  // [token][blocks]
 
@@ -70,8 +70,9 @@ struct SuperBlockTerms {
 
     void skip(int64_t tokens) { terms += tokens * blocks; }
     CHASKI_INLINE const SuperTerms& of(int n, int64_t block) const { return terms[n * blocks + block]; }
-    CHASKI_INLINE I32x16 start(int n, int64_t sub) const {
-        return Format::kOffset == 0 ? splat(0) : splat(of(n, sub / kSubs).starts[sub % kSubs]);
+    // The start for sub-block number `sub` of the super-block that begins with element `at` of k.
+    CHASKI_INLINE I32x16 start(int n, int64_t at, int sub) const {
+        return Format::kOffset == 0 ? splat(0) : splat(of(n, at / kSuperElements).starts[sub]);
     }
 };
 
@@ -101,35 +102,38 @@ struct TokenTerms : std::conditional_t<Format::kIsSuper, SuperBlockTerms<Format>
 template <class Format>
 inline constexpr int kSubsOfRun = 32 * Format::kShared / Format::kSub;
 
-// Their integer sums. Run number R of a block whose first sub-block is number `sub` along k.
+// Their integer sums, for run number R of the block that begins with element `at` of k.
 template <int R, class Format, int N>
-CHASKI_INLINE void sum_run(Format block, const TokenTerms<Format>& x, int64_t sub,
+CHASKI_INLINE void sum_run(Format block, const TokenTerms<Format>& x, int64_t at,
                            I32x16 (&isum)[kSubsOfRun<Format>][N]) {
     constexpr int kSub = Format::kSub, kShared = Format::kShared, kFirst = R * kSubsOfRun<Format>;
     unroll<kSubsOfRun<Format> * N>([&](auto i) __attribute__((always_inline)) {
-        isum[i / N][i % N] = x.start(i % N, sub + kFirst + i / N);
+        isum[i / N][i % N] = x.start(i % N, at, kFirst + i / N);
     });
     unroll<8 * kShared>([&](auto i) __attribute__((always_inline)) {
         constexpr int kElement = 32 * (i % kShared) + 4 * (i / kShared), kS = kElement / kSub;
         const U8x64 codes = block.template codes<kFirst + kS, kElement % kSub / 4>();
         unroll<N>([&](auto n) __attribute__((always_inline)) {
-            const int32_t values = x.four(n, (sub + kFirst) * kSub + kElement);
+            const int32_t values = x.four(n, at + kFirst * kSub + kElement);
             isum[kS][n] = dot4<Format::kMaxCode>(isum[kS][n], codes, values);
         });
     });
 }
 
 template <int R, class Format, int N>
-CHASKI_INLINE void add_run(Format block, const TokenTerms<Format>& x, int64_t sub, F32x16 (&y)[N]) {
+CHASKI_INLINE void add_run(Format block, const TokenTerms<Format>& x, int64_t at, F32x16 (&y)[N]) {
     I32x16 isum[kSubsOfRun<Format>][N];
-    sum_run<R>(block, x, sub, isum);
+    sum_run<R>(block, x, at, isum);
     unroll<kSubsOfRun<Format>>([&](auto s) __attribute__((always_inline)) {
         constexpr int kS = R * kSubsOfRun<Format> + s;
         const F32x16 scale = block.template scale<kS>();
-        for (int n = 0; n < N; ++n) y[n] = fma(to_f32(isum[s][n]), scale * x.scale(n, sub + kS), y[n]);
+        unroll<N>([&](auto n) __attribute__((always_inline)) {
+            y[n] = fma(to_f32(isum[s][n]), scale * x.scale(n, at / 32 + kS), y[n]);
+        });
         if constexpr (Format::kMins) {
             const F32x16 min = block.template min<kS>();
-            for (int n = 0; n < N; ++n) y[n] = fma(min, x.sum(n, sub + kS), y[n]);
+            unroll<N>([&](auto n)
+                          __attribute__((always_inline)) { y[n] = fma(min, x.sum(n, at / 32 + kS), y[n]); });
         }
     });
 }
@@ -139,14 +143,14 @@ CHASKI_INLINE void add_super_run(Format block, const TokenTerms<Format>& x, int6
                                  I32x16 (&products)[N]) {
     constexpr int kSub = Format::kSub, kStep = kPairStep<kSub>, kPairs = kSubsOfRun<Format> / 2;
     I32x16 isum[kSubsOfRun<Format>][N];
-    sum_run<R>(block, x, at / kSub, isum);
+    sum_run<R>(block, x, at, isum);
     unroll<kPairs>([&](auto p) __attribute__((always_inline)) {
         constexpr int kPair = R * kPairs + p, kFirst = first_of_pair<kSub, p.value>;
         const I32x16 scales = block.template scales<kPair>();
-        for (int n = 0; n < N; ++n) {
+        unroll<N>([&](auto n) __attribute__((always_inline)) {
             const I32x16 shifted = shift_pairs(scales, x.of(n, at / kSuperElements).shifts[kPair / kStep]);
             products[n] = dot2(products[n], pairs(isum[kFirst][n], isum[kFirst + kStep][n]), shifted);
-        }
+        });
     });
 }
 
@@ -155,28 +159,31 @@ template <class Format, int N>
 CHASKI_INLINE void add_block(Format block, const TokenTerms<Format>& x, int64_t at, F32x16 (&y)[N]) {
     constexpr int kRuns = Format::kElements / (32 * Format::kShared);
     if constexpr (!Format::kIsSuper) {
-        unroll<kRuns>(
-            [&](auto r) __attribute__((always_inline)) { add_run<r.value>(block, x, at / Format::kSub, y); });
+        unroll<kRuns>([&](auto r) __attribute__((always_inline)) { add_run<r.value>(block, x, at, y); });
     } else {
         I32x16 products[N];
-        for (I32x16& sum : products) sum = splat(0);
+        unroll<N>([&](auto n) __attribute__((always_inline)) { products[n] = splat(0); });
         unroll<kRuns>([&](auto r)
                           __attribute__((always_inline)) { add_super_run<r.value>(block, x, at, products); });
         const int64_t number = at / kSuperElements;
         const F32x16 d = block.d();
         if constexpr (Format::kMins) {
             I32x16 mins[N];
-            for (I32x16& sum : mins) sum = splat(0);
+            unroll<N>([&](auto n) __attribute__((always_inline)) { mins[n] = splat(0); });
             unroll<kSuperElements / Format::kMinSub / 2>([&](auto p) __attribute__((always_inline)) {
                 const I32x16 pair = block.template mins<p.value>();
-                for (int n = 0; n < N; ++n) mins[n] = dot2(mins[n], pair, x.of(n, number).sums[p]);
+                unroll<N>([&](auto n) __attribute__((always_inline)) {
+                    mins[n] = dot2(mins[n], pair, x.of(n, number).sums[p]);
+                });
             });
             const F32x16 dmin = block.dmin();
-            for (int n = 0; n < N; ++n) {
+            unroll<N>([&](auto n) __attribute__((always_inline)) {
                 y[n] = add_scaled(y[n], products[n], d, mins[n], dmin, x.of(n, number).unit);
-            }
+            });
         } else {
-            for (int n = 0; n < N; ++n) y[n] = add_scaled(y[n], products[n], d, x.of(n, number).unit);
+            unroll<N>([&](auto n) __attribute__((always_inline)) {
+                y[n] = add_scaled(y[n], products[n], d, x.of(n, number).unit);
+            });
         }
     }
 }
@@ -188,14 +195,16 @@ static void stream_panel(const Matrix& w, int64_t panel, const TokenTerms<Format
                          int64_t first, int64_t distance) {
     Format block{{w.panels + panel * panel_bytes(w.type, w.k)}};
     F32x16 y[N];
-    for (int n = 0; n < N; ++n) y[n] = splat(0.0f);
+    unroll<N>([&](auto n) __attribute__((always_inline)) { y[n] = splat(0.0f); });
     for (int64_t at = 0; at < w.k; at += Format::kElements, block.p += Format::kBytes) {
         for (int line = 0; distance != 0 && line < Format::kBytes; line += 64) {
             __builtin_prefetch(block.p + distance + line, 0, 2);
         }
         add_block(block, tokens, at, y);
     }
-    for (int n = 0; n < N; ++n) finish(y[n], out, first + n, kLanes * panel, rows_in_panel(w, panel));
+    unroll<N>([&](auto n) __attribute__((always_inline)) {
+        finish(y[n], out, first + n, kLanes * panel, rows_in_panel(w, panel));
+    });
 }
 
 template <class Format>

@@ -44,8 +44,8 @@ CHASKI_INLINE void for_parts(int64_t n, const F& f) {
     }
 }
 
-// Up to so many tokens, hardware prefetchers keep up with the products of floats, and prefetching
-// by instructions only costs time.
+// Up to so many tokens, hardware prefetchers keep up with the products of floats, and prefetching by
+// instructions only costs time.
 inline constexpr int kAloneTokens = 5;
 
 inline constexpr int kGroupPanels = 24;  // panels that are unpacked together

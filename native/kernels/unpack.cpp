@@ -131,7 +131,7 @@ constexpr Unpacker quantized() {
         u.min_sub = Format::kMinSub;
         u.read_lane = read_super_lane<Format>;
     }
-    if constexpr (kHasAmx) u.unpack_centred = unpack_of<Format, true>();
+    if constexpr (kHasAmx && Format::kSub == 32) u.unpack_centred = unpack_of<Format, Format::kOffset != 0>();
     return u;
 }
 template <class Weights>
