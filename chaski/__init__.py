@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from chaski.chat.ranking import Ranked
     from chaski.runner.llm import LLM, Answer
     from chaski.runner.loading.loader import load
+    from chaski.runner.loading.pulling import pull
     from chaski.runner.service.worker import Worker
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "WorkerError",
     "__version__",
     "load",
+    "pull",
 ]
 
 _LAZY = {
@@ -94,6 +96,7 @@ _LAZY = {
     "Worker": "chaski.runner.service.worker",
     "Ranked": "chaski.chat.ranking",
     "load": "chaski.runner.loading.loader",
+    "pull": "chaski.runner.loading.pulling",
 }
 
 __version__ = "0.1.0"

@@ -21,11 +21,11 @@ from chaski.runner.engine.engine import Engine
 from chaski.runner.llm import LLM
 from chaski.runner.loading.engine_choice import choose_engine, native_gap
 from chaski.runner.loading.files import open_files
+from chaski.runner.loading.pulling import find_or_pull
 from chaski.runner.loading.reservation import Reservation, check_form, kv_types
 from chaski.runner.loading.sizes import cache_size, context_size, thread_count
 from chaski.runner.prefix.slots import Policy
 from chaski.runner.speculation.draft_resources import DraftResources
-from chaski.store.model import find_model
 
 __all__ = ["load"]
 
@@ -47,6 +47,8 @@ def load(
     progress: Progress = lambda share: None,
 ) -> LLM:
     """Load a model: one of the store or a bundled one by name, or a GGUF file.
+
+    A name that begins with `hf.co/` is pulled first where it is not in the store.
 
     projector     a GGUF file with the encoder of images (mmproj), where that is not in the model's own file;
                   a model of the store brings its own
@@ -73,7 +75,7 @@ def load(
     """
     started = perf_counter()
     environment = Environment.read()
-    found = find_model(model)
+    found = find_or_pull(model)
     defaults = Defaults.of(found)
     draft = found.draft if draft is None else draft
     file, encoder = open_files(found, projector)

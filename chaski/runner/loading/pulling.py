@@ -1,0 +1,65 @@
+"""Models from registries, for Python: pulled by name, or as they are loaded."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+
+from chaski.chat.several import ProgressOption, progress_of
+from chaski.env import Environment
+from chaski.errors import ModelNotFoundError
+from chaski.names import Digest, ModelName
+from chaski.store.http import Access
+from chaski.store.model import StoredModel, find_model
+from chaski.store.progress import StoreProgress
+from chaski.store.store import Store
+
+__all__ = ["find_or_pull", "pull"]
+
+# Registries that a name may be loaded from at once: who writes their names out means them.
+_LOADABLE = ("hf.co/", "huggingface.co/")
+
+_log = logging.getLogger(__name__)
+
+
+def pull(model: str, *, insecure: bool = False, progress: ProgressOption = False) -> None:
+    """Fetch a model into the store.
+
+    Its name is `llama3.2:1b`, `hf.co/USER/REPOSITORY:QUANT` or `HOST/NAMESPACE/MODEL:TAG`. What is here
+    already is not fetched again. `insecure` allows a registry without TLS, where the name says `http://`.
+    `progress=True` draws a bar; a function is called with the share of the bytes that are known of.
+    Raises ModelNotFoundError, RegistryError, DigestError, StoreError or OptionError.
+    """
+    from chaski.store import pull as store_pull
+
+    name = ModelName.parse(model)
+    hosts = frozenset({*Environment.read().private_registries, name.host.lower()})
+    steps = store_pull.pull(Store.default(), name, Access(insecure, hosts))
+    with progress_of(progress, f"pulling {name.short}") as tell:
+        for share in _shares(steps):
+            tell(share)
+
+
+def find_or_pull(model: str | os.PathLike[str]) -> StoredModel:
+    """The model of a name or a path; a name of Hugging Face's registry is pulled where it is not here."""
+    try:
+        return find_model(model)
+    except ModelNotFoundError:
+        if not isinstance(model, str) or not model.lower().startswith(_LOADABLE):
+            raise
+    _log.warning("%s is not in the store yet, and is pulled", model)
+    pull(model)
+    return find_model(model)
+
+
+def _shares(steps: Iterable[StoreProgress]) -> Iterator[float]:
+    """How much of the blobs that are known of is here, after each step; never less than before."""
+    done: dict[Digest, tuple[int, int]] = {}
+    share = 0.0
+    for step in steps:
+        if step.digest is not None:
+            done[step.digest] = (step.completed or 0, step.total or 0)
+            share = max(share, sum(n for n, _ in done.values()) / max(1, sum(n for _, n in done.values())))
+            yield share
+    yield 1.0
