@@ -34,7 +34,8 @@ _SPOKEN = {
 
 
 def _document(content: ReadParts) -> ReadFields:
-    source = reads("type", "data", "media_type", content=content)
+    # A document at a URL is named as a whole.
+    source = reads("type", "data", "media_type", "url", "file_id", content=content)
     return reads("type", "title", "context", source=source, citations=_NO_CITATIONS)
 
 
