@@ -96,7 +96,7 @@ class _Chooser:
         self._base, self._name, self._sizes = mixture.base, mixture.name, sizes
         names = list(names)
         self._output = "output.weight" if "output.weight" in names else "token_embd.weight"
-        values = sorted((name for name in names if name.startswith("blk.") and _is_value(name)), key=_layer)
+        values = sorted((name for name in names if _LAYER.match(name) and _is_value(name)), key=_layer)
         self._value_rank = {name: rank for rank, name in enumerate(values)}
 
     def choose(self, name: str, shape: tuple[int, ...]) -> QuantType:
@@ -113,6 +113,8 @@ class _Chooser:
             return QuantType.Q8_0
         if name == self._output:
             return QuantType.Q8_0 if self._base is QuantType.Q8_0 else QuantType.Q6_K
+        if _LAYER.match(name) is None:
+            return self._base
         if _is_value(name):
             return self._value(name)
         if "attn_k.weight" in name and self._sizes.num_experts == 8:
@@ -145,6 +147,7 @@ def _is_value(name: str) -> bool:
 
 
 def _layer(name: str) -> int:
+    """The number of the layer that a tensor is of, where its name matches."""
     match = _LAYER.match(name)
     assert match is not None, name
     return int(match[1])

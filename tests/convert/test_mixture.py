@@ -92,3 +92,12 @@ def test_names() -> None:
     assert find_mixture("q4_k") is MIXTURES["Q4_K_M"]
     with pytest.raises(OptionError, match="type 'Q3' is not known; choose one of F32, F16"):
         find_mixture("Q3")
+
+
+@pytest.mark.parametrize("stranger", ["blk.x.attn_v.weight", "t.attn_qkv.weight", "dec.ffn_down.weight"])
+@pytest.mark.parametrize("name", ["Q4_K_M", "Q4_K_S", "Q8_0"])
+def test_tensors_of_no_layer_are_like_most(name: str, stranger: str) -> None:
+    """Names come from the files of strangers."""
+    found = types(name, **{stranger: (512, 2048)})
+    assert found.pop(stranger) is find_mixture(name).base
+    assert found == types(name)
