@@ -1,10 +1,10 @@
-"""From a model's name or path to an `LLM`: places for all that it needs, then its weights."""
+"""Loading a model by its name or path: its memory is reserved, then its weights are read."""
 
 from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from chaski.chat.defaults import Defaults
@@ -50,21 +50,17 @@ def load(
 
     A name that begins with `hf.co/` is pulled first where it is not in the store.
 
-    projector     a GGUF file with the encoder of images (mmproj), where that is not in the model's own file;
-                  a model of the store brings its own
+    projector     a GGUF file with the encoder of images (mmproj), where the model does not bring its own
     threads       cores to compute on; all physical ones by default
     context       tokens that a sequence may hold; the model's own, at most 4096, by default
     parallel      sequences that are computed at the same time, each with its own context
     num_batch     tokens that are computed at once; prompts are computed in chunks of this size
     kv_type       element type of keys and values: f32, f16, bf16, i16 (integers with a scale for each head of
                   a token), q8_0 or q4_0, or two as keys:values; i16 by default, f32 for an f32 model
-    flash_attention
-                  whether attention takes the history chunk by chunk (the default); if not, it computes all
-                  scores of a token first, which q8_0 and q4_0 cannot have
-    prompt_cache  whether a prompt takes over what was computed for an earlier one that begins like it
+    flash_attention  attention takes the history chunk by chunk (the default), or computes all scores first
+    prompt_cache  a prompt takes over what was computed for an earlier one that begins like it
     draft         a small model of the same vocabulary, found as `model` is: it proposes tokens, which this
-                  one then checks in one batch; answers stay the same, see `draft_num_predict`. A model of the
-                  store brings its own, if it has one
+                  one then checks in one batch; a model of the store may bring its own
     backend       cpu, or reference: the definition of every operation in NumPy
     engine        native, or None for whoever has the architecture; llama.cpp computes in workers only
     progress      called with the loaded share, from 0 to 1
@@ -82,33 +78,54 @@ def load(
     _require_native(file, check_engine(engine) or defaults.engine)
     _check_tokenizer(file)
     network = build_model(file, encoder)
-    trained = network.config.context_length
     usual = defaults.loading.get("num_ctx", environment.context)
-    context = context_size(found.path, trained, context, usual)
+    context = context_size(found.path, network.config.context_length, context, usual)
     size = cache_size(environment.parallel or 1 if parallel is None else parallel, context, num_batch)
     threads = thread_count(threads, defaults.loading.get("num_thread") or environment.threads)
     flash = environment.flash_attention if flash_attention is None else flash_attention
+    options = BackendOptions(threads, environment.isa, flash)
     kv_type = environment.kv_type if kv_type is None else kv_type
-    with ExitStack() as undo:
-        opened = open_backend(backend, BackendOptions(threads, environment.isa, flash))
-        undo.callback(opened.close)
-        types = kv_types(kv_type, opened, file)
-        check_form(types, flash)
-        small: DraftResources | None = None
-        if draft is not None:
-            small = DraftResources(draft, file, network.config.vocab_size, opened, size, kv_type)
-            undo.callback(small.close)
-        reserved = _reserve(network, file, opened, size, types, encoder, small)
-        proposing = None if small is None else small.load(lambda share: None)
-        opened.load(progress)
-        if encoder is not None:
-            encoder.close()
-        undo.pop_all()
     policy = _policy(environment) if prompt_cache else None
-    computing = Engine(reserved.program, reserved.cache, size.sequences, policy, reserved.images, proposing)
-    seconds = perf_counter() - started
-    vision = vision_of(network)
+    parts = _Parts(network, file, encoder, size, kv_type, draft)
+    opened, computing, small = parts.load(backend, options, policy, progress)
+    seconds, vision = perf_counter() - started, vision_of(network)
     return LLM(file, opened, computing, context, network.config, seconds, defaults, vision, small)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a model that is loaded: its network, its files, its cache and its draft model."""
+
+    network: Model
+    file: GGUFFile
+    encoder: GGUFFile | None
+    size: CacheSize
+    kv_type: str | None
+    draft: str | os.PathLike[str] | None
+
+    def load(
+        self, backend: str, options: BackendOptions, policy: Policy | None, progress: Progress
+    ) -> tuple[Backend, Engine, DraftResources | None]:
+        """Reserve memory for all of it, and read the weights. Releases everything where that fails."""
+        with ExitStack() as undo:
+            opened = open_backend(backend, options)
+            undo.callback(opened.close)
+            types = kv_types(self.kv_type, opened, self.file)
+            check_form(types, options.flash_attention)
+            small: DraftResources | None = None
+            if self.draft is not None:
+                vocab_size = self.network.config.vocab_size
+                small = DraftResources(self.draft, self.file, vocab_size, opened, self.size, self.kv_type)
+                undo.callback(small.close)
+            reserved = _reserve(self.network, self.file, opened, self.size, types, self.encoder, small)
+            proposing = None if small is None else small.load(lambda share: None)
+            opened.load(progress)
+            if self.encoder is not None:
+                self.encoder.close()
+            undo.pop_all()
+        parallel = self.size.sequences
+        engine = Engine(reserved.program, reserved.cache, parallel, policy, reserved.images, proposing)
+        return opened, engine, small
 
 
 def _reserve(
