@@ -79,7 +79,7 @@ void multiply(const float* a, std::int64_t lda, const Right& right, float* c, st
     for (; n < columns; n += kLanes) multiply_columns<1>(a, lda, right, c, ldc, n, rows, depth, add);
 }
 
-// Rows of B that were widened in scratch memory, from whatever type.
+// Rows of B, of any type, that were widened in scratch memory.
 struct Widened {
     const float* rows;
     std::int64_t stride;

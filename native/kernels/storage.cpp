@@ -1,4 +1,4 @@
-// Writing and reading single cells of key/value storage, and turning the keys in them. Compiled once per
+// Writing and reading single cells of key/value storage, and rotating the keys in them. Compiled once per
 // instruction set. The rounding of blocks is ggml's reference rule, https://github.com/ggml-org/ggml.
 
 #include "storage.h"
