@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from chaski.errors import UnsupportedError
 from chaski.server.fields.description import ReadParts
+from chaski.server.fields.reader import MAX_ITEMS
 from chaski.server.fields.unread import HARMLESS, REFUSED
 
 __all__ = ["Known", "unread_fields"]
@@ -41,7 +42,8 @@ def unread_fields(body: Mapping[str, Any], known: Mapping[str, Known]) -> Iterat
 def _unread_within(value: object, inner: ReadParts, path: str) -> Iterator[str]:
     """Yield the names of unread fields of an object, or of the objects of a list."""
     if isinstance(value, list):
-        items, path = value, f"{path}[]"
+        # A longer list is refused by whoever reads it.
+        items, path = value[:MAX_ITEMS], f"{path}[]"
     else:
         items = [value]
     for item in items:

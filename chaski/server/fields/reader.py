@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from chaski.errors import OptionError
 
-__all__ = ["Fields"]
+__all__ = ["MAX_ITEMS", "Fields"]
 
 MAX_ITEMS = 20_000
 """The most items of any list."""
