@@ -6,6 +6,7 @@ from chaski.kvcache.build import KindMemory, build_cache, cache_memory
 from chaski.kvcache.causal import CausalCache
 from chaski.kvcache.encoder import EncoderCache, EncoderLayer
 from chaski.kvcache.kinds import CacheSize, Causal, Checkpoints, Encoder, LayerKind, Recurrent, StateShape
+from chaski.kvcache.masks import MaskInputs
 from chaski.kvcache.recurrent import RecurrentCache, RecurrentLayer
 from chaski.kvcache.wrapper import WrapperCache
 
@@ -24,6 +25,7 @@ __all__ = [
     "KindMemory",
     "LayerCache",
     "LayerKind",
+    "MaskInputs",
     "Recurrent",
     "RecurrentCache",
     "RecurrentLayer",

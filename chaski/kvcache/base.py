@@ -15,7 +15,7 @@ import numpy.typing as npt
 from chaski.errors import UnsupportedError
 from chaski.kvcache.batch import Batch
 from chaski.ml.backend import Backend
-from chaski.ml.graph import DenseMask, Dim, DType, Graph, KVBuffer, KVRole, Mask, Rope, Tensor
+from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, KVRole, Rope, Tensor
 
 __all__ = ["Cache", "KVShape", "KVTypes", "LayerCache", "kv_buffers"]
 
@@ -71,7 +71,7 @@ def kv_buffers(
 class LayerCache(Protocol):
     """The face of a cache for one attention layer, while its graph is recorded."""
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask | DenseMask]:
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
         """Store k and v (n, kv_heads, size) of this batch; returns what `ops.attention` reads.
 
         That is all keys, all values (cells, kv_heads, size), and which of them each token sees.
@@ -106,8 +106,11 @@ class Cache(Protocol):
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Make `target` exactly the first `length` tokens of `source`. Shares storage, copies nothing.
 
-        Of a prefix that cannot be resumed `target` gets no more than `resumable(source, length)`.
+        Of a prefix that cannot be shared `target` gets no more than `shareable(source, length)`.
         """
+
+    def shareable(self, sequence: int, position: int) -> int:
+        """How many tokens of `sequence`, `position` at most, another one can share and be resumed behind."""
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """True if the next token of `sequence` may be written at `position`: all that it sees is stored."""

@@ -47,7 +47,7 @@ def cache_memory(
 
 
 def _memory(backend: Backend, group: Sequence[LayerKind], size: CacheSize, types: KVTypes) -> KindMemory:
-    cells = backend.cache_config.padded(group[0].num_cells(size))
+    cells = group[0].num_cells(size, backend.cache_config)
     rows = [row for layer in group for row in layer.rows(types)]
     num_bytes = sum(backend.kv_bytes(row.role, cells, row.heads, row.size, row.dtype) for row in rows)
     return KindMemory(str(group[0]), len(group), cells, num_bytes)

@@ -18,11 +18,12 @@ from chaski.kvcache.attention_span import AttentionSpan
 from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
 from chaski.kvcache.batch import Batch
 from chaski.kvcache.key_shift import KeyShift
-from chaski.kvcache.masks import dense_mask
+from chaski.kvcache.masks import MaskInputs
+from chaski.kvcache.pages import PagedTable
 from chaski.kvcache.table import Table, first_without
 from chaski.ml import ops
-from chaski.ml.backend import Backend, MaskForm
-from chaski.ml.graph import DenseMask, Dim, DType, Graph, KVBuffer, Mask, Tensor
+from chaski.ml.backend import Backend
+from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, Tensor
 
 __all__ = ["CausalCache"]
 
@@ -55,10 +56,16 @@ class CausalCache:
         self._kept = span.kept(capacity)
         self._max_batch = max_batch
         self._config = backend.cache_config
-        num_cells = self._config.padded(span.num_cells(sequences, capacity, max_batch))
+        num_cells = self._config.padded(span.num_cells(sequences, capacity, max_batch), sequences)
         self._layers = kv_buffers(backend, shapes, num_cells, types)
         self._key_shift = _key_shift(backend, shapes, [keys for keys, _ in self._layers], max_batch)
-        self._table = Table(sequences, capacity, num_cells, self._config.alignment)
+        page, alignment = self._config.page, self._config.alignment
+        self._table = (
+            PagedTable(sequences, capacity, num_cells, page)
+            if page > 1
+            else Table(sequences, capacity, num_cells, alignment)
+        )
+        self._masks = MaskInputs(self._config, num_cells, sequences, capacity)
 
     @property
     def num_cells(self) -> int:
@@ -76,22 +83,12 @@ class CausalCache:
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[CausalLayer]:
         cells = graph.input(f"{prefix}cells", (tokens,), DType.I32)
-        mask = self._mask(graph, tokens, prefix)
+        mask = self._masks.declare(graph, tokens, self._max_history(), prefix)
         return [CausalLayer(keys, values, cells, mask) for keys, values in self._layers]
 
     @property
     def can_step_back(self) -> bool:
         return True
-
-    def _mask(self, graph: Graph, tokens: Dim, prefix: str) -> Mask | DenseMask:
-        form = self._config.mask
-        if form is not MaskForm.SPANS:
-            return DenseMask(graph.input(f"{prefix}mask", (tokens, self.num_cells), DType[form.name]))
-        history = Dim(f"{prefix}history", self._max_history())
-        return Mask(
-            graph.input(history.name, (history,), DType.I32),
-            graph.input(f"{prefix}spans", (tokens, 3), DType.I32),
-        )
 
     def length(self, sequence: int) -> int:
         return self._table.lengths[sequence]
@@ -104,7 +101,7 @@ class CausalCache:
             counts[sequence] = counts.get(sequence, 0) + 1
         ends = [position + 1 for position in positions] if batch.ends is None else batch.ends.tolist()
         self._check_batch(batch, dict(zip(sequences, positions, strict=True)), counts)
-        if self._kept is not None and self.num_free < len(sequences):
+        if self._kept is not None and self._table.room(len(counts)) < len(sequences):
             self._table.trim(self._kept)
         begins = self._span.first_visible([self._table.lengths[sequence] for sequence in counts])
         self._table.append(counts)
@@ -116,10 +113,7 @@ class CausalCache:
             offset = offsets[sequence]
             flat += (offset + low, offset + end, low)
         spans = np.array(flat, np.int32).reshape(-1, 3)
-        values = {"cells": np.array(cells, np.int32)}
-        if self._config.mask is MaskForm.SPANS:
-            return values | {"history": history, "spans": spans}
-        return values | {"mask": dense_mask(history, spans, self.num_cells)}
+        return {"cells": np.array(cells, np.int32), **self._masks.values(history, spans, batch.sequences)}
 
     def undo_forward(self, batch: Batch) -> None:
         starts = dict(zip(batch.sequences[::-1].tolist(), batch.positions[::-1].tolist(), strict=True))
@@ -131,14 +125,25 @@ class CausalCache:
             self.remove(target, length)
             return
         self.remove(target, 0)
-        self._table.share(source, target, self.resumable(source, length))
+        self._table.share(source, target, self.shareable(source, length))
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        return position <= self.length(sequence) and self._is_visible(position, self._table.firsts[sequence])
+        if position > self.length(sequence) or not self._table.is_open(sequence, position):
+            return False
+        return self._is_visible(position, self._table.firsts[sequence])
 
     def resumable(self, sequence: int, position: int) -> int:
         position = min(position, self.length(sequence))
-        return position if self.can_resume(sequence, position) else self._span.last_start(position)
+        if self.can_resume(sequence, position):
+            return position
+        whole = self._table.floor(position)
+        start = whole if self.can_resume(sequence, whole) else self._span.last_start(position)
+        return start if self._table.is_open(sequence, start) else 0
+
+    def shareable(self, sequence: int, position: int) -> int:
+        whole = self._table.floor(self.resumable(sequence, position))
+        start = whole if self.can_resume(sequence, whole) else self._span.last_start(whole)
+        return start if self._table.floor(start) == start else 0
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         length = self.length(sequence)
@@ -147,6 +152,8 @@ class CausalCache:
         what = f"sequence {sequence}: tokens {begin} to {end} of {length} cannot be removed"
         if self._key_shift is None:
             raise NotSupportedError(f"{what}: the model's keys cannot be moved to other positions")
+        if self._table.floor(begin) != begin or self._table.floor(end) != end:
+            raise NotSupportedError(f"{what}: the backend's pages do not begin there")
         # As if no more were stored than the next token sees: what trimming left depends on other sequences.
         first = 0 if self._kept is None else self._span.first_visible([length])[0]
         if not self._is_visible(length - (end - begin), first_without(first, begin, end)):
@@ -220,7 +227,7 @@ class CausalLayer:
     keys: KVBuffer
     values: KVBuffer
     cells: Tensor
-    mask: Mask | DenseMask
+    mask: AnyMask
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask | DenseMask]:
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
         return ops.store(k, self.cells, self.keys), ops.store(v, self.cells, self.values), self.mask

@@ -46,6 +46,15 @@ class Cells:
         is_shared = self._owners[cells] > 1
         return int(is_shared.argmax()) if is_shared.any() else len(cells)
 
+    def are_owned(self, cell: int, num_cells: int, owners: int) -> bool:
+        """Whether each of so many cells from `cell` on has that number of owners."""
+        return bool((self._owners[cell : cell + num_cells] == owners).all())
+
+    def free_pages(self, page: int) -> I32:
+        """The numbers of the pages of `page` cells in which every cell is free, ascending."""
+        is_used = self._owners[: self.count // page * page].reshape(-1, page).any(axis=1)
+        return np.flatnonzero(~is_used).astype(np.int32)
+
     def recount(self, owned: Iterable[I32]) -> None:
         """Count all owners anew: each of `owned` has the cells of one."""
         self._owners[:] = 0

@@ -20,13 +20,12 @@ import numpy.typing as npt
 
 from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
 from chaski.kvcache.batch import Attended, Batch
+from chaski.kvcache.masks import MaskInputs
 from chaski.ml import ops
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Mask, Tensor
+from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, Tensor
 
-__all__ = ["EncoderCache", "EncoderLayer", "cells_of_an_image"]
-
-_MULTIPLE = 16  # of cells, at which images begin: backends that lay keys out in panels read whole ones then
+__all__ = ["EncoderCache", "EncoderLayer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +79,6 @@ class _State:
         return range(self.lost.start, end - count if end > stop else min(end, begin + 1))
 
 
-def cells_of_an_image(max_rows: int) -> int:
-    """Rows of storage that the largest image takes."""
-    return -(-max_rows // _MULTIPLE) * _MULTIPLE
-
-
 class EncoderCache:
     """Keys and values of an image of up to `max_rows` rows of `row_size` for each sequence and layer."""
 
@@ -99,19 +93,20 @@ class EncoderCache:
     ) -> None:
         self._max_rows = max_rows
         self._row_size = row_size
-        cells = sequences * cells_of_an_image(max_rows)
+        self._cells_each = backend.cache_config.spaced(max_rows)
+        cells = backend.cache_config.padded(sequences * self._cells_each)
         self._layers = kv_buffers(backend, shapes, cells, types)
+        self._masks = MaskInputs(backend.cache_config, cells, sequences, max_rows)
         self._states = [_State()] * sequences
         self._before = self._states
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[EncoderLayer]:
         max_rows = len(self._states) * self._max_rows
-        rows, history, attending = (
-            graph.input(f"{prefix}{name}", (Dim(f"{prefix}{name}", maximum),), DType.I32)
-            for name, maximum in (("rows", max_rows), ("history", max_rows), ("attending", tokens.maximum))
-        )
+        num_attending = Dim(f"{prefix}attending", tokens.maximum)
+        rows = graph.input(f"{prefix}rows", (Dim(f"{prefix}rows", max_rows),), DType.I32)
+        attending = graph.input(num_attending.name, (num_attending,), DType.I32)
         encoded = graph.input(f"{prefix}encoded", (rows.shape[0], self._row_size), DType.F32)
-        mask = Mask(history, graph.input(f"{prefix}spans", (attending.shape[0], 3), DType.I32))
+        mask = self._masks.declare(graph, num_attending, max_rows, prefix)
         return [EncoderLayer(keys, values, rows, encoded, attending, mask) for keys, values in self._layers]
 
     @property
@@ -161,10 +156,10 @@ class EncoderCache:
         return next(place for place in range(len(self._states)) if place not in others)
 
     def _cells(self, image: _Held) -> npt.NDArray[np.int32]:
-        first = image.place * cells_of_an_image(self._max_rows)
+        first = image.place * self._cells_each
         return np.arange(first, first + image.num_rows, dtype=np.int32)
 
-    def _visible(self, batch: Batch) -> dict[str, npt.NDArray[np.int32]]:
+    def _visible(self, batch: Batch) -> dict[str, npt.NDArray[Any]]:
         """The cells that the batch looks at, and its tokens that do, each with the span that it sees."""
         count = len(self._states)
         firsts, begins, ends = np.array([state.length for state in self._states]), *np.zeros((2, count), int)
@@ -180,7 +175,10 @@ class EncoderCache:
         attending = np.flatnonzero(batch.positions >= firsts[batch.sequences]).astype(np.int32)
         of_token = batch.sequences[attending]
         spans = np.stack([begins[of_token], ends[of_token], np.zeros_like(of_token)], axis=1)
-        return {"history": _joined(history), "attending": attending, "spans": spans.astype(np.int32)}
+        return {
+            "attending": attending,
+            **self._masks.values(_joined(history), spans.astype(np.int32), of_token),
+        }
 
     def undo_forward(self, batch: Batch) -> None:
         self._states = self._before
@@ -194,6 +192,9 @@ class EncoderCache:
 
     def resumable(self, sequence: int, position: int) -> int:
         return self._states[sequence].resumable(position)
+
+    def shareable(self, sequence: int, position: int) -> int:
+        return self.resumable(sequence, position)
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         """Nothing is refused: rows of an image have no positions."""
@@ -235,8 +236,8 @@ class EncoderLayer:
     rows: Tensor
     encoded: Tensor
     attending: Tensor
-    mask: Mask
+    mask: AnyMask
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask]:
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
         """Store keys and values of `encoded` (rows, kv_heads, size) -> all there is, for `attending`."""
         return ops.store(k, self.rows, self.keys), ops.store(v, self.rows, self.values), self.mask

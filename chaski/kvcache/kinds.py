@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from chaski.kvcache.attention_span import AttentionSpan
 from chaski.kvcache.base import KVShape, KVTypes
-from chaski.kvcache.encoder import cells_of_an_image
+from chaski.ml.backend import CacheConfig
 from chaski.ml.graph import DType, KVRole
 
 __all__ = [
@@ -56,8 +56,9 @@ class Causal:
     def __str__(self) -> str:
         return str(self.span)
 
-    def num_cells(self, size: CacheSize) -> int:
-        return self.span.num_cells(size.sequences, size.capacity, size.max_batch)
+    def num_cells(self, size: CacheSize, config: CacheConfig) -> int:
+        cells = self.span.num_cells(size.sequences, size.capacity, size.max_batch)
+        return config.padded(cells, size.sequences)
 
     def rows(self, types: KVTypes) -> Sequence[BufferRow]:
         return _keys_and_values(self.shape, types)
@@ -77,8 +78,8 @@ class Encoder:
     def __str__(self) -> str:
         return f"encoder of {self.max_rows} rows"
 
-    def num_cells(self, size: CacheSize) -> int:
-        return size.sequences * cells_of_an_image(self.max_rows)
+    def num_cells(self, size: CacheSize, config: CacheConfig) -> int:
+        return config.padded(size.sequences * config.spaced(self.max_rows))
 
     def rows(self, types: KVTypes) -> Sequence[BufferRow]:
         return _keys_and_values(self.shape, types)
@@ -125,7 +126,7 @@ class Recurrent:
     def __str__(self) -> str:
         return f"recurrent, {self.checkpoints.count} checkpoints"
 
-    def num_cells(self, size: CacheSize) -> int:
+    def num_cells(self, size: CacheSize, config: CacheConfig) -> int:
         return self.checkpoints.num_rows(size.sequences)
 
     def rows(self, types: KVTypes) -> Sequence[BufferRow]:

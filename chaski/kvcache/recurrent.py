@@ -157,6 +157,9 @@ class RecurrentCache:
     def resumable(self, sequence: int, position: int) -> int:
         return self._tracks[sequence].newest(position).length
 
+    def shareable(self, sequence: int, position: int) -> int:
+        return self.resumable(sequence, position)
+
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         length = self.length(sequence)
         if end is not None and begin < end < length:

@@ -60,6 +60,18 @@ class Table:
                 row[begin : begin + taken] = numbers[cell : cell + taken]
                 begin, cell = begin + taken, cell + taken
 
+    def room(self, num_sequences: int) -> int:
+        """Cells that a batch of so many sequences can count on."""
+        return self.cells.num_free
+
+    def is_open(self, sequence: int, position: int) -> bool:
+        """Whether the sequence may go on at `position`, where others may share what is before it."""
+        return True
+
+    def floor(self, position: int) -> int:
+        """The highest position up to this one at which others may go on with what is before it."""
+        return position
+
     def cells_of(self, sequences: Sequence[int], positions: Sequence[int]) -> list[int]:
         """The cell of each token."""
         views = self._views

@@ -56,7 +56,7 @@ class WrapperCache:
             cache.undo_forward(batch)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        length = self.resumable(source, length)
+        length = self.shareable(source, length)
         for cache in self._caches:
             cache.copy_prefix(source, target, length)
 
@@ -66,6 +66,11 @@ class WrapperCache:
     def resumable(self, sequence: int, position: int) -> int:
         while not self.can_resume(sequence, position):
             position = min(cache.resumable(sequence, position) for cache in self._caches)
+        return position
+
+    def shareable(self, sequence: int, position: int) -> int:
+        while (least := min(cache.shareable(sequence, position) for cache in self._caches)) < position:
+            position = least
         return position
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:

@@ -7,6 +7,7 @@ or refuses to. After it nothing grows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -48,9 +49,10 @@ class BackendOptions:
 
 
 class MaskForm(Enum):
-    """How attention is told what tokens see: `Mask`, or `DenseMask` of an element type."""
+    """How attention is told what tokens see: `Mask`, `PagedMask`, or `DenseMask` of an element type."""
 
     SPANS = "spans"
+    PAGED = "paged"
     F32 = "f32"
     F16 = "f16"
 
@@ -61,17 +63,26 @@ class CacheConfig:
 
     `padding`: cells come in multiples of it.
     `alignment`: attention is quickest where a token's position and cell are the same modulo it.
+    `page`: cells are given out in whole pages of so many, and a token at position p is in cell p % page of
+    one. A page has tokens of one sequence, and of those that share all of its tokens up to a page's end.
     `permuted_values`: values lie transposed for each head, cells innermost. Its `kv_buffer` sees to that.
     """
 
     padding: int = 1
     alignment: int = 1
+    page: int = 1
     permuted_values: bool = False
     mask: MaskForm = MaskForm.SPANS
 
-    def padded(self, cells: int) -> int:
-        """At least that many cells."""
-        return -(-cells // self.padding) * self.padding
+    def padded(self, cells: int, sequences: int = 0) -> int:
+        """At least that many cells, and those of pages in which `sequences` begin and end."""
+        multiple = math.lcm(self.padding, self.page)
+        return -(-(cells + 2 * (self.page - 1) * sequences) // multiple) * multiple
+
+    def spaced(self, cells: int) -> int:
+        """At least that many, so that what comes behind them begins where a panel and a page does."""
+        multiple = math.lcm(self.alignment, self.page)
+        return -(-cells // multiple) * multiple
 
 
 @dataclass(frozen=True, slots=True)

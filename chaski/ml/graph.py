@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "AnyMask",
     "DType",
     "DenseMask",
     "Dim",
@@ -27,10 +28,12 @@ __all__ = [
     "KVRole",
     "Mask",
     "Operand",
+    "PagedMask",
     "Rope",
     "Shape",
     "Tensor",
     "Weight",
+    "require",
 ]
 
 
@@ -158,6 +161,27 @@ class DenseMask:
     matrix: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class PagedMask:
+    """The same by pages of `page` cells, for storage in which every token lies at its place of a page.
+
+    The batch's tokens stand sequence after sequence. `block_table` (sequences, blocks) int32: position p of
+    a sequence lies in cell block_table[…, p // page] · page + p % page. `lengths` (sequences,) int32 are the
+    tokens of a sequence with those of the batch, `query_starts` (sequences,) int32 the index of its first
+    one in the batch. `bounds` (n, 2) int32: token i sees the positions from bounds[i, 0] to bounds[i, 1].
+    Entries of the table for pages that no token sees have no meaning.
+    """
+
+    block_table: Tensor
+    lengths: Tensor
+    query_starts: Tensor
+    bounds: Tensor
+    page: int
+
+
+AnyMask = Mask | DenseMask | PagedMask
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Rope:
     """How a rotary embedding turns heads (Su et al. 2021): pairs of elements, each by position · frequency.
@@ -206,3 +230,9 @@ class Graph:
     def output(self, name: str, tensor: Tensor) -> None:
         """Name a result that is read after every run."""
         self.outputs[name] = tensor
+
+
+def require(condition: bool, op: str, *shapes: object) -> None:
+    """Raise ValueError where operands of these shapes do not fit an operation."""
+    if not condition:
+        raise ValueError(f"{op}: operands of shapes {', '.join(map(str, shapes))} do not fit")

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
-from chaski.ml.graph import DenseMask, Dim, KVBuffer, Mask, Rope, Shape, Tensor, Weight
+from chaski.ml.cached_ops import attention, rope, rope_table, rotate_cells, short_conv, store
+from chaski.ml.graph import Dim, Shape, Tensor, Weight, require
 
 __all__ = [
     "add_vector",
@@ -43,28 +41,23 @@ __all__ = [
 ]
 
 
-def _require(condition: bool, op: str, *shapes: object) -> None:
-    if not condition:
-        raise ValueError(f"{op}: operands of shapes {', '.join(map(str, shapes))} do not fit")
-
-
 def embedding(ids: Tensor, table: Weight) -> Tensor:
     """Rows of `table` (vocab, d) for `ids` (n,) int32 -> (n, d)."""
-    _require(len(table.shape) == 2 and len(ids.shape) == 1, "embedding", table.shape, ids.shape)
+    require(len(table.shape) == 2 and len(ids.shape) == 1, "embedding", table.shape, ids.shape)
     return ids.graph.record("embedding", (ids, table), (ids.shape[0], table.shape[1]))
 
 
 def linear(x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
     """x (n, columns) times the transposed `weight` (rows, columns), plus `bias` (rows,) -> (n, rows)."""
-    _require(x.shape[1:] == (weight.shape[1],), "linear", x.shape, weight.shape)
-    _require(bias is None or bias.shape == (weight.shape[0],), "linear", weight.shape, bias and bias.shape)
+    require(x.shape[1:] == (weight.shape[1],), "linear", x.shape, weight.shape)
+    require(bias is None or bias.shape == (weight.shape[0],), "linear", weight.shape, bias and bias.shape)
     operands = (x, weight) if bias is None else (x, weight, bias)
     return x.graph.record("linear", operands, (x.shape[0], weight.shape[0]))
 
 
 def product(x: Tensor, weight: Weight) -> Tensor:
     """x (n, rows) times `weight` (rows, columns), a plain one: `linear` for what a file holds transposed."""
-    _require(x.shape[1:] == weight.shape[:1] and weight.plain, "product", x.shape, weight.shape)
+    require(x.shape[1:] == weight.shape[:1] and weight.plain, "product", x.shape, weight.shape)
     return x.graph.record("product", (x, weight), (x.shape[0], weight.shape[1]))
 
 
@@ -73,32 +66,32 @@ def rms_norm(x: Tensor, weight: Weight | None, eps: float) -> Tensor:
 
     The last dimension is that of heads where x has them. Without a weight it is 1.
     """
-    _require(weight is None or x.shape[-1:] == weight.shape, "rms_norm", x.shape, weight and weight.shape)
+    require(weight is None or x.shape[-1:] == weight.shape, "rms_norm", x.shape, weight and weight.shape)
     return x.graph.record("rms_norm", (x,) if weight is None else (x, weight), x.shape, eps=eps)
 
 
 def layer_norm(x: Tensor, weight: Weight, bias: Weight, eps: float) -> Tensor:
     """(x - mean(x)) / sqrt(variance(x) + eps) · weight + bias over the last dimension (Ba et al. 2016)."""
     fits = x.shape[-1:] == weight.shape == bias.shape
-    _require(fits, "layer_norm", x.shape, weight.shape, bias.shape)
+    require(fits, "layer_norm", x.shape, weight.shape, bias.shape)
     return x.graph.record("layer_norm", (x, weight, bias), x.shape, eps=eps)
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) · up, element by element (Shazeer 2020)."""
-    _require(gate.shape == up.shape, "swiglu", gate.shape, up.shape)
+    require(gate.shape == up.shape, "swiglu", gate.shape, up.shape)
     return gate.graph.record("swiglu", (gate, up), gate.shape)
 
 
 def geglu(gate: Tensor, up: Tensor) -> Tensor:
     """gelu(gate) · up, element by element (Shazeer 2020), gelu by its tanh approximation."""
-    _require(gate.shape == up.shape, "geglu", gate.shape, up.shape)
+    require(gate.shape == up.shape, "geglu", gate.shape, up.shape)
     return gate.graph.record("geglu", (gate, up), gate.shape)
 
 
 def clamped_swiglu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
     """g · sigmoid(alpha g) · (u + 1), with g = min(gate, limit) and u = up within ±limit (gpt-oss)."""
-    _require(gate.shape == up.shape, "clamped_swiglu", gate.shape, up.shape)
+    require(gate.shape == up.shape, "clamped_swiglu", gate.shape, up.shape)
     return gate.graph.record("clamped_swiglu", (gate, up), gate.shape, alpha=alpha, limit=limit)
 
 
@@ -130,27 +123,27 @@ def position_scale(positions: Tensor, length: int, beta: float, offset: int = 0)
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
     """a · b, element by element."""
-    _require(a.shape == b.shape, "multiply", a.shape, b.shape)
+    require(a.shape == b.shape, "multiply", a.shape, b.shape)
     return a.graph.record("multiply", (a, b), a.shape)
 
 
 def add_vector(x: Tensor, vector: Weight) -> Tensor:
     """x (n, size) plus, in every row, `vector`: (size,), or a plain (rows, size) of which it is the first."""
-    _require(x.shape[1:] == vector.shape[-1:], "add_vector", x.shape, vector.shape)
+    require(x.shape[1:] == vector.shape[-1:], "add_vector", x.shape, vector.shape)
     return x.graph.record("add_vector", (x, vector), x.shape)
 
 
 def slice(x: Tensor, first: int, count: int) -> Tensor:
     """The elements `first` to first + count of each row of x (n, size) -> (n, count)."""
     size = x.shape[1]
-    _require(isinstance(size, int) and first >= 0 and first + count <= size, "slice", x.shape, (first, count))
+    require(isinstance(size, int) and first >= 0 and first + count <= size, "slice", x.shape, (first, count))
     return x.graph.record("slice", (x,), (x.shape[0], count), first=first, count=count)
 
 
 def scatter(x: Tensor, rows: Tensor, places: Tensor) -> Tensor:
     """x (n, size), but with `rows` (m, size) at the indices `places` (m,) int32, which are all different."""
-    _require(x.shape[1:] == rows.shape[1:], "scatter", x.shape, rows.shape)
-    _require(places.shape == rows.shape[:1], "scatter", rows.shape, places.shape)
+    require(x.shape[1:] == rows.shape[1:], "scatter", x.shape, rows.shape)
+    require(places.shape == rows.shape[:1], "scatter", rows.shape, places.shape)
     return x.graph.record("scatter", (x, rows, places), x.shape)
 
 
@@ -159,7 +152,7 @@ def average_rows(x: Tensor, rows: Dim, count: int) -> Tensor:
 
     With patches in the order of their squares it is average pooling.
     """
-    _require(len(x.shape) == 2 and count > 0, "average_rows", x.shape, count)
+    require(len(x.shape) == 2 and count > 0, "average_rows", x.shape, count)
     return x.graph.record("average_rows", (x,), (rows, x.shape[1]), count=count)
 
 
@@ -169,7 +162,7 @@ def space_to_depth(x: Tensor, rows: Dim, count: int) -> Tensor:
     Their elements stand in turns: first the first of each row, then the second of each. With patches in the
     order of their squares it makes of each square the input of a convolution's kernel as a matrix.
     """
-    _require(len(x.shape) == 2 and count > 0, "space_to_depth", x.shape, count)
+    require(len(x.shape) == 2 and count > 0, "space_to_depth", x.shape, count)
     size = x.shape[1]
     assert isinstance(size, int)
     return x.graph.record("space_to_depth", (x,), (rows, size * count), count=count)
@@ -189,7 +182,7 @@ def concat(parts: Sequence[tuple[Tensor, int, int]]) -> Tensor:
     ]
     leading = tensors[0].shape[0]
     fits = all(part.shape[0] == leading for part in tensors) and sorted(columns) == [*range(sum(sizes))]
-    _require(fits, "concat", *(part.shape for part in tensors))
+    require(fits, "concat", *(part.shape for part in tensors))
     places = [(first, stride) for _, first, stride in parts]
     return tensors[0].graph.record("concat", tuple(tensors), (leading, sum(sizes)), places=places)
 
@@ -201,112 +194,11 @@ def top_k(x: Tensor, counts: Tensor, max_k: int) -> Tensor:
     ascending index; their indices, behind them, are numbers as well, exact below 2**24. Where a row has NaN,
     the first one comes first. What is behind the last one is not defined.
     """
-    _require(len(x.shape) == 2 and counts.shape == x.shape[:1], "top_k", x.shape, counts.shape)
+    require(len(x.shape) == 2 and counts.shape == x.shape[:1], "top_k", x.shape, counts.shape)
     return x.graph.record("top_k", (x, counts), (x.shape[0], 2, max_k), max_k=max_k)
 
 
 def scale_rows(x: Tensor, factors: Tensor) -> Tensor:
     """Each row of x (n, …) times its own of the factors (n, 1)."""
-    _require(factors.shape == (x.shape[0], 1), "scale_rows", x.shape, factors.shape)
+    require(factors.shape == (x.shape[0], 1), "scale_rows", x.shape, factors.shape)
     return x.graph.record("scale_rows", (x, factors), x.shape)
-
-
-def rope_table(positions: Tensor, rope: Rope) -> Tensor:
-    """Cosines and sines for `rope` at `positions` (n,) int32 -> (n, 2, pairs), times the magnitude.
-
-    It is shared by all layers with this rope.
-    """
-    shape: Shape = (positions.shape[0], 2, len(rope.frequencies))
-    frequencies = np.ascontiguousarray(rope.frequencies, np.float32)
-    return positions.graph.record(
-        "rope_table",
-        (positions,),
-        shape,
-        frequencies=frequencies,
-        magnitude=rope.magnitude,
-        neox=rope.neox,
-    )
-
-
-def rope(x: Tensor, table: Tensor) -> Tensor:
-    """Turn the pairs of each head of x (n, heads, size) by the angles of `table`; see `Rope`.
-
-    A table times factors, by `scale_rows`, scales what it turns.
-    """
-    _require(len(x.shape) == 3 and x.shape[0] == table.shape[0], "rope", x.shape, table.shape)
-    return x.graph.record("rope", (x, table), x.shape, neox=_is_neox(table))
-
-
-def _is_neox(table: Tensor) -> bool:
-    """Whether the rope that `table` was made for pairs its elements as GPT-NeoX does."""
-    source = table.operands[0] if table.op == "scale_rows" else table
-    assert isinstance(source, Tensor)
-    assert source.op == "rope_table", f"{source.op} is not a rope table"
-    return bool(source.attributes["neox"])
-
-
-def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
-    """Write x (n, heads, size) to the rows `cells` (n,) int32 of `buffer`; returns the buffer's new content.
-
-    The result has shape (cells, heads, size). `attention` must read it, so that the write comes first.
-    """
-    _require(x.shape[1:] == (buffer.heads, buffer.size), "store", x.shape, (buffer.heads, buffer.size))
-    shape: Shape = (buffer.cells, buffer.heads, buffer.size)
-    return x.graph.record("store", (x, cells, buffer), shape, buffer.dtype)
-
-
-def rotate_cells(cells: Tensor, table: Tensor, buffer: KVBuffer) -> Tensor:
-    """Turn the keys in the rows `cells` (n,) int32 of `buffer` by the angles of `table`, as `rope` does.
-
-    No cell may be listed twice. Returns the buffer's new content (cells, heads, size), as `store` does.
-    """
-    pairs = table.shape[2]
-    _require(isinstance(pairs, int) and 2 * pairs <= buffer.size, "rotate_cells", table.shape, buffer.size)
-    _require(cells.shape == table.shape[:1], "rotate_cells", cells.shape, table.shape)
-    shape: Shape = (buffer.cells, buffer.heads, buffer.size)
-    neox = _is_neox(table)
-    return cells.graph.record("rotate_cells", (cells, table, buffer), shape, buffer.dtype, neox=neox)
-
-
-def attention(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Mask | DenseMask,
-    scale: float,
-    sinks: Weight | None = None,
-    softcap: float = 0.0,
-) -> Tensor:
-    """softmax(scale · q kᵀ) v of each token over the cells that it sees -> (n, heads, value size).
-
-    q (n, heads, size); keys and values (cells, kv_heads, …) as `store` returns them. Consecutive groups of
-    heads/kv_heads query heads share a key/value head (Ainslie et al. 2023). `sinks` (heads,) and `softcap`
-    (0 for none): see `chaski.ml.nn.attention`.
-    """
-    _require(len(q.shape) == 3 and q.shape[2] == keys.shape[2], "attention", q.shape, keys.shape)
-    _require(keys.shape[:2] == values.shape[:2], "attention", keys.shape, values.shape)
-    heads, kv_heads = q.shape[1], keys.shape[1]
-    fits = isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads == 0
-    _require(fits, "attention", q.shape, keys.shape)
-    shape: Shape = (q.shape[0], heads, values.shape[2])
-    _require(sinks is None or sinks.shape == (heads,), "attention", q.shape, sinks and sinks.shape)
-    seen = (mask.matrix,) if isinstance(mask, DenseMask) else (mask.cells, mask.spans)
-    operands = (q, keys, values, *seen, *(() if sinks is None else (sinks,)))
-    op = "dense_attention" if isinstance(mask, DenseMask) else "attention"
-    return q.graph.record(op, operands, shape, scale=scale, softcap=softcap)
-
-
-def short_conv(x: Tensor, filter: npt.NDArray[np.float32], states: KVBuffer, segments: Tensor) -> Tensor:
-    """Convolve each sequence of the batch with its own past, one filter a channel -> (n, channels).
-
-    x (n, channels), filter (channels, taps): y of a token is the sum of filter[:, j] · x over the `taps`
-    tokens that end with it. A row of `states` (taps - 1, channels) has the inputs before the batch.
-    `segments` (sequences, 4) int32 are begin, end, the row to read and the row to write, one after the other.
-    It is the convolution of LFM2, and the one before gated linear attention.
-    """
-    channels, taps = filter.shape
-    _require(x.shape[1:] == (channels,), "short_conv", x.shape, filter.shape)
-    _require((states.heads, states.size) == (taps - 1, channels), "short_conv", filter.shape, states)
-    _require(segments.shape[1:] == (4,), "short_conv", segments.shape)
-    filter = np.ascontiguousarray(filter, np.float32)
-    return x.graph.record("short_conv", (x, segments, states), x.shape, filter=filter)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from chaski.kvcache import KindMemory
+from chaski.kvcache import KindMemory, MaskInputs
 from chaski.ml import ops
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Mask, Tensor
+from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, KVRole, Tensor
 from chaski.model.multimodal import EncoderShape, Image, MultimodalProcessor
 
 __all__ = ["EncoderProgram", "encoder_memory"]
@@ -23,14 +24,14 @@ class EncoderProgram:
         self.shape = vision.shape
         graph = Graph()
         patches, rows = Dim("patches", self.shape.max_patches), Dim("image_rows", self.shape.max_rows)
-        history = _Patches.record(graph, patches, backend, self.shape, dtype)
-        graph.output("image_rows", vision.encode_multimodal(graph, patches, rows, history))
+        self._history = _Patches.record(graph, patches, backend, self.shape, dtype)
+        graph.output("image_rows", vision.encode_multimodal(graph, patches, rows, self._history))
         self._plan = backend.compile(graph)
         self._patches = [name for name, tensor in graph.inputs.items() if tensor.shape[0] == patches]
 
     def encode(self, image: Image) -> npt.NDArray[np.float32]:
         """The rows of an image (num_rows, row_size), a copy. Nothing else may be computed meanwhile."""
-        values = {**_Patches.inputs(self._num_patches(image)), **image.arrays}
+        values = {**self._history.inputs(self._num_patches(image)), **image.arrays}
         return self._plan.launch(values, {"image_rows": image.num_rows}).rows("image_rows").copy()
 
     def _num_patches(self, image: Image) -> int:
@@ -54,7 +55,8 @@ class _Patches:
     keys: KVBuffer
     values: KVBuffer
     cells: Tensor
-    mask: Mask
+    masks: MaskInputs
+    mask: AnyMask
 
     @classmethod
     def record(
@@ -62,20 +64,21 @@ class _Patches:
     ) -> _Patches:
         cells = backend.cache_config.padded(shape.max_patches)
         heads = shape.heads
+        masks = MaskInputs(backend.cache_config, cells, 1, shape.max_patches)
         listed = graph.input("cells", (patches,), DType.I32)
         return cls(
             backend.kv_buffer(KVRole.KEYS, cells, heads.heads, heads.key_size, dtype),
             backend.kv_buffer(KVRole.VALUES, cells, heads.heads, heads.value_size, dtype),
             listed,
-            Mask(listed, graph.input("spans", (patches, 3), DType.I32)),
+            masks,
+            masks.declare(graph, patches, shape.max_patches),
         )
 
-    @staticmethod
-    def inputs(count: int) -> dict[str, npt.NDArray[np.int32]]:
-        return {
-            "cells": np.arange(count, dtype=np.int32),
-            "spans": np.tile(np.array([0, count, 0], np.int32), (count, 1)),
-        }
+    def inputs(self, count: int) -> dict[str, npt.NDArray[Any]]:
+        """Every patch of an image of `count` sees all of them."""
+        cells = np.arange(count, dtype=np.int32)
+        spans = np.tile(np.array([0, count, 0], np.int32), (count, 1))
+        return {"cells": cells, **self.masks.values(cells, spans, np.zeros_like(cells))}
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask]:
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
         return ops.store(k, self.cells, self.keys), ops.store(v, self.cells, self.values), self.mask

@@ -1,4 +1,4 @@
-"""What a backend wishes for in caches changes nothing: padded cells, permuted values, masks as matrices."""
+"""What a backend wishes for in caches changes nothing: padding, pages, permuted values, forms of masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaski.kvcache.batch import Batch
 from chaski.kvcache.causal import CausalLayer
 from chaski.kvcache.masks import dense_mask
 from chaski.ml.backend import CacheConfig, MaskForm
-from chaski.ml.graph import DenseMask, Dim, DType, Graph
+from chaski.ml.graph import DenseMask, Dim, DType, Graph, Mask, PagedMask
 from chaski.ml.reference import ReferenceBackend
 from chaski.ml.reference.cached_ops import Storage
 from chaski.model.program import Program
@@ -28,6 +28,9 @@ CONFIGS = [
     CacheConfig(permuted_values=True),
     CacheConfig(mask=MaskForm.F32),
     CacheConfig(padding=7, permuted_values=True, mask=MaskForm.F16),
+    CacheConfig(mask=MaskForm.PAGED),
+    CacheConfig(page=4, mask=MaskForm.PAGED),
+    CacheConfig(page=4, padding=6, permuted_values=True, mask=MaskForm.PAGED),
 ]
 
 
@@ -52,7 +55,7 @@ def logits(directory: Path, config: CacheConfig) -> npt.NDArray[np.float32]:
     forward((0, 20))
     forward((0, 4), (1, 17))
     forward((1, 1), (0, 1))
-    cache.remove(1, 5, 9)
+    cache.remove(1, 4, 8)
     cache.remove(0, 21)
     for _ in range(3):
         forward((0, 1), (1, 5))
@@ -70,13 +73,14 @@ def test_wishes_are_fulfilled(config: CacheConfig) -> None:
     kinds = [Causal(KVShape(3, 4, 6), AttentionSpan())]
     cells = cache_memory(backend, kinds, SIZE, TYPES)[0].cells
     assert cells % config.padding == 0
-    assert 2 * CAPACITY <= cells < 2 * CAPACITY + config.padding
+    assert 2 * CAPACITY <= cells < 2 * CAPACITY + config.padding + 5 * config.page
     cache = build_cache(backend, kinds, SIZE, TYPES)
     (layer,) = cache.record(Graph(), Dim("tokens", MAX_BATCH))
     assert isinstance(layer, CausalLayer)
     assert isinstance(layer.values.handle, Storage)
     assert layer.values.handle.rows.shape == ((3, 6, cells) if config.permuted_values else (cells, 3, 6))
-    assert isinstance(layer.mask, DenseMask) == (config.mask is not MaskForm.SPANS)
+    forms = {MaskForm.SPANS: Mask, MaskForm.PAGED: PagedMask}
+    assert isinstance(layer.mask, forms.get(config.mask, DenseMask))
     if isinstance(layer.mask, DenseMask):
         assert layer.mask.matrix.dtype.value == config.mask.value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from chaski.ml import ops
-from chaski.ml.graph import DenseMask, Mask, Tensor, Weight
+from chaski.ml.graph import AnyMask, Tensor, Weight
 
 __all__ = ["History", "attention"]
 
@@ -13,7 +13,7 @@ __all__ = ["History", "attention"]
 class History(Protocol):
     """What a layer's cache is to attention; `chaski.kvcache.LayerCache` is one."""
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask | DenseMask]:
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
         """Store k and v of this batch; returns all keys, all values, and what each token sees."""
 
 

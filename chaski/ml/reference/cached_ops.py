@@ -17,6 +17,7 @@ __all__ = [
     "Storage",
     "attention",
     "dense_attention",
+    "paged_attention",
     "rope",
     "rope_table",
     "rotate_cells",
@@ -131,6 +132,30 @@ def dense_attention(
 ) -> F32:
     everything = [np.arange(matrix.shape[1])] * len(q)
     return _attend(q, keys, values, everything, list(matrix.astype(np.float32)), sinks, scale, softcap)
+
+
+def paged_attention(
+    q: F32,
+    keys: Storage,
+    values: Storage,
+    block_table: I32,
+    lengths: I32,
+    query_starts: I32,
+    bounds: I32,
+    sinks: F32 | None = None,
+    *,
+    scale: float,
+    softcap: float,
+    page: int,
+) -> F32:
+    seen: list[npt.NDArray[np.integer[Any]]] = []
+    stops = [*query_starts[1:].tolist(), len(q)]
+    for blocks, length, start, stop in zip(block_table, lengths, query_starts, stops, strict=True):
+        for begin, end in bounds[start:stop].tolist():
+            positions = np.arange(begin, min(end, length))
+            seen.append(blocks[positions // page] * page + positions % page)
+    hidden = [np.zeros(len(listed), np.float32) for listed in seen]
+    return _attend(q, keys, values, seen, hidden, sinks, scale, softcap)
 
 
 def _attend(

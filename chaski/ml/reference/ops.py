@@ -16,6 +16,7 @@ import numpy.typing as npt
 from chaski.ml.reference.cached_ops import (
     attention,
     dense_attention,
+    paged_attention,
     rope,
     rope_table,
     rotate_cells,
@@ -190,6 +191,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         rotate_cells,
         attention,
         dense_attention,
+        paged_attention,
         short_conv,
         router,
         group_by_expert,

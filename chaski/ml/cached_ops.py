@@ -1,0 +1,135 @@
+"""Attention and what else reads earlier tokens: rotary positions, storage, states of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.ml.graph import (
+    AnyMask,
+    DenseMask,
+    KVBuffer,
+    Mask,
+    PagedMask,
+    Rope,
+    Shape,
+    Tensor,
+    Weight,
+    require,
+)
+
+__all__ = ["attention", "rope", "rope_table", "rotate_cells", "short_conv", "store"]
+
+
+def rope_table(positions: Tensor, rope: Rope) -> Tensor:
+    """Cosines and sines for `rope` at `positions` (n,) int32 -> (n, 2, pairs), times the magnitude.
+
+    It is shared by all layers with this rope.
+    """
+    shape: Shape = (positions.shape[0], 2, len(rope.frequencies))
+    frequencies = np.ascontiguousarray(rope.frequencies, np.float32)
+    return positions.graph.record(
+        "rope_table",
+        (positions,),
+        shape,
+        frequencies=frequencies,
+        magnitude=rope.magnitude,
+        neox=rope.neox,
+    )
+
+
+def rope(x: Tensor, table: Tensor) -> Tensor:
+    """Turn the pairs of each head of x (n, heads, size) by the angles of `table`; see `Rope`.
+
+    A table times factors, by `scale_rows`, scales what it turns.
+    """
+    require(len(x.shape) == 3 and x.shape[0] == table.shape[0], "rope", x.shape, table.shape)
+    return x.graph.record("rope", (x, table), x.shape, neox=_is_neox(table))
+
+
+def _is_neox(table: Tensor) -> bool:
+    """Whether the rope that `table` was made for pairs its elements as GPT-NeoX does."""
+    source = table.operands[0] if table.op == "scale_rows" else table
+    assert isinstance(source, Tensor)
+    assert source.op == "rope_table", f"{source.op} is not a rope table"
+    return bool(source.attributes["neox"])
+
+
+def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
+    """Write x (n, heads, size) to the rows `cells` (n,) int32 of `buffer`; returns the buffer's new content.
+
+    The result has shape (cells, heads, size). `attention` must read it, so that the write comes first.
+    """
+    require(x.shape[1:] == (buffer.heads, buffer.size), "store", x.shape, (buffer.heads, buffer.size))
+    shape: Shape = (buffer.cells, buffer.heads, buffer.size)
+    return x.graph.record("store", (x, cells, buffer), shape, buffer.dtype)
+
+
+def rotate_cells(cells: Tensor, table: Tensor, buffer: KVBuffer) -> Tensor:
+    """Turn the keys in the rows `cells` (n,) int32 of `buffer` by the angles of `table`, as `rope` does.
+
+    No cell may be listed twice. Returns the buffer's new content (cells, heads, size), as `store` does.
+    """
+    pairs = table.shape[2]
+    require(isinstance(pairs, int) and 2 * pairs <= buffer.size, "rotate_cells", table.shape, buffer.size)
+    require(cells.shape == table.shape[:1], "rotate_cells", cells.shape, table.shape)
+    shape: Shape = (buffer.cells, buffer.heads, buffer.size)
+    neox = _is_neox(table)
+    return cells.graph.record("rotate_cells", (cells, table, buffer), shape, buffer.dtype, neox=neox)
+
+
+def attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: AnyMask,
+    scale: float,
+    sinks: Weight | None = None,
+    softcap: float = 0.0,
+) -> Tensor:
+    """softmax(scale · q kᵀ) v of each token over the cells that it sees -> (n, heads, value size).
+
+    q (n, heads, size); keys and values (cells, kv_heads, …) as `store` returns them. Consecutive groups of
+    heads/kv_heads query heads share a key/value head (Ainslie et al. 2023). `sinks` (heads,) and `softcap`
+    (0 for none): see `chaski.ml.nn.attention`.
+    """
+    require(len(q.shape) == 3 and q.shape[2] == keys.shape[2], "attention", q.shape, keys.shape)
+    require(keys.shape[:2] == values.shape[:2], "attention", keys.shape, values.shape)
+    heads, kv_heads = q.shape[1], keys.shape[1]
+    fits = isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads == 0
+    require(fits, "attention", q.shape, keys.shape)
+    shape: Shape = (q.shape[0], heads, values.shape[2])
+    require(sinks is None or sinks.shape == (heads,), "attention", q.shape, sinks and sinks.shape)
+    op, seen, attributes = _told(mask)
+    operands = (q, keys, values, *seen, *(() if sinks is None else (sinks,)))
+    return q.graph.record(op, operands, shape, scale=scale, softcap=softcap, **attributes)
+
+
+def _told(mask: AnyMask) -> tuple[str, Sequence[Tensor], Mapping[str, int]]:
+    """The operation for a form of mask, its operands, and its attributes."""
+    match mask:
+        case Mask():
+            return "attention", (mask.cells, mask.spans), {}
+        case DenseMask():
+            return "dense_attention", (mask.matrix,), {}
+        case PagedMask():
+            operands = (mask.block_table, mask.lengths, mask.query_starts, mask.bounds)
+            return "paged_attention", operands, {"page": mask.page}
+
+
+def short_conv(x: Tensor, filter: npt.NDArray[np.float32], states: KVBuffer, segments: Tensor) -> Tensor:
+    """Convolve each sequence of the batch with its own past, one filter a channel -> (n, channels).
+
+    x (n, channels), filter (channels, taps): y of a token is the sum of filter[:, j] · x over the `taps`
+    tokens that end with it. A row of `states` (taps - 1, channels) has the inputs before the batch.
+    `segments` (sequences, 4) int32 are begin, end, the row to read and the row to write, one after the other.
+    It is the convolution of LFM2, and the one before gated linear attention.
+    """
+    channels, taps = filter.shape
+    require(x.shape[1:] == (channels,), "short_conv", x.shape, filter.shape)
+    require((states.heads, states.size) == (taps - 1, channels), "short_conv", filter.shape, states)
+    require(segments.shape[1:] == (4,), "short_conv", segments.shape)
+    filter = np.ascontiguousarray(filter, np.float32)
+    return x.graph.record("short_conv", (x, segments, states), x.shape, filter=filter)

@@ -1,0 +1,139 @@
+"""Cells in whole pages: through random operations every visible token stays at its place of a page."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chaski.errors import NotSupportedError
+from chaski.kvcache import AttentionSpan, CausalCache, KVShape, KVTypes
+from chaski.kvcache.batch import Batch
+from chaski.ml.backend import CacheConfig, MaskForm
+from chaski.ml.graph import DType, Rope
+from chaski.ml.reference import ReferenceBackend
+
+SEQUENCES, CAPACITY, MAX_BATCH = 4, 50, 12
+
+SPANS = [
+    AttentionSpan(),
+    AttentionSpan(window=5),
+    AttentionSpan(window=5, memory=11),
+    AttentionSpan(chunk=7),
+    AttentionSpan(window=4, chunk=6),
+    AttentionSpan(window=1),
+]
+
+
+def opened(span: AttentionSpan, page: int) -> CausalCache:
+    return CausalCache(
+        ReferenceBackend(CacheConfig(page=page, mask=MaskForm.PAGED)),
+        [KVShape(1, 2, 2, Rope(np.array([0.3], np.float32)))],
+        SEQUENCES,
+        CAPACITY,
+        KVTypes(DType.F32, DType.F32),
+        max_batch=MAX_BATCH,
+        span=span,
+    )
+
+
+def batch_of(cache: CausalCache, counts: dict[int, int]) -> Batch:
+    positions = [np.arange(n) + cache.length(s) for s, n in counts.items()]
+    sequences = np.repeat(list(counts), list(counts.values())).astype(np.int32)
+    return Batch(sequences, np.concatenate(positions).astype(np.int32), sequences, sequences[:0])
+
+
+class Written:
+    """What was written last to each cell, and to each position of each sequence."""
+
+    def __init__(self, cache: CausalCache, span: AttentionSpan, page: int) -> None:
+        self.cache, self.span, self.page = cache, span, page
+        self.cells: dict[int, int] = {}
+        self.sequences: list[list[int]] = [[] for _ in range(SEQUENCES)]
+        self.count = 0
+
+    def forward(self, counts: dict[int, int]) -> None:
+        batch = batch_of(self.cache, counts)
+        inputs = self.cache.start_forward(batch)
+        for sequence, cell in zip(batch.sequences.tolist(), inputs["cells"].tolist(), strict=True):
+            self.count += 1
+            self.cells[cell] = self.count
+            self.sequences[sequence].append(self.count)
+        starts = [*inputs["query_starts"].tolist(), len(batch.tokens)]
+        for row, sequence in enumerate(counts):
+            written = self.sequences[sequence]
+            assert inputs["lengths"][row] == len(written)
+            for token in range(starts[row], starts[row + 1]):
+                first, end = inputs["bounds"][token].tolist()
+                position = int(batch.positions[token])
+                assert (first, end) == (self.span.first_visible([position])[0], position + 1)
+                for seen in range(first, end):
+                    block = int(inputs["block_table"][row, seen // self.page])
+                    assert self.cells[block * self.page + seen % self.page] == written[seen]
+
+    def cut(self) -> None:
+        """Sequences are as long as the cache says."""
+        for sequence, written in enumerate(self.sequences):
+            assert self.cache.length(sequence) <= len(written)
+            del written[self.cache.length(sequence) :]
+
+
+@pytest.mark.parametrize("page", [4, 16])
+@pytest.mark.parametrize("span", SPANS, ids=str)
+def test_tokens_are_at_their_places_of_pages(span: AttentionSpan, page: int) -> None:
+    random = np.random.default_rng(7)
+    cache = opened(span, page)
+    written = Written(cache, span, page)
+    shared = moved = 0
+    for _ in range(800):
+        kind = random.integers(6)
+        source, target = (int(sequence) for sequence in random.integers(SEQUENCES, size=2))
+        length = int(random.integers(cache.length(source) + 1))
+        if kind == 0 and source != target:
+            taken = cache.shareable(source, length)
+            assert cache.can_resume(source, taken)
+            assert cache.shareable(source, taken) == taken
+            cache.copy_prefix(source, target, length)
+            written.sequences[target] = written.sequences[source][:taken]
+            assert cache.length(target) == taken
+            shared += taken > 0
+        elif kind == 1:
+            assert cache.resumable(source, length) <= length
+            cache.remove(source, length)
+        elif kind == 2 and (begin := length // page * page) + page < cache.length(source):
+            try:
+                if cache.first_shared(source, begin + page) == cache.length(source):
+                    cache.remove(source, begin, begin + page)
+                    del written.sequences[source][begin : begin + page]
+                    moved += 1
+            except NotSupportedError:
+                assert span.visible is not None
+        else:
+            chosen = np.flatnonzero(random.random(SEQUENCES) < 0.5).tolist()
+            counts = {s: min(int(random.integers(1, 4)), CAPACITY - cache.length(s)) for s in chosen}
+            if counts := {s: n for s, n in counts.items() if n}:
+                written.forward(counts)
+        written.cut()
+    assert shared > 3
+    assert moved > 3 or span.visible is not None
+
+
+def test_a_middle_that_does_not_end_with_a_page_is_computed_again() -> None:
+    cache = opened(AttentionSpan(), 4)
+    cache.start_forward(batch_of(cache, {0: 12}))
+    for begin, end in ((4, 7), (3, 7)):
+        with pytest.raises(NotSupportedError, match="pages do not begin there"):
+            cache.remove(0, begin, end)
+    cache.remove(0, 4, 8)
+    assert cache.length(0) == 8
+
+
+def test_part_of_a_page_is_not_shared() -> None:
+    cache = opened(AttentionSpan(), 4)
+    cache.start_forward(batch_of(cache, {0: 11}))
+    assert cache.shareable(0, 11) == 8
+    cache.copy_prefix(0, 1, 11)
+    assert cache.length(1) == 8
+    assert cache.resumable(0, 10) == 10
+    assert cache.resumable(0, 7) == 4  # sequence 1 has the rest of that page too
+    cache.remove(1, 0)
+    assert cache.resumable(0, 7) == 7
