@@ -21,11 +21,12 @@ from chaski.model.encoder import EncoderProgram
 from chaski.model.multimodal import EncoderShape, Image
 from chaski.model.registry import build_model, vision_of
 from chaski.model.weights import bind_weights
+from tests.foreign import NAMES
 
 __all__ = ["BACKENDS", "F32", "BoundEncoder", "answers_at_once", "quantized", "said"]
 
 F32 = NDArray[np.float32]
-BACKENDS = [("reference", 1e-4), ("cpu", 1e-3)]
+BACKENDS = [("reference", 1e-4), ("cpu", 1e-3), *((name, 1e-4) for name in NAMES)]
 """And how far each may be from transformers."""
 
 

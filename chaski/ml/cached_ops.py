@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -107,7 +108,7 @@ def attention(
     return q.graph.record(op, operands, shape, scale=scale, softcap=softcap, **attributes)
 
 
-def _told(mask: AnyMask) -> tuple[str, Sequence[Tensor], Mapping[str, int]]:
+def _told(mask: AnyMask) -> tuple[str, Sequence[Tensor], Mapping[str, Any]]:
     """The operation for a form of mask, its operands, and its attributes."""
     match mask:
         case Mask():

@@ -115,3 +115,10 @@ def test_bits_do_not_depend_on_the_batch(tmp_path: Path, place: tuple[str, str],
     _, whole = mixture.run(ids)
     for begin, end in ((0, 1), (1, 3), (3, 40), (40, 200)):
         np.testing.assert_array_equal(mixture.run(ids[begin:end])[1], whole[begin:end])
+
+
+@pytest.mark.parametrize("place", [PLACES[0], PLACES[-1]], ids=str)
+def test_no_rows_are_no_rows(tmp_path: Path, place: tuple[str, str]) -> None:
+    """As in a batch that has no outputs, where the last layer computes nothing."""
+    routes, y = Mixture(tmp_path, place, Gating.SOFTMAX).run(np.zeros(0, np.int64))
+    assert (len(routes), len(y)) == (0, 0)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
 from chaski.ml.backend import CacheConfig, Device, Memory, Progress, stored_type
-from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Shape, Tensor, Weight
+from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Operand, Shape, Tensor, Weight
 from chaski.ml.machine import available_memory, physical_cores, total_memory
 from chaski.ml.plan import FromLaunch, Input, misfit
 from chaski.ml.reference.cached_ops import Storage
@@ -113,7 +113,8 @@ class ReferenceLaunch:
 
     def _read(self, name: str, node: Tensor, value: Input) -> npt.NDArray[Any]:
         """The value of an input in its type, and the size of its leading dimension."""
-        array = np.array(value.fetch() if isinstance(value, FromLaunch) else value, _INPUT_TYPES[node.dtype])
+        known = self._fetched(value) if isinstance(value, FromLaunch) else value
+        array = np.array(known, _INPUT_TYPES[node.dtype])
         leading = node.shape[0]
         if isinstance(leading, Dim):
             size = self._sizes.setdefault(leading.name, len(array))
@@ -126,10 +127,16 @@ class ReferenceLaunch:
         return array.reshape(self._resolve(node.shape))
 
     def _evaluate(self, node: Tensor, values: Mapping[Tensor, Any]) -> Any:
-        operands: list[Any] = [values[x] if isinstance(x, Tensor) else x.handle for x in node.operands]
+        operands = [self._value(operand, values) for operand in node.operands]
         if node.op == "reshape":
             return operands[0].reshape(self._resolve(node.shape))
         return DEFINITIONS[node.op](*operands, **node.attributes)
+
+    def _value(self, operand: Operand, values: Mapping[Tensor, Any]) -> Any:
+        return values[operand] if isinstance(operand, Tensor) else operand.handle
+
+    def _fetched(self, value: FromLaunch) -> npt.NDArray[np.int32]:
+        return value.fetch()
 
     def _resolve(self, shape: Shape) -> tuple[int, ...]:
         """The shape in numbers, with the sizes of this run."""

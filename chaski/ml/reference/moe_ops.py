@@ -40,7 +40,7 @@ def group_by_expert(routes: F32, *, experts: int) -> I32:
     groups[:, 2:] = -1
     groups[: len(chosen), 2] = chosen
     groups[: len(chosen), 3] = np.cumsum(sizes)
-    return groups.reshape(len(routes), -1, 4)
+    return groups.reshape(len(routes), routes.shape[2], 4)
 
 
 def dispatch(x: F32, groups: I32, routes: F32 | None = None) -> F32:
@@ -63,7 +63,7 @@ def expert_linear(x: F32, groups: I32, weight: F32, bias: F32 | None = None) -> 
         if bias is not None:
             y[begin:end] += bias[expert]
         begin = end
-    return y.reshape(*x.shape[:2], -1)
+    return y.reshape(*x.shape[:2], y.shape[1])
 
 
 def combine(x: F32, groups: I32, routes: F32 | None = None) -> F32:

@@ -1,0 +1,165 @@
+"""A device that computes by the reference's definitions, but lets nobody see how.
+
+What it holds is behind handles that are no arrays: whoever takes one for an array on the host fails. It
+computes nothing before somebody waits, so what was launched is in flight until then, and inputs that were
+written too late, or results that were read too early, would be seen.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.formats.gguf import TensorInfo
+from chaski.ml.backend import CacheConfig, Device, Memory, Progress
+from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Operand, Tensor, Weight
+from chaski.ml.plan import FromLaunch, Input
+from chaski.ml.reference import ReferenceBackend
+from chaski.ml.reference.backend import ReferenceLaunch
+
+__all__ = ["ForeignBackend", "ForeignLaunch", "OnDevice"]
+
+F32 = npt.NDArray[np.float32]
+
+
+class OnDevice:
+    """A handle of something on the device."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, content: object) -> None:
+        self._content = content
+
+    def _refuse(self, *arguments: object, **options: object) -> NoReturn:
+        raise TypeError("this lies on the device, and is no array on the host")
+
+    __array__ = __buffer__ = __len__ = __iter__ = __getitem__ = __setitem__ = _refuse
+
+
+def _content(handle: object) -> Any:
+    """What a handle stands for: for the device only."""
+    assert isinstance(handle, OnDevice), f"{handle!r} was not placed on the device"
+    return handle._content
+
+
+class ForeignBackend:
+    """Its storage and its computing are a reference backend's, behind handles."""
+
+    default_kv_dtype = DType.F32
+
+    def __init__(self, name: str, cache_config: CacheConfig) -> None:
+        self.name = name
+        self.cache_config = cache_config
+        self._device = ReferenceBackend(cache_config)
+        self._queue: deque[ForeignLaunch] = deque()
+
+    def devices(self) -> Sequence[Device]:
+        return [Device("imaginary", self.name, 1, (), 1 << 34, 1 << 34)]
+
+    def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
+        self._device.place(weights)
+        for weight, _ in weights:
+            weight.handle = OnDevice(weight.handle)
+
+    def load(self, progress: Progress) -> None:
+        self._device.load(progress)
+
+    def wait_loaded(self) -> None:
+        self._device.wait_loaded()
+
+    def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
+        assert role is KVRole.STATES or cells == self.cache_config.padded(cells), "a wish was not fulfilled"
+        buffer = self._device.kv_buffer(role, cells, heads, size, dtype)
+        return replace(buffer, handle=OnDevice(buffer.handle))
+
+    def kv_bytes(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> int:
+        return self._device.kv_bytes(role, cells, heads, size, dtype)
+
+    def compile(self, graph: Graph) -> ForeignPlan:
+        return ForeignPlan(graph, self._queue)
+
+    def sibling(self) -> ForeignBackend:
+        return ForeignBackend(self.name, self.cache_config)
+
+    def memory(self) -> Memory:
+        return self._device.memory()
+
+    def close(self) -> None:
+        self._queue.clear()
+
+
+class ForeignPlan:
+    """A graph of which runs are queued."""
+
+    def __init__(self, graph: Graph, queue: deque[ForeignLaunch]) -> None:
+        self._graph = graph
+        self._queue = queue
+
+    def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> ForeignLaunch:
+        copies = {
+            name: replace(value, values=value.values.copy())
+            if isinstance(value, FromLaunch)
+            else np.array(value)
+            for name, value in inputs.items()
+        }
+        launch = ForeignLaunch(self._graph, copies, sizes, self._queue)
+        self._queue.append(launch)
+        return launch
+
+
+class ForeignLaunch:
+    """A run that is computed, with all before it, when somebody waits for it."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Input],
+        sizes: Mapping[str, int] | None,
+        queue: deque[ForeignLaunch],
+    ) -> None:
+        self._job = graph, inputs, sizes
+        self._queue = queue
+        self._computed: ReferenceLaunch | None = None
+        self._failure: Exception | None = None
+        self.fetched: list[tuple[str, int]] = []
+        """What left the device: names of results, and how many rows of them."""
+
+    def wait(self) -> None:
+        while self._computed is None:
+            if self._failure is not None:
+                raise self._failure
+            first = self._queue.popleft()
+            try:
+                first._computed = _DeviceLaunch(*first._job)
+            except Exception as error:
+                first._failure = error  # for whoever waits for it
+
+    def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
+        found = self.on_device(output)[begin:end].copy()
+        self.fetched.append((output, len(found)))
+        return found
+
+    def on_device(self, output: str) -> F32:
+        """A result, for the device itself."""
+        self.wait()
+        assert self._computed is not None
+        return self._computed.rows(output)
+
+
+class _DeviceLaunch(ReferenceLaunch):
+    """A run on the device, which knows what handles stand for."""
+
+    def _value(self, operand: Operand, values: Mapping[Tensor, Any]) -> Any:
+        return values[operand] if isinstance(operand, Tensor) else _content(operand.handle)
+
+    def _fetched(self, value: FromLaunch) -> npt.NDArray[np.int32]:
+        assert isinstance(value.launch, ForeignLaunch)
+        found = value.launch.on_device(value.output)
+        filled = value.values.copy()
+        filled[value.places] = found.reshape(len(found), -1)[value.rows, value.column]
+        return filled

@@ -1,0 +1,12 @@
+"""The foreign backend with masks as matrices."""
+
+from chaski.ml.backend import BackendOptions, CacheConfig, MaskForm
+
+from .backend import ForeignBackend
+
+__all__ = ["open"]
+
+
+def open(options: BackendOptions) -> ForeignBackend:
+    config = CacheConfig(padding=7, permuted_values=True, mask=MaskForm.F16)
+    return ForeignBackend("foreign-dense", config)
