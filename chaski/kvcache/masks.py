@@ -1,4 +1,4 @@
-"""What tokens see, in the form that a backend asks for; caches themselves think in spans."""
+"""The forms of masks that backends ask for. Caches themselves think in spans."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class MaskInputs:
 
 
 def dense_mask(history: I32, spans: I32, num_cells: int) -> npt.NDArray[np.float32]:
-    """What `Mask` says, as float32 (tokens, cells): 0 where a token sees a cell, else minus infinity."""
+    """`Mask` as a matrix of float32 (tokens, cells): 0 where a token sees a cell, else minus infinity."""
     lengths = spans[:, 1] - spans[:, 0]
     tokens = np.repeat(np.arange(len(spans)), lengths)
     # How far each visible entry of the history is from where its token's span begins.
@@ -75,7 +75,7 @@ def dense_mask(history: I32, spans: I32, num_cells: int) -> npt.NDArray[np.float
 
 
 def paged_mask(history: I32, spans: I32, sequences: I32, page: int, num_blocks: int) -> dict[str, I32]:
-    """What `Mask` says, by pages: the inputs of a `PagedMask`. The tokens of a sequence follow each other."""
+    """The inputs of a `PagedMask` for the same. The tokens of a sequence follow each other in the batch."""
     begins, ends, first = spans.T
     offsets = begins - first
     starts = np.flatnonzero(np.diff(sequences, prepend=-1)).astype(np.int32)

@@ -45,6 +45,11 @@ class FromLaunch:
     def __len__(self) -> int:
         return len(self.values)
 
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[np.int32]:
+        return self.fetch()
+
     def fetch(self) -> npt.NDArray[np.int32]:
         """The elements on the host, for backends that compute there."""
         found = self.launch.rows(self.output)

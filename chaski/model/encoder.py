@@ -31,7 +31,8 @@ class EncoderProgram:
 
     def encode(self, image: Image) -> npt.NDArray[np.float32]:
         """The rows of an image (num_rows, row_size), a copy. Nothing else may be computed meanwhile."""
-        values = {**self._history.inputs(self._num_patches(image)), **image.arrays}
+        arrays = dict(image.arrays)
+        values = self._history.inputs(self._num_patches(image), arrays.pop("spans", None)) | arrays
         return self._plan.launch(values, {"image_rows": image.num_rows}).rows("image_rows").copy()
 
     def _num_patches(self, image: Image) -> int:
@@ -74,10 +75,11 @@ class _Patches:
             masks.declare(graph, patches, shape.max_patches),
         )
 
-    def inputs(self, count: int) -> dict[str, npt.NDArray[Any]]:
-        """Every patch of an image of `count` sees all of them."""
+    def inputs(self, count: int, spans: npt.NDArray[np.int32] | None) -> dict[str, npt.NDArray[Any]]:
+        """Every patch of an image of `count` sees all of them, unless the image says by `spans` which."""
         cells = np.arange(count, dtype=np.int32)
-        spans = np.tile(np.array([0, count, 0], np.int32), (count, 1))
+        if spans is None:
+            spans = np.tile(np.array([0, count, 0], np.int32), (count, 1))
         return {"cells": cells, **self.masks.values(cells, spans, np.zeros_like(cells))}
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.plan import Launch
 from chaski.model.input import ImageRows, Inputs
+from chaski.model.output_rows import OutputRows
 from chaski.model.registry import Model, vision_of
 
 __all__ = ["Program"]
@@ -54,12 +56,14 @@ class Program:
             images=None if self._row_size is None else _images(graph, max_tokens, self._row_size),
         )
         found = model(inputs, cache.record(graph, tokens))
+        self._width = math.prod(size for size in found.shape[1:] if isinstance(size, int))
         graph.output("outputs", found)
         if max_top_logits:
             counts = graph.input("num_top_logits", (outputs,), DType.I32)
             graph.output("top_logits", ops.top_k(found, counts, max_top_logits))
         self._plan = backend.compile(graph)
         self._launched: Launch | None = None
+        self._num_outputs = 0
 
     def prepare(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
         """Make room for a batch in the cache -> what `launch` needs. The plan may compute another one.
@@ -68,8 +72,12 @@ class Program:
         """
         assert 0 < len(batch.tokens) <= self.max_tokens, len(batch.tokens)
         assert len(batch.outputs) <= self.max_outputs, len(batch.outputs)
-        values: dict[str, npt.NDArray[Any]] = dict(self._cache.start_forward(batch))
-        values |= {"tokens": batch.tokens, "positions": batch.positions, "outputs": batch.outputs}
+        values: dict[str, npt.NDArray[Any]] = {
+            **self._cache.start_forward(batch),
+            "tokens": batch.tokens,
+            "positions": batch.positions,
+            "outputs": batch.outputs,
+        }
         if self._row_size is not None:
             values["image_rows"] = batch.rows if batch.rows is not None else self._no_rows
             values["places"] = batch.places if batch.places is not None else _NO_PLACES
@@ -83,6 +91,7 @@ class Program:
         if self.max_top_logits:
             counts = np.array(num_top_logits or [0] * len(values["outputs"]), np.int32)
             values = {**values, "num_top_logits": counts}
+        self._num_outputs = len(values["outputs"])
         self._launched = None  # so that nobody keeps its results
         self._launched = self._plan.launch(values)
 
@@ -91,9 +100,10 @@ class Program:
         if self._launched is not None:
             self._launched.wait()
 
-    def outputs(self) -> npt.NDArray[np.float32]:
-        """The outputs of that batch (len(batch.outputs), size): a view that the next launch overwrites."""
-        return self._rows("outputs")
+    def outputs(self) -> OutputRows:
+        """The outputs of that batch, len(batch.outputs) rows: each is fetched when it is read."""
+        assert self._launched is not None, "nothing was launched"
+        return OutputRows(self._launched, 0, self._num_outputs, self._width)
 
     def top_logits(self) -> npt.NDArray[np.float32]:
         """The top logits and their ids of that batch (len(batch.outputs), 2, max_top_logits): a view.
@@ -102,18 +112,15 @@ class Program:
         meaning.
         """
         if not self.max_top_logits:
-            return np.zeros((len(self.outputs()), 2, 0), np.float32)
-        return self._rows("top_logits").reshape(-1, 2, self.max_top_logits)
-
-    def _rows(self, output: str) -> npt.NDArray[np.float32]:
+            return np.zeros((self._num_outputs, 2, 0), np.float32)
         assert self._launched is not None, "nothing was launched"
-        return self._launched.rows(output)
+        return self._launched.rows("top_logits").reshape(-1, 2, self.max_top_logits)
 
     def forward(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Compute a batch and update the cache: all of the above."""
         self.launch(self.prepare(batch))
         self.wait()
-        return self.outputs()
+        return self.outputs().fetch()
 
 
 def _images(graph: Graph, max_tokens: int, size: int) -> ImageRows:

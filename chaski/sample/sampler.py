@@ -6,7 +6,7 @@ import math
 import secrets
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,15 @@ class Sampled(NamedTuple):
     token_id: int
     logprob: float | None = None
     top_logprobs: tuple[TokenLogprob, ...] | None = None  # most likely first
+
+
+class LateLogits(Protocol):
+    """Logits that are somewhere else until they are needed."""
+
+    @property
+    def size(self) -> int: ...
+
+    def fetch(self) -> Logits: ...
 
 
 class Sampler:
@@ -104,13 +113,16 @@ class Sampler:
         return min(kept + len(self._counts), most)
 
     def sample(
-        self, logits: Logits, allowed: npt.NDArray[np.bool_] | None = None, top_logits: Logits | None = None
+        self,
+        logits: Logits | LateLogits,
+        allowed: npt.NDArray[np.bool_] | None = None,
+        top_logits: Logits | None = None,
     ) -> Sampled:
         """The next token. It is not accepted yet.
 
         allowed: (at least vocabulary,), whether a token may be chosen at all; None is every one of them.
         top_logits: (2, `num_top_logits`), the top logits in descending order, equal ones by id, and their
-        ids. They change nothing, but save looking through all logits.
+        ids. They change nothing, but save looking through all logits, and fetching them.
         logits: (vocabulary,), float32, left as they are; -inf rules a token out. Every token that has a bias
         is among them. Raises `SamplingError` if there are none, or any is NaN or +inf, or all are -inf.
         """
@@ -120,11 +132,14 @@ class Sampler:
         token_id = None
         if top_logits is not None and top_logits.size and allowed is None and not self._needs_all_logits:
             token_id = self._choose_from_top(top_logits[:, : logits.size])
+        if token_id is not None and not self.options.logprobs:
+            return Sampled(token_id)
+        whole = logits if isinstance(logits, np.ndarray) else logits.fetch()
         if token_id is None:
-            token_id = self._choose(self._considered(logits, allowed))
+            token_id = self._choose(self._considered(whole, allowed))
         if not self.options.logprobs:
             return Sampled(token_id)
-        return scored(logits, token_id, self.options.top_logprobs)
+        return scored(whole, token_id, self.options.top_logprobs)
 
     @_ignoring_overflow
     def _considered(self, logits: Logits, allowed: npt.NDArray[np.bool_] | None) -> Logits:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +55,8 @@ def test_an_answer_goes_on_past_a_full_context(backend: str) -> None:
 @pytest.mark.parametrize("backend", NAMES)
 def test_nothing_on_the_device_is_an_array(backend: str) -> None:
     buffer = open_backend(backend, BackendOptions()).kv_buffer(KVRole.KEYS, 112, 1, 4, DType.F32)
-    for touch in (np.asarray, len, iter, lambda handle: handle[0]):
+    touches: list[Callable[[Any], object]] = [np.asarray, len, iter, lambda handle: handle[0]]
+    for touch in touches:
         with pytest.raises(TypeError, match="on the device"):
             touch(buffer.handle)
 

@@ -21,7 +21,7 @@ from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Buffer, Call, Place
 from chaski.ml.cpu.operations import lower
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Tensor
-from chaski.ml.plan import FromLaunch, Input, misfit
+from chaski.ml.plan import Input, misfit
 
 __all__ = ["CPUPlan"]
 
@@ -58,7 +58,7 @@ class CPUPlan:
         keep_in_forks(self, self._plan)
         self.bytes: int = self._plan.bytes
         self._inputs = {
-            name: (self._view(node.dtype, lowering.buffer(node), offsets), _leading(node))
+            name: (self._view(node.dtype, lowering.buffer(node), offsets), *_leading(node))
             for name, node in graph.inputs.items()
         }
         self._outputs = {}
@@ -67,27 +67,26 @@ class CPUPlan:
             view = self._plan.floats(offsets[lowering.buffer(node)], maxima[rows], width)
             self._outputs[name] = (view, rows)
         self._newest: weakref.ref[CPULaunch] | None = None
-        self._is_running = False
+        self.is_running = False
 
     def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> CPULaunch:
-        self.wait()
-        newest = self._newest() if self._newest is not None else None
-        if inputs.keys() != self._inputs.keys():
-            raise misfit(inputs, self._inputs)
+        if self.is_running:
+            self.wait()
+        places = self._inputs
+        if inputs.keys() != places.keys():
+            raise misfit(inputs, places)
         given = dict(sizes) if sizes else {}
-        for name, (view, dim) in self._inputs.items():
-            value = inputs[name]
+        for name, value in inputs.items():
+            view, dim, most = places[name]
             size = len(value)
-            if given.setdefault(dim, size) != size:
-                raise ValueError(f"input {name}: {size} rows, where {dim} is {given[dim]}")
-            if size > len(view):
-                raise ValueError(f"input {name}: {dim} = {size} is not between 0 and {len(view)}")
-            view[:size] = value.fetch() if type(value) is FromLaunch else value
-        if newest is not None:
+            if given.setdefault(dim, size) != size or size > most:
+                raise ValueError(f"input {name}: {size} rows, where {dim} is {given[dim]}, at most {most}")
+            view[:size] = value
+        if self._newest is not None and (newest := self._newest()) is not None:
             newest.keep()
         run_sizes = [given[dim] for dim in self._dims]
         self._plan.launch(run_sizes)
-        self._is_running = True
+        self.is_running = True
         launch = CPULaunch(self, self._outputs, run_sizes)
         self._newest = weakref.ref(launch)
         return launch
@@ -98,9 +97,9 @@ class CPUPlan:
 
     def wait(self) -> None:
         """Compute what was launched last to its end."""
-        if self._is_running:
+        if self.is_running:
             self._plan.wait()
-            self._is_running = False
+            self.is_running = False
             self._loading.ran()
 
     def _view(self, dtype: DType, buffer: Buffer, offsets: Mapping[Buffer, int]) -> npt.NDArray[Any]:
@@ -123,13 +122,14 @@ class CPULaunch:
         self._kept: Mapping[str, F32] | None = None
 
     def wait(self) -> None:
-        if self._kept is None:
+        if self._kept is None and self._plan.is_running:
             self._plan.wait()
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
         if self._kept is not None:
             return self._kept[output][begin:end]
-        self.wait()
+        if self._plan.is_running:
+            self._plan.wait()
         view, dim = self._views[output]
         size = self._sizes[dim]
         return view[begin : size if end is None else min(end, size)]
@@ -139,11 +139,11 @@ class CPULaunch:
         self._kept = {name: view[: self._sizes[dim]].copy() for name, (view, dim) in self._views.items()}
 
 
-def _leading(node: Tensor) -> str:
-    """The name of an input's run-time dimension."""
+def _leading(node: Tensor) -> tuple[str, int]:
+    """The name of an input's run-time dimension, and its maximum."""
     leading = node.shape[0]
     assert isinstance(leading, Dim), "the leading dimension of an input must be a run-time one"
-    return leading.name
+    return leading.name, leading.maximum
 
 
 def _phases(calls: Sequence[Call]) -> list[int]:

@@ -118,12 +118,9 @@ class ReferenceLaunch:
         leading = node.shape[0]
         if isinstance(leading, Dim):
             size = self._sizes.setdefault(leading.name, len(array))
-            if size != len(array):
-                raise ValueError(f"input {name}: {len(array)} rows, where {leading.name} is {size}")
-            if size > leading.maximum:
-                raise ValueError(
-                    f"input {name}: {leading.name} = {size} is not between 0 and {leading.maximum}"
-                )
+            if size != len(array) or size > leading.maximum:
+                is_known = f"where {leading.name} is {size}, at most {leading.maximum}"
+                raise ValueError(f"input {name}: {len(array)} rows, {is_known}")
         return array.reshape(self._resolve(node.shape))
 
     def _evaluate(self, node: Tensor, values: Mapping[Tensor, Any]) -> Any:

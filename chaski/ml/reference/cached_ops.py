@@ -149,7 +149,7 @@ def paged_attention(
     page: int,
 ) -> F32:
     seen: list[npt.NDArray[np.integer[Any]]] = []
-    stops = [*query_starts[1:].tolist(), len(q)]
+    stops = [*query_starts.tolist(), len(q)][1:]
     for blocks, length, start, stop in zip(block_table, lengths, query_starts, stops, strict=True):
         for begin, end in bounds[start:stop].tolist():
             positions = np.arange(begin, min(end, length))

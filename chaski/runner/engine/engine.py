@@ -21,6 +21,7 @@ from chaski.chat.image_rows import rows_in
 from chaski.errors import OptionError
 from chaski.forks import ForkGuard
 from chaski.kvcache import Cache
+from chaski.model.output_rows import OutputRows
 from chaski.model.program import Program
 from chaski.runner.engine.batch import PreparedBatch, prepare_batch
 from chaski.runner.engine.exclusive import Exclusive
@@ -225,18 +226,18 @@ class Engine:
                 self._isolation.attempt(sequence, None, self._images.rows, run.image)
         return all(sequence.is_running for sequence, _ in prepared.shares)
 
-    def _take(self, prepared: PreparedBatch, outputs: F32, top_logits: F32) -> None:
+    def _take(self, prepared: PreparedBatch, outputs: OutputRows, top_logits: F32) -> None:
         """Hand out the outputs. Those of sequences that ended meanwhile are dropped."""
         row = 0
         counts = zip(prepared.shares, prepared.num_outputs, prepared.num_top_logits, strict=True)
         for (sequence, _), count, num_top_logits in counts:
             end = row + count
             if sequence.is_running and count:
-                rows, top = outputs[row:end], top_logits[row:end, :, :num_top_logits]
+                rows, top = outputs.part(row, end), top_logits[row:end, :, :num_top_logits]
                 self._isolation.attempt(sequence, None, self._hand_out, sequence, rows, top)
             row = end
 
-    def _hand_out(self, sequence: Sequence, rows: F32, top_logits: F32) -> None:
+    def _hand_out(self, sequence: Sequence, rows: OutputRows, top_logits: F32) -> None:
         num_rejected = sequence.take(rows, top_logits)
         if num_rejected:
             slot = sequence.slot

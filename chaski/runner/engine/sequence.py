@@ -13,6 +13,7 @@ from chaski.chat.events import Event
 from chaski.chat.groups import Groups, not_inside
 from chaski.chat.image_rows import Images, attended_in
 from chaski.errors import ChaskiError
+from chaski.model.output_rows import OutputRows
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.slots import Slot
 
@@ -115,8 +116,8 @@ class Sequence(ABC):
         return 0
 
     @abstractmethod
-    def take(self, rows: npt.NDArray[np.float32], top_logits: npt.NDArray[np.float32]) -> int:
-        """Outputs (n, size) of the next positions that it wants them of. A view that does not last.
+    def take(self, rows: OutputRows, top_logits: npt.NDArray[np.float32]) -> int:
+        """Outputs of the next positions that it wants them of, to be fetched now or never.
 
         `top_logits` (n, 2, `num_top_logits`): the top logits in descending order, and their ids. Returns how
         many of the proposed tokens that were computed last are rejected.

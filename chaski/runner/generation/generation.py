@@ -12,6 +12,7 @@ from chaski.chat.events import Done, DoneReason
 from chaski.chat.groups import without
 from chaski.chat.image_rows import moved_down, whole
 from chaski.errors import ChaskiError
+from chaski.model.output_rows import OutputRow, OutputRows
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.prompt_scores import PromptScorer
 from chaski.runner.generation.request import GenerationRequest
@@ -129,18 +130,19 @@ class Generation(Sequence):
     def num_top_logits(self, most: int) -> int:
         return 0 if self._grammar is not None else self._sampler.num_top_logits(most)
 
-    def take(self, rows: npt.NDArray[np.float32], top_logits: npt.NDArray[np.float32]) -> int:
+    def take(self, rows: OutputRows, top_logits: npt.NDArray[np.float32]) -> int:
         """Sample the token after the last one, and while the proposed one was right, the one after it too."""
         count = self._take_prompt(rows)
-        rows, top_logits = rows[count:], top_logits[count:]
+        if count:
+            rows, top_logits = rows.part(count, len(rows)), top_logits[count:]
         if not len(rows) or not self.is_running:
             return 0
         if not self._prefilled:
             self._prefilled = perf_counter()
         proposed, self._proposed = self._proposed[: len(rows) - 1], []
         before = len(self.tokens)
-        for row, top, token in zip(rows, top_logits, [*proposed, None], strict=True):
-            self._advance(row, top)
+        for index, token in enumerate([*proposed, None]):
+            self._advance(rows.row(index), top_logits[index])
             if not self.is_running or self.tokens[-1] != token:
                 break
         new = self.tokens[before:]
@@ -149,18 +151,18 @@ class Generation(Sequence):
             self._request_proposals(self._speculator, new, len(proposed), num_accepted)
         return len(proposed) - num_accepted
 
-    def _take_prompt(self, rows: npt.NDArray[np.float32]) -> int:
+    def _take_prompt(self, rows: OutputRows) -> int:
         """Take the logits of tokens of the prompt -> how many these are."""
         if not self._is_scoring:
             return 0
         assert self._scorer is not None
         try:
-            return self._scorer.take(len(self.slot.tokens) - len(rows), rows)
+            return self._scorer.take(len(self.slot.tokens) - len(rows), rows.fetch())
         except ChaskiError as error:
             self._stop(error)
             return len(rows)
 
-    def _advance(self, row: npt.NDArray[np.float32], top_logits: npt.NDArray[np.float32]) -> None:
+    def _advance(self, row: OutputRow, top_logits: npt.NDArray[np.float32]) -> None:
         if self._length >= self._request.limit:
             self._stop("length")
             return

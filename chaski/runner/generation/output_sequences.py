@@ -10,6 +10,7 @@ import numpy.typing as npt
 from chaski.chat.groups import Groups
 from chaski.chat.image_rows import Images
 from chaski.errors import ModelError
+from chaski.model.output_rows import OutputRows
 from chaski.model.pooling import Pooling
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.engine.sequence import Sequence
@@ -38,8 +39,8 @@ class LogitsSequence(Sequence):
     def outputs(self, begin: int, count: int) -> range:
         return range(begin, begin + count)
 
-    def take(self, rows: F32, top_logits: F32) -> int:
-        self._rows.append(rows.copy())
+    def take(self, rows: OutputRows, top_logits: F32) -> int:
+        self._rows.append(rows.fetch().copy())
         self.is_running = self.num_pending > 0
         return 0
 
@@ -77,8 +78,8 @@ class EmbeddingSequence(Sequence):
         wanted = self._pooling.positions(len(self.tokens))
         return range(max(begin, wanted.start), max(begin, min(begin + count, wanted.stop)))
 
-    def take(self, rows: F32, top_logits: F32) -> int:
-        for row in rows:
+    def take(self, rows: OutputRows, top_logits: F32) -> int:
+        for row in rows.fetch():
             self._sum = row.copy() if self._sum is None else self._sum + row
         self._left -= len(rows)
         self.is_running = self._left > 0

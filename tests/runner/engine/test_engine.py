@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from chaski.chat.events import Done
 from chaski.errors import CacheFullError, ComputationError, NotSupportedError, OptionError, SamplingError
 from chaski.kvcache.batch import Batch
+from chaski.model.output_rows import OutputRows
 from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.engine.sequence import Sequence
@@ -27,6 +28,20 @@ from tests.random_mixes import assert_whole
 VOCAB = 1000
 NAN_TOKEN = 666
 UNKNOWN = -1
+
+
+class Computed:
+    """Stands for a launch with these logits."""
+
+    def __init__(self, logits: NDArray[np.float32]) -> None:
+        self._logits = logits
+
+    def wait(self) -> None:
+        """Everything is computed at its launch."""
+
+    def rows(self, output: str, begin: int = 0, end: int | None = None) -> NDArray[np.float32]:
+        assert output == "outputs"
+        return self._logits[begin:end]
 
 
 class CountingProgram:
@@ -74,14 +89,14 @@ class CountingProgram:
     def wait(self) -> None:
         """Everything is computed at its launch."""
 
-    def outputs(self) -> NDArray[np.float32]:
+    def outputs(self) -> OutputRows:
         self.calls.append("outputs")
         batch = self.batches[-1]
         logits = np.zeros((len(batch.outputs), VOCAB), np.float32)
         after = (batch.tokens[batch.outputs] + 1) % VOCAB
         logits[np.arange(len(after)), after] = 1
         logits[batch.tokens[batch.outputs] == NAN_TOKEN] = np.nan
-        return logits
+        return OutputRows(Computed(logits), 0, len(logits), VOCAB)
 
     def top_logits(self) -> NDArray[np.float32]:
         """None are found, so samplers look for themselves."""

@@ -1,0 +1,54 @@
+"""Rows of a batch's outputs, which stay where they were computed until somebody reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.ml.plan import Launch
+
+__all__ = ["OutputRow", "OutputRows"]
+
+F32 = npt.NDArray[np.float32]
+
+
+class OutputRow:
+    """One row, of `size` elements."""
+
+    __slots__ = ("_index", "_launch", "size")
+
+    def __init__(self, launch: Launch, index: int, size: int) -> None:
+        self._launch = launch
+        self._index = index
+        self.size = size
+
+    def fetch(self) -> F32:
+        """The elements (size,): a view that a later batch may overwrite."""
+        row: F32 = self._launch.rows("outputs", self._index, self._index + 1)[0]
+        return row
+
+
+class OutputRows:
+    """The rows of a launch from `begin` to `end`, each of `size` elements."""
+
+    __slots__ = ("_begin", "_end", "_launch", "_size")
+
+    def __init__(self, launch: Launch, begin: int, end: int, size: int) -> None:
+        self._launch = launch
+        self._begin = begin
+        self._end = end
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def part(self, begin: int, end: int) -> OutputRows:
+        """The rows from `begin` to `end` of these."""
+        return OutputRows(self._launch, self._begin + begin, self._begin + end, self._size)
+
+    def row(self, index: int) -> OutputRow:
+        return OutputRow(self._launch, self._begin + index, self._size)
+
+    def fetch(self) -> F32:
+        """All of them (n, size): a view that a later batch may overwrite."""
+        return self._launch.rows("outputs", self._begin, self._end)
