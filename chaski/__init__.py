@@ -43,7 +43,7 @@ from chaski.errors import (
 )
 
 if TYPE_CHECKING:
-    from chaski.chat.events import Done, Text
+    from chaski.chat.events import Done, Text, Thinking, ToolCall
     from chaski.chat.ranking import Ranked
     from chaski.runner.llm import LLM, Answer
     from chaski.runner.loading.loader import load
@@ -79,7 +79,9 @@ __all__ = [
     "StoreError",
     "TemplateError",
     "Text",
+    "Thinking",
     "TokenizerError",
+    "ToolCall",
     "UnsupportedError",
     "Worker",
     "WorkerError",
@@ -93,6 +95,8 @@ _LAZY = {
     "Answer": "chaski.chat.answer",
     "Done": "chaski.chat.events",
     "Text": "chaski.chat.events",
+    "Thinking": "chaski.chat.events",
+    "ToolCall": "chaski.chat.events",
     "Worker": "chaski.runner.service.worker",
     "Ranked": "chaski.chat.ranking",
     "load": "chaski.runner.loading.loader",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,25 @@ def test_imports_go_down(path: Path) -> None:
         if name == "chaski.__version__":
             continue
         assert parts[1] in allowed(room(path)), f"{room(path)} must not import {name}"
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Neither at the top, nor in functions, nor for annotations."""
+    files = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in MODULES}
+    files = {name.removesuffix(".__init__"): path for name, path in files.items() if path.parent != PACKAGE}
+
+    def file_of(name: str) -> str:
+        while name and name not in files:
+            name = name.rpartition(".")[0]
+        return name
+
+    needs = {
+        name: {file_of(each) for each in imports(parsed(path))} - {name, ""} for name, path in files.items()
+    }
+    try:
+        list(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 def test_the_rule_knows_every_room() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chaski.chat.events import Done, DoneReason, Event, PromptScores, Text
+from chaski.chat.events import Done, DoneReason, Event, PromptScores, Text, Thinking, ToolCall
 from chaski.sample import Sampled
 
 __all__ = ["Answer", "collect"]
@@ -13,10 +13,14 @@ __all__ = ["Answer", "collect"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer. `token_ids` are the tokens of `text`: no end token, nothing a stop string removed.
+    """A whole answer. `done` has all counts and times.
 
-    `logprobs` has one entry for each of `token_ids` if they were asked for, `prompt_logprobs` one for each
-    token of the prompt but the first. `done` has all counts and times.
+    text        what is for the user
+    thinking    what the model thought before
+    tool_calls  the calls that it asks for
+    token_ids   the tokens of all of it: no end token, nothing that a stop string removed
+    logprobs    one entry for each of `token_ids`, if they were asked for
+    prompt_logprobs  one for each token of the prompt but the first
     """
 
     text: str
@@ -24,6 +28,8 @@ class Answer:
     logprobs: tuple[Sampled, ...]
     done: Done
     prompt_logprobs: tuple[Sampled, ...] = ()
+    thinking: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @property
     def done_reason(self) -> DoneReason:
@@ -58,15 +64,17 @@ class Answer:
 
 def collect(events: Iterable[Event]) -> Answer:
     """Read a stream to its end."""
-    *texts, done = events
+    *parts, done = events
     assert isinstance(done, Done)
-    pieces = [piece for piece in texts if isinstance(piece, Text)]
+    pieces = [part for part in parts if isinstance(part, Text | Thinking | ToolCall)]
     return Answer(
-        text="".join(piece.text for piece in pieces),
+        text="".join(piece.text for piece in pieces if isinstance(piece, Text)),
+        thinking="".join(piece.text for piece in pieces if isinstance(piece, Thinking)),
+        tool_calls=tuple(piece for piece in pieces if isinstance(piece, ToolCall)),
         token_ids=tuple(token for piece in pieces for token in piece.token_ids),
         logprobs=tuple(entry for piece in pieces for entry in piece.logprobs),
         done=done,
         prompt_logprobs=tuple(
-            entry for each in texts if isinstance(each, PromptScores) for entry in each.logprobs
+            entry for each in parts if isinstance(each, PromptScores) for entry in each.logprobs
         ),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.chat.options import GenerateOptions, parse_options
+from chaski.chat.sources import StoredFormat
 from chaski.errors import OptionError, UnsupportedError
 from chaski.names import check_engine
 from chaski.sample.options import nearest
@@ -82,6 +83,10 @@ class Defaults:
             model.config.parser,
             model.name.short if model.name else "",
         )
+
+    def stored_format(self, name: str) -> StoredFormat:
+        """How conversations are written, as far as the file does not say so. name: the model's."""
+        return StoredFormat(name, self.template, self.renderer, self.parser)
 
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The messages behind the model's own; its system message only where theirs is not the first."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaski.errors import OptionError
-from chaski.text.parsers import Content, Lead, Parser, Piece, ToolCall
+from chaski.text.parsers import Content, FoundCall, Lead, Parser, Piece
 from chaski.text.parsers.json_text import load_enforced_json
 
 __all__ = ["DemandedCall", "chosen_tools", "schema_of_call"]
@@ -53,7 +53,7 @@ class DemandedCall:
         pieces = self._sorted(self._before.flush())
         try:
             call = load_enforced_json(self._text)
-            return [*pieces, ToolCall(call["name"], call["arguments"])]
+            return [*pieces, FoundCall(call["name"], dict(call["arguments"]))]
         except (ValueError, KeyError, TypeError, RecursionError):
             return [*pieces, Content(self._text)] if self._text else pieces
 

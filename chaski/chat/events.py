@@ -1,13 +1,23 @@
-"""What a running sequence tells its reader: typed, frozen, and the same for every API dialect."""
+"""What an answer tells its reader: typed, frozen, and the same for Python, commands and every API."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from chaski.sample import Sampled
 
-__all__ = ["Done", "DoneReason", "Event", "Partial", "PromptScores", "Text"]
+__all__ = [
+    "Done",
+    "DoneReason",
+    "Event",
+    "Partial",
+    "PromptScores",
+    "PromptTokens",
+    "Text",
+    "Thinking",
+    "ToolCall",
+]
 
 DoneReason = Literal["stop", "length", "cancelled"]
 
@@ -27,6 +37,40 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """A piece of what the model thinks before it answers; its tokens are as in `Text`."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[Sampled, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool, whole. `arguments` is a JSON object in the order in which the model wrote it.
+
+    Its tokens are as in `Text`.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[Sampled, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """The prompt as tokens, told before it is computed to who asks for it.
+
+    count      all of them, rows of images included
+    token_ids  those of text
+    """
+
+    count: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PromptScores:
     """How likely each token of the prompt was behind those before it, the first one left out.
 
@@ -40,15 +84,16 @@ class PromptScores:
 class Done:
     """The end of the answer, always the last event.
 
-    reason            "stop": an end token or a stop string; "length": a limit on tokens; "cancelled": its
-                      reader left
-    stop_string       the stop string that ended it, if one did
-    prompt_tokens     tokens of the prompt, cached ones included
-    cached_tokens     those of them that were not computed again; `evaluated_tokens` are the others
-    generated_tokens  tokens sampled, an end token and those that a stop string removed included
-    dropped_tokens    tokens that truncation took out of the prompt, not counted in `prompt_tokens`
-    proposed_tokens   tokens that speculation proposed, computed ahead; `accepted_tokens` of them were right
-    shifted_tokens    tokens of prompt and answer that were forgotten on the way, when the context was full
+    reason           "stop": an end token or a stop string; "length": a limit on tokens; "cancelled": its
+                     reader left
+    stop_string      the stop string that ended it, if one did
+    prompt_tokens    tokens of the prompt, cached ones included
+    cached_tokens    those of them that were not computed again; `evaluated_tokens` are the others
+    generated_tokens tokens sampled, an end token and those that a stop string removed included
+    dropped_tokens   tokens that truncation took out of the prompt, not counted in `prompt_tokens`
+    proposed_tokens  tokens that speculation proposed, computed ahead; `accepted_tokens` of them were right
+    shifted_tokens   tokens of prompt and answer that were forgotten on the way, when the context was full
+    thinking_tokens  tokens of the answer up to the last one of its thinking
     """
 
     reason: DoneReason
@@ -60,6 +105,7 @@ class Done:
     shifted_tokens: int = 0
     proposed_tokens: int = 0
     accepted_tokens: int = 0
+    thinking_tokens: int = 0
     load_seconds: float
     prefill_seconds: float
     decode_seconds: float
@@ -80,7 +126,7 @@ class Done:
         return self.accepted_tokens
 
 
-Partial = Text | PromptScores
+Partial = Text | Thinking | ToolCall | PromptTokens | PromptScores
 """An event that is never the last one of an answer."""
 
 Event = Partial | Done

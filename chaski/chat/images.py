@@ -10,12 +10,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
 
-from chaski.chat.arguments import message_list
 from chaski.chat.layout import placeholder
 from chaski.errors import OptionError
 from chaski.model.multimodal import Image, MultimodalProcessor
 
-__all__ = ["ImageFile", "ImageSource", "RecentImages", "image_bytes", "take_images"]
+__all__ = ["ImageFile", "ImageSource", "RecentImages", "image_bytes", "with_placed_images"]
 
 _MAX_RECENT_BYTES = 64 << 20
 
@@ -70,28 +69,22 @@ class RecentImages:
         return image
 
 
-def take_images(
-    messages: Iterable[Mapping[str, Any]],
-) -> tuple[list[Mapping[str, Any]], list[ImageSource]]:
-    """The messages of a conversation without their `images`, which placeholders in their texts stand for.
+def with_placed_images(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the messages without their `images`, which numbered placeholders in their texts stand for.
 
-    Each comes where the text says `[img]`, and where it does not, in front of the text. Raises OptionError
-    for what is no conversation.
+    Each comes where the text says `[img]`, and where it does not, in front of the text.
     """
     found: list[Mapping[str, Any]] = []
-    images: list[ImageSource] = []
-    for message in message_list(messages):
-        own = list(message.get("images") or ())
-        text = message.get("content") or ""
-        if own and not isinstance(text, str):
-            raise OptionError("a message with images must have a text as its content")
-        front = ""
-        for index in range(len(images), len(images) + len(own)):
+    index = 0
+    for message in messages:
+        text, front = message.get("content") or "", ""
+        own = message.get("images") or ()
+        for _ in own:
             if "[img]" in text:
                 text = text.replace("[img]", placeholder(index), 1)
             else:
                 front += placeholder(index)
+            index += 1
         rest = {key: value for key, value in message.items() if key != "images"}
         found.append({**rest, "content": front + text} if own else rest)
-        images += own
-    return found, images
+    return found

@@ -1,68 +1,51 @@
-"""From conversations, texts and options to tokens that fit into a context, whatever engine computes them."""
+"""From conversations, texts and options to prompts that fit into a context, whatever engine computes them."""
 
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
-from chaski.chat import arguments
-from chaski.chat.arguments import check_roles, string_list
+from chaski.chat.answer_parser import AnswerParser
+from chaski.chat.arguments import check_roles
+from chaski.chat.choice import choose_chat_format, go_format
+from chaski.chat.conversation import Conversation, Message
 from chaski.chat.defaults import Defaults
-from chaski.chat.file_templates import file_templates
-from chaski.chat.layout import Prompt, lay_out, unmarked, with_placeholders
+from chaski.chat.demanded_calls import DemandedCall, chosen_tools, schema_of_call
+from chaski.chat.encoding import PromptEncoder, TokenConfig
+from chaski.chat.events import PromptTokens
+from chaski.chat.file_templates import file_templates, fill_in_tokens
+from chaski.chat.layout import Prompt, with_placeholders
 from chaski.chat.options import AnswerOptions, parse_options
-from chaski.chat.ranking import RANKING_TEMPLATE, checked_template, pair_ids
-from chaski.chat.shortening import cut, shortened
-from chaski.errors import ContextLengthError, OptionError, TemplateError, UnsupportedError
+from chaski.chat.requests import Chat, Fill, Generate
+from chaski.chat.shortening import shortened
+from chaski.chat.sources import StoredFormat, TemplateSources
+from chaski.errors import OptionError, TemplateError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image
-from chaski.model.pooling import Pooling
 from chaski.sample import SamplingOptions
 
 if TYPE_CHECKING:
     from chaski.chat.formats import ChatFormat
+    from chaski.text.parsers import Lead, Parser
 
-__all__ = ["Message", "Prepared", "PromptBuilder", "TextTokenizer"]
+__all__ = ["Prepared", "PromptBuilder"]
 
 # An answer without limit and end token ends after this many contexts (as in Ollama).
 _ENDLESS_CONTEXTS = 10
 # As in llama.cpp: until the context is full.
 _TO_THE_END = -2
-_EMPTY = "the prompt is empty; give at least one token"
+_MAX_FORMATS = 64
+_CONSTRAINTS = ("format", "regex", "choice", "grammar")
+# The signs that parsers look for are control tokens in many models.
+_PARSED: Mapping[str, Any] = {"special": True}
 
 _log = logging.getLogger(__name__)
-
-Message: TypeAlias = Mapping[str, Any]
-"""One turn of a conversation: at least `role` (system, user, assistant) and `content`.
-
-`images` are a list of bytes of image files, or paths.
-"""
-
-
-class TextTokenizer(Protocol):
-    """What is needed of a tokenizer; see `chaski.text.tokenizer.Tokenizer`."""
-
-    @property
-    def bos_id(self) -> int | None: ...
-
-    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]: ...
-
-    def token(self, token_id: int) -> str: ...
-
-
-class _Config(Protocol):
-    """What is needed of a model's configuration."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def pooling(self) -> Pooling | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +57,8 @@ class Prepared:
     limit     tokens of the sequence, its prompt included, at which it ends
     context   tokens that it may hold at a time
     num_keep  tokens at its beginning that stay when it fills the context before that; None ends it there
+    parser    what takes the answer apart; None where its text is the answer
+    told      the event that tells of the prompt, where that is asked for
     """
 
     prompt: Prompt
@@ -83,26 +68,19 @@ class Prepared:
     num_keep: int | None
     limits: AnswerOptions
     sampling: SamplingOptions
+    parser: AnswerParser | None = None
+    told: PromptTokens | None = None
 
 
-class PromptBuilder(ABC):
-    """Knows how text goes into one loaded model. Safe to use from several threads."""
+class PromptBuilder(PromptEncoder):
+    """Knows how requests go into one loaded model. Safe to use from several threads."""
 
-    # Whether the rows of an image see each other.
-    _is_bidirectional = False
-
-    def __init__(self, file: GGUFFile, config: _Config, context: int, defaults: Defaults) -> None:
-        self.context = context
+    def __init__(self, file: GGUFFile, config: TokenConfig, context: int, defaults: Defaults) -> None:
+        super().__init__(file, config, context)
         self.defaults = defaults
-        self._file = file
-        self._name = file.path.name
-        self._vocab_size = config.vocab_size
-        self._pooling = config.pooling
-
-    @property
-    @abstractmethod
-    def tokenizer(self) -> TextTokenizer:
-        """Makes ids of texts."""
+        self._formats: OrderedDict[tuple[StoredFormat, str | None], ChatFormat] = OrderedDict()
+        self._lock = Lock()
+        self._is_warned = False
 
     @property
     def chat_template(self) -> str | None:
@@ -118,116 +96,159 @@ class PromptBuilder(ABC):
     @cached_property
     def chat_format(self) -> ChatFormat:
         """How conversations are written. Raises TemplateError or UnsupportedError."""
-        from chaski.chat.formats import TemplateSources, choose_chat_format
-        from chaski.text.parsers.formats import FORMATS
+        return self._format_of(self.defaults.stored_format(self._name), None)
 
-        stored = self.defaults
-        # Answers are given as they are, so that a format of another version does no harm.
-        parser = stored.parser if stored.parser in FORMATS else ""
-        return choose_chat_format(
-            TemplateSources.of(
-                self._file, self._name, go=stored.template, renderer=stored.renderer, parser=parser
-            )
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """Ollama's words for what conversations with the model may have: tools, insert, thinking."""
+        try:
+            return self.chat_format.capabilities
+        except (TemplateError, UnsupportedError):
+            return ()
+
+    def prepare(self, request: Generate | Chat | Fill, images: Items[Image] = ()) -> Prepared:
+        """Prepare an answer; `images` are those that the request counts.
+
+        Raises OptionError for a prompt that does not fit, unless it may be shortened, UnsupportedError for
+        what the model cannot do, and TemplateError.
+        """
+        match request:
+            case Generate():
+                return self._continuation(request, images)
+            case Chat():
+                return self._answer(request, images)
+            case Fill():
+                return self._filling(request, images)
+
+    def conversation_prompt(self, request: Chat, images: Items[Image] = ()) -> Prompt:
+        """Return the prompt of a conversation, all of it."""
+        return self._written(self._conversation(request), request, images)[1]
+
+    def _continuation(self, request: Generate, images: Items[Image]) -> Prepared:
+        """Prepare what continues a prompt, with images at its placeholders or else in front of it."""
+        return self._prepared(
+            self._laid_out(request.prompt, images), request.options, tells=request.tells_prompt
         )
 
-    @cached_property
-    def _warned_format(self) -> ChatFormat:
-        """The same, with a warning in the log where there is no template."""
-        if self.chat_format.source is None:
-            _log.warning("%s has no chat template: it gets plain text, without roles", self._name)
-        return self.chat_format
+    def _answer(self, request: Chat, images: Items[Image]) -> Prepared:
+        """Prepare what answers a conversation, whose messages count these images.
 
-    def continuation(
-        self, prompt: str | Items[int], options: Mapping[str, Any], images: Items[Image] = ()
-    ) -> Prepared:
-        """What continues `prompt`, with images at its placeholders or else in front of it.
-
-        Raises OptionError for one that does not fit, unless `truncate` is set.
+        A conversation that does not fit loses its oldest turns first, where that is allowed.
         """
-        return self._prepared(self._laid_out(prompt, images), options)
+        conversation = self._conversation(request)
+        options = {**self.defaults.options, **request.options}
+        text, prompt = self._written(conversation, request, images)
+        whole = len(prompt.tokens)
+        shortens = options.get("truncate") if request.shortens is None else request.shortens
+        if whole > self.context and shortens:
+            text, prompt = self._written(self._shortened(conversation, request, images), request, images)
+        is_demanded = bool(conversation.tools) and request.tool_choice not in ("auto", "none")
+        tools = () if is_demanded else conversation.tools
+        parser: Parser = conversation.chat_format.parser(
+            text, tools, bool(conversation.think), conversation.begun_thought
+        )
+        if is_demanded:
+            _require_no_other(options)
+            parser = DemandedCall(parser)
+            options["format"] = schema_of_call(conversation.tools)
+        lead = None if conversation.has_begun_answer(text) else parser.lead
+        return self._prepared(
+            prompt,
+            {**_PARSED, **_after_thinking(options, lead)},
+            whole - len(prompt.tokens),
+            AnswerParser(parser, request.parallel_calls),
+            request.tells_prompt,
+        )
 
-    def answer(
-        self,
-        messages: Items[Message],
-        tools: Items[Mapping[str, Any]] | None,
-        options: Mapping[str, Any],
-        images: Items[Image] = (),
-    ) -> Prepared:
-        """What answers a conversation, which has placeholders for its images.
+    def _filling(self, request: Fill, images: Items[Image]) -> Prepared:
+        """Prepare what belongs between two texts, by a template or by the tokens that the file names for it.
 
-        With `truncate` a conversation that does not fit loses its oldest turns first.
+        Raises UnsupportedError where there is neither.
         """
+        chat_format = self._chosen_format(request.stored, request.template)
+        tokens = fill_in_tokens(self._file)
+        if "insert" in chat_format.capabilities or tokens is None:
+            text = chat_format.fill_in(request.prompt, request.suffix)
+        else:
+            before, behind, between = tokens
+            text = f"{before}{request.prompt}{behind}{request.suffix}{between}"
+        whole = with_placeholders(text + request.begun, len(images))
+        prompt = self._read_text(whole, images, self._with_bos)
+        return self._prepared(prompt, request.options, tells=request.tells_prompt)
 
-        chat_format = self._warned_format
+    def _conversation(self, request: Chat) -> Conversation:
+        """Check a conversation, and put the model's own turns before it."""
+        chat_format = self._chosen_format(request.stored, request.template)
+        name = request.stored.name if request.stored else self._name
+        if chat_format.source is None and not self._is_warned:
+            self._is_warned = True
+            _log.warning("%s has no chat template: it gets plain text, without roles", name)
+        tools = chosen_tools(request.tools, request.tool_choice)
         if tools and chat_format.source is not None and "tools" not in chat_format.capabilities:
-            raise UnsupportedError(f"{self._name} does not support tools: its chat template leaves them out")
+            raise UnsupportedError(f"{name} does not support tools: its chat template leaves them out")
+        check_roles(request.messages, f"{chat_format.source or ''}{file_templates(self._file)[1] or ''}")
+        think = chat_format.thinking(request.think)
+        if think and "thinking" not in chat_format.capabilities:
+            raise OptionError(f'"{name}" does not support thinking')
+        messages = self.defaults.conversation(request.messages)
+        return Conversation(chat_format, messages, tools, think, request.variables)
 
-        def written(conversation: Items[Message]) -> Prompt:
-            text = chat_format.render(conversation, tools, chat_format.thinking())
-            return self._read_text(text, images, self._with_bos)
+    def _written(self, conversation: Conversation, request: Chat, images: Items[Image]) -> tuple[str, Prompt]:
+        """Return the text and the prompt of a conversation, behind tokens of an earlier one."""
+        shown = [images[index] for message in conversation.messages for index in message.get("images") or ()]
+        text = conversation.render()
 
-        check_roles(messages, f"{self.chat_template or ''}{file_templates(self._file)[1] or ''}")
-        conversation = self.defaults.conversation(messages)
-        prompt = whole = written(conversation)
-        if len(whole.tokens) > self.context and {**self.defaults.options, **options}.get("truncate"):
-            short = shortened(conversation, lambda rest: len(written(rest).tokens) <= self.context)
-            prompt = written(short)
-        return self._prepared(prompt, options, dropped=len(whole.tokens) - len(prompt.tokens))
+        def first(piece: str) -> list[int]:
+            ids = self._with_bos(piece)
+            if not request.context:
+                return ids
+            begun = [token for token in request.context if 0 <= token < self._vocab_size]
+            return begun + (ids[1:] if ids[:1] == [self.tokenizer.bos_id] else ids)
 
-    def _laid_out(self, prompt: str | Items[int], images: Items[Image]) -> Prompt:
-        if isinstance(prompt, str):
-            text = with_placeholders(prompt, len(images))
-            return self._read_text(text, images, self.tokenizer.encode)
-        ids = self._checked(prompt, has_rows=bool(images))
-        if not images:
-            return Prompt(ids)
-        if min(ids) < 0:
-            return unmarked(ids, images, self._is_bidirectional)
-        front = self._read_text(with_placeholders("", len(images)), images, self.tokenizer.encode)
-        return front.followed_by(ids[1:] if ids[0] == self.tokenizer.bos_id else ids)
+        return text, self._read_text(with_placeholders(text, len(shown)), shown, first)
 
-    def _read_text(self, text: str, images: Items[Image], first: Callable[[str], list[int]]) -> Prompt:
-        """A text with placeholders; `first` makes ids of its first piece, with BOS."""
+    def _shortened(self, whole: Conversation, request: Chat, images: Items[Image]) -> Conversation:
+        """Return a conversation without as many of its oldest turns as it takes; the last one stays."""
 
-        def other(piece: str) -> list[int]:
-            return self.tokenizer.encode(piece, add_special=False)
+        def fits(messages: Items[Message]) -> bool:
+            _, prompt = self._written(whole.with_messages(messages), request, images)
+            return len(prompt.tokens) <= self.context
 
-        prompt = lay_out(text, images, first, other, self._is_bidirectional)
-        if not prompt.tokens:
-            raise OptionError(_EMPTY)
-        self._require_tokens(token for token in prompt.tokens if token >= 0)
-        return prompt
+        return whole.with_messages(shortened(whole.messages, fits))
 
-    def embeddable(self, texts: Items[str | Items[int]], truncate: bool) -> list[list[int]]:
-        """The ids of texts that become vectors."""
-        if self._pooling is None:
-            raise UnsupportedError(f"{self._name}: this model does not support embeddings")
-        if not texts:
-            raise OptionError("there is no text to embed; give at least one")
-        return [self._embeddable(text, truncate) for text in texts]
+    def _chosen_format(self, stored: StoredFormat | None, template: str | None) -> ChatFormat:
+        if stored is None and template is None:
+            return self.chat_format
+        return self._format_of(stored or self.defaults.stored_format(self._name), template)
 
-    def pairs(self, query: str, documents: Items[str], truncate: bool) -> list[list[int]]:
-        """The ids of a query with each document, for a model that ranks. Raises UnsupportedError."""
-        if self._pooling is not Pooling.RANK:
-            raise UnsupportedError(f"{self._name}: this model does not rank documents")
-        template = checked_template(self._file.get(RANKING_TEMPLATE, str, None))
-        texts = string_list(documents, "documents")
-        return [pair_ids(template, query, each, self.tokenizer, self.context, truncate) for each in texts]
+    def _format_of(self, stored: StoredFormat, template: str | None) -> ChatFormat:
+        """Return a format that was asked for lately, or make it."""
+        with self._lock:
+            if (stored, template) in self._formats:
+                self._formats.move_to_end((stored, template))
+                return self._formats[stored, template]
+        sources = TemplateSources.of(self._file, stored)
+        found = choose_chat_format(sources) if template is None else go_format(template, sources)
+        with self._lock:
+            self._formats[stored, template] = found
+            while len(self._formats) > _MAX_FORMATS:
+                self._formats.popitem(last=False)
+        return found
 
-    def _embeddable(self, text: str | Items[int], truncate: bool) -> list[int]:
-        ids = self._checked(self.tokenizer.encode(text) if isinstance(text, str) else text)
-        if truncate and len(ids) > self.context:
-            bare = self.tokenizer.encode(text, add_special=False) if isinstance(text, str) else ids
-            return cut(ids, bare, self.context)
-        self._require_fit(len(ids), ", load the model with a larger context or set truncate")
-        return ids
-
-    def _prepared(self, whole: Prompt, options: Mapping[str, Any], dropped: int = 0) -> Prepared:
+    def _prepared(
+        self,
+        whole: Prompt,
+        options: Mapping[str, Any],
+        dropped: int = 0,
+        parser: AnswerParser | None = None,
+        tells: bool = False,
+    ) -> Prepared:
         self._require_text()
         limits, sampling = parse_options({**self.defaults.options, **options})
         prompt = self._fitted(whole, limits)
         self._require_tokens(sampling.logit_bias)
         self._require_tokens(limits.stop_token_ids)
+        told = PromptTokens(len(whole.tokens), tuple(token for token in whole.tokens if token >= 0))
         return Prepared(
             prompt=prompt,
             dropped=dropped + len(whole.tokens) - len(prompt.tokens),
@@ -236,27 +257,12 @@ class PromptBuilder(ABC):
             num_keep=self._num_keep(prompt, limits) if _shifts(limits) else None,
             limits=limits,
             sampling=sampling,
+            parser=parser,
+            told=told if tells else None,
         )
 
-    def _require_text(self) -> None:
-        if self._pooling is not None:
-            raise UnsupportedError(f"{self._name}: this model makes embeddings, not text; use embed")
-
-    def _checked(self, token_ids: Items[int], has_rows: bool = False) -> list[int]:
-        """has_rows: ids below 0 stand for rows of images."""
-        ids = arguments.token_ids(token_ids)
-        if not ids:
-            raise OptionError(_EMPTY)
-        self._require_tokens(token for token in ids if token >= 0 or not has_rows)
-        return ids
-
-    def _require_tokens(self, token_ids: Iterable[int]) -> None:
-        wrong = next((token for token in token_ids if not 0 <= token < self._vocab_size), None)
-        if wrong is not None:
-            raise OptionError(f"token id {wrong} is not among the {self._vocab_size} of the model")
-
     def _fitted(self, prompt: Prompt, limits: AnswerOptions) -> Prompt:
-        """The prompt, shortened after its beginning if it is too long and that is allowed."""
+        """Return the prompt, shortened after its beginning if it is too long and that is allowed."""
         excess = len(prompt.tokens) - self.context
         if excess <= 0:
             return prompt
@@ -269,27 +275,25 @@ class PromptBuilder(ABC):
         return min(max(limits.num_keep, has_bos), self.context - 1)
 
     def _limit(self, prompt_tokens: int, limits: AnswerOptions) -> int:
-        """Tokens of prompt and answer at which it ends. The last one needs no room in the context."""
+        """Return how many tokens prompt and answer may have. The last one needs no room in the context."""
         predict = limits.num_predict if limits.num_predict >= 0 else _ENDLESS_CONTEXTS * self.context
         end = prompt_tokens + predict
         return end if _shifts(limits) else min(end, self.context + 1)
-
-    def _require_fit(self, length: int, advice: str) -> None:
-        if length > self.context:
-            raise ContextLengthError(
-                f"the prompt has {length} tokens, but the context holds {self.context}; shorten it{advice}",
-                length,
-                self.context,
-            )
-
-    def _with_bos(self, text: str) -> list[int]:
-        """The ids of a rendered conversation: exactly one BOS if the file asks for it, written or not."""
-        opening = self.tokenizer.encode("")[:1]
-        ids = self.tokenizer.encode(text, add_special=False)
-        needs_bos = opening == [self.tokenizer.bos_id] and ids[:1] != opening
-        return opening + ids if needs_bos else ids
 
 
 def _shifts(limits: AnswerOptions) -> bool:
     """Return whether the answer goes on, by a context shift, where the context is full."""
     return limits.shift and limits.num_predict != _TO_THE_END
+
+
+def _after_thinking(options: Mapping[str, Any], lead: Lead | None) -> dict[str, Any]:
+    """Return options whose constraint, if there is one, leaves room for thinking before it."""
+    is_constrained = any(options.get(name) is not None for name in _CONSTRAINTS)
+    return {**({"format_thought": asdict(lead)} if lead and is_constrained else {}), **options}
+
+
+def _require_no_other(options: Mapping[str, Any]) -> None:
+    """Refuse a constraint beside a call that is demanded; a format gives way to it."""
+    other = next((name for name in _CONSTRAINTS[1:] if options.get(name) is not None), None)
+    if other:
+        raise OptionError(f"tool_choice and {other} exclude each other; give one")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from chaski.errors import ContextLengthError, UnsupportedError
 
 if TYPE_CHECKING:
-    from chaski.chat.prompts import TextTokenizer
+    from chaski.chat.tokenizing import TextTokenizer
 
 __all__ = ["RANKING_TEMPLATE", "Ranked", "checked_template", "pair_ids", "ranked"]
 

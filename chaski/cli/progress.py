@@ -9,12 +9,14 @@ from chaski.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from chaski.runner.llm import LLM
+    from chaski.runner.loading.files import OpenedModel
 
 __all__ = ["load_model"]
 
 
 def load_model(
-    model: str,
+    model: str | OpenedModel,
+    label: str = "",
     *,
     threads: int | None,
     context: int | None,
@@ -27,7 +29,7 @@ def load_model(
     """`chaski.load` with a progress bar."""
     from chaski.runner.loading.loader import load
 
-    with closing(ProgressBar(f"loading {model}")) as bar:
+    with closing(ProgressBar(f"loading {label or model}")) as bar:
         return load(
             model,
             threads=threads,

@@ -16,7 +16,6 @@ from chaski.errors import ChaskiError, ModelNotFoundError
 if TYPE_CHECKING:
     from chaski.chat.defaults import Defaults
     from chaski.chat.events import Done, Event
-    from chaski.text.parsers import Thinking
 
 __all__ = ["Remote", "RemoteModel", "chosen_server", "running_server"]
 
@@ -155,14 +154,14 @@ class RemoteModel:
 
     def stream(
         self, prompt: str, images: Sequence[bytes] = (), **options: Any
-    ) -> Generator[Event | Thinking, None, None]:
+    ) -> Generator[Event, None, None]:
         """Continue a prompt as it is, behind the files of images."""
         asked = {"prompt": prompt, "raw": True, "images": [_base64(image) for image in images]}
         return self._events("/api/generate", asked, options)
 
     def stream_chat(
         self, messages: Sequence[Mapping[str, Any]], think: bool | str | None = None, **options: Any
-    ) -> Generator[Event | Thinking, None, None]:
+    ) -> Generator[Event, None, None]:
         """Answer a conversation, whose messages may have `images`, as files. think: None is usual."""
         turns = [
             {**turn, "images": [_base64(image) for image in turn.get("images", ())]} for turn in messages
@@ -178,9 +177,8 @@ class RemoteModel:
 
     def _events(
         self, path: str, asked: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> Generator[Event | Thinking, None, None]:
-        from chaski.chat.events import Text
-        from chaski.text.parsers import Thinking
+    ) -> Generator[Event, None, None]:
+        from chaski.chat.events import Text, Thinking
 
         given = dict(options)
         outside = {"truncate": given.pop("truncate", False), "format": given.pop("format", None)}

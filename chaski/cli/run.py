@@ -15,6 +15,7 @@ from chaski.cli.session import Session, read_format, read_think
 if TYPE_CHECKING:
     from chaski.cli.remote import RemoteModel
     from chaski.cli.session import Model
+    from chaski.store.model import StoredModel
 
 __all__ = ["command"]
 
@@ -118,17 +119,18 @@ def command(
     parse_options(given)
 
     def opened(name: str, num_ctx: int | None = None, num_thread: int | None = None) -> Model:
-        wishes = {"threads": num_thread or threads, "context": num_ctx or context}
-        is_own_choice = bool(any(wishes.values()) or draft or engine or backend != "cpu")
+        loading = {"threads": num_thread or threads, "context": num_ctx or context}
+        is_own_choice = bool(any(loading.values()) or draft or engine or backend != "cpu")
         served = None if is_own_choice or is_path(name) else _of_server(name)
         if served is not None:
             served.keep_alive = keepalive
             return served
         if keepalive is not None:
             raise click.UsageError("--keepalive is for a model of a running server: chaski serve")
-        for wanted in filter(None, (name, draft)):
-            _pull_if_missing(wanted, insecure)
-        return open_model(name, **wishes, backend=backend, engine=engine, draft=draft)
+        found = _found(name, insecure)
+        if draft is not None:
+            _found(draft, insecure)
+        return open_model(found, name, **loading, backend=backend, engine=engine, draft=draft)
 
     if text is None:
         Thread(target=preload, daemon=True).start()
@@ -172,14 +174,14 @@ def _of_server(model: str) -> RemoteModel | None:
         return None
 
 
-def _pull_if_missing(model: str, insecure: bool) -> None:
-    """Pull a model that is not here. Raises ModelNotFoundError where that fails too."""
+def _found(model: str, insecure: bool) -> StoredModel:
+    """Look a model up; pull what is called like one and is not here. Raises ModelNotFoundError."""
     from chaski.cli.pull import pull_model
     from chaski.errors import ModelNotFoundError, OptionError, RegistryError
     from chaski.store.model import find_model
 
     try:
-        find_model(model)
+        return find_model(model)
     except ModelNotFoundError as error:
         if is_path(model):
             raise
@@ -187,6 +189,7 @@ def _pull_if_missing(model: str, insecure: bool) -> None:
             pull_model(model, insecure)
         except (ModelNotFoundError, RegistryError, OptionError) as failure:
             raise ModelNotFoundError(f"{error}; it cannot be pulled: {failure}") from None
+    return find_model(model)
 
 
 def _whole_prompt(arguments: tuple[str, ...]) -> str | None:

@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from chaski.chat.events import Done, Event
     from chaski.cli.local import WorkerModel
     from chaski.cli.remote import RemoteModel
-    from chaski.cli.thinking import ThinkingModel
     from chaski.runner.llm import LLM
-    from chaski.text.parsers import Thinking
 
-    Model: TypeAlias = LLM | WorkerModel | ThinkingModel | RemoteModel
+    Model: TypeAlias = LLM | WorkerModel | RemoteModel
 
 __all__ = ["Session", "read_format", "read_think", "report"]
 
@@ -175,14 +173,13 @@ class Session:
     def choose_thinking(self, think: bool | str) -> None:
         """Raises OptionError for a model that cannot think; of one of a server, the server says so."""
         from chaski.cli.remote import RemoteModel
-        from chaski.cli.thinking import ThinkingModel
 
-        if isinstance(self.model, RemoteModel | ThinkingModel):
+        if isinstance(self.model, RemoteModel) or "thinking" in self.model.capabilities:
             self.think = think
         elif think:
             raise OptionError(f'"{self.name}" does not support thinking')
 
-    def _events(self, asked: dict[str, Any]) -> Generator[Event | Thinking, None, None]:
+    def _events(self, asked: dict[str, Any]) -> Generator[Event, None, None]:
         if self.is_raw:
             return self.model.stream(asked["content"], asked.get("images", ()), **self.options)
         system = [_message("system", self.system)] if self.system else []
@@ -203,10 +200,9 @@ class _Output:
         self._hides_thinking = hides_thinking
         self._is_thinking = False
 
-    def show(self, event: Event | Thinking) -> Done | None:
+    def show(self, event: Event) -> Done | None:
         """Print an event; the last one is given back."""
-        from chaski.chat.events import Done, Text
-        from chaski.text.parsers import Thinking
+        from chaski.chat.events import Done, Text, Thinking
 
         if isinstance(event, Thinking):
             if not self._hides_thinking:

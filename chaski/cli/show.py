@@ -111,12 +111,13 @@ def _memory(found: StoredModel, asked: int | None, parallel: int | None) -> Iter
     from chaski.kvcache import CacheSize
     from chaski.ml import BackendOptions, open_backend
     from chaski.model.registry import build_model
-    from chaski.runner.loading.files import open_files
+    from chaski.runner.loading.files import OpenedModel
     from chaski.runner.loading.reservation import Reservation, kv_types
     from chaski.runner.loading.sizes import context_size
 
     environment = Environment.read()
-    file, projector = open_files(found)
+    opened = OpenedModel.of(found)
+    file, projector = opened.file, opened.open_projector()
     backend = open_backend("cpu", BackendOptions())
     types = kv_types(environment.kv_type, backend, file)
     trained = file.get(f"{file.architecture}.context_length", int)

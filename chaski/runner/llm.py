@@ -13,21 +13,25 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.answer import Answer, collect
-from chaski.chat.arguments import string_list, text_list
+from chaski.chat.answer_parser import AnswerParser
+from chaski.chat.arguments import string_list, text_list, token_ids
+from chaski.chat.conversation import Message
 from chaski.chat.defaults import Defaults
-from chaski.chat.images import ImageSource, take_images
+from chaski.chat.images import ImageSource
 from chaski.chat.options import GenerateOptions
-from chaski.chat.prompts import Message
 from chaski.chat.ranking import Ranked, ranked
+from chaski.chat.requests import Chat, Embed, Generate, detached
 from chaski.chat.several import ProgressOption, options_of_each, request_list
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, Memory
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
 from chaski.runner.engine.engine import Engine
+from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.output_sequences import embeddings, relevance
-from chaski.runner.generation.sequence_builder import Prompts
+from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.runner.results import EventStream, answers_of, events_of, outputs_of
+from chaski.runner.service.messages import Answerable
 from chaski.runner.speculation.draft_resources import DraftResources
 
 if TYPE_CHECKING:
@@ -56,7 +60,7 @@ class LLM:
         vision: MultimodalProcessor | None = None,
         draft: DraftResources | None = None,
     ) -> None:
-        self.prompts = Prompts(
+        self.prompts = SequenceBuilder(
             file,
             config,
             context,
@@ -92,6 +96,11 @@ class LLM:
     def chat_template(self) -> str | None:
         """How a conversation is written, in Jinja or Go's language; None when nothing says so."""
         return self.prompts.chat_template
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """Ollama's words for what conversations with it may have: tools, thinking, insert."""
+        return self.prompts.capabilities
 
     @property
     def defaults(self) -> Defaults:
@@ -148,30 +157,38 @@ class LLM:
         **options: Unpack[GenerateOptions],
     ) -> EventStream:
         """`generate` in pieces, as they are made."""
-        return events_of(self.engine, self.prompts.generation(prompt, options, images))
+        ids = prompt if isinstance(prompt, str) else tuple(token_ids(prompt))
+        return self._answer(Generate(ids, dict(options)), images)
 
     def chat(
         self,
         messages: Items[Message],
         tools: Items[Mapping[str, Any]] | None = None,
+        *,
+        think: bool | str | None = None,
+        images: Items[ImageSource] = (),
         **options: Unpack[GenerateOptions],
     ) -> Answer:
-        """Answer a conversation, written with the file's own template.
+        """Answer a conversation, written with the model's own template and taken apart by its format.
 
         What the model's `defaults` say goes before it. The `images` of a message (a list of bytes or paths)
-        come where its text says `[img]`, else in front of it.
+        come where its text says `[img]`, else in front of it; `images` here belong to the last message.
+        `think` is whether, or how much, the model thinks; one that can does, unless it is told otherwise.
         """
-        return collect(self.stream_chat(messages, tools, **options))
+        return collect(self.stream_chat(messages, tools, think=think, images=images, **options))
 
     def stream_chat(
         self,
         messages: Items[Message],
         tools: Items[Mapping[str, Any]] | None = None,
+        *,
+        think: bool | str | None = None,
+        images: Items[ImageSource] = (),
         **options: Unpack[GenerateOptions],
     ) -> EventStream:
-        """`chat` in pieces, as they are made."""
-        turns, images = take_images(messages)
-        return events_of(self.engine, self.prompts.chat(turns, tools, options, images))
+        """`chat` in pieces, as they are made: `Text`, `Thinking` and `ToolCall`."""
+        turns, sources = detached(messages, images)
+        return self._answer(Chat(tuple(turns), tuple(tools or ()), dict(options), think=think), sources)
 
     def generate_many(
         self,
@@ -189,9 +206,9 @@ class LLM:
         """
         each = options_of_each(options, n, self.defaults.options.get("seed"))
         found = request_list(prompts, "prompts")
-        return answers_of(
-            self.engine, [self.prompts.generation(x, chosen) for x in found for chosen in each], progress
-        )
+        asked = [x if isinstance(x, str) else tuple(token_ids(x)) for x in found]
+        begun = [self._begun(Generate(x, dict(chosen))) for x in asked for chosen in each]
+        return answers_of(self.engine, begun, progress)
 
     def chat_many(
         self,
@@ -204,12 +221,14 @@ class LLM:
     ) -> list[Answer]:
         """Answer several conversations, as `generate_many` continues prompts."""
         each = options_of_each(options, n, self.defaults.options.get("seed"))
-        taken = [take_images(messages) for messages in request_list(conversations, "conversations")]
-        return answers_of(
-            self.engine,
-            [self.prompts.chat(turns, tools, chosen, images) for turns, images in taken for chosen in each],
-            progress,
-        )
+        taken = [detached(messages) for messages in request_list(conversations, "conversations")]
+        given = tuple(tools or ())
+        begun = [
+            self._begun(Chat(tuple(turns), given, dict(chosen)), images)
+            for turns, images in taken
+            for chosen in each
+        ]
+        return answers_of(self.engine, begun, progress)
 
     def asynchronous(self) -> AsyncModel:
         """The same model for event loops: `async for event in model.asynchronous().stream(prompt)`."""
@@ -231,7 +250,8 @@ class LLM:
         fit into the context. Raises UnsupportedError for a model that makes text, and ModelError
         for vectors that are not all finite numbers.
         """
-        sequences = self.prompts.embeddings(text_list(texts), truncate)
+        asked = Embed(tuple(text_list(texts)), truncate, normalize)
+        sequences = [self.prompts.pooled(ids) for ids in self.prompts.vector_texts(asked)]
         return embeddings(np.concatenate(outputs_of(self.engine, sequences)), normalize)
 
     def score(self, query: str, documents: Items[str], *, truncate: bool = False) -> npt.NDArray[np.float32]:
@@ -297,3 +317,14 @@ class LLM:
         name = self.defaults.name or self.path.name
         size = self.memory().total / 1e9
         return f"<LLM {name}: context {self.context}, parallel {self.engine.parallel}, {size:.2f} GB>"
+
+    def _answer(self, request: Answerable, images: Items[ImageSource] = ()) -> EventStream:
+        """Prepare an answer now, and compute it when its events are read."""
+        return events_of(self.engine, *self._begun(request, images))
+
+    def _begun(
+        self, request: Answerable, images: Items[ImageSource] = ()
+    ) -> tuple[Generation, AnswerParser | None]:
+        """The sequence of an answer, and what takes the answer apart."""
+        prepared = self.prompts.prepare(request, self.prompts.read_images(images))
+        return self.prompts.generation(prepared), prepared.parser

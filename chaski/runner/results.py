@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.answer import Answer, collect
+from chaski.chat.answer_parser import AnswerParser
 from chaski.chat.events import Done, Event
 from chaski.chat.several import ProgressOption, progress_of
 from chaski.errors import ChaskiError
@@ -20,14 +21,17 @@ from chaski.runner.engine.sequence import Sequence
 __all__ = ["EventStream", "answers_of", "events_of", "outputs_of"]
 
 EventStream: TypeAlias = Generator[Event, None, None]
-"""`Text` as it is made, at last one `Done`. Closing it ends the answer."""
+"""`Text` as it is made, of a conversation `Thinking` and `ToolCall` too, at last one `Done`.
+
+Closing it ends the answer.
+"""
 
 
-def events_of(engine: Engine, sequence: Sequence) -> EventStream:
+def events_of(engine: Engine, sequence: Sequence, parser: AnswerParser | None = None) -> EventStream:
     """The events of one answer as they come. Raises the error that ends it."""
     try:
         engine.submit(sequence)
-        yield from _until_done(engine, sequence)
+        yield from _until_done(engine, sequence, parser)
     except BaseException:
         # Here and below: a Ctrl-C that comes just when one of them begins does not get past both.
         sequence.cancel()
@@ -36,15 +40,18 @@ def events_of(engine: Engine, sequence: Sequence) -> EventStream:
         sequence.cancel()
 
 
-def answers_of(engine: Engine, sequences: Items[Sequence], progress: ProgressOption) -> list[Answer]:
+def answers_of(
+    engine: Engine, asked: Items[tuple[Sequence, AnswerParser | None]], progress: ProgressOption
+) -> list[Answer]:
     """Whole answers in order, computed together. An error of one ends all."""
     answers: list[Answer] = []
+    sequences = [sequence for sequence, _ in asked]
     try:
         with progress_of(progress, f"{len(sequences)} answers") as tell:
             for sequence in sequences:
                 engine.submit(sequence)
-            for sequence in sequences:
-                answers.append(collect(_until_done(engine, sequence)))
+            for sequence, parser in asked:
+                answers.append(collect(_until_done(engine, sequence, parser)))
                 tell(len(answers) / len(sequences))
     except BaseException:
         _cancel(sequences)
@@ -68,11 +75,11 @@ def outputs_of(engine: Engine, sequences: Items[Sequence]) -> list[npt.NDArray[n
     return [event.rows for event in events if isinstance(event, Outputs)]
 
 
-def _until_done(engine: Engine, sequence: Sequence) -> EventStream:
+def _until_done(engine: Engine, sequence: Sequence, parser: AnswerParser | None) -> EventStream:
     while True:
         event = _next(engine, sequence)
         assert not isinstance(event, Outputs)
-        yield event
+        yield from (event,) if parser is None else parser.read(event)
         if isinstance(event, Done):
             return
 

@@ -2,7 +2,7 @@
 
     handlers (thin)  ── request ──>  dialects (pure: JSON to typed requests, typed events to JSON)
         │
-        └── chat_service ── template, truncation, parser ──> models (which are loaded, who waits) ──> worker
+        └── service ── one typed call ──> models (which are loaded, who waits) ──> worker (prompt, answer)
 
 The server itself never computes. Nothing here knows tensors; nothing below knows HTTP.
 """

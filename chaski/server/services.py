@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from chaski.server.chat_service import ChatService
 from chaski.server.metrics import Metrics
 from chaski.server.models.catalog import Catalog
 from chaski.server.models.loaded import OpenWorker
@@ -13,6 +12,10 @@ from chaski.server.models.pool import Models
 from chaski.server.network.bodies import Bodies
 from chaski.server.network.uploads import Uploads
 from chaski.server.response_store import ResponseStore
+from chaski.server.service.chat import ChatService
+from chaski.server.service.jobs import Jobs
+from chaski.server.service.tokens import TokenService
+from chaski.server.service.vectors import VectorService
 from chaski.server.settings import Settings
 from chaski.store.store import Store
 
@@ -36,6 +39,8 @@ class Services:
     models: Models
     metrics: Metrics
     chat: ChatService
+    vectors: VectorService
+    tokens: TokenService
     responses: ResponseStore
     threads: ResponseStore
     bodies: Bodies
@@ -52,12 +57,12 @@ class Services:
         catalog = Catalog(store)
         models = Models(settings, open_worker)
         metrics = Metrics(lambda: models.loaded, lambda: models.waiting)
-        chat = ChatService(settings, catalog, models, metrics)
+        jobs = Jobs(settings, catalog, models, metrics)
+        services = ChatService(jobs), VectorService(jobs), TokenService(jobs)
         bodies = Bodies(settings.body_memory, settings.body_timeout)
         uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
-        return cls(
-            settings, catalog, models, metrics, chat, ResponseStore(), ResponseStore(), bodies, uploads
-        )
+        stores = ResponseStore(), ResponseStore()
+        return cls(settings, catalog, models, metrics, *services, *stores, bodies, uploads)
 
     async def close(self) -> None:
         """End all services."""

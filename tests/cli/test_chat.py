@@ -15,7 +15,7 @@ from chaski.cli.chat import chat
 from chaski.cli.chat_help import PARAMETERS, WORDS
 from chaski.cli.session import Session
 from chaski.names import ModelName
-from chaski.server.options import KNOWN_OPTIONS
+from chaski.server.service.options import KNOWN_OPTIONS
 from chaski.store.create import create
 from chaski.store.model import find_model
 from chaski.store.recipe import Recipe

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from chaski.chat.requests import Generate
 from chaski.cli.main import chaski_command
 from chaski.names import ModelName
-from chaski.runner.service.messages import Generate
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from chaski.chat.prompts import Prepared
 from chaski.names import ModelName
-from chaski.runner.service.messages import Generate, ReplyCallback
+from chaski.runner.service.messages import ReplyCallback
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
@@ -43,10 +44,10 @@ def server(tmp_path: Path, rules: dict[str, str], monkeypatch: pytest.MonkeyPatc
     script = Script(context=200_000)
     say = FakeWorker._say
 
-    def say_by_rule(worker: FakeWorker, call: Generate, put: ReplyCallback, ticket: Any) -> None:
-        prompt = bytes(token for token in call.prompt if isinstance(token, int)).decode(errors="replace")
+    def say_by_rule(worker: FakeWorker, prepared: Prepared, put: ReplyCallback, ticket: Any) -> None:
+        prompt = bytes(token for token in prepared.prompt.tokens).decode(errors="replace")
         script.pieces = (next((text for part, text in rules.items() if part in prompt), "ok"),)
-        say(worker, call, put, ticket)
+        say(worker, prepared, put, ticket)
 
     monkeypatch.setattr(FakeWorker, "_say", say_by_rule)
     folder = tmp_path / "models"

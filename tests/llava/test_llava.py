@@ -19,7 +19,7 @@ from chaski.errors import UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.runner.loading.files import open_files
+from chaski.runner.loading.files import OpenedModel
 from chaski.store.model import StoredModel
 from tests.image import pictures
 from tests.llava.prompts import SIZES, TEXTS
@@ -148,11 +148,13 @@ def test_a_stored_projector_that_cannot_be_used_leaves_the_text(
     parts: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = changed(parts[1], tmp_path / "other.gguf", {"clip.projector_type": "resampler"}, {})
-    file, projector = open_files(StoredModel(None, parts[0], projectors=(other,)))
+    opened = OpenedModel.of(StoredModel(None, parts[0], projectors=(other,)))
+    file, projector = opened.file, opened.open_projector()
     assert projector is None
     assert "text only: " in caplog.text
     assert "projector of type 'resampler'" in caplog.text
-    file, projector = open_files(StoredModel(None, parts[0], projectors=(parts[1],)))
+    opened = OpenedModel.of(StoredModel(None, parts[0], projectors=(parts[1],)))
+    file, projector = opened.file, opened.open_projector()
     assert projector is not None
     assert file.architecture == "llama"
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import chaski
+from chaski.chat.requests import Generate
 from chaski.errors import ChaskiError, OptionError, UnsupportedError
+from chaski.runner.generation.generation import Generation
 from tests.tiny_llama import BOS, CONTEXT, END, EOT, write_tiny_llama
 
 GREEDY: dict[str, Any] = {"temperature": 0, "num_predict": 24}
@@ -214,11 +216,16 @@ def test_counts_and_times(model: chaski.LLM) -> None:
 # ---- prompts that are too long ----
 
 
+def generation(model: chaski.LLM, ids: list[int], **options: Any) -> Generation:
+    """The sequence that continues a prompt of ids."""
+    return model.prompts.generation(model.prompts.prepare(Generate(tuple(ids), options)))
+
+
 @pytest.mark.parametrize(("num_keep", "kept"), [(0, 1), (1, 1), (3, 3), (1000, CONTEXT - 1)])
 def test_truncation_keeps_the_beginning_and_the_end(model: chaski.LLM, num_keep: int, kept: int) -> None:
     """BOS is kept in any case, and the last token too."""
     ids = [BOS, *range(200), *range(200)]
-    sequence = model.prompts.generation(ids, {"truncate": True, "num_keep": num_keep})
+    sequence = generation(model, ids, truncate=True, num_keep=num_keep)
     assert sequence.tokens == [*ids[:kept], *ids[kept - CONTEXT :]]
     answer = model.generate(ids, truncate=True, num_keep=num_keep, num_predict=1)
     assert (answer.dropped_tokens, answer.prompt_tokens) == (len(ids) - CONTEXT, CONTEXT)
@@ -378,8 +385,8 @@ def test_threads_get_their_own_answers(tiny_llama: Path, alone: list[chaski.Answ
 
 def test_control_tokens_are_text_for_those_who_ask(tiny_llama: Path) -> None:
     with load(tiny_llama) as model:
-        decoder = model.prompts.generation([1], {"special": True})._decoder
-        plain = model.prompts.generation([1], {})._decoder
+        decoder = generation(model, [1], special=True)._decoder
+        plain = generation(model, [1])._decoder
         assert decoder is not None
         assert plain is not None
         assert decoder.feed(BOS) == "<|begin_of_text|>"

@@ -1,29 +1,39 @@
-"""A worker without a model: it says what it is told to, in pieces, and notes what it was asked."""
+"""A worker without a model: it says what it is told to, in pieces, and notes what it was asked.
+
+Its prompts are made as those of any model, of the templates of its file; its tokens are bytes.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from chaski.chat.defaults import Defaults
 from chaski.chat.events import Done, Text
+from chaski.chat.layout import Prompt
+from chaski.chat.prompts import Prepared, PromptBuilder
+from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.errors import ChaskiError
 from chaski.ml.backend import Memory
+from chaski.model.dialects import open_model
+from chaski.model.pooling import Pooling
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.service.asynchronous import AsyncModel
+from chaski.runner.service.base_channel import ActiveCall
 from chaski.runner.service.messages import (
     Describe,
-    Embed,
-    Generate,
     Info,
     ModelCall,
     ReplyCallback,
     String,
     Tokenize,
+    TokenizeChat,
     Tokens,
 )
 
@@ -64,7 +74,38 @@ class _Handle:
         self.is_over = True
 
 
-@dataclass(slots=True, eq=False)
+class _Bytes:
+    """A tokenizer without BOS."""
+
+    bos_id = None
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def token(self, token_id: int) -> str:
+        return chr(token_id)
+
+
+class _Config:
+    vocab_size = 256
+    pooling = Pooling.MEAN
+
+
+class _Prompts(PromptBuilder):
+    """Notes the options of the answer that was asked for last. Images are bytes of their files."""
+
+    tokenizer = _Bytes()
+    noted: dict[str, Any]
+
+    def _require_text(self) -> None:
+        """It makes both."""
+
+    def _prepared(self, whole: Prompt, options: Any, *more: Any, **named: Any) -> Prepared:
+        self.noted = dict(options)
+        return super()._prepared(whole, options, *more, **named)
+
+
+@dataclass(eq=False)
 class FakeWorker:
     script: Script
     path: Path
@@ -78,7 +119,8 @@ class FakeWorker:
         self.pid = None
 
     def start(self, call: ModelCall, put: ReplyCallback) -> _Handle:
-        self.script.asked.append(call)
+        if not isinstance(call, Generate | Chat | Fill):  # these are noted when their prompt is made
+            self.script.asked.append(call)
         ticket = _Handle(self.script)
         threading.Thread(target=self._answer, args=(call, put, ticket), daemon=True).start()
         return ticket
@@ -89,12 +131,27 @@ class FakeWorker:
                 put(self.script.fail(self.options) or self._info())
             case Tokenize():
                 put(Tokens(tuple(call.text.encode())))
-            case Embed():
-                put(Outputs(np.ones((len(call.texts), 4), np.float32)))
-            case Generate():
-                self._say(call, put, ticket)
+            case TokenizeChat():
+                prompt = self.prompts.conversation_prompt(call.chat, call.chat.images)
+                put(Tokens(tuple(prompt.tokens)))
+            case Embed() | Rank():
+                texts = self.prompts.vector_texts(call)
+                put(Outputs(np.ones((len(texts), 4), np.float32), sum(map(len, texts))))
+            case Generate() | Chat() | Fill():
+                try:
+                    prepared = self.prompts.prepare(call, call.images)
+                except ChaskiError as error:
+                    put(error)
+                    return
+                self.script.asked.append(Generate(tuple(prepared.prompt.tokens), self.prompts.noted))
+                active = ActiveCall(put)
+                self._say(prepared, active.parsed(prepared), ticket)
             case _:
                 put(String("text"))
+
+    @cached_property
+    def prompts(self) -> _Prompts:
+        return _Prompts(open_model(self.path), _Config(), self._info().context, Defaults())
 
     def _info(self) -> Info:
         context = self.options.get("context") or self.script.context
@@ -108,7 +165,7 @@ class FakeWorker:
             engine=self.options.get("engine") or "native",
         )
 
-    def _say(self, call: Generate, put: ReplyCallback, ticket: _Handle) -> None:
+    def _say(self, prepared: Prepared, put: ReplyCallback, ticket: _Handle) -> None:
         for piece in self.script.pieces:
             if self.script.hold is not None:
                 self.script.hold.wait(10)
@@ -120,10 +177,10 @@ class FakeWorker:
         put(
             Done(
                 reason=self.script.reason,
-                prompt_tokens=len(call.prompt),
+                prompt_tokens=len(prepared.prompt.tokens),
                 cached_tokens=2,
                 generated_tokens=len(self.script.pieces),
-                dropped_tokens=0,
+                dropped_tokens=prepared.dropped,
                 load_seconds=0.0,
                 prefill_seconds=0.1,
                 decode_seconds=0.2,

@@ -8,7 +8,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from chaski.runner.service.messages import Generate
+from chaski.chat.requests import Generate
 from tests.server.fake_worker import Script
 from tests.server.running import Running
 from tests.server.test_openai_client import WEATHER, fake, fresh, script

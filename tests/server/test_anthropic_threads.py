@@ -11,7 +11,7 @@ import anthropic
 import pytest
 from anthropic import beta_tool
 
-from chaski.runner.service.messages import Generate
+from chaski.chat.requests import Generate
 from chaski.server.dialects.anthropic import read_messages
 from chaski.server.response_store import ResponseStore
 from chaski.server.settings import Settings

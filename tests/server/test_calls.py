@@ -16,7 +16,7 @@ from chaski.sample.schema import closed
 from chaski.server.dialects.openai.conversation import call_of
 from chaski.server.http.endpoint import Endpoint, HTTPRequest
 from chaski.server.network.jsons import dump
-from chaski.text.parsers import Content, Piece, Thinking, ToolCall, parser_for
+from chaski.text.parsers import Content, FoundCall, Piece, Thought, parser_for
 
 
 def read(text: str, prompt: str = "") -> list[Piece]:
@@ -26,7 +26,7 @@ def read(text: str, prompt: str = "") -> list[Piece]:
 
 def arguments_of(text: str) -> Mapping[str, Any]:
     (call,) = read(f'{{"name": "f", "arguments": {text}}}')
-    assert isinstance(call, ToolCall)
+    assert isinstance(call, FoundCall)
     return call.arguments
 
 
@@ -57,8 +57,8 @@ def test_what_is_no_call_is_text(text: str) -> None:
 
 
 def test_thinking_goes_before_and_nothing_is_nothing() -> None:
-    assert read('<think>hm</think>{"name": "f", "arguments": {}}') == [Thinking("hm"), ToolCall("f", {})]
-    assert read("<think>hm") == [Thinking("hm")]
+    assert read('<think>hm</think>{"name": "f", "arguments": {}}') == [Thought("hm"), FoundCall("f", {})]
+    assert read("<think>hm") == [Thought("hm")]
     assert read("") == []
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import openai
 import pytest
 
+from chaski.chat.requests import Generate
 from chaski.errors import ResponseNotFoundError
-from chaski.runner.service.messages import Generate
 from chaski.server.dialects.responses import read_response
 from chaski.server.response_store import ResponseStore, StoredResponse
 from tests.server.fake_worker import Script

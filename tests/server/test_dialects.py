@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from chaski.chat.events import Done
+from chaski.chat.events import Done, Text, Thinking, ToolCall
 from chaski.errors import OptionError, UnsupportedError
 from chaski.server.dialects import anthropic, ollama, openai
-from chaski.server.events import Delta, Finish
 from chaski.server.http.problems import problem_of
-from chaski.server.options import read_options
-from chaski.text.parsers import Content, Thinking, ToolCall
+from chaski.server.service.events import Delta, Finish
+from chaski.server.service.options import read_options
 
 CALL = ToolCall("weather", {"z": 1, "a": {"y": 2}})
 DONE = Done(
@@ -43,7 +42,7 @@ def finish(**fields: Any) -> Finish:
 
 
 def test_native_lines() -> None:
-    line = ollama.chat_fields("m", Delta([Thinking("hm"), Content("so"), CALL]))
+    line = ollama.chat_fields("m", Delta([Thinking("hm"), Text("so"), CALL]))
     assert line["message"]["thinking"] == "hm"
     assert line["message"]["content"] == "so"
     (call,) = line["message"]["tool_calls"]
@@ -51,7 +50,7 @@ def test_native_lines() -> None:
     assert list(call["function"]["arguments"]) == ["z", "a"]  # in the model's order
     assert len(call["id"]) == len("call_") + 8
     assert line["done"] is False
-    assert ollama.generate_fields("m", Delta([Content("so")]))["response"] == "so"
+    assert ollama.generate_fields("m", Delta([Text("so")]))["response"] == "so"
 
 
 def test_native_ends() -> None:
@@ -153,7 +152,7 @@ def test_openai_reads_what_ollama_does_not() -> None:
 
 def test_openai_chunks() -> None:
     chunks = openai.Chunks("m")
-    first, second, third = chunks.delta(0, Delta([Thinking("hm"), Content("so"), CALL]))
+    first, second, third = chunks.delta(0, Delta([Thinking("hm"), Text("so"), CALL]))
     deltas = [each["choices"][0]["delta"] for each in (first, second, third)]
     assert deltas[0] == {"role": "assistant", "reasoning": "hm"}
     assert deltas[1] == {"content": "so"}
@@ -179,7 +178,7 @@ def test_arguments_of_calls_are_objects(arguments: str) -> None:
 
 def test_anthropic_blocks() -> None:
     blocks = anthropic.Blocks("m")
-    events = [*blocks.delta(Delta([Thinking("h"), Thinking("m"), Content("so"), CALL, Content("on")]))]
+    events = [*blocks.delta(Delta([Thinking("h"), Thinking("m"), Text("so"), CALL, Text("on")]))]
     events += blocks.finish(finish())
     names = [name.removeprefix("content_block_") for name, _ in events]
     assert names == [

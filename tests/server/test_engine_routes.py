@@ -10,9 +10,9 @@ from typing import Any
 import openai
 import pytest
 
+from chaski.chat.requests import Generate
 from chaski.formats.gguf import open_gguf
 from chaski.names import ModelName
-from chaski.runner.service.messages import Generate, Tokenize
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
@@ -119,9 +119,9 @@ def test_filling_in(fake: Running, script: Script) -> None:
     assert (reply.json["content"], reply.json["stop"], reply.json["stop_type"]) == ("hello", True, "eos")
     assert reply.json["tokens_cached"] == 2
     assert reply.headers["x-chaski-ignored"] == "field t_max_predict_ms, field samplers"
-    text = next(call.text for call in script.asked if isinstance(call, Tokenize) and "<P>" in call.text)
-    assert text == "<P>def f(<S>return x<M>x"
-    options = next(call.options for call in script.asked if isinstance(call, Generate))
+    call = next(call for call in script.asked if isinstance(call, Generate))
+    assert bytes(call.prompt).decode() == "<P>def f(<S>return x<M>x"
+    options = call.options
     assert (options["num_predict"], options["top_k"], options["seed"]) == (9, 3, 1)
     lines = fake.post("/infill", asked | {"stream": True}).body.decode().split("\n\n")
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
@@ -147,7 +147,7 @@ def test_filling_in_by_the_tokens_of_a_file(tmp_path: Path, script: Script, name
         assert server.post("/infill", asked).status == 200
         native = {"model": "coder", "prompt": "1+", "suffix": "=3", "stream": False}
         assert server.post("/api/generate", native).status == 200
-    texts = [call.text for call in script.asked if isinstance(call, Tokenize) and call.text]
+    texts = [bytes(call.prompt).decode() for call in script.asked if isinstance(call, Generate)]
     assert texts == [f"{a}1+{b}{c}", f"{a}1+{b}=3{c}"]
 
 

@@ -17,7 +17,7 @@ from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
 from tests.tiny_llama import write_tiny_llama
 
-FAKE = Path(__file__).parents[1] / "runner" / "llamacpp" / "fake"
+FAKE = Path(__file__).parents[1] / "runner" / "service" / "llamacpp" / "fake"
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 import openai
 import pytest
 
+from chaski.chat.requests import Generate
 from chaski.errors import WorkerError
 from chaski.names import ModelName
-from chaski.runner.service.messages import Generate
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaski.runner.service.messages import Generate
+from chaski.chat.requests import Generate
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script

@@ -10,8 +10,8 @@ import openai
 import pydantic
 import pytest
 
+from chaski.chat.requests import Generate
 from chaski.errors import ResponseNotFoundError, WorkerError
-from chaski.runner.service.messages import Generate
 from chaski.server.dialects.responses import read_response
 from chaski.server.response_store import ResponseStore, StoredResponse
 from tests.server.fake_worker import Script

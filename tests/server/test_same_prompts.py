@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import chaski
+from chaski.chat.requests import Generate
 from chaski.cli.local import open_model
-from chaski.cli.thinking import ThinkingModel
-from chaski.runner.generation.sequence_builder import Prompts
-from chaski.runner.service.messages import Generate
+from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.server.settings import Settings
+from chaski.store.model import find_model
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
@@ -141,13 +141,13 @@ def here(server: Running, store: Path, monkeypatch: pytest.MonkeyPatch) -> list[
     monkeypatch.setenv("OLLAMA_MODELS", str(store))
     monkeypatch.setenv("CHASKI_THREADS", "1")
     prompts: list[str] = []
-    original = Prompts._sequence
+    original = SequenceBuilder.generation
 
-    def noted(self: Prompts, wanted: Any) -> Any:
+    def noted(self: SequenceBuilder, wanted: Any) -> Any:
         prompts.append(self.tokenizer.decode(wanted.prompt.tokens, special=True))
         return original(self, wanted)
 
-    monkeypatch.setattr(Prompts, "_sequence", noted)
+    monkeypatch.setattr(SequenceBuilder, "generation", noted)
     return prompts
 
 
@@ -183,8 +183,9 @@ def test_same_prompts(server: Running, here: list[str], case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_same_prompts_without_a_server(server: Running, here: list[str], case: Case) -> None:
     """Here thinking can be switched off, where a model thinks; tools are not given."""
-    model = open_model(case.name, threads=1, context=4096, backend="cpu", engine=None)
-    assert isinstance(model, ThinkingModel) == case.thinks
+    found = find_model(case.name)
+    model = open_model(found, case.name, threads=1, context=4096, backend="cpu", engine=None)
+    assert ("thinking" in model.capabilities) == case.thinks
     try:
         for messages in ([HELLO], TALK):
             for wishes in ({}, {"think": False}, {"think": True}) if case.thinks else ({},):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from chaski.chat.requests import Generate
 from chaski.names import ModelName
-from chaski.runner.service.messages import Generate
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

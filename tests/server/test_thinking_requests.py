@@ -8,9 +8,9 @@ from typing import Any
 import openai
 import pytest
 
+from chaski.chat.requests import Generate
 from chaski.errors import OptionError
 from chaski.names import ModelName
-from chaski.runner.service.messages import Generate
 from chaski.server.dialects.common.thinking import agreed
 from chaski.server.settings import Settings
 from chaski.store.create import create

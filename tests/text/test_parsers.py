@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaski.errors import UnsupportedError
-from chaski.text.parsers import Content, Thinking, ToolCall, choose_format, parser_for, tags_in
+from chaski.text.parsers import Content, FoundCall, Thought, choose_format, parser_for, tags_in
 from chaski.text.parsers.formats import FORMATS
 from chaski.text.template import GoTemplate
 
@@ -37,15 +37,15 @@ TOOLS = [
     },
     {"type": "function", "function": {"name": "now"}},
 ]
-CALL = ToolCall("get_weather", {"city": "Rome"})
-NOW = ToolCall("now", {})
+CALL = FoundCall("get_weather", {"city": "Rome"})
+NOW = FoundCall("now", {})
 
 
 def joined(pieces):
     """Neighbours of one kind as one."""
     result: list[Any] = []
     for piece in pieces:
-        if result and not isinstance(piece, ToolCall) and type(result[-1]) is type(piece):
+        if result and not isinstance(piece, FoundCall) and type(result[-1]) is type(piece):
             result[-1] = type(piece)(result[-1].text + piece.text)
         else:
             result.append(piece)
@@ -56,13 +56,13 @@ def parsed(format, portions, tools=TOOLS, prompt="", **options):
     parser = parser_for(format, tools, prompt, **options)
     pieces = [piece for portion in portions for piece in parser.feed(portion)]
     pieces += parser.flush()
-    assert all(isinstance(piece, ToolCall) or piece.text for piece in pieces)
+    assert all(isinstance(piece, FoundCall) or piece.text for piece in pieces)
     return joined(pieces)
 
 
 ROME = '{"name": "get_weather", "arguments": {"city": "Rome"}}'
 DEEP = '{"name": "get_weather", "arguments": {"city": "</tool_call>\\" {", "deep": {"a": [1, "]"]}}}'
-DEEP_CALL = ToolCall("get_weather", {"city": '</tool_call>" {', "deep": {"a": [1, "]"]}})
+DEEP_CALL = FoundCall("get_weather", {"city": '</tool_call>" {', "deep": {"a": [1, "]"]}})
 ATEM = (
     '<atem:function_calls>\n<atem:invoke name="get_weather">\n<atem:parameter name="city">Rome'
     "</atem:parameter>\n</atem:invoke>\n</atem:function_calls>"
@@ -84,12 +84,12 @@ CASES = [
     ("bare-json", f"Here: {ROME}", [Content(f"Here: {ROME}")]),
     ("bare-json", '{"name": "now", "argu', [Content('{"name": "now", "argu')]),
     ("bare-json", "[1] is a list", [Content("[1] is a list")]),
-    ("bare-json", "<think> deep\n</think>\n\nHi ", [Thinking("deep"), Content("Hi ")]),
-    ("bare-json", f"<think>x</think> {ROME}", [Thinking("x"), CALL]),
+    ("bare-json", "<think> deep\n</think>\n\nHi ", [Thought("deep"), Content("Hi ")]),
+    ("bare-json", f"<think>x</think> {ROME}", [Thought("x"), CALL]),
     ("bare-json", "<think></think>Hi", [Content("Hi")]),
     ("bare-json", "<thin", [Content("<thin")]),
     ("bare-json", "Use <think> tags", [Content("Use <think> tags")]),
-    ("bare-json", "<think>never ends ", [Thinking("never ends ")]),
+    ("bare-json", "<think>never ends ", [Thought("never ends ")]),
     ("bare-json", '{"function": "now", "parameters": "{}"}', [NOW]),
     ("bare-json", '{"type": "function", "function": {"name": "now", "arguments": null}}', [NOW]),
     ("hermes", f"<tool_call>\n{ROME}\n</tool_call>", [CALL]),
@@ -103,7 +103,7 @@ CASES = [
         f"<tool_call>{ROME}\n{ROME}</tool_call>\n<tool_call>{DEEP}</tool_call>",
         [CALL, CALL, DEEP_CALL],
     ),
-    ("hermes", f"<think>\nhm\n</think>\n\n<tool_call>{ROME}", [Thinking("hm"), CALL]),
+    ("hermes", f"<think>\nhm\n</think>\n\n<tool_call>{ROME}", [Thought("hm"), CALL]),
     ("hermes", "a <tool_call>no json</tool_call> b", [Content("a <tool_call>no json</tool_call> b")]),
     ("hermes", "a <tool_call>{}</tool_call> b", [Content("a <tool_call>{}</tool_call> b")]),
     ("hermes", "<tool_call></tool_call>", [Content("<tool_call></tool_call>")]),
@@ -113,7 +113,7 @@ CASES = [
     (
         "hermes",
         '<tool_call>{"name": "now", "arguments": {"\\ud800": ["\\ud83d\\ude00\\udc00"]}}</tool_call>',
-        [ToolCall("now", {"\ufffd": ["\U0001f600\ufffd"]})],
+        [FoundCall("now", {"\ufffd": ["\U0001f600\ufffd"]})],
     ),
     ("hermes", "<tool_call>```json\n" + ROME + "\n```</tool_call>", [CALL]),
     ("hermes", '<tool_call>{"name": 3}</tool_call>', None),
@@ -132,7 +132,7 @@ CASES = [
         "<parameter=ratio>1.5</parameter>\n</function>\n</tool_call>",
         [
             Content("Ok"),
-            ToolCall(
+            FoundCall(
                 "get_weather", {"city": "Rome", "days": 3, "deep": {"a": "<b>"}, "on": None, "ratio": 1.5}
             ),
         ],
@@ -142,7 +142,7 @@ CASES = [
         "<function=get_weather><parameter=city>\n 3 \n\n</parameter><parameter=days>x</parameter>"
         "<parameter=on>TRUE</parameter><parameter=new>7</parameter></function>!",
         [
-            ToolCall("get_weather", {"city": " 3 \n", "days": "x", "on": True, "new": "7"}),
+            FoundCall("get_weather", {"city": " 3 \n", "days": "x", "on": True, "new": "7"}),
             Content("!"),
         ],
     ),
@@ -157,24 +157,24 @@ CASES = [
     ("mistral", f"[TOOL_CALLS]{ROME} bye", [CALL, Content("bye")]),
     ("mistral", '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}[TOOL_CALLS]now[ARGS]{}', [CALL, NOW]),
     ("mistral", '[TOOL_CALLS]get_weather[CALL_ID]abc[ARGS]{"city": "Rome"}', [CALL]),
-    ("mistral", "[THINK]so[/THINK]yes [TOOL_CALLS", [Thinking("so"), Content("yes [TOOL_CALLS")]),
+    ("mistral", "[THINK]so[/THINK]yes [TOOL_CALLS", [Thought("so"), Content("yes [TOOL_CALLS")]),
     ("mistral", "[TOOL_CALLS]get_weather", None),
     ("mistral", "[TOOL_CALLS] [{]}", None),
     (
         "deepseek3",
         f"<think>a</think><｜tool▁calls▁begin｜>{BEGIN}function{SEPARATOR}get_weather\n```json\n"
         f'{{"city": "Rome"}}\n```{END}\n{BEGIN}now{SEPARATOR}{{}}{END}<｜tool▁calls▁end｜>',
-        [Thinking("a"), CALL, NOW],
+        [Thought("a"), CALL, NOW],
     ),
     ("deepseek3", f"{BEGIN}now{SEPARATOR}[]{END}", None),
     ("cogito", f'{BEGIN}function{SEPARATOR}get_weather```json{{"city": "Rome"}}```{END}', [CALL]),
     ("cogito", f'{BEGIN}function{SEPARATOR}get_weather\n{{"city": "Rome"}}{END}', [CALL]),
-    ("deepseek3", f"{BEGIN}function{SEPARATOR}{{}}{END}", [ToolCall("function", {})]),
+    ("deepseek3", f"{BEGIN}function{SEPARATOR}{{}}{END}", [FoundCall("function", {})]),
     (
         "cohere",
         "<|START_THINKING|>plan<|END_THINKING|><|START_ACTION|>[\n"
         '{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Rome"}}]<|END_ACTION|>',
-        [Thinking("plan"), CALL],
+        [Thought("plan"), CALL],
     ),
     ("cohere", "<|START_RESPONSE|>Hi<|END_RESPONSE|>", [Content("Hi")]),
     (
@@ -188,7 +188,7 @@ CASES = [
         [Content("Hi")],
     ),
     ("gemma3", '```tool_code\nget_weather(city="Rome")\n```', [CALL]),
-    ("gemma3", '```tool_code\nget_weather(city="\\d")\n```', [ToolCall("get_weather", {"city": "\\d"})]),
+    ("gemma3", '```tool_code\nget_weather(city="\\d")\n```', [FoundCall("get_weather", {"city": "\\d"})]),
     ("gemma3", "```tool_code\n" + "-" * 5000 + "1\n```", None),
     ("gemma3", "```tool_code\n" + "a." * 5000 + "b()\n```", None),
     ("gemma3", "```tool_code\n" + "f(" * 5000 + "\n```", None),
@@ -197,30 +197,30 @@ CASES = [
     (
         "gemma4",
         '<|channel>thought\nhm<channel|><|tool_call>call:get_weather{city:<|"|>Rome<|"|>}<tool_call|>',
-        [Thinking("hm"), CALL],
+        [Thought("hm"), CALL],
     ),
     (
         "functiongemma",
         '<start_function_call>call:f{a:<escape>b: "c"<escape>,n:[1,true],o:{k:null}}<end_function_call>',
-        [ToolCall("f", {"a": 'b: "c"', "n": [1, True], "o": {"k": None}})],
+        [FoundCall("f", {"a": 'b: "c"', "n": [1, True], "o": {"k": None}})],
     ),
     ("functiongemma", "<start_function_call>call:f{a:<escape>}<end_function_call>", None),
     (
         "glm-4.7",
         "<think>x</think><tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>",
-        [Thinking("x"), CALL],
+        [Thought("x"), CALL],
     ),
     ("lfm2", '<|tool_call_start|>[get_weather(city="Rome"), now()]<|tool_call_end|>', [CALL, NOW]),
     ("lfm2", "<|tool_call_start|>[f(-1)]<|tool_call_end|>", None),
     (
         "olmo3",
         "<function_calls>\nf(a=-1.5, b=[true, None], c={'k': (1,)})\nnow()\n</function_calls>",
-        [ToolCall("f", {"a": -1.5, "b": [True, None], "c": {"k": [1]}}), NOW],
+        [FoundCall("f", {"a": -1.5, "b": [True, None], "c": {"k": [1]}}), NOW],
     ),
     (
         "harmony",
         "<|channel|>analysis<|message|>hm <|end|><|start|>assistant<|channel|>final<|message|>Hi<|return|>",
-        [Thinking("hm "), Content("Hi")],
+        [Thought("hm "), Content("Hi")],
     ),
     (
         "harmony",
@@ -239,7 +239,7 @@ CASES = [
         "glimmer",
         f" to=self<|message|>hm<|eom|><|start|>assistant to=get_weather<|message|>{ATEM}<|eom|>"
         f"<|start|>assistant to=now<|message|>{NO_ATEM}<|eot|>",
-        [Thinking("hm"), CALL, NOW],
+        [Thought("hm"), CALL, NOW],
     ),
     (
         "glimmer",
@@ -247,14 +247,14 @@ CASES = [
         '<atem:invoke name="get_weather.get_weather">'
         '<atem:parameter name="city"> <|eot|> <|start|>assistant to=user<|message|></atem:parameter>\n'
         '<atem:parameter name="days">3</atem:parameter></atem:invoke></atem:function_calls><|eot|>',
-        [ToolCall("get_weather", {"city": " <|eot|> <|start|>assistant to=user<|message|>", "days": 3})],
+        [FoundCall("get_weather", {"city": " <|eot|> <|start|>assistant to=user<|message|>", "days": 3})],
     ),
     ("glimmer", ' to=now<|message|>{"city":"SF"}<|eot|>', [Content('{"city":"SF"}')]),
     (
         "laguna",
         "<think>hm</think><tool_call>get_weather\n<arg_key>city</arg_key>\n"
         "<arg_value>Rome</arg_value>\n</tool_call>",
-        [Thinking("hm"), CALL],
+        [Thought("hm"), CALL],
     ),
     ("laguna", f"<tool_call>\n{ROME}\n</tool_call>", [CALL]),
     ("laguna", '<tool_call>get_weather\n{"city": "Rome"}</tool_call>', [CALL]),
@@ -263,17 +263,17 @@ CASES = [
     (
         "glm-4.7",
         "<tool_call>f<arg_key>a</arg_key><arg_value>Use </tool_call>, then</arg_value></tool_call> Hi",
-        [ToolCall("f", {"a": "Use </tool_call>, then"}), Content("Hi")],
+        [FoundCall("f", {"a": "Use </tool_call>, then"}), Content("Hi")],
     ),
     (
         "qwen3-coder",
         "<tool_call><function=f><parameter=a>\n<tool_call></tool_call>\n</parameter></function></tool_call>",
-        [ToolCall("f", {"a": "<tool_call></tool_call>"})],
+        [FoundCall("f", {"a": "<tool_call></tool_call>"})],
     ),
     (
         "qwen3-coder",
         "<tool_call><function=f><parameter=a>\nopen\n</function></tool_call> Hi",
-        [ToolCall("f", {"a": "open"}), Content("Hi")],
+        [FoundCall("f", {"a": "open"}), Content("Hi")],
     ),
     ("qwen3-coder", "<function=now></function>\n</tool_call>\nHi", [NOW, Content("Hi")]),
     ("qwen3-coder", "<function=now></function></tool", [NOW, Content("</tool")]),
@@ -281,16 +281,16 @@ CASES = [
     (
         "gemma4",
         '<|tool_call>call:f{a:<|"|>x<tool_call|>y<|"|>}<tool_call|>',
-        [ToolCall("f", {"a": "x<tool_call|>y"})],
+        [FoundCall("f", {"a": "x<tool_call|>y"})],
     ),
     (
         "cohere",
         "<|START_THINKING|>a<|END_THINKING|><|START_TEXT|>Hi<|END_TEXT|><|END_OF_TURN_TOKEN|>",
-        [Thinking("a"), Content("Hi")],
+        [Thought("a"), Content("Hi")],
     ),
     ("glm-ocr", "<think>is text", [Content("<think>is text")]),
     ("glm-ocr", "<tool_call>now</tool_call>", [NOW]),
-    ("ornith", "<think>hm</think><tool_call><function=now></function></tool_call>", [Thinking("hm"), NOW]),
+    ("ornith", "<think>hm</think><tool_call><function=now></function></tool_call>", [Thought("hm"), NOW]),
     ("nemotron-3.5-nano", "<tool_call><function=now></function></tool_call>", [NOW]),
     ("passthrough", f"<think>{ROME}", [Content(f"<think>{ROME}")]),
 ]
@@ -367,7 +367,7 @@ def test_noise(format, fragments, data):
         format != "harmony"
         and not has_header
         and not FORMATS[format].silent
-        and not any(isinstance(piece, ToolCall) for piece in unthinking)
+        and not any(isinstance(piece, FoundCall) for piece in unthinking)
     ):
         assert "".join(piece.text for piece in unthinking) == text or "directly" in text
 
@@ -375,7 +375,7 @@ def test_noise(format, fragments, data):
 class TestStart:
     def test_the_prompt_may_have_opened_the_thinking(self):
         pieces = parsed("hermes", ["so", "\n</think>\nHi"], prompt="<|im_start|>assistant\n<think>\n")
-        assert pieces == [Thinking("so"), Content("Hi")]
+        assert pieces == [Thought("so"), Content("Hi")]
 
     def test_the_prompt_may_have_closed_the_thinking(self):
         assert parsed("hermes", ["Hi"], prompt="<think>\n\n</think>\n\n") == [Content("Hi")]
@@ -383,7 +383,7 @@ class TestStart:
     def test_the_prompt_may_have_begun_a_message(self):
         assert parsed(
             "harmony", ["so<|end|>"], prompt="<|start|>assistant<|channel|>analysis<|message|>Hm, "
-        ) == [Thinking("so")]
+        ) == [Thought("so")]
         prompt = "<|start|>user<|message|>Hi<|end|><|start|>assistant"
         assert parsed("harmony", ["<|channel|>final<|message|>Hi"], prompt=prompt) == [Content("Hi")]
         assert parsed("harmony", [], prompt=prompt) == []
@@ -398,31 +398,31 @@ class TestStart:
 
     def test_a_thought_in_the_prompt_is_one_whatever_was_asked_for(self):
         pieces = parsed("olmo3-think", ["so</think>Hi"], prompt="<think>", thinking=False)
-        assert pieces == [Thinking("so"), Content("Hi")]
+        assert pieces == [Thought("so"), Content("Hi")]
 
     def test_a_thought_may_have_begun(self):
         pieces = parsed("hermes", [" so</think>Hi"], prompt="<think>\nI wonder", thought="I wonder")
-        assert pieces == [Thinking(" so"), Content("Hi")]
+        assert pieces == [Thought(" so"), Content("Hi")]
         assert parsed("hermes", [" so"], prompt="<think>\nI wonder") == [Content(" so")]
 
     def test_the_answer_may_open_the_thinking_again(self):
         for portions in (["<think>\nso</think>Hi"], "<think>\nso</think>Hi"):
-            assert parsed("hermes", portions, prompt="<think>\n") == [Thinking("so"), Content("Hi")]
-        assert parsed("hermes", ["<thi"], prompt="<think>\n") == [Thinking("<thi")]
+            assert parsed("hermes", portions, prompt="<think>\n") == [Thought("so"), Content("Hi")]
+        assert parsed("hermes", ["<thi"], prompt="<think>\n") == [Thought("<thi")]
 
     def test_a_call_in_a_thought_counts_where_the_answer_ends_with_it(self):
         call = f"<tool_call>{ROME}</tool_call>"
         for portions in ([f"I look.\n{call}\n"], f"I look.\n{call}\n"):
-            assert parsed("hermes", portions, prompt="<think>") == [Thinking("I look."), CALL]
+            assert parsed("hermes", portions, prompt="<think>") == [Thought("I look."), CALL]
         text = f"I could {call}.</think>{call}"
         for portions in ([text], text):
             pieces = parsed("hermes", portions, prompt="<think>")
-            assert pieces == [Thinking(f"I could {call}."), CALL]
+            assert pieces == [Thought(f"I could {call}."), CALL]
         assert parsed("hermes", [f"I could {call}"], prompt="<think>", tools=()) == [
-            Thinking(f"I could {call}")
+            Thought(f"I could {call}")
         ]
         assert parsed("hermes", ["Use <tool_call> tags"], prompt="<think>") == [
-            Thinking("Use <tool_call> tags")
+            Thought("Use <tool_call> tags")
         ]
 
     def test_gemma_may_think_between(self):
@@ -431,9 +431,9 @@ class TestStart:
         )
         for portions in ([text], text):
             assert parsed("gemma4", portions) == [
-                Thinking("a"),
+                Thought("a"),
                 Content("b"),
-                Thinking("c"),
+                Thought("c"),
                 Content("d"),
                 NOW,
             ]
@@ -447,7 +447,7 @@ class TestStart:
     def test_harmony_may_call_by_the_name_of_a_type(self, written):
         tools = [{"function": {"name": "get-weather"}}, {"function": {"name": "now"}}]
         text = f"<|channel|>commentary to=functions.{written}<|message|>{{}}<|call|>"
-        assert parsed("harmony", [text], tools=tools) == [ToolCall("get-weather", {})]
+        assert parsed("harmony", [text], tools=tools) == [FoundCall("get-weather", {})]
 
     def test_tags_of_a_template_of_its_own(self):
         pieces = parsed(
@@ -456,7 +456,7 @@ class TestStart:
             thinking_tags=("<muse>", "</muse>"),
             tool_call_tag="@@CALL",
         )
-        assert pieces == [Thinking("a"), Content("b"), CALL, Content("c")]
+        assert pieces == [Thought("a"), Content("b"), CALL, Content("c")]
 
     def test_what_is_certain_comes_at_once(self):
         parser = parser_for("hermes", TOOLS)
@@ -511,7 +511,7 @@ def test_long_calls_are_quick(inside):
     )
     portions = [text[i : i + 8] for i in range(0, len(text), 8)]
     start = time.process_time()
-    assert isinstance(parsed("hermes", portions)[0], ToolCall)
+    assert isinstance(parsed("hermes", portions)[0], FoundCall)
     assert time.process_time() - start < 3
 
 

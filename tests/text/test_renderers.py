@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from chaski.text.parsers import Content, Thinking, ToolCall, parser_for
+from chaski.text.parsers import Content, FoundCall, Thought, parser_for
 from chaski.text.parsers.formats import FORMATS
 from chaski.text.template import ChatTemplate, renderers
 from chaski.text.template.renderers import RENDERERS, find_renderer
@@ -163,8 +163,8 @@ def answer_of(name: str, answer: dict[str, Any], thinks: bool) -> tuple[str, str
 def read(name: str, prompt: str, answer: str, thinks: bool) -> list[Any]:
     parser = parser_for(RENDERERS[name].parser, [TOOL, {"function": {"name": "rest"}}], prompt, thinks)
     pieces = [piece for character in answer for piece in parser.feed(character)] + parser.flush()
-    calls = [piece for piece in pieces if isinstance(piece, ToolCall)]
-    thoughts = "".join(piece.text for piece in pieces if isinstance(piece, Thinking))
+    calls = [piece for piece in pieces if isinstance(piece, FoundCall)]
+    thoughts = "".join(piece.text for piece in pieces if isinstance(piece, Thought))
     contents = "".join(piece.text for piece in pieces if isinstance(piece, Content))
     return [thoughts.strip(), *calls, contents]
 
@@ -176,7 +176,7 @@ def read(name: str, prompt: str, answer: str, thinks: bool) -> list[Any]:
 def test_calls_are_read_as_they_are_written(name: str) -> None:
     prompt, answer = answer_of(name, CALLS, thinks=False)
     thought, look, rest, content = read(name, prompt, answer, thinks=False)
-    assert (look, rest) == (ToolCall("look", {"at": "sun", "long": 2}), ToolCall("rest", {}))
+    assert (look, rest) == (FoundCall("look", {"at": "sun", "long": 2}), FoundCall("rest", {}))
     # What is left are signs of the end, which the engine does not show.
     assert not thought
     assert len(content) < 30
@@ -204,7 +204,7 @@ def test_thoughts_are_read_as_they_are_written(name: str) -> None:
     prompt, answer = answer_of(name, {**CALLS, "thinking": "Hm. So."}, thinks=True)
     assert read(name, prompt, answer, thinks=True)[:2] == [
         "Hm. So.",
-        ToolCall("look", {"at": "sun", "long": 2}),
+        FoundCall("look", {"at": "sun", "long": 2}),
     ]
 
 

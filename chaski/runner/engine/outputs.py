@@ -12,6 +12,7 @@ __all__ = ["Outputs"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outputs:
-    """Outputs of the model: float32 rows (n, size)."""
+    """Outputs of the model for so many tokens: float32 rows (n, size)."""
 
     rows: npt.NDArray[np.float32]
+    num_tokens: int = 0

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chaski.chat.defaults import Defaults
 from chaski.chat.images import ImageSource, RecentImages
 from chaski.chat.layout import marked, with_placeholders
 from chaski.chat.options import AnswerOptions
-from chaski.chat.prompts import Message, Prepared, PromptBuilder
+from chaski.chat.prompts import Prepared, PromptBuilder
+from chaski.chat.requests import Chat
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image, MultimodalProcessor
@@ -26,10 +26,10 @@ from chaski.sample.grammar import Grammar, GrammarCompiler, GrammarVocabulary
 if TYPE_CHECKING:
     from chaski.text.tokenizer import Tokenizer
 
-__all__ = ["Prompts"]
+__all__ = ["SequenceBuilder"]
 
 
-class Prompts(PromptBuilder):
+class SequenceBuilder(PromptBuilder):
     """Makes the sequences of one loaded model. Safe to use from several threads."""
 
     def __init__(
@@ -59,50 +59,36 @@ class Prompts(PromptBuilder):
 
         return load_tokenizer(self._file.metadata)
 
-    def generation(
-        self, prompt: str | Items[int], options: Mapping[str, Any], images: Items[ImageSource] = ()
-    ) -> Generation:
-        """The sequence that continues `prompt`, with images at its placeholders or else in front of it."""
-        return self._sequence(self.continuation(prompt, options, self._read(images)))
-
-    def chat(
-        self,
-        messages: Items[Message],
-        tools: Items[Mapping[str, Any]] | None,
-        options: Mapping[str, Any],
-        images: Items[ImageSource] = (),
-    ) -> Generation:
-        """The sequence that answers a conversation, which has placeholders for its images."""
-        return self._sequence(self.answer(messages, tools, options, self._read(images)))
+    def chat_tokens(self, request: Chat) -> list[int]:
+        """Return the ids of the prompt of a conversation, all of it; rows of images are as in `tokens`."""
+        seen = self.read_images(request.images)
+        return marked(self.conversation_prompt(request, seen), seen)
 
     def outputs(self, prompt: str | Items[int], images: Items[ImageSource] = ()) -> LogitsSequence:
         """The sequence that gives the outputs of every token."""
         self._require_text()
-        whole = self._laid_out(prompt, self._read(images))
+        whole = self._laid_out(prompt, self.read_images(images))
         self._require_fit(len(whole.tokens), "; load the model with a larger context")
         return LogitsSequence(whole.tokens, whole.groups, whole.images)
 
     def tokens(self, text: str, images: Items[ImageSource], add_special: bool) -> list[int]:
         """The ids of a text with images; rows of image k are -1 - k, as they may be in a prompt of ids."""
-        seen = self._read(images)
+        seen = self.read_images(images)
         first = partial(self.tokenizer.encode, add_special=add_special)
         return marked(self._read_text(with_placeholders(text, len(seen)), seen, first), seen)
 
-    def embeddings(self, texts: Items[str | Items[int]], truncate: bool) -> list[EmbeddingSequence]:
-        """A sequence for each text."""
-        return [self._pooled(ids) for ids in self.embeddable(texts, truncate)]
-
     def rankings(self, query: str, documents: Items[str], truncate: bool) -> list[EmbeddingSequence]:
         """A sequence for the query with each document."""
-        return [self._pooled(ids) for ids in self.pairs(query, documents, truncate)]
+        return [self.pooled(ids) for ids in self.pairs(query, documents, truncate)]
 
-    def _pooled(self, ids: list[int]) -> EmbeddingSequence:
+    def pooled(self, ids: Items[int]) -> EmbeddingSequence:
+        """Return the sequence that makes a vector of ids."""
         assert self._config.pooling is not None, "it can be embedded"
-        return EmbeddingSequence(
-            ids, self._config.pooling, () if self._config.is_causal else (range(len(ids)),)
-        )
+        groups = () if self._config.is_causal else (range(len(ids)),)
+        return EmbeddingSequence(ids, self._config.pooling, groups)
 
-    def _read(self, images: Items[ImageSource]) -> list[Image]:
+    def read_images(self, images: Items[ImageSource]) -> list[Image]:
+        """Return images as the encoder takes them. Raises UnsupportedError where the model has none."""
         if not images:
             return []
         if self._vision is None:
@@ -111,7 +97,8 @@ class Prompts(PromptBuilder):
             )
         return [self._recent.read(image, self._vision) for image in images]
 
-    def _sequence(self, prepared: Prepared) -> Generation:
+    def generation(self, prepared: Prepared) -> Generation:
+        """Return the sequence that computes an answer."""
         limits = prepared.limits
         stops, keeps_stop = frozenset(limits.stop_token_ids), limits.include_stop_str_in_output
         if limits.prompt_logprobs is not None and prepared.prompt.images:

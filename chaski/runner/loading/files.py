@@ -4,37 +4,49 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
+from chaski.chat.defaults import Defaults
 from chaski.errors import GGUFError, ModelError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.model.dialects import in_our_names, open_model
 from chaski.model.registry import build_model, takes_projector
 from chaski.store.model import StoredModel
 
-__all__ = ["open_files", "stored_projector"]
+__all__ = ["OpenedModel", "stored_projector"]
 
 _log = logging.getLogger(__name__)
 
 
-def open_files(
-    found: StoredModel, projector: str | os.PathLike[str] | None = None
-) -> tuple[GGUFFile, GGUFFile | None]:
-    """The file of a model, and its projector: the one that is asked for, else the one that it is stored with.
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """A model that was looked up once, with what goes without saying for it, and its file, open."""
 
-    One that it is stored with and that cannot be used here is left out, with a warning: text needs none.
-    """
-    written = open_gguf(found.path)
-    file = in_our_names(written)
-    if len(file.tensors) < len(written.tensors):
-        _log.warning(
-            "text only: the encoder of images in %s (%s) is not implemented",
-            found.path.name,
-            written.architecture,
-        )
-    if projector is not None:
-        return file, _open(Path(projector))
-    return file, stored_projector(found, file)
+    found: StoredModel
+    defaults: Defaults
+    file: GGUFFile
+
+    @classmethod
+    def of(cls, found: StoredModel) -> OpenedModel:
+        """Open a model. Raises GGUFError, UnsupportedError, OptionError or SamplingError."""
+        defaults = Defaults.of(found)
+        written = open_gguf(found.path)
+        file = in_our_names(written)
+        if len(file.tensors) < len(written.tensors):
+            _log.warning(
+                "text only: the encoder of images in %s (%s) is not implemented",
+                found.path.name,
+                written.architecture,
+            )
+        return cls(found, defaults, file)
+
+    def open_projector(self, path: str | os.PathLike[str] | None = None) -> GGUFFile | None:
+        """Open the projector that is asked for, else the one that the model is stored with.
+
+        One that it is stored with and that cannot be used here is left out, with a warning: text needs none.
+        """
+        return stored_projector(self.found, self.file) if path is None else _open(Path(path))
 
 
 def stored_projector(found: StoredModel, file: GGUFFile) -> GGUFFile | None:

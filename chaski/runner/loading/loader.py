@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from chaski.chat.defaults import Defaults
 from chaski.env import Environment
 from chaski.errors import TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -20,7 +19,7 @@ from chaski.names import NATIVE, check_engine
 from chaski.runner.engine.engine import Engine
 from chaski.runner.llm import LLM
 from chaski.runner.loading.engine_choice import choose_engine, native_gap
-from chaski.runner.loading.files import open_files
+from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.pulling import find_or_pull
 from chaski.runner.loading.reservation import Reservation, check_form, kv_types
 from chaski.runner.loading.sizes import cache_size, context_size, thread_count
@@ -31,7 +30,7 @@ __all__ = ["load"]
 
 
 def load(
-    model: str | os.PathLike[str],
+    model: str | os.PathLike[str] | OpenedModel,
     *,
     projector: str | os.PathLike[str] | None = None,
     threads: int | None = None,
@@ -46,7 +45,7 @@ def load(
     draft: str | os.PathLike[str] | None = None,
     progress: Progress = lambda share: None,
 ) -> LLM:
-    """Load a model: one of the store or a bundled one by name, or a GGUF file.
+    """Load a model: one of the store or a bundled one by name, a GGUF file, or one that is open already.
 
     A name that begins with `hf.co/` is pulled first where it is not in the store.
 
@@ -71,10 +70,10 @@ def load(
     """
     started = perf_counter()
     environment = Environment.read()
-    found = find_or_pull(model)
-    defaults = Defaults.of(found)
+    model = model if isinstance(model, OpenedModel) else OpenedModel.of(find_or_pull(model))
+    found, defaults, file = model.found, model.defaults, model.file
     draft = found.draft if draft is None else draft
-    file, encoder = open_files(found, projector)
+    encoder = model.open_projector(projector)
     _require_native(file, check_engine(engine) or defaults.engine)
     _check_tokenizer(file)
     network = build_model(file, encoder)

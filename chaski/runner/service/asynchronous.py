@@ -16,8 +16,10 @@ from chaski.chat.answer import Answer, collect
 from chaski.chat.events import Done, Event
 from chaski.chat.images import ImageFile, image_bytes
 from chaski.chat.options import GenerateOptions
+from chaski.chat.requests import Chat, Embed, Rank, chat_request, embed_request, generate_request
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.service.messages import (
+    Answerable,
     Channel,
     Describe,
     Detokenize,
@@ -27,10 +29,8 @@ from chaski.runner.service.messages import (
     ReplyCallback,
     String,
     Tokenize,
+    TokenizeChat,
     Tokens,
-    chat,
-    embed,
-    generate,
 )
 
 __all__ = ["AsyncEventStream", "AsyncModel"]
@@ -67,31 +67,38 @@ class AsyncModel:
         **options: Unpack[GenerateOptions],
     ) -> AsyncEventStream:
         """`generate` in pieces, as they are made."""
-        return self._events(generate(prompt, options, images))
+        return self.events(generate_request(prompt, options, images))
 
     async def chat(
         self,
         messages: Items[Mapping[str, Any]],
         tools: Items[Mapping[str, Any]] | None = None,
+        *,
+        think: bool | str | None = None,
+        images: Items[ImageFile] = (),
         **options: Unpack[GenerateOptions],
     ) -> Answer:
         """Answer a conversation, as `LLM.chat` does."""
-        return collect([event async for event in self.stream_chat(messages, tools, **options)])
+        events = self.stream_chat(messages, tools, think=think, images=images, **options)
+        return collect([event async for event in events])
 
     def stream_chat(
         self,
         messages: Items[Mapping[str, Any]],
         tools: Items[Mapping[str, Any]] | None = None,
+        *,
+        think: bool | str | None = None,
+        images: Items[ImageFile] = (),
         **options: Unpack[GenerateOptions],
     ) -> AsyncEventStream:
         """`chat` in pieces, as they are made."""
-        return self._events(chat(messages, tools, options))
+        return self.events(chat_request(messages, tools, options, think, images))
 
     async def embed(
         self, texts: str | Items[str | Items[int]], *, truncate: bool = False, normalize: bool = True
     ) -> npt.NDArray[np.float32]:
         """One vector a text -> (len(texts), size), as `LLM.embed` makes them."""
-        return (await self._ask(embed(texts, truncate, normalize), Outputs)).rows
+        return (await self.vectors(embed_request(texts, truncate, normalize))).rows
 
     async def tokenize(
         self,
@@ -115,7 +122,16 @@ class AsyncModel:
         """
         return await self._ask(Describe(wait_loaded), Info)
 
-    async def _events(self, call: ModelCall) -> AsyncEventStream:
+    async def vectors(self, request: Embed | Rank) -> Outputs:
+        """Make a vector of each text, or of the query with each document."""
+        return await self._ask(request, Outputs)
+
+    async def tokenize_chat(self, chat: Chat) -> list[int]:
+        """The ids of the prompt of a conversation, all of it."""
+        return list((await self._ask(TokenizeChat(chat), Tokens)).token_ids)
+
+    async def events(self, call: Answerable) -> AsyncEventStream:
+        """The events that answer a request, those that it asks for besides its text included."""
         with self._replies(call) as replies:
             while True:
                 event = await replies.get()

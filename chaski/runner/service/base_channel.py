@@ -6,21 +6,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
+from chaski.chat.answer_parser import AnswerParser
+from chaski.chat.events import Event
+from chaski.chat.prompts import Prepared
+from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.forks import ForkGuard
 from chaski.runner.service.messages import (
-    Chat,
+    Answerable,
     Describe,
     Detokenize,
-    Embed,
-    Generate,
     Info,
     ModelCall,
     ModelReply,
     ReplyCallback,
     String,
     Tokenize,
+    TokenizeChat,
     Tokens,
 )
 
@@ -42,6 +46,28 @@ class ActiveCall:
     def cancel(self) -> None:
         """Nobody waits any more; whoever computes sees it soon."""
         self.is_cancelled = True
+
+    def parsed(self, prepared: Prepared) -> ReplyCallback:
+        """Return what hands the events of an answer on, taken apart; tells of the prompt where that is asked.
+
+        Where the answer cannot be read, the call ends with an error, and nobody else's does.
+        """
+        if prepared.told is not None:
+            self.reply(prepared.told)
+        return self.put if prepared.parser is None else partial(self._hand_on, prepared.parser)
+
+    def _hand_on(self, parser: AnswerParser, reply: ModelReply | Exception) -> None:
+        if self.is_cancelled:
+            return
+        if not isinstance(reply, Event):
+            self.put(reply)
+            return
+        try:
+            for event in parser.read(reply):
+                self.put(event)
+        except Exception as error:
+            self.cancel()
+            self.put(error)
 
 
 T = TypeVar("T", bound=ActiveCall)
@@ -76,12 +102,14 @@ class BaseChannel(ABC, Generic[T]):
 
     def _answer(self, call: ModelCall, task: T) -> None:
         match call:
-            case Generate() | Chat():
+            case Generate() | Chat() | Fill():
                 self._write(call, task)
-            case Embed():
+            case Embed() | Rank():
                 self._embed(call, task)
             case Tokenize():
                 task.reply(Tokens(tuple(self._encode(call))))
+            case TokenizeChat():
+                task.reply(Tokens(tuple(self._encode_chat(call.chat))))
             case Detokenize():
                 task.reply(String(self._decode(call.token_ids)))
             case Describe():
@@ -92,16 +120,20 @@ class BaseChannel(ABC, Generic[T]):
         """Who works on a call."""
 
     @abstractmethod
-    def _write(self, call: Generate | Chat, task: T) -> None:
+    def _write(self, call: Answerable, task: T) -> None:
         """Begin an answer; its events are the replies."""
 
     @abstractmethod
-    def _embed(self, call: Embed, task: T) -> None:
+    def _embed(self, call: Embed | Rank, task: T) -> None:
         """Make vectors; one reply with all of them."""
 
     @abstractmethod
     def _encode(self, call: Tokenize) -> Iterable[int]:
         """The ids of a text."""
+
+    @abstractmethod
+    def _encode_chat(self, chat: Chat) -> Iterable[int]:
+        """The ids of the prompt of a conversation."""
 
     @abstractmethod
     def _decode(self, token_ids: Iterable[int]) -> str:

@@ -2,40 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from chaski.chat.requests import Chat, Embed, Rank
 from chaski.errors import ModelError
+from chaski.ml.backend import Memory
+from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import embeddings
+from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.runner.service.base_channel import ActiveCall, BaseChannel
 from chaski.runner.service.engine_thread import EngineThread
-from chaski.runner.service.messages import (
-    Chat,
-    Describe,
-    Embed,
-    Generate,
-    Info,
-    ModelCall,
-    ModelReply,
-    Tokenize,
-)
-
-if TYPE_CHECKING:
-    from chaski.runner.llm import LLM
+from chaski.runner.service.messages import Answerable, Describe, Info, ModelCall, ModelReply, Tokenize
 
 __all__ = ["EngineChannel", "describe"]
+
+
+class ServedModel(Protocol):
+    """What is needed of `chaski.runner.llm.LLM`."""
+
+    prompts: SequenceBuilder
+    engine: Engine
+    context: int
+    vocab_size: int
+    load_seconds: float
+    has_vision: bool
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def chat_template(self) -> str | None: ...
+
+    @property
+    def capabilities(self) -> tuple[str, ...]: ...
+
+    def detokenize(self, token_ids: Iterable[int]) -> str: ...
+
+    def memory(self) -> Memory: ...
+
+    def wait_loaded(self) -> None: ...
 
 
 class EngineChannel(BaseChannel[ActiveCall]):
     """The `BaseChannel` of a loaded model. Close it before the model."""
 
-    def __init__(self, model: LLM, flush: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, model: ServedModel, flush: Callable[[], None] = lambda: None) -> None:
         super().__init__(flush, ActiveCall)
         self._model = model
         self._driver = EngineThread(model.engine, flush)
@@ -50,22 +69,27 @@ class EngineChannel(BaseChannel[ActiveCall]):
     def _threads(self, call: ModelCall) -> ThreadPoolExecutor:
         return self._thread
 
-    def _write(self, call: Generate | Chat, task: ActiveCall) -> None:
+    def _write(self, call: Answerable, task: ActiveCall) -> None:
         prompts = self._model.prompts
-        if isinstance(call, Generate):
-            sequence = prompts.generation(call.prompt, call.options, call.images)
-        else:
-            sequence = prompts.chat(call.messages, call.tools, call.options, call.images)
-        self._driver.follow(sequence, task, task.put)
+        prepared = prompts.prepare(call, prompts.read_images(call.images))
+        sequence = prompts.generation(prepared)
+        self._driver.follow(sequence, task, task.parsed(prepared))
 
-    def _embed(self, call: Embed, task: ActiveCall) -> None:
-        sequences = self._model.prompts.embeddings(call.texts, call.truncate)
-        rows = _Rows(len(sequences), call.normalize, task)
-        for index, pooled in enumerate(sequences):
-            self._driver.follow(pooled, task, partial(rows.put, index))
+    def _embed(self, call: Embed | Rank, task: ActiveCall) -> None:
+        prompts = self._model.prompts
+        texts = prompts.vector_texts(call)
+        rows = _Rows(texts, isinstance(call, Embed) and call.normalize, task)
+        for index, ids in enumerate(texts):
+            self._driver.follow(prompts.pooled(ids), task, partial(rows.put, index))
+
+    def _encode_chat(self, chat: Chat) -> Iterable[int]:
+        return self._model.prompts.chat_tokens(chat)
 
     def _encode(self, call: Tokenize) -> Iterable[int]:
-        return self._model.tokenize(call.text, call.add_special, call.parse_special, call.images)
+        prompts = self._model.prompts
+        if call.images:
+            return prompts.tokens(call.text, call.images, call.add_special)
+        return prompts.tokenizer.encode(call.text, call.add_special, call.parse_special)
 
     def _decode(self, token_ids: Iterable[int]) -> str:
         return self._model.detokenize(token_ids)
@@ -79,9 +103,10 @@ class EngineChannel(BaseChannel[ActiveCall]):
 class _Rows:
     """Collects the vectors of several texts into one reply. Called by one thread at a time."""
 
-    def __init__(self, count: int, normalize: bool, task: ActiveCall) -> None:
+    def __init__(self, texts: Sequence[Sequence[int]], normalize: bool, task: ActiveCall) -> None:
         self._rows: dict[int, npt.NDArray[np.float32]] = {}
-        self._count = count
+        self._count = len(texts)
+        self._num_tokens = sum(map(len, texts))
         self._normalize = normalize
         self._task = task
 
@@ -94,17 +119,17 @@ class _Rows:
         self._rows[index] = reply.rows
         if len(self._rows) == self._count:
             vectors = np.concatenate([self._rows[index] for index in range(self._count)])
-            self._task.put(_outputs(vectors, self._normalize))
+            self._task.put(_outputs(vectors, self._num_tokens, self._normalize))
 
 
-def _outputs(vectors: npt.NDArray[np.float32], normalize: bool) -> Outputs | ModelError:
+def _outputs(vectors: npt.NDArray[np.float32], num_tokens: int, normalize: bool) -> Outputs | ModelError:
     try:
-        return Outputs(embeddings(vectors, normalize))
+        return Outputs(embeddings(vectors, normalize), num_tokens)
     except ModelError as error:
         return error
 
 
-def describe(model: LLM) -> Info:
+def describe(model: ServedModel) -> Info:
     """What there is to say about a loaded model."""
     return Info(
         path=str(model.path),
@@ -114,4 +139,5 @@ def describe(model: LLM) -> Info:
         load_seconds=model.load_seconds,
         memory=model.memory(),
         has_vision=model.has_vision,
+        capabilities=model.capabilities,
     )

@@ -6,67 +6,37 @@ Nothing here computes or sends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from chaski.chat.arguments import text_list, token_ids
-from chaski.chat.events import Done, PromptScores, Text
-from chaski.chat.images import ImageFile, image_bytes, take_images
-from chaski.chat.options import parse_options
+from chaski.chat.events import Event
+from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.ml.backend import Memory
 from chaski.runner.engine.outputs import Outputs
 
 __all__ = [
+    "Answerable",
     "CallHandle",
     "Channel",
-    "Chat",
     "Describe",
     "Detokenize",
-    "Embed",
-    "Generate",
     "Info",
     "ModelCall",
     "ModelReply",
     "ReplyCallback",
     "String",
     "Tokenize",
+    "TokenizeChat",
     "Tokens",
-    "chat",
-    "embed",
-    "generate",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Generate:
-    """Continue a prompt, with image files at its placeholders. Answered by `Text`s and a `Done`."""
+class TokenizeChat:
+    """Answered by `Tokens`: the prompt of a conversation, all of it, with rows of images as in `Tokenize`."""
 
-    prompt: str | tuple[int, ...]
-    options: dict[str, Any]
-    images: tuple[bytes, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """Answer a conversation, with image files at the placeholders of its texts.
-
-    Answered by `Text`s and a `Done`.
-    """
-
-    messages: tuple[Any, ...]
-    tools: tuple[Any, ...] | None
-    options: dict[str, Any]
-    images: tuple[bytes, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Embed:
-    """Make a vector of each text, or list of ids. Answered by `Outputs` with a row for each."""
-
-    texts: tuple[str | tuple[int, ...], ...]
-    truncate: bool = False
-    normalize: bool = True
+    chat: Chat
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +83,7 @@ class Info:
 
     engine  who computes it: native or llama.cpp
     has_vision  whether prompts may have images
+    capabilities  Ollama's words for what conversations may have: tools, thinking, insert
     """
 
     path: str
@@ -123,12 +94,16 @@ class Info:
     memory: Memory
     engine: str = "native"
     has_vision: bool = False
+    capabilities: tuple[str, ...] = ()
 
 
-ModelCall: TypeAlias = Generate | Chat | Embed | Tokenize | Detokenize | Describe
+Answerable: TypeAlias = Generate | Chat | Fill
+"""Answered by events, of which `Done` is the last."""
 
-ModelReply: TypeAlias = Text | PromptScores | Done | Outputs | Tokens | String | Info
-"""All but `Text` and `PromptScores` are the last reply to their call."""
+ModelCall: TypeAlias = Answerable | Embed | Rank | Tokenize | TokenizeChat | Detokenize | Describe
+
+ModelReply: TypeAlias = Event | Outputs | Tokens | String | Info
+"""All but the events before `Done` are the last reply to their call."""
 
 ReplyCallback: TypeAlias = Callable[[ModelReply | Exception], None]
 """Takes the replies to a call in their order, from any thread; an exception ends them."""
@@ -146,35 +121,3 @@ class Channel(Protocol):
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
         """Begin to answer a call."""
-
-
-def generate(
-    prompt: str | Iterable[int], options: Mapping[str, Any], images: Iterable[ImageFile] = ()
-) -> Generate:
-    """The call, with options checked by name and value, and images read from where they are.
-
-    Raises OptionError or SamplingError.
-    """
-    parse_options(options)
-    ids = prompt if isinstance(prompt, str) else tuple(token_ids(prompt))
-    return Generate(ids, dict(options), tuple(map(image_bytes, images)))
-
-
-def chat(
-    messages: Iterable[Mapping[str, Any]], tools: Iterable[Any] | None, options: Mapping[str, Any]
-) -> Chat:
-    """The call, with options checked by name and value, and images read from where they are.
-
-    Raises OptionError or SamplingError.
-    """
-    parse_options(options)
-    turns, images = take_images(messages)
-    files = tuple(map(image_bytes, images))
-    return Chat(tuple(turns), None if tools is None else tuple(tools), dict(options), files)
-
-
-def embed(texts: str | Iterable[str | Iterable[int]], truncate: bool, normalize: bool) -> Embed:
-    """The call, for one text or for several."""
-    every = text_list(texts)
-    prompts = (text if isinstance(text, str) else tuple(token_ids(text, "a text")) for text in every)
-    return Embed(tuple(prompts), truncate, normalize)

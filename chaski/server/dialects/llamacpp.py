@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from chaski.chat.events import Text
 from chaski.errors import OptionError
 from chaski.server.dialects.ollama import read_keep_alive
-from chaski.server.events import Delta, Finish
 from chaski.server.fields.reader import Fields
-from chaski.server.requests import GenerateRequest
-from chaski.text.parsers import Content
+from chaski.server.service.events import Delta, Finish
+from chaski.server.service.requests import GenerateRequest
 
 __all__ = ["infill_end", "infill_piece", "read_infill"]
 
@@ -43,7 +43,7 @@ def read_infill(body: Mapping[str, Any], model: str) -> GenerateRequest:
 
 def infill_piece(delta: Delta) -> dict[str, Any]:
     """An event of the stream."""
-    text = "".join(piece.text for piece in delta.pieces if isinstance(piece, Content))
+    text = "".join(piece.text for piece in delta.pieces if isinstance(piece, Text))
     return {"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": -1}
 
 

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
 from chaski.server.dialects.common.images import check_images, read_base64
-from chaski.server.events import Delta, Event, Finish, Score, TopScore, Whole
 from chaski.server.fields.reader import Fields
-from chaski.server.requests import ChatRequest, EmbedRequest, GenerateRequest
-from chaski.text.parsers import Content, Thinking, ToolCall
+from chaski.server.service.events import Delta, Event, Finish, Score, TopScore, Whole
+from chaski.server.service.requests import ChatRequest, EmbedRequest, GenerateRequest
 
 __all__ = [
     "chat_fields",
@@ -229,8 +229,8 @@ def _call(fields: Fields) -> dict[str, Any]:
 
 
 def _parts(delta: Delta) -> tuple[str, str, list[ToolCall]]:
-    """Content, thinking and calls of a delta."""
-    content = "".join(piece.text for piece in delta.pieces if isinstance(piece, Content))
+    """Text, thinking and calls of a delta."""
+    content = "".join(piece.text for piece in delta.pieces if isinstance(piece, Text))
     thinking = "".join(piece.text for piece in delta.pieces if isinstance(piece, Thinking))
     return content, thinking, [piece for piece in delta.pieces if isinstance(piece, ToolCall)]
 

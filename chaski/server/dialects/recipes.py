@@ -8,7 +8,7 @@ from typing import Any
 from chaski.errors import OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
 from chaski.server.fields.reader import Fields
-from chaski.server.options import read_options
+from chaski.server.service.options import read_options
 from chaski.store.recipe import CheckpointFiles, ModelSource, Recipe
 
 __all__ = ["read_recipe"]

@@ -8,7 +8,7 @@ from typing import Any
 from chaski.errors import OptionError
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.fields.reader import Fields
-from chaski.server.requests import RerankRequest
+from chaski.server.service.requests import RerankRequest
 
 __all__ = ["read_rerank", "read_texts", "results", "text_results"]
 

@@ -17,7 +17,7 @@ from chaski.server.fields.description import (
     reads,
 )
 from chaski.server.fields.unread import REFUSED
-from chaski.server.options import KNOWN_OPTIONS
+from chaski.server.service.options import KNOWN_OPTIONS
 from chaski.store.parameters import DEPRECATED
 
 __all__ = [

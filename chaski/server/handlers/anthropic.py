@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from chaski.server.dialects import anthropic
-from chaski.server.events import Delta, Event, whole
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
+from chaski.server.service.events import Delta, Event, whole
 
 __all__ = ["count_tokens", "messages"]
 
@@ -32,7 +32,7 @@ async def count_tokens(http: HTTPRequest) -> Reply:
     """Count the tokens of the prompt."""
     request = anthropic.read_count(_whole_request(http))
     http.ignored.update(request.ignored)
-    return {"input_tokens": await http.services.chat.count(request, http.client)}
+    return {"input_tokens": await http.services.tokens.count(request, http.client)}
 
 
 def _whole_request(http: HTTPRequest) -> Mapping[str, Any]:

@@ -14,12 +14,12 @@ from typing import Any
 from chaski.errors import BusyError, OptionError
 from chaski.server.dialects import llamacpp, openai
 from chaski.server.dialects.ollama import read_keep_alive
-from chaski.server.events import Delta, Event, whole
 from chaski.server.fields.reader import Fields
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.models.loaded import Loaded
-from chaski.server.requests import ModelRequest
+from chaski.server.service.events import Delta, Event, whole
+from chaski.server.service.requests import ModelRequest
 
 __all__ = ["apply_template", "detokenize", "infill", "props", "slots", "tokenize"]
 
@@ -29,18 +29,18 @@ async def tokenize(http: HTTPRequest) -> Reply:
     fields = Fields(http.body)
     if fields.has("content"):
         return await _tokens_of_content(http, fields)
-    chat_service, model = http.services.chat, _model(http, fields)
+    tokens, model = http.services.tokens, _model(http, fields)
     if fields.has("messages"):
-        found = await chat_service.conversation(openai.read_chat({**http.body, "model": model}), http.client)
+        found = await tokens.conversation(openai.read_chat({**http.body, "model": model}), http.client)
     elif fields.has("prompt"):
         request = ModelRequest(model=model, keep_alive=read_keep_alive(fields))
         add_special = fields.flag("add_special_tokens", True)
-        found = await chat_service.tokenize(request, fields.text("prompt"), http.client, add_special)
+        found = await tokens.tokenize(request, fields.text("prompt"), http.client, add_special)
     else:
         raise OptionError("content, prompt or messages is required")
     strings = None
     if fields.flag("return_token_strs", False):
-        spelled = await chat_service.spell(model, found.token_ids)
+        spelled = await tokens.spell(model, found.token_ids)
         strings = [each.decode(errors="replace") for each in spelled]
     count = len(found.token_ids)
     return {
@@ -52,13 +52,13 @@ async def tokenize(http: HTTPRequest) -> Reply:
 
 
 async def _tokens_of_content(http: HTTPRequest, fields: Fields) -> Reply:
-    chat_service, model = http.services.chat, _model(http, fields)
+    tokens, model = http.services.tokens, _model(http, fields)
     request = ModelRequest(model=model, keep_alive=read_keep_alive(fields))
     special = fields.flag("add_special", False), fields.flag("parse_special", True)
-    found = await chat_service.tokenize(request, fields.text("content"), http.client, *special)
+    found = await tokens.tokenize(request, fields.text("content"), http.client, *special)
     if not fields.flag("with_pieces", False):
         return {"tokens": found.token_ids}
-    spelled = await chat_service.spell(model, found.token_ids)
+    spelled = await tokens.spell(model, found.token_ids)
     pairs = zip(found.token_ids, spelled, strict=True)
     return {"tokens": [{"id": token_id, "piece": _piece(data)} for token_id, data in pairs]}
 
@@ -78,7 +78,7 @@ async def detokenize(http: HTTPRequest) -> Reply:
     if not all(type(token) is int for token in tokens):
         raise OptionError("tokens must be a list of integers")
     request = ModelRequest(model=_model(http, fields), keep_alive=read_keep_alive(fields))
-    text = await http.services.chat.detokenize(request, tokens, http.client)
+    text = await http.services.tokens.detokenize(request, tokens, http.client)
     return {"content": text, "prompt": text}
 
 
@@ -86,7 +86,7 @@ async def apply_template(http: HTTPRequest) -> Reply:
     """A conversation as the model's template writes it."""
     request = openai.read_chat({**http.body, "model": _model(http, Fields(http.body))})
     http.ignored.update(request.ignored)
-    return {"prompt": await http.services.chat.rendered(request, http.client)}
+    return {"prompt": await http.services.tokens.rendered(request, http.client)}
 
 
 async def infill(http: HTTPRequest) -> Reply:

@@ -8,11 +8,11 @@ from typing import Any
 
 from chaski.errors import ModelNotFoundError, OptionError
 from chaski.server.dialects import ollama
-from chaski.server.events import Event, whole
 from chaski.server.fields.reader import Fields
 from chaski.server.http.api import ndjson
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
-from chaski.server.requests import EmbedRequest, ModelRequest
+from chaski.server.service.events import Event, whole
+from chaski.server.service.requests import EmbedRequest, ModelRequest
 
 __all__ = ["chat", "detokenize", "embed", "embeddings", "generate", "tokenize"]
 
@@ -43,7 +43,7 @@ async def embed(http: HTTPRequest) -> Reply:
     """Vectors of texts."""
     request = ollama.read_embed(http.body)
     try:
-        found = await http.services.chat.embed(request, http.client)
+        found = await http.services.vectors.embed(request, http.client)
     except ModelNotFoundError:
         raise ModelNotFoundError(f'model "{request.model:.200}" not found, try pulling it first') from None
     return {
@@ -66,7 +66,7 @@ async def embeddings(http: HTTPRequest) -> Reply:
         keep_alive=ollama.read_keep_alive(fields),
         normalize=False,
     )
-    found = await http.services.chat.embed(request, http.client)
+    found = await http.services.vectors.embed(request, http.client)
     return {"embedding": found.rows[0].tolist() if prompt else []}
 
 
@@ -74,7 +74,9 @@ async def tokenize(http: HTTPRequest) -> Reply:
     """The tokens of a text."""
     fields = Fields(http.body)
     request = ModelRequest(model=fields.text("model", "name"), keep_alive=ollama.read_keep_alive(fields))
-    found = await http.services.chat.tokenize(request, fields.text("content", "text", "prompt"), http.client)
+    found = await http.services.tokens.tokenize(
+        request, fields.text("content", "text", "prompt"), http.client
+    )
     return {"model": request.model, "tokens": found.token_ids}
 
 
@@ -85,16 +87,16 @@ async def detokenize(http: HTTPRequest) -> Reply:
     tokens = fields.items("tokens")
     if not all(type(token) is int for token in tokens):
         raise OptionError("tokens must be a list of integers")
-    text = await http.services.chat.detokenize(request, tokens, http.client)
+    text = await http.services.tokens.detokenize(request, tokens, http.client)
     return {"model": request.model, "content": text}
 
 
 async def _load_only(http: HTTPRequest, request: ModelRequest, is_chat: bool) -> Reply:
-    chat_service = http.services.chat
+    chat = http.services.chat
     if request.keep_alive == 0:
-        await chat_service.unload(request.model)
+        await chat.unload(request.model)
         return ollama.empty_fields(request.model, "unload", is_chat)
-    await chat_service.load(request, http.client)
+    await chat.load(request, http.client)
     return ollama.empty_fields(request.model, "load", is_chat)
 
 

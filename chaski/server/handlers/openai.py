@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from chaski.server.dialects import openai
-from chaski.server.events import Delta, Event, Finish, Whole, whole
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
-from chaski.server.requests import ChatRequest, GenerateRequest
+from chaski.server.service.events import Delta, Event, Finish, Whole, whole
+from chaski.server.service.requests import ChatRequest, GenerateRequest
 
 __all__ = ["chat", "completions", "embeddings", "model", "models"]
 
@@ -50,7 +50,7 @@ async def completions(http: HTTPRequest) -> Reply:
 async def embeddings(http: HTTPRequest) -> Reply:
     """Vectors of texts or of lists of tokens."""
     request, in_base64 = openai.read_embeddings(http.body)
-    found = await http.services.chat.embed(request, http.client)
+    found = await http.services.vectors.embed(request, http.client)
     return openai.embeddings(request.model, found.rows, found.num_tokens, in_base64)
 
 

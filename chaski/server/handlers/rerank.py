@@ -18,7 +18,7 @@ __all__ = ["cohere", "native", "openai", "plain"]
 async def native(http: HTTPRequest) -> Reply:
     """Sort documents by how well they answer a query."""
     request = read_rerank(http.body)
-    found = await http.services.chat.rerank(request, http.client)
+    found = await http.services.vectors.rerank(request, http.client)
     return {
         "model": request.model,
         "results": results(request, found.rows.tolist()),
@@ -31,7 +31,7 @@ async def native(http: HTTPRequest) -> Reply:
 async def openai(http: HTTPRequest) -> Reply:
     """The same, in the form of OpenAI's lists."""
     request = read_rerank(http.body)
-    found = await http.services.chat.rerank(request, http.client)
+    found = await http.services.vectors.rerank(request, http.client)
     return {
         "object": "list",
         "model": request.model,
@@ -44,7 +44,7 @@ async def plain(http: HTTPRequest) -> Reply:
     """The same; with `texts` in place of documents, as Hugging Face's server for embeddings tells it."""
     if Fields(http.body).has("texts"):
         request = read_texts(http.body)
-        found = await http.services.chat.rerank(request, http.client)
+        found = await http.services.vectors.rerank(request, http.client)
         items = text_results(request, found.rows.tolist())
         return Response(dump(items), media_type="application/json; charset=utf-8")
     return await openai(http)

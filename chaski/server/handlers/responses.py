@@ -9,11 +9,11 @@ from typing import Any
 
 from chaski.errors import ContextLengthError, OptionError
 from chaski.server.dialects import responses
-from chaski.server.events import Delta, Event
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.http.problems import problem_of
 from chaski.server.response_store import StoredResponse
+from chaski.server.service.events import Delta, Event
 
 __all__ = ["cancel", "count_tokens", "create", "delete", "list_input", "retrieve"]
 
@@ -37,7 +37,7 @@ async def count_tokens(http: HTTPRequest) -> Reply:
     http.ignored.update(request.ignored)
     return {
         "object": "response.input_tokens",
-        "input_tokens": await http.services.chat.count(request, http.client),
+        "input_tokens": await http.services.tokens.count(request, http.client),
     }
 
 

@@ -21,7 +21,6 @@ from chaski.store.store import Entry, Store
 
 if TYPE_CHECKING:
     from chaski.chat.formats import ChatFormat
-    from chaski.formats.gguf import GGUFFile
     from chaski.text.tokenizer import Tokenizer
 
 __all__ = ["Catalog", "Found", "ModelInfo"]
@@ -42,13 +41,14 @@ class Found:
 class ModelInfo:
     """What a model's files say, read once. Safe to use from several threads.
 
-    sources: what says how conversations are written.
+    stored: what was stored with it about conversations. sources: all that says how they are written.
     fill_in_tokens: the texts of the tokens before, behind and in place of what is filled in, or None.
     projector: the file of its encoder of images, where that is another one. has_vision: whether it has any.
     """
 
     def __init__(self, model: StoredModel) -> None:
-        from chaski.chat.formats import TemplateSources
+        from chaski.chat.file_templates import fill_in_tokens
+        from chaski.chat.sources import StoredFormat, TemplateSources
         from chaski.model.dialects import open_model
         from chaski.model.pooling import Pooling
         from chaski.model.registry import ARCHITECTURES, takes_projector
@@ -64,14 +64,14 @@ class ModelInfo:
             self.is_ranking = pooling == Pooling.RANK
             self.is_embedding = not (self.makes_text or self.is_ranking)
             self._ranking_template = file.get(RANKING_TEMPLATE, str, None)
-            self.sources = TemplateSources.of(
-                file,
+            self.stored = StoredFormat(
                 model.name.short if model.name else "",
-                go=model.template,
-                renderer=model.config.renderer,
-                parser=model.config.parser,
+                model.template,
+                model.config.renderer,
+                model.config.parser,
             )
-            self.fill_in_tokens = _fill_in_tokens(file)
+            self.sources = TemplateSources.of(file, self.stored)
+            self.fill_in_tokens = fill_in_tokens(file)
             self.bos_id = file.get("tokenizer.ggml.bos_token_id", int, None)
             sees = self.architecture in ARCHITECTURES and takes_projector(file)
             projector = stored_projector(model, file) if sees else None
@@ -97,7 +97,7 @@ class ModelInfo:
     @cached_property
     def chat_format(self) -> ChatFormat:
         """How conversations are written. Raises TemplateError."""
-        from chaski.chat.formats import choose_chat_format
+        from chaski.chat.choice import choose_chat_format
 
         return choose_chat_format(self.sources)
 
@@ -159,20 +159,6 @@ class Catalog:
                 self._infos.popitem(last=False)
         self._infos.move_to_end(key)
         return self._infos[key]
-
-
-def _fill_in_tokens(file: GGUFFile) -> tuple[str, str, str] | None:
-    """The tokens that a file names for it, under the keys of newer or of older converters."""
-    tokens = file.get("tokenizer.ggml.tokens", list[str], ())
-    found = []
-    for new, old in (("fim_pre", "prefix"), ("fim_suf", "suffix"), ("fim_mid", "middle")):
-        ids = (file.get(f"tokenizer.ggml.{name}_token_id", int, None) for name in (new, old))
-        token_id = next((each for each in ids if each is not None), None)
-        if token_id is None or not 0 <= token_id < len(tokens):
-            return None
-        found.append(tokens[token_id])
-    before, behind, between = found
-    return before, behind, between
 
 
 def _parse(label: str) -> ModelName:

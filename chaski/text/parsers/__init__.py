@@ -7,16 +7,16 @@ text was cut. Text that looks like a tool call and is none comes out as content;
 from __future__ import annotations
 
 from chaski.text.parsers.formats import Format, choose_format, parser_for, tags_in
-from chaski.text.parsers.pieces import Content, Lead, Parser, Piece, Thinking, ToolCall
+from chaski.text.parsers.pieces import Content, FoundCall, Lead, Parser, Piece, Thought
 
 __all__ = [
     "Content",
     "Format",
+    "FoundCall",
     "Lead",
     "Parser",
     "Piece",
-    "Thinking",
-    "ToolCall",
+    "Thought",
     "choose_format",
     "parser_for",
     "tags_in",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from chaski.text.parsers.messages import MessageParser
-from chaski.text.parsers.pieces import Content, Piece, ToolCall
+from chaski.text.parsers.pieces import Content, FoundCall, Piece
 from chaski.text.parsers.schema import Tools, function_of, properties_of, typed
 
 _ENDS = ("<|eom|>", "<|eot|>")
@@ -48,11 +48,11 @@ class GlimmerParser(MessageParser):
         calls: list[Piece] = [self._made(name, body) for name, body in _INVOKE.findall(text)]
         return calls or [Content(text)]
 
-    def _made(self, name: str, body: str) -> ToolCall:
+    def _made(self, name: str, body: str) -> FoundCall:
         found = self._resolved(name.removesuffix("<|message|>"))
         properties = properties_of(found, self._tools)
         arguments = {key: typed(value, properties.get(key)) for key, value in _PARAMETER.findall(body)}
-        return ToolCall(found, arguments)
+        return FoundCall(found, arguments)
 
     def _resolved(self, name: str) -> str:
         namespace, _, rest = name.partition(".")

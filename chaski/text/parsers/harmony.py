@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from chaski.text.parsers.messages import MessageParser
-from chaski.text.parsers.pieces import Content, Piece, ToolCall
+from chaski.text.parsers.pieces import Content, FoundCall, Piece
 from chaski.text.parsers.readers import read_arguments
 from chaski.text.parsers.schema import Tools, function_of
 
@@ -42,7 +42,7 @@ class HarmonyParser(MessageParser):
         name = _recipient(header)
         if arguments is None or name is None:
             return [Content(text)]
-        return [ToolCall(self._names.get(name, name), arguments)]
+        return [FoundCall(self._names.get(name, name), arguments)]
 
 
 def _type_name(name: str) -> str:

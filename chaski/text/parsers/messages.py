@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 
-from chaski.text.parsers.pieces import Content, Lead, Piece, Thinking
+from chaski.text.parsers.pieces import Content, Lead, Piece, Thought
 from chaski.text.parsers.stream import held_back
 
 _START = "<|start|>"
@@ -108,4 +108,4 @@ class MessageParser(ABC):
         if self.is_call(header):
             yield from self.call(header, text)
         elif text:
-            yield Thinking(text) if self.is_thinking(header) else Content(text)
+            yield Thought(text) if self.is_thinking(header) else Content(text)

@@ -15,14 +15,14 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Thinking:
+class Thought:
     """Text that the model wrote for itself."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class FoundCall:
     """A call, whole. `arguments` is a JSON object in the order in which the model wrote it."""
 
     name: str
@@ -47,7 +47,7 @@ class Lead:
     repeats: bool = False
 
 
-Piece: TypeAlias = Content | Thinking | ToolCall
+Piece: TypeAlias = Content | Thought | FoundCall
 
 
 class Parser(Protocol):

@@ -1,4 +1,4 @@
-"""Readers: the text of tool calls to `ToolCall`s, one for each way of writing them.
+"""Readers: the text of tool calls to `FoundCall`s, one for each way of writing them.
 
 A reader takes the text between the tags of its format, and the tools of the request. It returns the calls, or
 None where the text is no call; it never raises.
@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from chaski.text.parsers.json_text import json_values, load_json, readable, unfenced
-from chaski.text.parsers.pieces import ToolCall
+from chaski.text.parsers.pieces import FoundCall
 from chaski.text.parsers.schema import Tools, function_of, properties_of, typed
 
-CallReader: TypeAlias = Callable[[str, Tools], list[ToolCall] | None]
+CallReader: TypeAlias = Callable[[str, Tools], list[FoundCall] | None]
 
 _NAME_KEYS = ("name", "tool_name", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args")
@@ -26,7 +26,7 @@ _NO_CALL = {"directly_answer", "directly-answer"}
 _FAULTS = (ValueError, SyntaxError, RecursionError, MemoryError)
 
 
-def read_json(text: str, tools: Tools) -> list[ToolCall] | None:
+def read_json(text: str, tools: Tools) -> list[FoundCall] | None:
     """JSON objects, or lists of them, one after the other: `{"name": …, "arguments": {…}}`."""
     try:
         values = list(json_values(unfenced(text)))
@@ -36,13 +36,13 @@ def read_json(text: str, tools: Tools) -> list[ToolCall] | None:
     return calls if values else None
 
 
-def read_actions(text: str, tools: Tools) -> list[ToolCall] | None:
+def read_actions(text: str, tools: Tools) -> list[FoundCall] | None:
     """Command R: a list of calls, one of which may say that there is nothing to call."""
     calls = read_json(text, tools)
     return None if calls is None else [call for call in calls if call.name not in _NO_CALL]
 
 
-def read_known_json(text: str, tools: Tools) -> list[ToolCall] | None:
+def read_known_json(text: str, tools: Tools) -> list[FoundCall] | None:
     """JSON calls without a tag: only of tools that there are, because an answer may be JSON as well."""
     calls = read_json(text, tools)
     names = {function_of(tool).get("name") for tool in tools}
@@ -52,7 +52,7 @@ def read_known_json(text: str, tools: Tools) -> list[ToolCall] | None:
 def read_named_json(mark: str) -> CallReader:
     """A name, the mark, then the arguments as JSON: Mistral's `name[ARGS]{…}`; DeepSeek's separator."""
 
-    def read(text: str, tools: Tools) -> list[ToolCall] | None:
+    def read(text: str, tools: Tools) -> list[FoundCall] | None:
         name, found, arguments = text.partition(mark)
         if not found:
             return read_json(text, tools)
@@ -77,7 +77,7 @@ def read_arguments(text: str) -> Mapping[str, Any] | None:
         return None
 
 
-def read_python(text: str, tools: Tools) -> list[ToolCall] | None:
+def read_python(text: str, tools: Tools) -> list[FoundCall] | None:
     """Calls in Python's syntax with named literals: `f(a=1)`, one a line, or in a list."""
     source = text.strip()
     try:
@@ -92,13 +92,13 @@ def read_python(text: str, tools: Tools) -> list[ToolCall] | None:
         return None
 
 
-def read_json_or_python(text: str, tools: Tools) -> list[ToolCall] | None:
+def read_json_or_python(text: str, tools: Tools) -> list[FoundCall] | None:
     """Llama writes its own tools as `brave_search.call(query="…")` and all others as JSON."""
     calls = read_json(text, tools)
     return read_python(text, tools) if calls is None else calls
 
 
-def read_parameters(text: str, tools: Tools) -> list[ToolCall] | None:
+def read_parameters(text: str, tools: Tools) -> list[FoundCall] | None:
     """`<function=f><parameter=p>value</parameter></function>`, the values as text."""
     functions = _FUNCTION.findall(text)
     calls = [
@@ -108,7 +108,7 @@ def read_parameters(text: str, tools: Tools) -> list[ToolCall] | None:
     return calls or None
 
 
-def read_pairs(text: str, tools: Tools) -> list[ToolCall] | None:
+def read_pairs(text: str, tools: Tools) -> list[FoundCall] | None:
     """GLM: the name, then `<arg_key>k</arg_key><arg_value>v</arg_value>` for each argument."""
     name = text.partition("<arg_key>")[0].strip()
     if not re.fullmatch(r"[\w.\-/]+", name):
@@ -116,21 +116,21 @@ def read_pairs(text: str, tools: Tools) -> list[ToolCall] | None:
     return [_typed_call(name, [(key, value.strip()) for key, value in _PAIR.findall(text)], tools)]
 
 
-def read_pairs_or_json(text: str, tools: Tools) -> list[ToolCall] | None:
+def read_pairs_or_json(text: str, tools: Tools) -> list[FoundCall] | None:
     """Laguna: as GLM, or as JSON with the name in it, or with the name on a line before its arguments."""
     name, _, arguments = text.strip().partition("\n")
     if text.lstrip().startswith("{"):
         return read_json(text, tools)
     if arguments.lstrip().startswith("{"):
         found = read_arguments(arguments)
-        return None if found is None or not name.strip() else [ToolCall(name.strip(), found)]
+        return None if found is None or not name.strip() else [FoundCall(name.strip(), found)]
     return read_pairs(text, tools)
 
 
 def read_braces(quote: str) -> CallReader:
     """Gemma: `call:f{a:<escape>text<escape>,b:3}`, where `quote` stands on both sides of text."""
 
-    def read(text: str, tools: Tools) -> list[ToolCall] | None:
+    def read(text: str, tools: Tools) -> list[FoundCall] | None:
         match = _BRACES.fullmatch(text.strip())
         if match is None:
             return None
@@ -151,7 +151,7 @@ _BARE = re.compile(r"([A-Za-z_][\w.\-]*)(\s*:)?")
 _LITERALS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 
 
-def _call(value: Any) -> ToolCall:
+def _call(value: Any) -> FoundCall:
     """A call from an object, under any of the names that models use for its parts."""
     if not isinstance(value, dict):
         raise ValueError("a call is an object")
@@ -162,7 +162,7 @@ def _call(value: Any) -> ToolCall:
     return _made(name, arguments)
 
 
-def _made(name: str, arguments: Any) -> ToolCall:
+def _made(name: str, arguments: Any) -> FoundCall:
     """The call, its arguments decoded where they are JSON in a string; absent ones are an empty object."""
     if isinstance(arguments, str):
         arguments = load_json(arguments)
@@ -170,17 +170,17 @@ def _made(name: str, arguments: Any) -> ToolCall:
         arguments = {}
     if not name or not isinstance(arguments, dict):
         raise ValueError("a call has a name, and its arguments are an object")
-    return ToolCall(name, arguments)
+    return FoundCall(name, arguments)
 
 
-def _python_call(node: ast.expr) -> ToolCall:
+def _python_call(node: ast.expr) -> FoundCall:
     if not isinstance(node, ast.Call) or node.args:
         raise ValueError("a call with named arguments is needed")
     name = ast.unparse(node.func)
     if not re.fullmatch(r"[\w.]+", name) or any(keyword.arg is None for keyword in node.keywords):
         raise ValueError("a plain name is needed")
     arguments = {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
-    return ToolCall(name.removesuffix(".call"), arguments)
+    return FoundCall(name.removesuffix(".call"), arguments)
 
 
 def _literal(node: ast.expr) -> Any:
@@ -219,11 +219,11 @@ def _as_json(match: re.Match[str]) -> str:
     return word if word in ("true", "false", "null") and not colon else json.dumps(word) + (colon or "")
 
 
-def _typed_call(name: str, values: Sequence[tuple[str, str]], tools: Tools) -> ToolCall:
+def _typed_call(name: str, values: Sequence[tuple[str, str]], tools: Tools) -> FoundCall:
     """A call whose arguments are text, typed by the tool's schema."""
     properties = properties_of(name.strip(), tools)
     arguments = {key.strip(): typed(value, properties.get(key.strip())) for key, value in values}
-    return ToolCall(name.strip(), arguments)
+    return FoundCall(name.strip(), arguments)
 
 
 def _line(value: str) -> str:

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 from chaski.text.parsers.blocks import Block, BlockEnd
-from chaski.text.parsers.pieces import Content, Lead, Piece, Thinking, ToolCall
+from chaski.text.parsers.pieces import Content, FoundCall, Lead, Piece, Thought
 from chaski.text.parsers.schema import Tools
 
 Steps: TypeAlias = Generator[Piece, None, bool]
@@ -128,7 +128,7 @@ class StreamParser:
             return False
         before, gap, mark, after = self._cut((closing, *self._blocks), final)
         if before:
-            yield Thinking(before)
+            yield Thought(before)
         self._buffer = after
         if mark == closing:
             self._end_thinking()
@@ -155,14 +155,14 @@ class StreamParser:
         found = self._buffer.find(closing, max(self._scanned - len(closing), 0))
         self._scanned = len(self._buffer)
         if found >= 0:
-            yield Thinking(self._buffer[:found].rstrip())
+            yield Thought(self._buffer[:found].rstrip())
             self._buffer = self._buffer[found + len(closing) :]
             self._end_thinking()
             return True
         if final:
             inner = StreamParser(blocks=tuple(self._blocks.values()), tools=self._tools)
             for piece in [*inner.feed(self._buffer), *inner.flush()]:
-                yield piece if isinstance(piece, ToolCall) else Thinking(piece.text)
+                yield piece if isinstance(piece, FoundCall) else Thought(piece.text)
             self._buffer = ""
         return False
 

@@ -12,7 +12,10 @@ import chaski
 from chaski.chat.answer import collect
 from chaski.chat.image_rows import ImageRun, entries, moved_down, rows_in, whole
 from chaski.chat.layout import Prompt, lay_out, with_placeholders
+from chaski.chat.requests import Generate
 from chaski.errors import ComputationError, OptionError, UnsupportedError
+from chaski.model.multimodal import Image
+from chaski.runner.generation.generation import Generation
 from tests.tiny_vision import DATA, image
 from tests.vision_oracle import answers_at_once, said
 
@@ -106,12 +109,17 @@ def test_a_conversation_that_is_too_long_loses_turns_with_their_images(model: ch
     assert 0 < kept < 8
 
 
+def generation(model: chaski.LLM, prompt: str, images: list[Image], **options: Any) -> Generation:
+    """The sequence that continues a prompt."""
+    return model.prompts.generation(model.prompts.prepare(Generate(prompt, options), images))
+
+
 def test_a_raw_prompt_that_is_too_long_loses_whole_images() -> None:
     with chaski.load(GEMMA, context=48) as model:
         prompt = "the load [img-0] x [img-1] y [img-2] and the mountains"
         with pytest.raises(OptionError, match="but the context holds 48"):
             model.generate(prompt, images(0, 1, 2))
-        sequence = model.prompts.generation(prompt, {"truncate": True, "num_keep": 6}, images(0, 1, 2))
+        sequence = generation(model, prompt, images(0, 1, 2), truncate=True, num_keep=6)
         assert len(sequence.tokens) <= 48
         assert [len(run.positions) for run in sequence.images] in ([ROWS], [ROWS] * 2)
         assert [entries(run) for run in sequence.images] == [
@@ -133,7 +141,7 @@ def test_a_full_context_forgets_whole_images() -> None:
     with chaski.load(GEMMA, context=40) as model:
         answer = model.generate(prompt, images(0, 1), num_predict=40, temperature=0, num_keep=1)
         assert answer.shifted_tokens > ROWS
-        sequence = model.prompts.generation(prompt, {"num_keep": 1}, images(0, 1))
+        sequence = generation(model, prompt, images(0, 1), num_keep=1)
         dropped = range(1, sequence.images[0].positions.stop)
         sequence.drop(dropped)
         (left,) = sequence.images

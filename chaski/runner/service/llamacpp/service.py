@@ -16,6 +16,7 @@ import numpy as np
 
 from chaski.chat.defaults import Defaults
 from chaski.chat.prompts import Prepared, PromptBuilder
+from chaski.chat.requests import Chat, Embed, Rank
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.ml.backend import Memory
@@ -27,16 +28,7 @@ from chaski.runner.service.base_channel import ActiveCall, BaseChannel
 from chaski.runner.service.llamacpp.completions import AnswerReader, completion, empty_answer
 from chaski.runner.service.llamacpp.server import LlamaServer
 from chaski.runner.service.llamacpp.settings import LlamaSettings
-from chaski.runner.service.messages import (
-    Chat,
-    Describe,
-    Embed,
-    Generate,
-    Info,
-    ModelCall,
-    ReplyCallback,
-    Tokenize,
-)
+from chaski.runner.service.messages import Answerable, Describe, Info, ModelCall, ReplyCallback, Tokenize
 from chaski.store.model import find_model
 from chaski.text.tokenizer.vocabulary import TokenType, Vocabulary, read_vocabulary
 
@@ -106,6 +98,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
             load_seconds=perf_counter() - started,
             memory=Memory(weights=weights, cache=max(_anonymous_bytes() - anonymous, 0), plans=0),
             engine=LLAMA_CPP,
+            capabilities=self._prompts.capabilities,
         )
 
     def close(self) -> None:
@@ -116,37 +109,40 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
 
     def _threads(self, call: ModelCall) -> ThreadPoolExecutor:
         """Short calls never wait for answers."""
-        return self._answers if isinstance(call, Generate | Chat | Embed) else self._short
+        return self._answers if isinstance(call, Answerable | Embed | Rank) else self._short
 
     def _answer(self, call: ModelCall, task: LlamaCppCall) -> None:
-        if isinstance(call, Generate | Chat | Tokenize) and call.images:
+        if isinstance(call, Answerable | Tokenize) and call.images:
             raise UnsupportedError("the engine llama.cpp gets no images here; send text only")
         super()._answer(call, task)
 
-    def _write(self, call: Generate | Chat, task: LlamaCppCall) -> None:
-        if isinstance(call, Generate):
-            self._generate(self._prompts.continuation(call.prompt, call.options), task)
-        else:
-            self._generate(self._prompts.answer(call.messages, call.tools, call.options), task)
+    def _write(self, call: Answerable, task: LlamaCppCall) -> None:
+        prepared = self._prompts.prepare(call)
+        self._generate(prepared, task.parsed(prepared), task)
 
-    def _generate(self, prepared: Prepared, task: LlamaCppCall) -> None:
+    def _generate(self, prepared: Prepared, put: ReplyCallback, task: LlamaCppCall) -> None:
         load_seconds = self.info.load_seconds
         if prepared.limit <= len(prepared.prompt.tokens):
-            task.reply(empty_answer(prepared, load_seconds))
+            put(empty_answer(prepared, load_seconds))
             return
         body = completion(prepared, self._settings.prompt_cache, self._spellings)
         reader = AnswerReader(prepared, self._controls, self._spell, load_seconds)
         for piece in self._server.stream("/completion", body, task.opened):
             for event in reader.feed(piece):
-                task.reply(event)
+                if not task.is_cancelled:
+                    put(event)
             self._flush()
 
-    def _embed(self, call: Embed, task: LlamaCppCall) -> None:
-        prompts = self._prompts.embeddable(call.texts, call.truncate)
+    def _embed(self, call: Embed | Rank, task: LlamaCppCall) -> None:
+        prompts = self._prompts.vector_texts(call)
         found = self._server.ask("/embedding", {"content": prompts, "embd_normalize": -1})
         rows = [each["embedding"][0] for each in sorted(found, key=lambda each: each["index"])]
         vectors = np.array(rows, np.float32)
-        task.reply(Outputs(embeddings(vectors, call.normalize)))
+        normalize = isinstance(call, Embed) and call.normalize
+        task.reply(Outputs(embeddings(vectors, normalize), sum(map(len, prompts))))
+
+    def _encode_chat(self, chat: Chat) -> Iterable[int]:
+        return self._prompts.conversation_prompt(chat).tokens
 
     def _encode(self, call: Tokenize) -> Iterable[int]:
         return self._prompts.tokenizer.encode(call.text, call.add_special, call.parse_special)

@@ -14,11 +14,10 @@ from functools import partial
 from queue import SimpleQueue
 from weakref import WeakValueDictionary
 
-from chaski.chat.defaults import Defaults
 from chaski.errors import ChaskiError, ModelError
-from chaski.model.dialects import open_model
 from chaski.names import LLAMA_CPP
 from chaski.runner.loading.engine_choice import choose_engine, native_gap
+from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.loader import load
 from chaski.runner.service.engine_channel import EngineChannel, describe
 from chaski.runner.service.messages import CallHandle, Channel, Info, ModelCall, ModelReply
@@ -66,11 +65,11 @@ def _open(
 ) -> tuple[Channel, Info]:
     """The model, in the engine that is asked for or that has it."""
     options = dict(message.options)
-    found = find_model(message.model)
-    with open_model(found.path) as file:
-        engine = choose_engine(file, options.pop("engine", None) or Defaults.of(found).engine)
-        gap = native_gap(file) if engine == LLAMA_CPP else None
+    opened = OpenedModel.of(find_model(message.model))
+    engine = choose_engine(opened.file, options.pop("engine", None) or opened.defaults.engine)
     if engine == LLAMA_CPP:
+        gap = native_gap(opened.file)
+        opened.file.close()
         from chaski.runner.service.llamacpp import LlamaCppChannel
 
         try:
@@ -79,7 +78,7 @@ def _open(
             raise ModelError(f"{error}. The native engine says: {gap}" if gap else f"{error}") from None
         leaving.append(llama.close)
         return llama, llama.info
-    model = load(message.model, progress=progress, engine=engine, **options)
+    model = load(opened, progress=progress, engine=engine, **options)
     return EngineChannel(model, flush), describe(model)
 
 

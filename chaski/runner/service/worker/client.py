@@ -22,6 +22,7 @@ from chaski.chat.answer import Answer, collect
 from chaski.chat.events import Done, Event
 from chaski.chat.images import ImageFile, image_bytes
 from chaski.chat.options import GenerateOptions
+from chaski.chat.requests import chat_request, embed_request, generate_request
 from chaski.errors import ChaskiError, OptionError, WorkerError
 from chaski.forks import ForkGuard
 from chaski.ml.backend import Progress
@@ -39,9 +40,6 @@ from chaski.runner.service.messages import (
     String,
     Tokenize,
     Tokens,
-    chat,
-    embed,
-    generate,
 )
 from chaski.runner.service.worker.codec import Load
 from chaski.runner.service.worker.process import InFlight, Process
@@ -128,31 +126,37 @@ class Worker:
         **options: Unpack[GenerateOptions],
     ) -> Generator[Event, None, None]:
         """`generate` in pieces, as they are made."""
-        return self._events(generate(prompt, options, images))
+        return self._events(generate_request(prompt, options, images))
 
     def chat(
         self,
         messages: Items[Mapping[str, Any]],
         tools: Items[Mapping[str, Any]] | None = None,
+        *,
+        think: bool | str | None = None,
+        images: Items[ImageFile] = (),
         **options: Unpack[GenerateOptions],
     ) -> Answer:
         """Answer a conversation, as `LLM.chat` does."""
-        return collect(self.stream_chat(messages, tools, **options))
+        return collect(self.stream_chat(messages, tools, think=think, images=images, **options))
 
     def stream_chat(
         self,
         messages: Items[Mapping[str, Any]],
         tools: Items[Mapping[str, Any]] | None = None,
+        *,
+        think: bool | str | None = None,
+        images: Items[ImageFile] = (),
         **options: Unpack[GenerateOptions],
     ) -> Generator[Event, None, None]:
         """`chat` in pieces, as they are made."""
-        return self._events(chat(messages, tools, options))
+        return self._events(chat_request(messages, tools, options, think, images))
 
     def embed(
         self, texts: str | Items[str | Items[int]], *, truncate: bool = False, normalize: bool = True
     ) -> npt.NDArray[np.float32]:
         """One vector a text -> (len(texts), size), as `LLM.embed` makes them."""
-        return self._ask(embed(texts, truncate, normalize), Outputs).rows
+        return self._ask(embed_request(texts, truncate, normalize), Outputs).rows
 
     def tokenize(
         self,

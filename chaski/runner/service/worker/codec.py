@@ -19,20 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski import errors
-from chaski.chat.events import Done, PromptScores, Text
-from chaski.errors import ChaskiError, OptionError, WorkerError
+from chaski.chat.events import Done, PromptScores, PromptTokens, Text, Thinking, ToolCall
+from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
+from chaski.errors import ChaskiError, ContextLengthError, OptionError, WorkerError
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.service.messages import (
-    Chat,
     Describe,
     Detokenize,
-    Embed,
-    Generate,
     Info,
     ModelCall,
     ModelReply,
     String,
     Tokenize,
+    TokenizeChat,
     Tokens,
 )
 
@@ -67,14 +66,20 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong instead of an answer: the name of a class in `chaski.errors`, and what it says."""
+    """What went wrong instead of an answer: the name of a class in `chaski.errors`, and what it says.
+
+    `excess`: of a prompt that is too long, how many tokens it has and how many there may be.
+    """
 
     kind: str
     message: str
+    excess: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
         """An error that is not one of ours is a defect; its trace is in the worker's log."""
+        if isinstance(error, ContextLengthError):
+            return cls(type(error).__name__, str(error), (error.length, error.limit))
         if isinstance(error, ChaskiError):
             return cls(type(error).__name__, str(error))
         return cls("WorkerError", f"the worker failed with {error!r}; its log has more")
@@ -83,7 +88,7 @@ class Failure:
     def error(self) -> ChaskiError:
         """The error, to be raised on this side."""
         kind = getattr(errors, self.kind) if self.kind in errors.__all__ else WorkerError
-        error: ChaskiError = kind(self.message)
+        error: ChaskiError = kind(self.message, *self.excess)
         return error
 
 
@@ -92,25 +97,9 @@ WireMessage: TypeAlias = Load | Cancel | ModelCall | Received | LoadProgress | F
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        Load,
-        Cancel,
-        Generate,
-        Chat,
-        Embed,
-        Tokenize,
-        Detokenize,
-        Embed,
-        Describe,
-        Received,
-        LoadProgress,
-        Failure,
-        Text,
-        PromptScores,
-        Done,
-        Outputs,
-        Tokens,
-        String,
-        Info,
+        *(Load, Cancel, Generate, Chat, Fill, Embed, Rank, Tokenize, TokenizeChat, Detokenize, Describe),
+        *(Received, LoadProgress, Failure, Text, Thinking, ToolCall, PromptTokens, PromptScores, Done),
+        *(Outputs, Tokens, String, Info),
     )
 }
 

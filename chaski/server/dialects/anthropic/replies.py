@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaski.server.events import Delta, Finish, Whole
+from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.server.network.jsons import dump_text
-from chaski.text.parsers import Piece, Thinking, ToolCall
+from chaski.server.service.events import Delta, Finish, Whole
 
 __all__ = ["Blocks", "message_whole"]
 
@@ -51,7 +51,7 @@ class Blocks:
         yield "message_delta", {"type": "message_delta", "delta": end, "usage": _usage(finish)}
         yield "message_stop", {"type": "message_stop"}
 
-    def _text(self, piece: Piece) -> Iterator[_Event]:
+    def _text(self, piece: Text | Thinking) -> Iterator[_Event]:
         assert not isinstance(piece, ToolCall)
         kind = "thinking" if isinstance(piece, Thinking) else "text"
         if self._open != kind:

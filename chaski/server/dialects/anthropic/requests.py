@@ -11,7 +11,7 @@ from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.thinking import Think, agreed, read_thinking, template_variables
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
-from chaski.server.requests import ChatRequest
+from chaski.server.service.requests import ChatRequest
 
 __all__ = ["read_count", "read_messages"]
 

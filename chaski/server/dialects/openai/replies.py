@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.server.dialects.common.custom import custom_input
 from chaski.server.dialects.openai.requests import CompletionRequest
-from chaski.server.events import Delta, Finish, Prompted, Score, TopScore, Whole
 from chaski.server.network.jsons import dump_text
-from chaski.text.parsers import Content, Thinking, ToolCall
+from chaski.server.service.events import Delta, Finish, Prompted, Score, TopScore, Whole
 
 __all__ = ["Chunks", "chat_whole", "completion_whole", "embeddings", "shown_scores"]
 
@@ -186,7 +186,7 @@ def _reason(finish: Finish) -> str:
 
 
 def _content(delta: Delta) -> str:
-    return "".join(piece.text for piece in delta.pieces if isinstance(piece, Content))
+    return "".join(piece.text for piece in delta.pieces if isinstance(piece, Text))
 
 
 def _thinking(delta: Delta) -> str:

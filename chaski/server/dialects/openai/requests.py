@@ -14,7 +14,7 @@ from chaski.server.dialects.common.thinking import agreed, read_thinking, templa
 from chaski.server.dialects.openai.conversation import Conversation, chosen, custom_names, read_tools
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
-from chaski.server.requests import ChatRequest, EmbedRequest, GenerateRequest
+from chaski.server.service.requests import ChatRequest, EmbedRequest, GenerateRequest
 
 __all__ = [
     "CompletionRequest",

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.server.dialects.openai.replies import shown_scores
 from chaski.server.dialects.responses.requests import ResponseRequest
 from chaski.server.dialects.responses.tools import FUNCTION, Tool, form_of_call, read_call
-from chaski.server.events import Delta, Finish
 from chaski.server.fields.reader import Fields
 from chaski.server.http.api import openai_fault
 from chaski.server.http.problems import Problem
-from chaski.text.parsers import Piece, Thinking, ToolCall
+from chaski.server.service.events import Delta, Finish
 
 __all__ = ["Items"]
 
@@ -100,7 +100,7 @@ class Items:
         said |= {"thinking": thinking} if thinking else {}
         return said | ({"tool_calls": calls} if calls else {})
 
-    def _text(self, piece: Piece, scores: Sequence[dict[str, Any]]) -> Iterator[_Event]:
+    def _text(self, piece: Text | Thinking, scores: Sequence[dict[str, Any]]) -> Iterator[_Event]:
         assert not isinstance(piece, ToolCall)
         kind = "reasoning" if isinstance(piece, Thinking) else "message"
         if self._open is None or self._open.item["type"] != kind:

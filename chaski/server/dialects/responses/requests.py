@@ -15,7 +15,7 @@ from chaski.server.dialects.responses.input import Conversation, FindItem
 from chaski.server.dialects.responses.tools import FORMS, Tool, read_tools
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
-from chaski.server.requests import ChatRequest
+from chaski.server.service.requests import ChatRequest
 
 __all__ = ["ResponseRequest", "previous_of", "read_response"]
 

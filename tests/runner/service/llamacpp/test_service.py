@@ -118,7 +118,7 @@ def test_who_leaves_ends_the_answer(foreign: Path) -> None:
     import xllamacpp
 
     replies: list[object] = []
-    from chaski.runner.service.messages import Generate
+    from chaski.chat.requests import Generate
 
     task = with_socket.start(Generate("~", {}), replies.append)
     deadline = time.monotonic() + 10

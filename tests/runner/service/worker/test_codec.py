@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaski import errors
-from chaski.chat.events import Done, Text
+from chaski.chat.events import Done, PromptTokens, Text, Thinking, ToolCall
+from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
+from chaski.chat.sources import StoredFormat
 from chaski.errors import OptionError, WorkerError
 from chaski.ml.backend import Memory
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.service.messages import (
-    Chat,
     Describe,
     Detokenize,
-    Embed,
-    Generate,
     Info,
     String,
     Tokenize,
+    TokenizeChat,
     Tokens,
 )
 from chaski.runner.service.worker.codec import (
@@ -54,8 +54,16 @@ MESSAGES = [
     Generate("a prompt \x00 \u2028 \U0001f600", {"seed": 2**64 - 1, "stop": ["a"], "temperature": 0.1}),
     Generate((1, 2, 3), {}),
     Generate("[img-0]", {}, (b"\x00\xff", b"")),
-    Chat(({"role": "user", "content": "hello"},), None, {}),
-    Chat(({"role": "user", "content": "[img-0]"},), None, {}, (b"GIF",)),
+    Chat(({"role": "user", "content": "hello"},), (), {}),
+    Chat(({"role": "user", "content": "look", "images": [0]},), (), {}, (b"GIF",), think="low"),
+    Chat((), (), {}, stored=StoredFormat("a", "{{ .Prompt }}", parser="qwen3"), context=(1, 2)),
+    Fill("a", "b", {}, images=(b"GIF",)),
+    Rank("why?", ("a", "b")),
+    TokenizeChat(Chat(({"role": "user", "content": "hello"},), (), {}, (b"GIF",))),
+    Thinking("hm", (1,)),
+    ToolCall("f", {"b": [1], "a": None}, (1, 2)),
+    PromptTokens(3, (1, 2)),
+    Failure("ContextLengthError", "too long", (5, 4)),
     Chat(({"role": "user", "content": "hello"},), ({"type": "function"},), {"top_k": 3}),
     Embed(("a text", (1, 2)), truncate=True),
     Tokenize("text", False, True),
@@ -112,7 +120,7 @@ def test_arrays_keep_their_bits() -> None:
 @pytest.mark.parametrize("value", [object(), b"bytes", {1, 2}, [lambda: 0]])
 def test_values_that_cannot_be_sent(value: object) -> None:
     with pytest.raises(OptionError, match="cannot be sent to a worker"):
-        encode(1, Chat(({"role": "user", "content": value},), None, {}))
+        encode(1, Chat(({"role": "user", "content": value},), (), {}))
 
 
 def test_what_is_nested_too_deep_cannot_be_sent() -> None:
@@ -120,7 +128,7 @@ def test_what_is_nested_too_deep_cannot_be_sent() -> None:
     for _ in range(100_000):
         value = [value]
     with pytest.raises(OptionError, match="cannot be sent to a worker"):
-        encode(1, Chat((value,), None, {}))
+        encode(1, Chat((value,), (), {}))
 
 
 @pytest.mark.parametrize(

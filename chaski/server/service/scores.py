@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from chaski.sample import Sampled
-from chaski.server.events import Prompted, Score, TopScore
+from chaski.server.service.events import Prompted, Score, TopScore
 
 if TYPE_CHECKING:
     from chaski.text.tokenizer import Tokenizer

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from chaski.chat.events import Done
-from chaski.text.parsers import Content, Piece, Thinking, ToolCall
+from chaski.chat.events import Done, Text, Thinking, ToolCall
 
-__all__ = ["Delta", "Event", "Finish", "Prompted", "Score", "TopScore", "Whole", "whole"]
+__all__ = ["AnswerPiece", "Delta", "Event", "Finish", "Prompted", "Score", "TopScore", "Whole", "whole"]
+
+
+AnswerPiece: TypeAlias = Text | Thinking | ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Delta:
     prompted: the prompt, with the first piece, for those who want it back
     """
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[AnswerPiece]
     scores: Sequence[Score] = ()
     prompt_tokens: int = 0
     prompted: Prompted | None = None
@@ -109,7 +111,7 @@ async def whole(events: AsyncIterator[Event]) -> Whole:
     deltas = [event for event in every if isinstance(event, Delta)]
     pieces = [piece for delta in deltas for piece in delta.pieces]
     return Whole(
-        content="".join(piece.text for piece in pieces if isinstance(piece, Content)),
+        content="".join(piece.text for piece in pieces if isinstance(piece, Text)),
         thinking="".join(piece.text for piece in pieces if isinstance(piece, Thinking)),
         calls=[piece for piece in pieces if isinstance(piece, ToolCall)],
         scores=[score for delta in deltas for score in delta.scores],

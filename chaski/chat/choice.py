@@ -1,0 +1,109 @@
+"""What writes the conversations of a model and what reads its answers: one decision, for all who ask.
+
+A model may name a renderer, which goes before all. It may bring a template of Ollama, in Go's language, and
+one of its file, in Jinja. Ollama's goes first, unless the file's can do more (then Ollama's still fills in),
+or the model names a renderer that is not known: what stands beside it is no whole template.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from chaski.chat.defaults import no_renderer
+from chaski.chat.formats import ChatFormat, GoFormat, JinjaFormat
+from chaski.chat.sources import TemplateSources
+from chaski.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from chaski.text.template.renderers import Renderer
+
+__all__ = ["choose_chat_format", "go_format", "plain_format"]
+
+_THINKING_VARIABLES = ("enable_thinking", "reasoning_content", "reasoning_effort", "thinking")
+
+
+def choose_chat_format(sources: TemplateSources) -> ChatFormat:
+    """The way of a model. Raises TemplateError, or UnsupportedError where it names one that is not there."""
+    if sources.renderer is not None:
+        return _renderer_format(sources, sources.renderer)
+    jinja = None if sources.jinja is None else _jinja_format(sources, sources.jinja)
+    if sources.renderer_name and jinja is None:
+        raise UnsupportedError(no_renderer(sources.name, sources.renderer_name))
+    if sources.go is None or sources.renderer_name:
+        return jinja or plain_format()
+    go = go_format(sources.go, sources)
+    if jinja is None or not set(jinja.capabilities) > set(go.capabilities) - {"insert"}:
+        return go
+    if "insert" in go.capabilities:
+        return replace(jinja, capabilities=(*jinja.capabilities, "insert"), insertion=go)
+    return jinja
+
+
+def go_format(source: str, sources: TemplateSources) -> GoFormat:
+    """By a template of Ollama, of the model or of a request."""
+    from chaski.text.template import GoTemplate
+
+    template = GoTemplate(source)
+    tags = template.thinking_tags()
+    parser = _parser(sources, source)
+    thinks = tags is not None or "think" in template.names or parser == "harmony"
+    found = {"tools": "tools" in template.names, "insert": "suffix" in template.names, "thinking": thinks}
+    names = tuple(name for name, is_there in found.items() if is_there)
+    return GoFormat(names, parser, tags, template.tool_call_tag(), source, template)
+
+
+def _jinja_format(sources: TemplateSources, source: str) -> JinjaFormat:
+    from chaski.text.parsers.formats import tags_in
+    from chaski.text.template import ChatTemplate
+
+    both = f"{source}{sources.tool_jinja or ''}"
+    parser = _parser(sources, both)
+    tags = tags_in(both)
+    thinks = tags is not None or parser == "harmony" or any(name in both for name in _THINKING_VARIABLES)
+    found = {"tools": "tools" in both, "thinking": thinks}
+    names = tuple(name for name, is_there in found.items() if is_there)
+    template = ChatTemplate(source, sources.bos, sources.eos, tool_use=sources.tool_jinja)
+    return JinjaFormat(names, parser, tags, "", source, template)
+
+
+def _renderer_format(sources: TemplateSources, renderer: Renderer) -> JinjaFormat:
+    """By a template of ours. What the model can do besides is in the format of its answers."""
+    from chaski.text.parsers.formats import FORMATS
+    from chaski.text.template import ChatTemplate
+
+    source = renderer.source
+    parser = _named_parser(sources) or renderer.parser
+    format = FORMATS[parser]
+    found = {"tools": "tools" in source, "thinking": format.thinks}
+    names = tuple(name for name, is_there in found.items() if is_there)
+    return JinjaFormat(
+        names, parser, format.thinking, "", source, ChatTemplate(source, sources.bos, sources.eos)
+    )
+
+
+def plain_format() -> JinjaFormat:
+    """Without any template."""
+    from chaski.text.template import PlainTemplate
+
+    return JinjaFormat((), "passthrough", template=PlainTemplate())
+
+
+def _parser(sources: TemplateSources, source: str) -> str:
+    """The format that was stored with the model; else what the template shows. Raises UnsupportedError."""
+    from chaski.text.parsers import choose_format
+
+    return _named_parser(sources) or choose_format(source, sources.architecture)
+
+
+def _named_parser(sources: TemplateSources) -> str:
+    """The format that was stored with the model, if one was. Raises UnsupportedError."""
+    from chaski.text.parsers.formats import FORMATS
+
+    named = sources.parser
+    if named and named not in FORMATS:
+        raise UnsupportedError(
+            f"the model asks for the parser {named!r}, which this version does not know; create it anew from "
+            f"this one with a PARSER that it knows: {', '.join(FORMATS)}"
+        )
+    return named

@@ -1,0 +1,52 @@
+"""`Conversation`: messages with all that a template gets beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from chaski.chat.formats import ChatFormat, Think
+
+__all__ = ["Conversation", "Message"]
+
+Message: TypeAlias = Mapping[str, Any]
+"""One turn of a conversation: at least `role` (system, user, assistant) and `content`.
+
+`images` are a list of bytes of image files, or paths.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation and how it is written."""
+
+    chat_format: ChatFormat
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]]
+    think: Think
+    variables: Mapping[str, Any]
+
+    def with_messages(self, messages: Sequence[Message]) -> Conversation:
+        """Return the same with other messages."""
+        return replace(self, messages=messages)
+
+    def render(self) -> str:
+        """Return its text, with placeholders for images. Raises TemplateError, or OptionError."""
+        return self.chat_format.render(self.messages, self.tools, self.think, self.variables)
+
+    def has_begun_answer(self, text: str) -> bool:
+        """Return whether its text ends in the middle of an answer, so that all is thought."""
+        said = str(self._last.get("content") or "").strip() if self._last.get("role") == "assistant" else ""
+        return bool(said) and text.rstrip().endswith(said)
+
+    @property
+    def begun_thought(self) -> str:
+        """What the answer has thought already, where the conversation ends in the middle of a thought."""
+        last = self._last
+        is_thought = last.get("role") == "assistant" and not (last.get("content") or last.get("tool_calls"))
+        return str(last.get("thinking") or "") if is_thought else ""
+
+    @property
+    def _last(self) -> Message:
+        return self.messages[-1] if self.messages else {}

@@ -1,0 +1,138 @@
+"""Texts and ids to the tokens of prompts, and the checks that they fit a model and its context."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
+from typing import Protocol
+
+from chaski.chat import arguments
+from chaski.chat.layout import Prompt, lay_out, unmarked, with_placeholders
+from chaski.chat.ranking import RANKING_TEMPLATE, checked_template, pair_ids
+from chaski.chat.requests import Embed, Rank
+from chaski.chat.shortening import cut
+from chaski.chat.tokenizing import TextTokenizer
+from chaski.errors import ContextLengthError, OptionError, UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.model.multimodal import Image
+from chaski.model.pooling import Pooling
+
+__all__ = ["PromptEncoder", "TokenConfig"]
+
+_EMPTY = "the prompt is empty; give at least one token"
+_ADVICE = ", load the model with a larger context or set truncate"
+
+
+class TokenConfig(Protocol):
+    """What is needed of a model's configuration."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def pooling(self) -> Pooling | None: ...
+
+
+class PromptEncoder(ABC):
+    """Makes the tokens of one loaded model. Safe to use from several threads."""
+
+    # Whether the rows of an image see each other.
+    _is_bidirectional = False
+
+    def __init__(self, file: GGUFFile, config: TokenConfig, context: int) -> None:
+        self.context = context
+        self._file = file
+        self._name = file.path.name
+        self._vocab_size = config.vocab_size
+        self._pooling = config.pooling
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> TextTokenizer:
+        """Makes ids of texts."""
+
+    def vector_texts(self, request: Embed | Rank) -> list[list[int]]:
+        """Return the ids of all that becomes a vector. Raises UnsupportedError or OptionError."""
+        if isinstance(request, Embed):
+            return self._all_embeddable(request.texts, request.truncate)
+        return self.pairs(request.query, request.documents, request.truncate)
+
+    def _all_embeddable(self, texts: Items[str | Items[int]], truncate: bool) -> list[list[int]]:
+        """Return the ids of texts that become vectors."""
+        if self._pooling is None:
+            raise UnsupportedError(f"{self._name}: this model does not support embeddings")
+        if not texts:
+            raise OptionError("there is no text to embed; give at least one")
+        return [self._embeddable(text, truncate) for text in texts]
+
+    def pairs(self, query: str, documents: Items[str], truncate: bool) -> list[list[int]]:
+        """The ids of a query with each document, for a model that ranks. Raises UnsupportedError."""
+        if self._pooling is not Pooling.RANK:
+            raise UnsupportedError(f"{self._name}: this model does not rank documents")
+        template = checked_template(self._file.get(RANKING_TEMPLATE, str, None))
+        texts = arguments.string_list(documents, "documents")
+        return [pair_ids(template, query, each, self.tokenizer, self.context, truncate) for each in texts]
+
+    def _laid_out(self, prompt: str | Items[int], images: Items[Image]) -> Prompt:
+        if isinstance(prompt, str):
+            text = with_placeholders(prompt, len(images))
+            return self._read_text(text, images, self.tokenizer.encode)
+        ids = self._checked(prompt, has_rows=bool(images))
+        if not images:
+            return Prompt(ids)
+        if min(ids) < 0:
+            return unmarked(ids, images, self._is_bidirectional)
+        front = self._read_text(with_placeholders("", len(images)), images, self.tokenizer.encode)
+        return front.followed_by(ids[1:] if ids[0] == self.tokenizer.bos_id else ids)
+
+    def _read_text(self, text: str, images: Items[Image], first: Callable[[str], list[int]]) -> Prompt:
+        """Read a text with placeholders; `first` makes ids of its first piece, with BOS."""
+        prompt = lay_out(text, images, first, self._encode, self._is_bidirectional)
+        if not prompt.tokens:
+            raise OptionError(_EMPTY)
+        self._require_tokens(token for token in prompt.tokens if token >= 0)
+        return prompt
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special=False)
+
+    def _with_bos(self, text: str) -> list[int]:
+        """Return the ids of a rendered text: exactly one BOS if the file asks for it, written or not."""
+        opening = self.tokenizer.encode("")[:1]
+        ids = self._encode(text)
+        needs_bos = opening == [self.tokenizer.bos_id] and ids[:1] != opening
+        return opening + ids if needs_bos else ids
+
+    def _embeddable(self, text: str | Items[int], truncate: bool) -> list[int]:
+        ids = self._checked(self.tokenizer.encode(text) if isinstance(text, str) else text)
+        if truncate and len(ids) > self.context:
+            bare = self._encode(text) if isinstance(text, str) else ids
+            return cut(ids, bare, self.context)
+        self._require_fit(len(ids), _ADVICE)
+        return ids
+
+    def _checked(self, token_ids: Items[int], has_rows: bool = False) -> list[int]:
+        """Check ids; with `has_rows` those below 0 stand for rows of images."""
+        ids = arguments.token_ids(token_ids)
+        if not ids:
+            raise OptionError(_EMPTY)
+        self._require_tokens(token for token in ids if token >= 0 or not has_rows)
+        return ids
+
+    def _require_text(self) -> None:
+        if self._pooling is not None:
+            raise UnsupportedError(f"{self._name}: this model makes embeddings, not text; use embed")
+
+    def _require_tokens(self, token_ids: Iterable[int]) -> None:
+        wrong = next((token for token in token_ids if not 0 <= token < self._vocab_size), None)
+        if wrong is not None:
+            raise OptionError(f"token id {wrong} is not among the {self._vocab_size} of the model")
+
+    def _require_fit(self, length: int, advice: str) -> None:
+        if length > self.context:
+            raise ContextLengthError(
+                f"the prompt has {length} tokens, but the context holds {self.context}; shorten it{advice}",
+                length,
+                self.context,
+            )

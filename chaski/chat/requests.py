@@ -1,0 +1,166 @@
+"""Requests for text as typed values, plain enough to be sent to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaski.chat.arguments import message_list, text_list, token_ids
+from chaski.chat.images import ImageFile, ImageSource, image_bytes
+from chaski.chat.options import parse_options
+from chaski.chat.sources import StoredFormat
+from chaski.errors import OptionError
+
+__all__ = [
+    "Chat",
+    "Embed",
+    "Fill",
+    "Generate",
+    "Rank",
+    "chat_request",
+    "detached",
+    "embed_request",
+    "generate_request",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Continue a prompt, a text or ids, with image files at its placeholders.
+
+    tells_prompt  the tokens of the prompt come first
+    """
+
+    prompt: str | tuple[int, ...]
+    options: dict[str, Any]
+    images: tuple[bytes, ...] = ()
+    tells_prompt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """Answer a conversation. The `images` of a message are indices of those of the request.
+
+    think       whether the model thinks, or how much; None as it usually does
+    tool_choice "auto", "none", "required", or the name of the only tool to call
+    parallel_calls  whether there may be several calls
+    variables   what the template is told besides the conversation
+    stored      what was stored with the model, where it was loaded by its file; None as it was loaded
+    template    one in Go's language that stands for the model's
+    context     tokens that go before the prompt
+    shortens    whether the oldest turns are left out where the conversation is too long; None as option
+                `truncate` says
+    tells_prompt  the tokens of the prompt come first
+    """
+
+    messages: tuple[Any, ...]
+    tools: tuple[Any, ...]
+    options: dict[str, Any]
+    images: tuple[bytes, ...] = ()
+    think: bool | str | None = None
+    tool_choice: str = "auto"
+    parallel_calls: bool = True
+    variables: dict[str, Any] = field(default_factory=dict)
+    stored: StoredFormat | None = None
+    template: str | None = None
+    context: tuple[int, ...] = ()
+    shortens: bool | None = None
+    tells_prompt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Write what belongs between a prompt and a suffix, where it begins with `begun`.
+
+    The other fields are as in `Chat`.
+    """
+
+    prompt: str
+    suffix: str
+    options: dict[str, Any]
+    begun: str = ""
+    images: tuple[bytes, ...] = ()
+    stored: StoredFormat | None = None
+    template: str | None = None
+    tells_prompt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """Make a vector of each text, or list of ids. A row for each is the answer."""
+
+    texts: tuple[str | tuple[int, ...], ...]
+    truncate: bool = False
+    normalize: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Judge how well each document answers a query. A row for each is the answer.
+
+    With `truncate` long documents lose their end.
+    """
+
+    query: str
+    documents: tuple[str, ...]
+    truncate: bool = False
+
+
+def generate_request(
+    prompt: str | Iterable[int], options: Mapping[str, Any], images: Iterable[ImageFile] = ()
+) -> Generate:
+    """Return the request, with options checked by name and value, and images read from where they are.
+
+    Raises OptionError or SamplingError.
+    """
+    parse_options(options)
+    ids = prompt if isinstance(prompt, str) else tuple(token_ids(prompt))
+    return Generate(ids, dict(options), tuple(map(image_bytes, images)))
+
+
+def chat_request(
+    messages: Iterable[Mapping[str, Any]],
+    tools: Iterable[Any] | None,
+    options: Mapping[str, Any],
+    think: bool | str | None = None,
+    images: Iterable[ImageFile] = (),
+) -> Chat:
+    """Return the request, with options checked by name and value, and images read from where they are.
+
+    `images` belong to the last message. Raises OptionError or SamplingError.
+    """
+    parse_options(options)
+    turns, sources = detached(messages, images)
+    files = tuple(map(image_bytes, sources))
+    return Chat(tuple(turns), tuple(tools or ()), dict(options), files, think)
+
+
+def detached(
+    messages: Iterable[Mapping[str, Any]], images: Iterable[ImageSource] = ()
+) -> tuple[list[Mapping[str, Any]], list[ImageSource]]:
+    """Return messages whose `images` are numbers, and the images that these count, the last message's last.
+
+    Raises OptionError for what is no conversation.
+    """
+    turns = message_list(messages)
+    more = list(images)
+    if more and not turns:
+        raise OptionError("images need a message that they belong to; the conversation is empty")
+    found: list[Mapping[str, Any]] = []
+    sources: list[ImageSource] = []
+    for number, message in enumerate(turns, start=1):
+        own = [*(message.get("images") or ()), *(more if number == len(turns) else ())]
+        if own and not isinstance(message.get("content") or "", str):
+            raise OptionError("a message with images must have a text as its content")
+        indices = list(range(len(sources), len(sources) + len(own)))
+        found.append({**message, "images": indices} if own else message)
+        sources += own
+    return found, sources
+
+
+def embed_request(texts: str | Iterable[str | Iterable[int]], truncate: bool, normalize: bool) -> Embed:
+    """Return the request, for one text or for several."""
+    every = text_list(texts)
+    prompts = (text if isinstance(text, str) else tuple(token_ids(text, "a text")) for text in every)
+    return Embed(tuple(prompts), truncate, normalize)

@@ -1,0 +1,79 @@
+"""All that says how conversations with a model are written: in its file, and stored beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chaski.chat.file_templates import file_templates
+from chaski.formats.gguf import GGUFFile
+
+if TYPE_CHECKING:
+    from chaski.text.template.renderers import Renderer
+
+__all__ = ["StoredFormat", "TemplateSources"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFormat:
+    """How conversations are written with a stored model, as far as its file does not say so.
+
+    name      the model's, for messages
+    template  in Go's template language; None for the way of the file
+    renderer  the named way of writing conversations that the model asks for
+    parser    the named format of its answers; empty where the template shows it
+    """
+
+    name: str
+    template: str | None = None
+    renderer: str = ""
+    parser: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSources:
+    """All that says how conversations with a model are written.
+
+    name           the model's, for messages
+    architecture   of its file
+    jinja          the template of its file
+    bos, eos       what templates in Jinja call by these names
+    go             the template of Ollama that was stored with it
+    renderer_name  what the model asks for instead of a template
+    renderer       what stands for that, where it is known
+    parser         the format of answers that was stored with it; empty where the template shows it
+    tool_jinja     what the file has instead of `jinja` where there are tools
+    """
+
+    name: str
+    architecture: str
+    jinja: str | None = None
+    bos: str = ""
+    eos: str = ""
+    go: str | None = None
+    renderer_name: str = ""
+    renderer: Renderer | None = None
+    parser: str = ""
+    tool_jinja: str | None = None
+
+    @classmethod
+    def of(cls, file: GGUFFile, stored: StoredFormat) -> TemplateSources:
+        """Read them off a model's file and what was stored with it."""
+        from chaski.text.template.renderers import find_renderer
+
+        tokens = file.get("tokenizer.ggml.tokens", list[str], ())
+        ids = [file.get(f"tokenizer.ggml.{role}_token_id", int, None) for role in ("bos", "eos")]
+        bos, eos = ("" if i is None or not 0 <= i < len(tokens) else tokens[i] for i in ids)
+        jinja, tool_jinja = file_templates(file)
+        return cls(
+            stored.name,
+            file.architecture,
+            jinja,
+            bos,
+            eos,
+            stored.template,
+            stored.renderer,
+            find_renderer(stored.renderer, file.num_weights),
+            stored.parser,
+            tool_jinja,
+        )

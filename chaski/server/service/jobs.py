@@ -1,0 +1,134 @@
+"""`Job`: a request with the model that it names, and what it needs of that model."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from chaski.errors import ContextLengthError, OptionError
+from chaski.names import NATIVE
+from chaski.server.metrics import Metrics
+from chaski.server.models.catalog import Catalog, Found, ModelInfo
+from chaski.server.models.loaded import Loaded, Needs
+from chaski.server.models.pool import Models
+from chaski.server.service.options import Options, read_options
+from chaski.server.service.requests import ModelRequest
+from chaski.server.settings import Settings
+
+__all__ = ["Job", "Jobs", "check_ids", "lacks", "require", "too_long"]
+
+_TOO_LONG = "the input length exceeds the context length"
+_NO_SHIFT = (
+    "the prompt is longer than the context length currently available to the model; shorten the prompt, "
+    "adjust the context length in settings, or use a model with a longer context length"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request that is being answered, with its model, its start and its `AnswerOptions.cache_salt`."""
+
+    request: ModelRequest
+    found: Found
+    info: ModelInfo
+    options: Options
+    started: float
+    cache_salt: str
+
+    @property
+    def needs(self) -> Needs:
+        """What it needs of the model."""
+        usual = self.found.model.parameters.get("num_ctx")
+        engine = self.options.engine or self.info.engine
+        return Needs(
+            path=self.found.model.path,
+            name=self.name,
+            projector=self.info.projector if engine == NATIVE else None,
+            draft=self.found.model.draft if engine == NATIVE else None,
+            context=self._bounded(self.options.context),
+            usual_context=self._bounded(usual if isinstance(usual, int) else None),
+            threads=self.options.threads,
+            engine=engine,
+            keep_alive=self.request.keep_alive,
+        )
+
+    @property
+    def name(self) -> str:
+        """The name of the model, for people."""
+        return self.found.name.short
+
+    @property
+    def seconds(self) -> float:
+        """How long ago it came."""
+        return perf_counter() - self.started
+
+    def answer_options(self, format: Any = None, **more: Any) -> dict[str, Any]:
+        """Options of an answer: the model's own, then those of the request."""
+        request = self.request
+        options = {**self.info.defaults.options, **self.options.generate, "cache_salt": self.cache_salt}
+        # A prompt is cut only where the answer may forget its beginning too.
+        options |= {"truncate": request.truncate and request.shift, "shift": request.shift}
+        if format is not None:
+            options["format"] = format
+        if request.logprobs:
+            options |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+        return options | more
+
+    def _bounded(self, context: int | None) -> int | None:
+        """Never more than the model was made for."""
+        return context and min(context, self.info.trained_context or context)
+
+
+class Jobs:
+    """Begins jobs, and gets the models that they need. For one event loop."""
+
+    def __init__(self, settings: Settings, catalog: Catalog, models: Models, metrics: Metrics) -> None:
+        self.catalog = catalog
+        self.models = models
+        self.metrics = metrics
+        self._settings = settings
+
+    async def begin(self, request: ModelRequest, client: str) -> Job:
+        """Look up the model of a request. Raises ModelNotFoundError, or what a bad file does."""
+        started = perf_counter()
+        found, info = await asyncio.to_thread(self.catalog.look_up, request.model)
+        # Without keys there is one user, and all prompts are that one's.
+        cache_salt = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
+        return Job(request, found, info, read_options(request.options), started, cache_salt)
+
+    @asynccontextmanager
+    async def use(self, job: Job, client: str) -> AsyncIterator[Loaded]:
+        """The model of a job, loaded if need be. A prompt that is too long is told in the server's words."""
+        async with self.models.use(job.needs, client) as loaded:
+            try:
+                yield loaded
+            except ContextLengthError as error:
+                raise too_long(job.request, error) from None
+
+
+def too_long(request: ModelRequest, error: ContextLengthError) -> ContextLengthError:
+    """What to say of a prompt that does not fit, as the reference says it."""
+    return ContextLengthError(_NO_SHIFT if request.truncate else _TOO_LONG, error.length, error.limit)
+
+
+def require(condition: bool, problem: str) -> None:
+    """Raise OptionError with a problem unless a condition holds."""
+    if not condition:
+        raise OptionError(problem)
+
+
+def lacks(job: Job, capability: str) -> str:
+    """What to say where a model cannot do what is asked for."""
+    return f"{job.found.name} does not support {capability}"
+
+
+def check_ids(token_ids: Sequence[int], loaded: Loaded) -> None:
+    """Refuse tokens that the model does not have."""
+    size = loaded.info.vocab_size
+    outside = [token for token in token_ids if not 0 <= token < size]
+    require(not outside, f"token {outside[:1]} is not among the {size} of the model")

@@ -1,0 +1,77 @@
+"""`TokenService`: texts to tokens and back, and prompts as the model gets them, without an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chaski.chat.conversation import Conversation
+from chaski.server.service.calls import chat_call
+from chaski.server.service.jobs import Jobs, check_ids
+from chaski.server.service.requests import ChatRequest, ModelRequest
+
+__all__ = ["TokenService", "Tokenized"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """The tokens of a text, and how many the model may hold."""
+
+    token_ids: list[int]
+    context: int
+
+
+class TokenService:
+    """Tells how texts and conversations look to a model. For one event loop."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def tokenize(
+        self,
+        request: ModelRequest,
+        text: str,
+        client: str,
+        add_special: bool = True,
+        parse_special: bool = True,
+    ) -> Tokenized:
+        """The tokens of a text. add_special: with those that open and close every text."""
+        job = await self._jobs.begin(request, client)
+        async with self._jobs.use(job, client) as loaded:
+            ids = await loaded.model.tokenize(text, add_special, parse_special)
+            return Tokenized(ids, loaded.info.context)
+
+    async def detokenize(self, request: ModelRequest, token_ids: Sequence[int], client: str) -> str:
+        """The text of tokens."""
+        job = await self._jobs.begin(request, client)
+        async with self._jobs.use(job, client) as loaded:
+            check_ids(token_ids, loaded)
+            return await loaded.model.detokenize(token_ids)
+
+    async def spell(self, label: str, token_ids: Sequence[int]) -> list[bytes]:
+        """The bytes of each token."""
+        _, info = await asyncio.to_thread(self._jobs.catalog.look_up, label)
+        return await asyncio.to_thread(
+            lambda: [info.tokenizer.token_bytes(token_id, special=True) for token_id in token_ids]
+        )
+
+    async def conversation(self, request: ChatRequest, client: str) -> Tokenized:
+        """The tokens of the prompt of a conversation, all of it."""
+        job = await self._jobs.begin(request, client)
+        call = await chat_call(job, request)
+        async with self._jobs.use(job, client) as loaded:
+            return Tokenized(await loaded.model.tokenize_chat(call), loaded.info.context)
+
+    async def count(self, request: ChatRequest, client: str) -> int:
+        """How many tokens the prompt of a conversation has, all of it."""
+        return len((await self.conversation(request, client)).token_ids)
+
+    async def rendered(self, request: ChatRequest, client: str) -> str:
+        """A conversation as the model's template writes it. The model need not be loaded."""
+        job = await self._jobs.begin(request, client)
+        call = await chat_call(job, request)
+        chat_format = job.info.chat_format
+        think = chat_format.thinking(call.think)
+        conversation = Conversation(chat_format, call.messages, call.tools, think, call.variables)
+        return await asyncio.to_thread(conversation.render)

@@ -1,0 +1,68 @@
+"""`VectorService`: vectors of texts, and how well documents answer a query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.chat.requests import Rank, embed_request
+from chaski.runner.generation.output_sequences import normalized, relevance
+from chaski.server.service.jobs import Job, Jobs, lacks, require
+from chaski.server.service.requests import EmbedRequest, RerankRequest
+
+__all__ = ["Embedded", "VectorService"]
+
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Vectors (n, size), or how well documents fit (n,), and what they took."""
+
+    rows: F32
+    num_tokens: int
+    load_seconds: float
+    total_seconds: float
+
+
+class VectorService:
+    """Makes vectors and scores. For one event loop."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def embed(self, request: EmbedRequest, client: str) -> Embedded:
+        """Make vectors."""
+        job = await self._jobs.begin(request, client)
+        require(job.info.is_embedding, lacks(job, "embedding"))
+        async with self._jobs.use(job, client) as loaded:
+            loading = job.seconds
+            if not request.inputs:
+                return self._told(job, np.zeros((0, 0), np.float32), 0, loading)
+            truncates = request.truncate and request.shift
+            found = await loaded.model.vectors(embed_request(request.inputs, truncates, request.normalize))
+        return self._told(job, _cut(found.rows, request.dimensions), found.num_tokens, loading)
+
+    async def rerank(self, request: RerankRequest, client: str) -> Embedded:
+        """How well each document answers the query, 0 to 1."""
+        job = await self._jobs.begin(request, client)
+        require(job.info.is_ranking, lacks(job, "rerank"))
+        _ = job.info.ranking_template  # what is missing in the file is told before it is loaded
+        async with self._jobs.use(job, client) as loaded:
+            loading = job.seconds
+            call = Rank(request.query, tuple(request.documents), request.truncate)
+            found = await loaded.model.vectors(call)
+        return self._told(job, relevance(found.rows), found.num_tokens, loading)
+
+    def _told(self, job: Job, rows: F32, num_tokens: int, loading: float) -> Embedded:
+        self._jobs.metrics.count_prompt(job.name, num_tokens, 0)
+        return Embedded(rows, num_tokens, loading, job.seconds)
+
+
+def _cut(rows: F32, dimensions: int | None) -> F32:
+    """The first dimensions, with a length of 1 again."""
+    if not dimensions or dimensions >= rows.shape[-1]:
+        return rows
+    return normalized(rows[:, :dimensions])
