@@ -16,6 +16,8 @@ from chaski.cli.local import open_model
 from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.server.settings import Settings
 from chaski.store.model import find_model
+from chaski.text.parsers.formats import FORMATS
+from chaski.text.template.renderers import RENDERERS
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
@@ -109,6 +111,16 @@ CASES = [
     ),
     Case("opening-both", True, None, True, True, {"template": GO} | OPENING),
 ]
+# Each renderer as a stored model names it, with the parser that belongs to it.
+CASES += [
+    Case(
+        f"named-{name}",
+        tools="tools" in renderer.source,
+        thinks=FORMATS[renderer.parser].thinks,
+        layers={"renderer": name, "parser": renderer.parser},
+    )
+    for name, renderer in RENDERERS.items()
+]
 script = Script(context=8000)
 
 
@@ -192,6 +204,7 @@ def test_same_prompts_without_a_server(server: Running, here: list[str], case: C
                 expected = from_server(server, case, messages, None, **wishes)
                 list(model.stream_chat(messages, num_predict=1, **wishes))
                 assert here.pop().removeprefix(BOS) == expected
-                assert ("<think></think>" in expected) <= (wishes == {"think": False})
+                if not case.name.startswith("named-"):  # renderers write earlier turns with empty thoughts
+                    assert ("<think></think>" in expected) <= (wishes == {"think": False})
     finally:
         model.close()
