@@ -33,7 +33,7 @@ class Answer:
 
     @property
     def done_reason(self) -> DoneReason:
-        """Why it ended: "stop" or "length"."""
+        """The reason for which the answer ended: "stop" or "length"."""
         return self.done.reason
 
     @property

@@ -1,8 +1,9 @@
-"""What writes the conversations of a model and what reads its answers: one decision, for all who ask.
+"""The choice of the chat format: it writes the conversations of a model and reads its answers.
 
-A model may name a renderer, which goes before all. It may bring a template of Ollama, in Go's language, and
-one of its file, in Jinja. Ollama's goes first, unless the file's can do more (then Ollama's still fills in),
-or the model names a renderer that is not known: what stands beside it is no whole template.
+A model may name a renderer, which takes precedence. It may bring a template of Ollama, in Go's language, and
+one of its file, in Jinja. Ollama's template takes precedence over the file's, except in two cases: the file's
+can do more (Ollama's is then used for filling in only), or the model names a renderer that is not known,
+because the template that is stored with a renderer is not complete.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ _THINKING_VARIABLES = ("enable_thinking", "reasoning_content", "reasoning_effort
 
 
 def choose_chat_format(sources: TemplateSources) -> ChatFormat:
-    """The way of a model. Raises TemplateError, or UnsupportedError where it names one that is not there."""
+    """Return the chat format of a model.
+
+    Raises TemplateError, and UnsupportedError where the model names a renderer that is not known and its file
+    brings no template.
+    """
     if sources.renderer is not None:
         return _renderer_format(sources, sources.renderer)
     jinja = None if sources.jinja is None else _jinja_format(sources, sources.jinja)
@@ -41,7 +46,7 @@ def choose_chat_format(sources: TemplateSources) -> ChatFormat:
 
 
 def go_format(source: str, sources: TemplateSources) -> GoFormat:
-    """By a template of Ollama, of the model or of a request."""
+    """Return the chat format of a template in Go's language, from a stored model or a request."""
     from chaski.text.template import GoTemplate
 
     template = GoTemplate(source)

@@ -42,7 +42,7 @@ class Conversation:
 
     @property
     def begun_thought(self) -> str:
-        """What the answer has thought already, where the conversation ends in the middle of a thought."""
+        """The thought that the conversation ends in the middle of; empty if it does not end in one."""
         last = self._last
         is_thought = last.get("role") == "assistant" and not (last.get("content") or last.get("tool_calls"))
         return str(last.get("thinking") or "") if is_thought else ""

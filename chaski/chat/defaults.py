@@ -1,4 +1,4 @@
-"""What the layers of a stored model mean to the engine: default options, and how its conversations begin."""
+"""Defaults that a stored model's layers set: options, system message, chat format and first turns."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _NONE_BELOW_ZERO = {"seed", "repeat_last_n", "dry_penalty_last_n"}
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What goes without saying for a model. Options of a request, and its own system message, win.
+    """Defaults of a model. The options and the system message of a request take precedence over them.
 
     options   keyword options of `LLM.generate`
     loading   settings of the file's loading, such as num_ctx
-    engine    who computes the model; None for whoever can
-    template  how a conversation is written, in Go's template language; None for the way of the file
-    opening   the turns that every conversation begins with
-    renderer  the named way of writing conversations that the model asks for; it has no template then
-    parser    the named format of its answers
-    name      what the store calls it, if it is one of the store
+    engine    name of the engine that computes the model; None for the one that supports it
+    template  chat template in Go's language; None for the template of the file
+    opening   turns that every conversation begins with
+    renderer  name of the renderer that writes the conversations; empty where a template does
+    parser    name of the parser of its answers
+    name      name of the model in the store; empty for a file outside of it
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Defaults:
         )
 
     def stored_format(self, name: str) -> StoredFormat:
-        """How conversations are written, as far as the file does not say so. name: the model's."""
+        """Return the stored part of the chat format. `name` is the model's, for messages."""
         return StoredFormat(name, self.template, self.renderer, self.parser)
 
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -96,7 +96,7 @@ class Defaults:
 
 
 def no_renderer(name: str, renderer: str) -> str:
-    """What to say where nothing stands for a renderer: the file of the model brings no template."""
+    """Return the message for a model whose renderer is not known and whose file brings no template."""
     return (
         f"{name or 'the model'} asks for the renderer {renderer!r}, which this version does not have, and "
         "its file brings no template; create it anew from this one with a TEMPLATE"

@@ -15,7 +15,7 @@ Tools = Sequence[Mapping[str, Any]]
 
 
 def chosen_tools(tools: Tools, choice: str) -> Tools:
-    """Which tools an answer may call. Raises OptionError for a choice that there is not."""
+    """Return the tools that an answer may call. Raises OptionError if `choice` names none of `tools`."""
     if choice in ("auto", "none"):
         return tools if choice == "auto" else ()
     found = [tool for tool in tools if choice in ("required", _function(tool).get("name"))]

@@ -25,7 +25,7 @@ _ADVICE = ", load the model with a larger context or set truncate"
 
 
 class TokenConfig(Protocol):
-    """What is needed of a model's configuration."""
+    """The fields of a model's configuration that encoding reads."""
 
     @property
     def vocab_size(self) -> int: ...

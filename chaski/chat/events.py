@@ -1,4 +1,4 @@
-"""What an answer tells its reader: typed, frozen, and the same for Python, commands and every API."""
+"""Events of an answer: typed, frozen, and the same for Python, commands and every API."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class PromptTokens:
 
 @dataclass(frozen=True, slots=True)
 class PromptScores:
-    """How likely each token of the prompt was behind those before it, the first one left out.
+    """Log-probability of each token of the prompt, given the tokens before it; the first token has none.
 
-    It comes before all text, where option `prompt_logprobs` asks for it.
+    The event comes before all text, if option `prompt_logprobs` is set.
     """
 
     logprobs: tuple[Sampled, ...]

@@ -1,4 +1,4 @@
-"""What the file of a model says of how it is talked to: chat templates, and tokens for filling in."""
+"""Chat templates of a model's file, and its tokens for filling in."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _check_variables(given: Collection[str], known: Collection[str]) -> None:
 
 
 def _thinking_variables(think: bool | str) -> dict[str, object]:
-    """How templates are told: whether to think under two names, and how much."""
+    """Return the variables that tell a template whether to think (under two names), and how much."""
     effort = {"reasoning_effort": think} if isinstance(think, str) else {}
     return {"enable_thinking": bool(think), "thinking": bool(think), **effort}
 

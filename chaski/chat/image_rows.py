@@ -39,7 +39,7 @@ Images = tuple[ImageRun, ...]
 
 
 def entries(run: ImageRun) -> list[int]:
-    """What stands for the rows among the tokens of a sequence."""
+    """Return the ids, all below 0, that represent the rows among the tokens of a sequence."""
     first = run.image.digest << _ROW_BITS | run.first_row
     return [-1 - (first + index) for index in range(len(run.positions))]
 

@@ -1,4 +1,4 @@
-"""Where images come from: bytes of a file, its path, or what an encoder takes already."""
+"""Reading images from the bytes of a file, its path, or an `Image` for the encoder."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ Encode = Callable[[str], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a sequence begins with: ids, and entries below 0 for the rows of images (see `runner.images`).
+    """The beginning of a sequence: token ids, and entries below 0 for rows of images (`chat.image_rows`).
 
-    `groups` are the rows that see each other.
+    `groups` are the rows that attend to each other.
     """
 
     tokens: list[int]
@@ -31,11 +31,14 @@ class Prompt:
     groups: Groups = ()
 
     def followed_by(self, token_ids: Sequence[int]) -> Prompt:
-        """With more text."""
+        """Return the prompt with more tokens behind it."""
         return Prompt([*self.tokens, *token_ids], self.images, self.groups)
 
     def shortened(self, excess: int, keep: int) -> Prompt:
-        """Without `excess` tokens or more behind the first `keep`, and no image in part."""
+        """Return the prompt without `excess` tokens or more behind the first `keep`; no image is cut in part.
+
+        Raises OptionError if an image at the end of the prompt would have to be cut.
+        """
         spans = whole(self.images)
         dropped = range(not_inside(keep, spans), outside(keep + excess, spans))
         if dropped.stop >= len(self.tokens):
@@ -51,7 +54,7 @@ class Prompt:
 
 
 def placeholder(index: int) -> str:
-    """What stands for an image in a text."""
+    """Return the text that marks the place of an image."""
     return f"[img-{index}]"
 
 

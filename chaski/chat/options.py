@@ -62,7 +62,7 @@ class GenerateOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """Where an answer ends, and what happens to a prompt that is too long.
+    """Options that bound an answer and its prompt, and hold the answer to a format.
 
     num_predict  tokens to generate at most; below 0 as many as the context holds, ten times that with
                  `shift`; with -2 nothing is shifted, and the answer ends where the context does
@@ -87,8 +87,8 @@ class AnswerOptions:
     ignore_eos   the model's own end tokens are never chosen; only a complete `format` ends all the same
     bad_words    texts whose tokens the answer never completes, at its start and behind a space
     dry_sequence_breakers  texts over which no repetition reaches, for `dry_multiplier`
-    prompt_logprobs  of how many of the most likely tokens it is told, beside each token of the prompt, how
-                 likely they were; None tells nothing. All of the prompt is computed for it, in small batches
+    prompt_logprobs  number of top log-probabilities to return with that of each token of the prompt; None
+                 returns nothing. The whole prompt is then computed, in small batches
     """
 
     num_predict: int = -1

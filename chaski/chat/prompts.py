@@ -95,7 +95,7 @@ class PromptBuilder(PromptEncoder):
 
     @cached_property
     def chat_format(self) -> ChatFormat:
-        """How conversations are written. Raises TemplateError or UnsupportedError."""
+        """The chat format of the model. Raises TemplateError or UnsupportedError."""
         return self._format_of(self.defaults.stored_format(self._name), None)
 
     @property

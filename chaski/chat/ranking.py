@@ -1,4 +1,4 @@
-"""How a query and documents are put to models that rank."""
+"""Prompts of a query and documents for models that rank, and the ranking."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ RANKING_TEMPLATE = "tokenizer.chat_template.rerank"
 class Ranked:
     """A document among those that were ranked.
 
-    index     its place among the documents, counted from 0
-    score     how well it answers the query, from 0 to 1
-    document  its text
+    index     place among the documents, counted from 0
+    score     relevance to the query, from 0 to 1
+    document  text of the document
     """
 
     index: int

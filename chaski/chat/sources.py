@@ -16,12 +16,12 @@ __all__ = ["StoredFormat", "TemplateSources"]
 
 @dataclass(frozen=True, slots=True)
 class StoredFormat:
-    """How conversations are written with a stored model, as far as its file does not say so.
+    """The chat format of a stored model, as far as the model's file does not define it.
 
-    name      the model's, for messages
-    template  in Go's template language; None for the way of the file
-    renderer  the named way of writing conversations that the model asks for
-    parser    the named format of its answers; empty where the template shows it
+    name      name of the model, for messages
+    template  chat template in Go's language; None for the template of the file
+    renderer  name of the renderer that writes the conversations; empty where a template does
+    parser    name of the parser of its answers; empty where the template shows the format
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What prompts need of a tokenizer."""
+"""The part of a tokenizer that prompts use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["TextTokenizer"]
 
 
 class TextTokenizer(Protocol):
-    """What is needed of a tokenizer; see `chaski.text.tokenizer.Tokenizer`."""
+    """The tokenizer that encodes prompts; `chaski.text.tokenizer.Tokenizer` is one."""
 
     @property
     def bos_id(self) -> int | None: ...

@@ -34,14 +34,15 @@ _LOADING = ("num_ctx", "num_thread")
 
 @dataclass(slots=True)
 class Session:
-    """What a chat is about.
+    """A conversation with a model, and its settings.
 
-    name, open  what the user calls the model, and how to get another one: open(name, num_ctx=, num_thread=)
-    loading     options that a model here is loaded with; one of a server gets them with each message
+    name        name of the model, as the user gave it
+    open        opens another model: open(name, num_ctx=, num_thread=)
+    loading     options that a local model is loaded with; a server's model gets them with each message
     is_raw      prompts go to the model as they are, without a template
-    keeps_lines what is typed is remembered for later chats
-    think       whether the model thinks, or how much; None for what is usual
-    hides_thinking  what it thinks is not printed
+    keeps_lines lines that the user types are kept for later chats
+    think       whether the model thinks, or how much; None for the model's default
+    hides_thinking  the model's thoughts are not printed
     wraps_words lines on a terminal break between words
     history     the turns so far
     """
@@ -153,7 +154,7 @@ class Session:
         return done is not None
 
     def shows_image(self, prompt: str) -> bool:
-        """Whether there is a path in it that would be shown to the model."""
+        """Return whether `prompt` names an image file that the model would be shown."""
         return self.model.has_vision and bool(find_images(prompt).files)
 
     def _with_images(self, prompt: str) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class Cache(Protocol):
         """
 
     def shareable(self, sequence: int, position: int) -> int:
-        """How many tokens of `sequence`, `position` at most, another one can share and be resumed behind."""
+        """Return how many tokens of `sequence`, at most `position`, another can share and resume behind."""
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """True if the next token of `sequence` may be written at `position`: all that it sees is stored."""

@@ -47,7 +47,7 @@ class Cells:
         return int(is_shared.argmax()) if is_shared.any() else len(cells)
 
     def are_owned(self, cell: int, num_cells: int, owners: int) -> bool:
-        """Whether each of so many cells from `cell` on has that number of owners."""
+        """Return whether each of `num_cells` cells from `cell` on has exactly `owners` owners."""
         return bool((self._owners[cell : cell + num_cells] == owners).all())
 
     def free_pages(self, page: int) -> I32:

@@ -65,7 +65,7 @@ class Table:
         return self.cells.num_free
 
     def is_open(self, sequence: int, position: int) -> bool:
-        """Whether the sequence may go on at `position`, where others may share what is before it."""
+        """Return whether the sequence may go on at `position` when others may share the tokens before it."""
         return True
 
     def floor(self, position: int) -> int:

@@ -1,4 +1,4 @@
-"""What a model may compute with: graphs, operations, modules, and the backends that run them."""
+"""Machine learning for inference: graphs, operations, modules, and the backends that run them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class BackendOptions:
 
 
 class MaskForm(Enum):
-    """How attention is told what tokens see: `Mask`, `PagedMask`, or `DenseMask` of an element type."""
+    """Form of the attention mask: `Mask`, `PagedMask`, or `DenseMask` of an element type."""
 
     SPANS = "spans"
     PAGED = "paged"
@@ -59,10 +59,10 @@ class MaskForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """What a backend wishes for in caches.
+    """The layout of caches that a backend requires or computes fastest with.
 
-    `padding`: cells come in multiples of it.
-    `alignment`: attention is quickest where a token's position and cell are the same modulo it.
+    `padding`: the number of cells is a multiple of it.
+    `alignment`: attention is fastest where a token's position and cell are the same modulo it.
     `page`: cells are given out in whole pages of so many, and a token at position p is in cell p % page of
     one. A page has tokens of one sequence, and of those that share all of its tokens up to a page's end.
     `permuted_values`: values lie transposed for each head, cells innermost. Its `kv_buffer` sees to that.
@@ -75,12 +75,12 @@ class CacheConfig:
     mask: MaskForm = MaskForm.SPANS
 
     def padded(self, cells: int, sequences: int = 0) -> int:
-        """At least that many cells, and those of pages in which `sequences` begin and end."""
+        """Return `cells` plus the cells of pages in which `sequences` begin and end, rounded up."""
         multiple = math.lcm(self.padding, self.page)
         return -(-(cells + 2 * (self.page - 1) * sequences) // multiple) * multiple
 
     def spaced(self, cells: int) -> int:
-        """At least that many, so that what comes behind them begins where a panel and a page does."""
+        """Return `cells`, rounded up so that the cells behind them begin at a panel and a page."""
         multiple = math.lcm(self.alignment, self.page)
         return -(-cells // multiple) * multiple
 
@@ -126,7 +126,7 @@ class Backend(Protocol):
 
     @property
     def cache_config(self) -> CacheConfig:
-        """What caches do for this backend."""
+        """The layout of caches for this backend."""
 
     def devices(self) -> Sequence[Device]:
         """The processors that this backend computes on."""
@@ -160,7 +160,7 @@ class Backend(Protocol):
         """Make a backend on the same threads, for a model that computes in turns with this one."""
 
     def memory(self) -> Memory:
-        """What this backend holds now."""
+        """Return the memory that this backend holds now, in bytes."""
 
     def close(self) -> None:
         """Release threads and memory. Plans and buffers must not be used any more."""

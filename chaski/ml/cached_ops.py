@@ -51,7 +51,7 @@ def rope(x: Tensor, table: Tensor) -> Tensor:
 
 
 def _is_neox(table: Tensor) -> bool:
-    """Whether the rope that `table` was made for pairs its elements as GPT-NeoX does."""
+    """Return whether the rope that `table` was made for pairs its elements as GPT-NeoX does."""
     source = table.operands[0] if table.op == "scale_rows" else table
     assert isinstance(source, Tensor)
     assert source.op == "rope_table", f"{source.op} is not a rope table"

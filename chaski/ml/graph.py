@@ -116,12 +116,12 @@ class Weight:
 
     @property
     def is_present(self) -> bool:
-        """Whether the file had it: always true after binding, except for optional weights."""
+        """True if the file has the weight: always after binding, except for optional weights."""
         return self.handle is not None or self.array is not None
 
 
 class KVRole(Enum):
-    """What a buffer holds: a backend may lay keys and values out differently."""
+    """Content of a buffer: a backend may lay keys and values out differently."""
 
     KEYS = "keys"
     VALUES = "values"
@@ -142,7 +142,7 @@ class KVBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Which cells each token of a batch sees, without a matrix: cost follows what is visible.
+    """The cells that each token of a batch sees, without a matrix: the cost follows the visible cells.
 
     `cells` (any,) int32 lists cells, sequence after sequence, each in order of position. `spans` (n, 3)
     int32 holds (begin, end, first): token i sees cells[begin:end], and cells[begin] holds position `first`.
@@ -184,11 +184,11 @@ AnyMask = Mask | DenseMask | PagedMask
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rope:
-    """How a rotary embedding turns heads (Su et al. 2021): pairs of elements, each by position · frequency.
+    """A rotary embedding of heads (Su et al. 2021): it turns pairs of elements by position · frequency.
 
     `frequencies` (pairs,) float32 are in radians per position. The pairs are neighbours, (2j, 2j + 1), or
-    with `neox` (j, j + pairs), as in GPT-NeoX; elements behind the pairs stay. `magnitude` multiplies what
-    was turned (YaRN has one; see `chaski.ml.nn.rope`).
+    with `neox` (j, j + pairs), as in GPT-NeoX; elements behind the pairs stay. `magnitude` multiplies the
+    turned elements (YaRN has one; see `chaski.ml.nn.rope`).
     """
 
     frequencies: npt.NDArray[np.float32]

@@ -1,4 +1,4 @@
-"""What machine this is: cores that this process may use, and memory."""
+"""Properties of this machine: cores that this process may use, and memory."""
 
 from __future__ import annotations
 

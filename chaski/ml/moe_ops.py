@@ -16,7 +16,7 @@ __all__ = ["Gating", "combine", "dispatch", "expert_linear", "group_by_expert", 
 
 
 class Gating(IntEnum):
-    """What the router's logits become: the first two are metadata's `expert_gating_func`, less 1."""
+    """Function of the router's logits: the first two are the metadata's `expert_gating_func`, less 1."""
 
     SOFTMAX = 0
     SIGMOID = 1

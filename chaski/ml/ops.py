@@ -1,4 +1,4 @@
-"""What a model may compute with: one function an operation, each checks shapes and records a node.
+"""The operations of a graph: one function each, which checks shapes and records a node.
 
 The meaning of every operation is its plain NumPy form in `chaski.ml.reference.ops`, under the same name.
 """

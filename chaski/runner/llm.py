@@ -94,7 +94,7 @@ class LLM:
 
     @property
     def chat_template(self) -> str | None:
-        """How a conversation is written, in Jinja or Go's language; None when nothing says so."""
+        """The chat template, in Jinja or Go's template language; None if the model has none."""
         return self.prompts.chat_template
 
     @property
@@ -104,7 +104,7 @@ class LLM:
 
     @property
     def defaults(self) -> Defaults:
-        """What a stored model brings with it: its system message, its options, its template."""
+        """Defaults of the stored model: its system message, its options, its template."""
         return self.prompts.defaults
 
     def logits(self, prompt: str | Items[int], images: Items[ImageSource] = ()) -> npt.NDArray[np.float32]:
@@ -255,7 +255,7 @@ class LLM:
         return embeddings(np.concatenate(outputs_of(self.engine, sequences)), normalize)
 
     def score(self, query: str, documents: Items[str], *, truncate: bool = False) -> npt.NDArray[np.float32]:
-        """How well each document answers `query`, from 0 to 1 -> (len(documents),), by a model that ranks.
+        """Relevance of each document to `query`, from 0 to 1 -> (len(documents),) float32.
 
         `truncate` cuts off the end of a document that does not fit into the context. Raises UnsupportedError
         for a model that does not rank.

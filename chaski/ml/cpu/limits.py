@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured now: what speeds are held against."""
+"""Measurement of this machine's peak rates, with which speeds are compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of some threads together, with the instructions of one set."""
+    """Peak rates of `threads` threads together, with the instruction set `isa`."""
 
     isa: str
     threads: int
@@ -23,7 +23,7 @@ class Limits:
     int8: float
     """Multiply-adds per second of bytes, as in the products of quantized matrices."""
     bf16: float | None
-    """Those of pairs of bfloat16 numbers; None where the processor has no instruction for them."""
+    """Multiply-adds per second of bfloat16 pairs; None where the processor has no instruction for them."""
     fp32: float
 
 

@@ -1,6 +1,6 @@
-"""What lowering a graph keeps and offers: the calls so far, storage, dimensions, checks, quantized forms.
+"""The state of lowering a graph: the calls so far, storage, dimensions, checks, quantized forms.
 
-What becomes of each operation is in `chaski.ml.cpu.operations`.
+`chaski.ml.cpu.operations` lowers each operation.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Lowering:
         self._checked: set[tuple[Tensor, int, int]] = set()
 
     def buffer(self, node: Tensor) -> Buffer:
-        """Where a node's values are."""
+        """Return the buffer of a node's values."""
         return self._buffers[_source(node)]
 
     def extent(self, node: Tensor) -> tuple[int, int]:
@@ -148,7 +148,7 @@ class Lowering:
         return {"quantized": self.new_quantized(node) if node in self.quantized_inputs else None}
 
     def quantized_form(self, x: Tensor) -> Buffer:
-        """Where a node's int8 form is. If no step before made it, one is added that does."""
+        """Return the buffer of a node's int8 form. If no earlier step makes it, one is added."""
         source = _source(x)
         if source not in self._quantized:
             target = self.new_quantized(source)
@@ -162,14 +162,14 @@ class Lowering:
         return self._quantized[source]
 
     def activations(self, product: Tensor, x: Tensor) -> Mapping[str, Tensor | Buffer | None]:
-        """What a matrix product reads: x, or its int8 form."""
+        """Return the input arguments of a matrix product: x, or its int8 form."""
         if is_quantized_product(product):
             return {"x": None, "quantized": self.quantized_form(x)}
         return {"x": x, "quantized": None}
 
 
 def is_quantized_product(node: Tensor) -> bool:
-    """Whether it multiplies by quantized matrices, and so reads int8 activations."""
+    """Return whether `node` multiplies by quantized matrices, and so reads int8 activations."""
     return node.op in ("linear", "expert_linear") and _native.is_quantized(_matrix_type(node))
 
 
@@ -181,7 +181,7 @@ def _matrix_type(product: Tensor) -> int:
 
 
 def _wants_super_blocks(node: Tensor) -> bool:
-    """Whether it multiplies by matrices whose scales are integers: all inputs then share that form."""
+    """Return whether `node` multiplies by matrices with integer scales: all inputs then share that form."""
     return is_quantized_product(node) and _native.wants_super_blocks(_matrix_type(node))
 
 
@@ -191,7 +191,7 @@ def width(node: Tensor) -> int:
 
 
 def offset(weight: Weight | None) -> int:
-    """Where a vector is in the weights' memory; -1 where there is none."""
+    """Return a vector's offset in the weights' memory; -1 for None."""
     if weight is None:
         return -1
     assert isinstance(weight.handle, Vector), f"{weight.name} is not a vector"
@@ -226,7 +226,7 @@ def _float_inputs(graph: Graph) -> set[Operand]:
 
 
 def _quantized_inputs(graph: Graph) -> set[Tensor]:
-    """What is read as int8 blocks: by products with quantized matrices, or to be sorted for them."""
+    """Return the tensors read as int8 blocks, by products with quantized matrices or by their dispatch."""
     found: set[Tensor] = set()
     for node in reversed(graph.nodes):
         is_sorted = node.op == "dispatch" and len(node.operands) == 2 and node in found

@@ -11,10 +11,10 @@ __all__ = ["History", "attention"]
 
 
 class History(Protocol):
-    """What a layer's cache is to attention; `chaski.kvcache.LayerCache` is one."""
+    """A layer's cache of keys and values, as attention uses it; `chaski.kvcache.LayerCache` is one."""
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
-        """Store k and v of this batch; returns all keys, all values, and what each token sees."""
+        """Store k and v of this batch; return all keys, all values, and the mask."""
 
 
 def attention(

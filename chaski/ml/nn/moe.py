@@ -16,7 +16,7 @@ __all__ = ["GatedSharedExpert", "MoE", "MoEWithSharedExpert", "RouterConfig", "S
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
-    """How a token gets its experts; see `router`.
+    """Configuration of the choice of a token's experts; see `router`.
 
     has_bias       the file has a bias that takes part in the choice only (`exp_probs_b`)
     weighs_inputs  weights multiply what goes into an expert, not what comes out of it (Llama 4)

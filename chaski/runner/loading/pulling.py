@@ -54,7 +54,7 @@ def find_or_pull(model: str | os.PathLike[str]) -> StoredModel:
 
 
 def _shares(steps: Iterable[StoreProgress]) -> Iterator[float]:
-    """How much of the blobs that are known of is here, after each step; never less than before."""
+    """Yield the share of the known blobs' bytes that is here after each step, 0 to 1; it never falls."""
     done: dict[Digest, tuple[int, int]] = {}
     share = 0.0
     for step in steps:

@@ -116,7 +116,7 @@ class AsyncModel:
         return (await self._ask(Detokenize(tuple(map(int, token_ids))), String)).text
 
     async def info(self, wait_loaded: bool = False) -> Info:
-        """What the model is and holds. A worker loads it for that, where it has not yet.
+        """Return the description of the model. A worker that has not loaded the model yet loads it.
 
         wait_loaded   wait until all of it is in memory, see `LLM.wait_loaded`
         """

@@ -117,7 +117,7 @@ class BaseChannel(ABC, Generic[T]):
 
     @abstractmethod
     def _threads(self, call: ModelCall) -> Executor:
-        """Who works on a call."""
+        """Return the executor that computes a call."""
 
     @abstractmethod
     def _write(self, call: Answerable, task: T) -> None:
@@ -141,4 +141,4 @@ class BaseChannel(ABC, Generic[T]):
 
     @abstractmethod
     def _describe(self, call: Describe) -> Info:
-        """What there is to say about the model."""
+        """Return the description of the model."""

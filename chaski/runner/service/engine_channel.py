@@ -26,7 +26,7 @@ __all__ = ["EngineChannel", "describe"]
 
 
 class ServedModel(Protocol):
-    """What is needed of `chaski.runner.llm.LLM`."""
+    """The part of `chaski.runner.llm.LLM` that the channel uses."""
 
     prompts: SequenceBuilder
     engine: Engine
@@ -130,7 +130,7 @@ def _outputs(vectors: npt.NDArray[np.float32], num_tokens: int, normalize: bool)
 
 
 def describe(model: ServedModel) -> Info:
-    """What there is to say about a loaded model."""
+    """Return the description of a loaded model."""
     return Info(
         path=str(model.path),
         context=model.context,

@@ -79,11 +79,11 @@ class String:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Info:
-    """What a loaded model is. `context` is in tokens for each sequence, `memory` in bytes.
+    """Description of a loaded model. `context` is in tokens for each sequence, `memory` in bytes.
 
-    engine  who computes it: native or llama.cpp
+    engine  the engine that computes it: native or llama.cpp
     has_vision  whether prompts may have images
-    capabilities  Ollama's words for what conversations may have: tools, thinking, insert
+    capabilities  capabilities of its conversations in Ollama's terms: tools, thinking, insert
     """
 
     path: str

@@ -39,11 +39,11 @@ class Found:
 
 
 class ModelInfo:
-    """What a model's files say, read once. Safe to use from several threads.
+    """The properties of a model that its files give, read once. Safe to use from several threads.
 
-    stored: what was stored with it about conversations. sources: all that says how they are written.
-    fill_in_tokens: the texts of the tokens before, behind and in place of what is filled in, or None.
-    projector: the file of its encoder of images, where that is another one. has_vision: whether it has any.
+    stored: the stored part of its chat format. sources: all sources of the chat format.
+    fill_in_tokens: the texts of the tokens before, behind and in place of the inserted text, or None.
+    projector: the file of its image encoder, if that is separate. has_vision: whether it has an encoder.
     """
 
     def __init__(self, model: StoredModel) -> None:
@@ -83,12 +83,12 @@ class ModelInfo:
 
     @cached_property
     def defaults(self) -> Defaults:
-        """What goes without saying for the model. Raises UnsupportedError, OptionError."""
+        """The defaults of the model. Raises UnsupportedError, OptionError."""
         return Defaults.of(self.model)
 
     @cached_property
     def engine(self) -> str:
-        """Who computes it where a request does not say."""
+        """The engine that computes the model if a request does not name one."""
         from chaski.model.dialects import open_model
 
         with open_model(self.model.path) as file:
@@ -96,7 +96,7 @@ class ModelInfo:
 
     @cached_property
     def chat_format(self) -> ChatFormat:
-        """How conversations are written. Raises TemplateError."""
+        """The chat format of the model. Raises TemplateError."""
         from chaski.chat.choice import choose_chat_format
 
         return choose_chat_format(self.sources)
@@ -111,7 +111,7 @@ class ModelInfo:
 
     @property
     def ranking_template(self) -> str:
-        """How a query and a document are put to a model that ranks. Raises UnsupportedError."""
+        """The template of a query and a document for a model that ranks. Raises UnsupportedError."""
         return checked_template(self._ranking_template)
 
     @cached_property
@@ -151,7 +151,7 @@ class Catalog:
         return found, self.info(found)
 
     def info(self, found: Found) -> ModelInfo:
-        """What its file says. Raises GGUFError, UnsupportedError."""
+        """Return the properties of a model. Raises GGUFError, UnsupportedError."""
         key = (found.model.path, str(found.entry.digest))
         if key not in self._infos:
             self._infos[key] = ModelInfo(found.model)

@@ -1,1 +1,1 @@
-"""What handlers ask for: typed requests in, typed events out, whatever the API and whoever computes."""
+"""Services for handlers: typed requests in, typed events out, the same for every API and engine."""

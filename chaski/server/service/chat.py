@@ -96,10 +96,10 @@ class ChatService:
 
 @dataclass(slots=True)
 class _Answer:
-    """What is known of an answer so far.
+    """The state of an answer so far.
 
-    prompt         its text, where that is told again (`echoes`)
-    keeps_ids      whether the end tells the tokens of prompt and answer
+    prompt         text of the prompt, kept if the answer repeats it (`echoes`)
+    keeps_ids      whether the end of the answer has the token ids of prompt and answer
     """
 
     prompt: str = ""
@@ -111,7 +111,7 @@ class _Answer:
     _called: bool = False
 
     def delta(self, piece: AnswerPiece, job: Job) -> Delta | None:
-        """A piece of the answer; None where there is nothing to show."""
+        """Return the delta of a piece of the answer; None if it has nothing to show."""
         if self.keeps_ids:
             self._written += piece.token_ids
         self._called = self._called or isinstance(piece, ToolCall)
@@ -122,7 +122,7 @@ class _Answer:
         return Delta([piece] if is_shown else [], scores, self.prompt_tokens)
 
     def finish(self, done: Done, context: int, load_seconds: float, total_seconds: float) -> Finish:
-        """The end of the answer."""
+        """Return the end of the answer. `load_seconds` and `total_seconds` are durations."""
         return Finish(
             done=done,
             called=self._called,

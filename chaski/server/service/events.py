@@ -1,4 +1,4 @@
-"""What an answer tells, the same for every dialect."""
+"""Events of an answer, the same for every dialect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TopScore:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A token of the answer, and those that were most likely in its place."""
+    """A token of the answer, and the most likely tokens in its place."""
 
     chosen: TopScore
     top: Sequence[TopScore] | None = None
@@ -34,10 +34,10 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """The prompt, for those who want it back.
+    """The prompt, for requests that ask for it.
 
     first   its first token, which has no log-probability
-    scores  the others, if their log-probabilities were asked for
+    scores  the other tokens, if their log-probabilities were asked for
     """
 
     text: str
@@ -49,8 +49,8 @@ class Prompted:
 class Delta:
     """Pieces of the answer, and the scores of the tokens that they came from, if those were asked for.
 
-    prompt_tokens: how long the prompt is, what was cached of it included
-    prompted: the prompt, with the first piece, for those who want it back
+    prompt_tokens: number of tokens of the prompt, the cached ones included
+    prompted: the prompt, with the first piece, for requests that ask for it
     """
 
     pieces: Sequence[AnswerPiece]
@@ -83,7 +83,7 @@ class Finish:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the answer ended because of a limit."""
+        """True if the answer ended because of a limit."""
         return self.done.reason == "length"
 
 

@@ -42,7 +42,7 @@ class Job:
 
     @property
     def needs(self) -> Needs:
-        """What it needs of the model."""
+        """The settings with which the job needs its model loaded."""
         usual = self.found.model.parameters.get("num_ctx")
         engine = self.options.engine or self.info.engine
         return Needs(
@@ -64,7 +64,7 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """How long ago it came."""
+        """Seconds since the request came."""
         return perf_counter() - self.started
 
     def answer_options(self, format: Any = None, **more: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Jobs:
 
 
 def too_long(request: ModelRequest, error: ContextLengthError) -> ContextLengthError:
-    """What to say of a prompt that does not fit, as the reference says it."""
+    """Return the error for a prompt that does not fit, in the wording of the reference."""
     return ContextLengthError(_NO_SHIFT if request.truncate else _TOO_LONG, error.length, error.limit)
 
 
@@ -123,7 +123,7 @@ def require(condition: bool, problem: str) -> None:
 
 
 def lacks(job: Job, capability: str) -> str:
-    """What to say where a model cannot do what is asked for."""
+    """Return the message for a model that does not have a capability."""
     return f"{job.found.name} does not support {capability}"
 
 

@@ -1,4 +1,4 @@
-"""What requests of all dialects ask for, as checked values; messages, tools and options in Ollama's form."""
+"""Requests of all dialects as checked values; messages, tools and options have Ollama's form."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ ToolChoice = Literal["auto", "none", "required"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """What all requests have in common.
+    """The fields of all requests.
 
-    options     of Ollama, checked by type; they win over those of the model
-    keep_alive  seconds that the model stays; None as it is set
+    options     Ollama's options, checked by type; they take precedence over those of the model
+    keep_alive  seconds that the model stays loaded; None for the server's setting
     format      "json" or a JSON schema that the answer follows
-
-    template_variables  what the model's template is told besides the conversation
+    template_variables  variables of the model's template besides the conversation
     """
 
     model: str
@@ -96,10 +95,10 @@ class EmbedRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankRequest(ModelRequest):
-    """How well each document answers a query.
+    """Rank documents by their relevance to a query.
 
-    top_n              how many of the best are told
-    returns_documents  with their texts
+    top_n              number of the best documents to return
+    returns_documents  whether the result has the texts of the documents
     """
 
     query: str

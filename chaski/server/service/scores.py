@@ -17,7 +17,7 @@ _IMPOSSIBLE = -9999.0
 
 
 def score_of(sampled: Sampled, tokenizer: Tokenizer) -> Score:
-    """What dialects show of a sampled token."""
+    """Return the text, bytes and log-probabilities of a sampled token, for the dialects."""
     top = sampled.top_logprobs
     shown = None if top is None else [_shown(tokenizer, *each) for each in top]
     return Score(_shown(tokenizer, sampled.token_id, sampled.logprob), shown)

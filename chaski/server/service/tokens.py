@@ -64,7 +64,7 @@ class TokenService:
             return Tokenized(await loaded.model.tokenize_chat(call), loaded.info.context)
 
     async def count(self, request: ChatRequest, client: str) -> int:
-        """How many tokens the prompt of a conversation has, all of it."""
+        """Return the number of tokens of a conversation's whole prompt."""
         return len((await self.conversation(request, client)).token_ids)
 
     async def rendered(self, request: ChatRequest, client: str) -> str:

@@ -46,7 +46,7 @@ class VectorService:
         return self._told(job, _cut(found.rows, request.dimensions), found.num_tokens, loading)
 
     async def rerank(self, request: RerankRequest, client: str) -> Embedded:
-        """How well each document answers the query, 0 to 1."""
+        """Return the relevance of each document to the query, from 0 to 1."""
         job = await self._jobs.begin(request, client)
         require(job.info.is_ranking, lacks(job, "rerank"))
         _ = job.info.ranking_template  # what is missing in the file is told before it is loaded

@@ -10,7 +10,7 @@ from chaski.text.parsers.readers import CallReader
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where calls stand: from `opening` to `closing`, or without `closing` to the end of a JSON value.
+    """A block of calls: from `opening` to `closing`, or without `closing` to the end of a JSON value.
 
     With `is_bare` the opening is the first character of the call itself, and counts only at the start of the
     answer. A closing tag does not count inside of a JSON string in `quoted` blocks, nor between the tags of
@@ -40,7 +40,7 @@ class BlockEnd:
         self._open_values = 0
 
     def find(self, text: str, final: bool) -> tuple[int, int] | None:
-        """Where the body ends, and where the rest begins; None: not in this text."""
+        """Return where the body ends and where the rest begins; None if the body goes on behind this text."""
         closing = self._block.closing
         if closing is None:
             return self._end_of_json(text)

@@ -34,10 +34,10 @@ _THINK = ("<think>", "</think>")
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a family writes: blocks of calls, the tags of thinking, and `silent` tags that say nothing.
+    """The answer format of a family: blocks of calls, tags of thinking, and `silent` tags to leave out.
 
-    thinks   whether its models think; one that does not may still write the tags
-    special  its tags of thinking are no text: they count anywhere, and where no thinking is asked for too
+    thinks   whether its models think; a model that does not may still write the tags
+    special  the tags of thinking are never text: they count anywhere, even if thinking is off
     """
 
     blocks: tuple[Block, ...] = ()

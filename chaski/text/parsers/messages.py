@@ -43,7 +43,7 @@ class MessageParser(ABC):
         return replace(self._usual_lead, is_open=True) if self.is_thinking(self._header) else None
 
     def feed(self, text: str) -> list[Piece]:
-        """What is certain now."""
+        """Read text and return the pieces that are certain now."""
         self._buffer += text
         return list(self._pieces())
 
@@ -56,18 +56,18 @@ class MessageParser(ABC):
 
     @abstractmethod
     def is_thinking(self, header: str) -> bool:
-        """Whether the message is not for the user."""
+        """Return whether the message is a thought, not text for the user."""
 
     @abstractmethod
     def is_call(self, header: str) -> bool:
-        """Whether the message is a call, which only goes out whole."""
+        """Return whether the message is a call, which is only given out whole."""
 
     @abstractmethod
     def call(self, header: str, text: str) -> list[Piece]:
         """The call that the message is; as content where it cannot be read."""
 
     def end_of_call(self, text: str) -> int | None:
-        """Where the text of a call is over, and the signs of ends count again; None: not yet."""
+        """Return the index behind which end marks count in the text of a call; None if it is not complete."""
         return 0
 
     def _pieces(self) -> Iterator[Piece]:
@@ -88,7 +88,7 @@ class MessageParser(ABC):
             self._header = None
 
     def _end(self, header: str) -> tuple[int, str] | None:
-        """Where the message ends, and by which sign."""
+        """Return the index of the message's end and the mark that ends it; None if it does not end yet."""
         begin = self.end_of_call(self._buffer) if self.is_call(header) else 0
         if begin is None:
             return None
@@ -96,7 +96,7 @@ class MessageParser(ABC):
         return min(((position, end) for position, end in positions if position >= 0), default=None)
 
     def _streamed(self, header: str) -> Iterator[Piece]:
-        """What of the message can go out now."""
+        """Yield the text of the message that can be given out now."""
         if self.is_call(header):
             return
         kept = held_back(self._buffer, self._ends)

@@ -1,4 +1,4 @@
-"""What parsers give: pieces of an answer, each of one kind."""
+"""Pieces of an answer, each of one kind, and the interface of parsers that find them."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ Piece: TypeAlias = Content | Thought | FoundCall
 
 
 class Parser(Protocol):
-    """A machine that text goes through in any portions."""
+    """A parser of an answer; text may come in portions of any length."""
 
     @property
     def lead(self) -> Lead | None:
         """The text that may stand before the content, while nothing is read yet; None if nothing may."""
 
     def feed(self, text: str) -> list[Piece]:
-        """What is certain now. The beginning of what may be a tag is kept back."""
+        """Read text and return the pieces that are certain now; a possible start of a tag is kept back."""
 
     def flush(self) -> list[Piece]:
         """The rest, when no more text will come. The parser must not be used afterwards."""

@@ -12,7 +12,7 @@ Tools: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the tool says of its function."""
+    """Return the description of the tool's function; empty if there is none."""
     function = tool.get("function")
     return function if isinstance(function, Mapping) else {}
 

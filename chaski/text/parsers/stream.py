@@ -73,7 +73,7 @@ class StreamParser:
         return Lead(opening, closing, is_open=is_open, repeats=self._thinks_again)
 
     def feed(self, text: str) -> list[Piece]:
-        """What is certain now."""
+        """Read text and return the pieces that are certain now."""
         if self._is_plain(text):
             return [Content(text)]
         self._buffer += text
@@ -96,7 +96,7 @@ class StreamParser:
             moved = yield from steps[self._state](final)
 
     def _is_plain(self, text: str) -> bool:
-        """Whether it is content in which nothing can begin, as most of an answer."""
+        """Return whether `text` is content in which no mark can begin, as most of an answer is."""
         if self._state is not _State.CONTENT or self._buffer or self._skips_blanks or not text:
             return False
         return not self._marks or (self._beginnings.isdisjoint(text) and not text[-1].isspace())
@@ -239,7 +239,7 @@ class StreamParser:
 
 
 def held_back(text: str, marks: Sequence[str]) -> int:
-    """How many characters at the end may belong to a mark: its beginning, and the blanks before it."""
+    """Return the number of characters at the end that may begin a mark, with the blanks before them."""
     longest = max((len(mark) for mark in marks), default=0)
     for length in range(min(longest - 1, len(text)), 0, -1):
         if any(mark.startswith(text[-length:]) for mark in marks):

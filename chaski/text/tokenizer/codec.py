@@ -10,7 +10,7 @@ class Codec(Protocol):
 
     @property
     def prefix_space(self) -> bool:
-        """Whether `encode` puts a space in front of every text, which decoding then removes."""
+        """True if `encode` puts a space in front of every text, which decoding then removes."""
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. The first call builds the tables and may raise `TokenizerError`."""

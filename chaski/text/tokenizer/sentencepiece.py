@@ -69,7 +69,7 @@ class SentencePieceBPE:
 
     @property
     def prefix_space(self) -> bool:
-        """Whether `encode` puts a space in front of every text."""
+        """True if `encode` puts a space in front of every text."""
         return self._normalizer.add_space_prefix
 
     def encode(self, texts: list[str]) -> list[list[int]]:

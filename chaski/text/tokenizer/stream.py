@@ -14,7 +14,7 @@ class TokenBytes(Protocol):
 
     @property
     def prefix_space(self) -> bool:
-        """Whether encoding puts a space in front of text."""
+        """True if encoding puts a space in front of text."""
 
     def token_bytes(self, token_id: int, special: bool = False) -> bytes:
         """The bytes of one token."""

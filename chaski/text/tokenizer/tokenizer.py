@@ -47,7 +47,7 @@ class Tokenizer:
 
     @property
     def prefix_space(self) -> bool:
-        """Whether `encode` puts a space in front of text (SentencePiece's `add_dummy_prefix`)."""
+        """True if `encode` puts a space in front of text (SentencePiece's `add_dummy_prefix`)."""
         return self._codec.prefix_space
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:

@@ -1,4 +1,4 @@
-"""What the cpu backend makes of each operation; `table` says where each one is."""
+"""Lowering of each operation to native steps of the cpu backend; `table` lists them."""
 
 from chaski.ml.cpu.operations.table import OPERATIONS, lower
 

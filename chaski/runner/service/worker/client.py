@@ -107,7 +107,7 @@ class Worker:
         return None if self._process is None else self._process.pid
 
     def info(self) -> Info:
-        """What the model is and holds; loads it where it is not loaded yet."""
+        """Return the description of the model; load the model if it is not loaded yet."""
         return self._ask(Describe(), Info)
 
     def generate(
@@ -270,7 +270,7 @@ class _Patience:
         self._crashes = 0
 
     def check(self, last: Process | None) -> None:
-        """Whether there may be one after `last`: raises WorkerError if not."""
+        """Raise WorkerError if no process may be started after `last` yet."""
         if last is None or last.info is not None or not isinstance(last.error, WorkerError):
             self._crashes = 0
             return

@@ -66,9 +66,9 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong instead of an answer: the name of a class in `chaski.errors`, and what it says.
+    """An error in place of an answer: the name of a class in `chaski.errors`, and its message.
 
-    `excess`: of a prompt that is too long, how many tokens it has and how many there may be.
+    `excess`: for a prompt that is too long, its number of tokens and the limit; empty otherwise.
     """
 
     kind: str
@@ -124,7 +124,7 @@ def decode(data: bytes) -> tuple[int, WireMessage]:
 
 
 def _plain(value: object) -> object:
-    """What JSON does not know by itself. Dataclasses inside of messages are lists of their fields."""
+    """Return a JSON value for a type that JSON lacks. Nested dataclasses become lists of their fields."""
     if is_dataclass(value) and not isinstance(value, type):
         return _values(type(value))(value)
     if isinstance(value, Mapping):
