@@ -1,10 +1,8 @@
-"""A conversation on the terminal: what was said, the options, and answers that appear as they are made."""
+"""A conversation on the terminal: its turns, its options, and its answers, printed as they are made."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -13,21 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from chaski.cli.answer_output import AnswerOutput, report
 from chaski.cli.image_paths import find_images
-from chaski.cli.layout import duration
-from chaski.cli.terminal import echo_text, visible
-from chaski.cli.wrap import WordWrap
+from chaski.cli.terminal import echo_text
 from chaski.errors import ChaskiError, OptionError
 
 if TYPE_CHECKING:
-    from chaski.chat.events import Done, Event
+    from chaski.chat.events import Event
     from chaski.cli.local import WorkerModel
     from chaski.cli.remote import RemoteModel
     from chaski.runner.llm import LLM
 
     Model: TypeAlias = LLM | WorkerModel | RemoteModel
 
-__all__ = ["Session", "read_format", "read_think", "report"]
+__all__ = ["Session", "read_format", "read_think"]
 
 _LOADING = ("num_ctx", "num_thread")
 
@@ -64,7 +61,7 @@ class Session:
     _is_first: bool = True
 
     def load(self, name: str) -> None:
-        """Go on with another model, and a new conversation. Where that fails, the old one stays."""
+        """Change to another model and begin a new conversation. If that fails, the old model stays."""
         assert self.open is not None, "who chats can open models"
         model = self.open(name)
         self.model.close()
@@ -92,7 +89,7 @@ class Session:
         self.options[name] = value
 
     def _reload(self, loading: dict[str, int]) -> None:
-        """Load the model with other settings; where that fails, with those that it had."""
+        """Load the model with other settings; if that fails, load it with the old ones, and raise."""
         assert self.open is not None, "who chats can open models"
         self.model.close()  # first, since there may be no memory for two
         try:
@@ -109,13 +106,13 @@ class Session:
             if turn["role"] == "user":
                 echo_text(f">>> {turn['content']}")
             elif turn["role"] == "assistant":
-                output = _Output(self.hides_thinking, self.wraps_words)
+                output = AnswerOutput(self.hides_thinking, self.wraps_words)
                 output.print(turn["content"] + "\n\n")
 
     def save(self, name: str) -> None:
-        """Make a model of this one with the options, the system message and the turns of the session.
+        """Store a new model: this one with the options, the system message and the turns of the session.
 
-        Models keep the texts of turns only.
+        Of each turn only the text is stored.
         """
         from chaski.cli.remote import RemoteModel
 
@@ -129,13 +126,13 @@ class Session:
             _save_here(self.name, name, given)
 
     def answer(self, prompt: str) -> bool:
-        """Print the answer to `prompt`; whether it came to its end. Ctrl-C stops it there.
+        """Print the answer to `prompt`; return whether it is complete. Ctrl-C stops it.
 
-        Images whose paths are in the prompt are shown to a model that sees. The turn, or what there is of it,
+        A model that takes images is shown those whose paths are in the prompt. The turn, even if it is cut,
         becomes part of the history. Raises ImageError for a file that is no image.
         """
         asked = self._with_images(prompt)
-        output = _Output(self.hides_thinking, self.wraps_words)
+        output = AnswerOutput(self.hides_thinking, self.wraps_words)
         done = None
         try:
             with closing(self._events(asked)) as events:
@@ -172,7 +169,10 @@ class Session:
         return _message("user", found.text) | ({"images": images} if images else {})
 
     def choose_thinking(self, think: bool | str) -> None:
-        """Raises OptionError for a model that cannot think; of one of a server, the server says so."""
+        """Set whether, or how much, the model thinks.
+
+        Raises OptionError for a local model that cannot think; a server checks its own models.
+        """
         from chaski.cli.remote import RemoteModel
 
         if isinstance(self.model, RemoteModel) or "thinking" in self.model.capabilities:
@@ -189,40 +189,6 @@ class Session:
         if self.think is not None:
             options["think"] = self.think
         return self.model.stream_chat([*system, *self.history, asked], **options)
-
-
-class _Output:
-    """Prints an answer as it comes, what is thought between two lines that say so."""
-
-    def __init__(self, hides_thinking: bool, wraps_words: bool) -> None:
-        self.said: list[str] = []
-        self._is_terminal = sys.stdout.isatty()
-        self._wrap = WordWrap(shutil.get_terminal_size().columns if wraps_words else 0)
-        self._hides_thinking = hides_thinking
-        self._is_thinking = False
-
-    def show(self, event: Event) -> Done | None:
-        """Print an event; the last one is given back."""
-        from chaski.chat.events import Done, Text, Thinking
-
-        if isinstance(event, Thinking):
-            if not self._hides_thinking:
-                self.print(("" if self._is_thinking else "Thinking...\n") + event.text)
-                self._is_thinking = True
-            return None
-        if self._is_thinking:
-            self.print("\n...done thinking.\n\n")
-            self._is_thinking = False
-        if isinstance(event, Text):
-            self.said.append(event.text)
-            self.print(event.text)
-            return None
-        assert isinstance(event, Done), "nothing is asked of the prompt"
-        return event
-
-    def print(self, text: str) -> None:
-        """Print a piece of a text. A terminal gets no control characters but ours."""
-        click.echo(self._wrap.feed(visible(text)) if self._is_terminal else text, nl=False, color=True)
 
 
 def _save_here(source: str, name: str, settings: dict[str, Any]) -> None:
@@ -258,31 +224,6 @@ def read_format(text: str) -> str | dict[str, Any]:
     if not isinstance(found, dict):
         raise OptionError(f"format is {text!r:.80}; it must be json, or a JSON schema as an object")
     return found
-
-
-def report(done: Done) -> str:
-    """Counts, times and rates of an answer, as the reference prints them; what is 0 is left out."""
-    computed = done.prompt_tokens - done.cached_tokens
-    total = done.load_seconds + done.prefill_seconds + done.decode_seconds
-    # The first token comes out of the prompt's own batch, so decoding made one less.
-    decoded = max(done.generated_tokens - 1, 0)
-    rows = [
-        ("total duration", duration(total), total),
-        ("load duration", duration(done.load_seconds), done.load_seconds),
-        ("prompt eval count", f"{done.prompt_tokens} token(s)", done.prompt_tokens),
-        ("prompt cached count", f"{done.cached_tokens} token(s)", done.cached_tokens),
-        ("prompt dropped count", f"{done.dropped_tokens} token(s)", done.dropped_tokens),
-        ("prompt eval duration", duration(done.prefill_seconds), done.prefill_seconds),
-        ("prompt eval rate", _rate(computed, done.prefill_seconds), computed),
-        ("eval count", f"{done.generated_tokens} token(s)", done.generated_tokens),
-        ("eval duration", duration(done.decode_seconds), done.decode_seconds),
-        ("eval rate", _rate(decoded, done.decode_seconds), decoded),
-    ]
-    return "\n".join(f"{label + ':':<22}{text}" for label, text, value in rows if value)
-
-
-def _rate(tokens: int, seconds: float) -> str:
-    return f"{tokens / max(seconds, 1e-9):.2f} tokens/s"
 
 
 def _read_image(path: Path) -> bytes:

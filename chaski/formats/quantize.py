@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 
 from chaski.errors import FormatError, UnsupportedError
 from chaski.formats.quant import BlockFields, Bytes, Floats, PackedBlocks, QuantType, block_slices, row_bytes
+from chaski.formats.scale_search import extreme, fit_affine, fit_symmetric, nearest_levels, reciprocal
 
 _HALF_MAX = 65504.0
-_NEGLIGIBLE = 1e-15  # a spread below this is no spread: every half-precision scale for it is zero
-_SAME_LEVELS = 1e-6  # a relative spread of levels that only rounding can cause
-_GRID_STEPS = np.arange(-2.0, 1.1, 0.2)
-_EXTREME_STEPS = np.arange(-0.9, 1.0, 0.1)
 
 
 def quantize(array: NDArray[np.floating[Any]], type: QuantType) -> Bytes:
@@ -71,17 +68,6 @@ def _check_range(values: Floats, type: QuantType) -> None:
         raise FormatError(f"the value {peak:g} is too large for {type.name}, whose limit is {_HALF_MAX:g}")
 
 
-def _levels(values: Floats, low: int, high: int) -> Floats:
-    """Round to the nearest whole level within the range."""
-    return np.clip(np.rint(values), low, high)
-
-
-def _inverse(values: Floats) -> Floats:
-    """1 / x, and 0 where x is 0 or negligible."""
-    usable = np.abs(values) > _NEGLIGIBLE
-    return np.divide(1, values, out=np.zeros_like(values), where=usable)
-
-
 def _encode_f32(values: Floats) -> Floats:
     return values.reshape(-1)
 
@@ -100,7 +86,7 @@ def _encode_q8_0(values: Floats) -> PackedBlocks:
     """The largest magnitude becomes level 127; halves round away from zero."""
     blocks = np.empty(len(values), QuantType.Q8_0.layout)
     d = np.abs(values).max(axis=1) / np.float32(127)
-    scaled = values * _inverse(d)[:, None]
+    scaled = values * reciprocal(d)[:, None]
     whole = np.trunc(scaled)
     blocks["d"] = d
     blocks["qs"] = whole + np.copysign(np.abs(scaled - whole) >= 0.5, scaled)
@@ -110,8 +96,8 @@ def _encode_q8_0(values: Floats) -> PackedBlocks:
 def _encode_q4_0(values: Floats) -> PackedBlocks:
     """The value of largest magnitude becomes level -8, whatever its sign."""
     blocks = np.empty(len(values), QuantType.Q4_0.layout)
-    d = _extreme(values) / np.float32(-8)
-    levels = np.trunc(values * _inverse(d)[:, None] + np.float32(8.5))
+    d = extreme(values) / np.float32(-8)
+    levels = np.trunc(values * reciprocal(d)[:, None] + np.float32(8.5))
     blocks["d"] = d
     blocks["qs"] = pack(np.clip(levels, 0, 15).astype(np.uint8), 4, 16)
     return blocks
@@ -127,8 +113,8 @@ def _encode_q4_1(values: Floats) -> PackedBlocks:
 def _encode_q5_0(values: Floats) -> PackedBlocks:
     """The value of largest magnitude becomes level -16, whatever its sign."""
     blocks = np.empty(len(values), QuantType.Q5_0.layout)
-    d = _extreme(values) / np.float32(-16)
-    levels = np.trunc(values * _inverse(d)[:, None] + np.float32(16.5))
+    d = extreme(values) / np.float32(-16)
+    levels = np.trunc(values * reciprocal(d)[:, None] + np.float32(16.5))
     blocks["d"] = d
     _put_five_bits(blocks, np.clip(levels, 0, 31).astype(np.uint8))
     return blocks
@@ -146,7 +132,7 @@ def _span_levels(blocks: PackedBlocks, values: Floats, top: int) -> Bytes:
     low = values.min(axis=1)
     d = (values.max(axis=1) - low) / np.float32(top)
     blocks["d"], blocks["m"] = d, low
-    levels = np.trunc((values - low[:, None]) * _inverse(d)[:, None] + np.float32(0.5))
+    levels = np.trunc((values - low[:, None]) * reciprocal(d)[:, None] + np.float32(0.5))
     whole: Bytes = np.clip(levels, 0, top).astype(np.uint8)
     return whole
 
@@ -155,12 +141,6 @@ def _put_five_bits(blocks: PackedBlocks, levels: Bytes) -> None:
     """Spread levels over the four low bits in `qs` and the fifth in `qh`."""
     blocks["qs"] = pack(levels & 15, 4, 16)
     blocks["qh"] = pack(levels >> 4, 1, 1)
-
-
-def _extreme(values: Floats) -> Floats:
-    """The value of largest magnitude of each row, with its sign."""
-    place = np.abs(values).argmax(axis=1, keepdims=True)
-    return np.take_along_axis(values, place, axis=1)[:, 0]
 
 
 def _encode_q4_k(values: Floats) -> PackedBlocks:
@@ -181,117 +161,32 @@ def _encode_q5_k(values: Floats) -> PackedBlocks:
 def _encode_affine(blocks: PackedBlocks, values: Floats, top: int) -> Bytes:
     """Fill in the scales and minimums of Q4_K or Q5_K blocks and return the levels: (blocks, 256)."""
     parts = values.reshape(-1, 32)
-    scales, minimums = (fit.reshape(-1, 8) for fit in _fit_affine(parts, top))
+    scales, minimums = (fit.reshape(-1, 8) for fit in fit_affine(parts, top))
     blocks["d"] = scales.max(axis=1) / np.float32(63)
     blocks["dmin"] = minimums.max(axis=1) / np.float32(63)
     d, dmin = (blocks[field].astype(np.float32)[:, None] for field in ("d", "dmin"))
-    scale_levels = _levels(scales * _inverse(d), 0, 63)
-    minimum_levels = _levels(minimums * _inverse(dmin), 0, 63)
+    scale_levels = nearest_levels(scales * reciprocal(d), 0, 63)
+    minimum_levels = nearest_levels(minimums * reciprocal(dmin), 0, 63)
     blocks["scales"] = pack_scales_6bit(scale_levels.astype(np.uint8), minimum_levels.astype(np.uint8))
     stored_scales = (d * scale_levels).reshape(-1, 1)
     stored_minimums = (dmin * minimum_levels).reshape(-1, 1)
-    levels = _levels((parts + stored_minimums) * _inverse(stored_scales), 0, top)
+    levels = nearest_levels((parts + stored_minimums) * reciprocal(stored_scales), 0, top)
     return levels.astype(np.uint8).reshape(len(values), 256)
-
-
-def _fit_affine(x: Floats, top: int) -> tuple[Floats, Floats]:
-    """Find scale and minimum >= 0 of each row with small weighted error of `scale * level - minimum`.
-
-    First come grids with fewer or more intervals than `top` over the row's range, then grids of the best line
-    itself: the classic alternation of assigning levels and fitting the line.
-    """
-    search = _LineSearch(x, top)
-    high = x.max(axis=1)
-    for step in _GRID_STEPS:
-        search.propose(_inverse(high - search.low) * np.float32(top + step))
-    for _ in range(2):
-        search.propose(_inverse(search.scale))
-    return search.scale, -search.low
-
-
-class _LineSearch:
-    """The best line `scale * level + low`, with `low <= 0`, found so far for each row of x.
-
-    Errors are weighted: large values count more, because they move a dot product most.
-    """
-
-    def __init__(self, x: Floats, top: int) -> None:
-        self.low = np.minimum(x.min(axis=1), 0)
-        self.scale = np.zeros_like(self.low)
-        self._error = np.full_like(self.low, np.inf)
-        self._x, self._top = x, top
-        self._weight = np.abs(x) + np.sqrt(np.mean(x * x, axis=1, keepdims=True))
-        self._sum_w = self._weight.sum(axis=1)
-        self._sum_x = _dot(self._weight, x)
-        self._sum_xx = _dot(self._weight * x, x)
-
-    def propose(self, inverse: Floats) -> None:
-        """Give x the levels of the grid `inverse * (x - low)` and fit the line to them; keep it if better."""
-        levels = _levels((self._x - self.low[:, None]) * inverse[:, None], 0, self._top)
-        weighted = self._weight * levels
-        sum_l, sum_ll, sum_xl = weighted.sum(axis=1), _dot(weighted, levels), _dot(weighted, self._x)
-        scale, low = self._fit(sum_l, sum_ll, sum_xl)
-        slope_part = scale * (scale * sum_ll - 2 * sum_xl)
-        low_part = low * (low * self._sum_w + 2 * (scale * sum_l - self._sum_x))
-        error = self._sum_xx + slope_part + low_part
-        better = (error < self._error) & (scale > 0)
-        self._error = np.where(better, error, self._error)
-        self.scale = np.where(better, scale, self.scale)
-        self.low = np.where(better, low, self.low)
-
-    def _fit(self, sum_l: Floats, sum_ll: Floats, sum_xl: Floats) -> tuple[Floats, Floats]:
-        """The weighted least-squares line of x over the levels.
-
-        It goes through zero where it would start above, or where all levels are the same.
-        """
-        determinant = self._sum_w * sum_ll - sum_l * sum_l
-        inverse = _inverse(np.where(determinant > _SAME_LEVELS * self._sum_w * sum_ll, determinant, 0))
-        low = (sum_ll * self._sum_x - sum_l * sum_xl) * inverse
-        scale = (self._sum_w * sum_xl - sum_l * self._sum_x) * inverse
-        through_zero = (low > 0) | (inverse == 0)
-        return np.where(through_zero, sum_xl * _inverse(sum_ll), scale), np.minimum(low, 0)
-
-
-def _dot(a: Floats, b: Floats) -> Floats:
-    """Row by row."""
-    product: Floats = np.einsum("ij,ij->i", a, b)
-    return product
 
 
 def _encode_q6_k(values: Floats) -> PackedBlocks:
     blocks = np.empty(len(values), QuantType.Q6_K.layout)
     parts = values.reshape(-1, 16)
-    scales = _fit_symmetric(parts).reshape(-1, 16)
-    blocks["d"] = _extreme(scales) / np.float32(-128)
+    scales = fit_symmetric(parts).reshape(-1, 16)
+    blocks["d"] = extreme(scales) / np.float32(-128)
     d = blocks["d"].astype(np.float32)[:, None]
-    scale_levels = _levels(scales * _inverse(d), -128, 127)
+    scale_levels = nearest_levels(scales * reciprocal(d), -128, 127)
     blocks["scales"] = scale_levels
-    levels = _levels(parts * _inverse((d * scale_levels).reshape(-1, 1)), -32, 31) + 32
+    levels = nearest_levels(parts * reciprocal((d * scale_levels).reshape(-1, 1)), -32, 31) + 32
     fields = levels.astype(np.uint8).reshape(-1, 256)
     blocks["ql"] = pack(fields & 15, 4, 64)
     blocks["qh"] = pack(fields >> 4, 2, 32)
     return blocks
-
-
-def _fit_symmetric(x: Floats) -> Floats:
-    """Find the scale of each row with small error of `scale * level`, levels -32 to 31.
-
-    Each step puts the value of largest magnitude at another place near level -32; the best scale for the
-    levels that x then has is a projection (weighted by x squared), and its length says how good it is.
-    """
-    inverse = -_inverse(_extreme(x))
-    weight = x * x
-    best_scale, best_gain = np.zeros_like(inverse), np.zeros_like(inverse)
-    for step in _EXTREME_STEPS:
-        levels = _levels(x * (inverse * np.float32(32 + step))[:, None], -32, 31)
-        weighted = weight * levels
-        sum_xl = _dot(weighted, x)
-        scale = sum_xl * _inverse(_dot(weighted, levels))
-        gain = scale * sum_xl
-        better = gain > best_gain
-        best_gain = np.where(better, gain, best_gain)
-        best_scale = np.where(better, scale, best_scale)
-    return best_scale
 
 
 _ENCODERS: dict[QuantType, Callable[[Floats], NDArray[Any]]] = {

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 import chaski
 from chaski.chat.events import Done
+from chaski.cli.answer_output import report
 from chaski.cli.main import chaski_command
-from chaski.cli.session import report
 from chaski.runner.loading import engine_choice
 from tests.runner.loading.test_engine_choice import write_misfit
 from tests.tiny_llama import write_tiny_llama

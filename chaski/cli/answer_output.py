@@ -1,0 +1,80 @@
+"""Output of an answer on the terminal: its text as it is made, and the report of its counts and times."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from chaski.cli.layout import duration
+from chaski.cli.terminal import visible
+from chaski.cli.wrap import WordWrap
+
+if TYPE_CHECKING:
+    from chaski.chat.events import Done, Event
+
+__all__ = ["AnswerOutput", "report"]
+
+
+class AnswerOutput:
+    """Prints an answer as it comes, and its thoughts between two lines that mark them.
+
+    said  the pieces of its text so far
+    """
+
+    def __init__(self, hides_thinking: bool, wraps_words: bool) -> None:
+        self.said: list[str] = []
+        self._is_terminal = sys.stdout.isatty()
+        self._wrap = WordWrap(shutil.get_terminal_size().columns if wraps_words else 0)
+        self._hides_thinking = hides_thinking
+        self._is_thinking = False
+
+    def show(self, event: Event) -> Done | None:
+        """Print an event; return it if it is the last one, `Done`, else None."""
+        from chaski.chat.events import Done, Text, Thinking
+
+        if isinstance(event, Thinking):
+            if not self._hides_thinking:
+                self.print(("" if self._is_thinking else "Thinking...\n") + event.text)
+                self._is_thinking = True
+            return None
+        if self._is_thinking:
+            self.print("\n...done thinking.\n\n")
+            self._is_thinking = False
+        if isinstance(event, Text):
+            self.said.append(event.text)
+            self.print(event.text)
+            return None
+        assert isinstance(event, Done), "nothing is asked of the prompt"
+        return event
+
+    def print(self, text: str) -> None:
+        """Print a piece of a text. A terminal gets no control characters but ours."""
+        click.echo(self._wrap.feed(visible(text)) if self._is_terminal else text, nl=False, color=True)
+
+
+def report(done: Done) -> str:
+    """Counts, times and rates of an answer, as the reference prints them; what is 0 is left out."""
+    computed = done.prompt_tokens - done.cached_tokens
+    total = done.load_seconds + done.prefill_seconds + done.decode_seconds
+    # The first token comes out of the prompt's own batch, so decoding made one less.
+    decoded = max(done.generated_tokens - 1, 0)
+    rows = [
+        ("total duration", duration(total), total),
+        ("load duration", duration(done.load_seconds), done.load_seconds),
+        ("prompt eval count", f"{done.prompt_tokens} token(s)", done.prompt_tokens),
+        ("prompt cached count", f"{done.cached_tokens} token(s)", done.cached_tokens),
+        ("prompt dropped count", f"{done.dropped_tokens} token(s)", done.dropped_tokens),
+        ("prompt eval duration", duration(done.prefill_seconds), done.prefill_seconds),
+        ("prompt eval rate", _rate(computed, done.prefill_seconds), computed),
+        ("eval count", f"{done.generated_tokens} token(s)", done.generated_tokens),
+        ("eval duration", duration(done.decode_seconds), done.decode_seconds),
+        ("eval rate", _rate(decoded, done.decode_seconds), decoded),
+    ]
+    return "\n".join(f"{label + ':':<22}{text}" for label, text, value in rows if value)
+
+
+def _rate(tokens: int, seconds: float) -> str:
+    return f"{tokens / max(seconds, 1e-9):.2f} tokens/s"
