@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,7 +25,7 @@ _INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 
 
 class _Command(click.Command):
-    """`--think` alone means yes: its value stands behind = only, so that a prompt may follow."""
+    """Takes `--think` alone as yes: its value is given after = only, so that a prompt may follow."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -56,12 +58,14 @@ class _Command(click.Command):
 @click.option(
     "--keepalive", metavar="TIME", help="How long a server keeps the model then: 5m, 0 or -1 for ever."
 )
-@click.option("--dimensions", type=click.IntRange(1), metavar="N", help="Of a vector: only the first ones.")
+@click.option(
+    "--dimensions", type=click.IntRange(1), metavar="N", help="Keep only the first N elements of a vector."
+)
 @click.option(
     "--truncate",
     default=True,
     metavar="BOOL",
-    help="Of a vector: whether a long text is cut.  [default: true]",
+    help="Cut a text that is too long for a vector.  [default: true]",
 )
 @click.option("--verbose", is_flag=True, help="Print counts and rates after each answer, on stderr.")
 @click.option(
@@ -99,13 +103,11 @@ def command(
     """Answer PROMPT with MODEL, a name or a path to a GGUF file; without a prompt, chat.
 
     Text on the standard input is put before the prompt. A path in the prompt, such as ./cat.png, shows that
-    image to a model that sees. A model that is not here is pulled. A running
+    image to a model that takes images. A model that is not here is pulled. A running
     server that has the model answers, unless an option says how to load it.
-    Of a model for embeddings the vector is printed.
+    A model for embeddings prints the vector of the prompt.
     """
-    from chaski.chat.options import parse_options
     from chaski.cli.line_editor import preload
-    from chaski.cli.local import open_model
     from chaski.cli.vectors import makes_vectors, vector
     from chaski.durations import parse_duration
     from chaski.env import Environment
@@ -113,25 +115,8 @@ def command(
     text = _whole_prompt(prompt)
     if keepalive is not None:
         parse_duration(keepalive)
-    given = {name: value for name, value in options.items() if value not in (None, ())}
-    if form is not None:
-        given["format"] = read_format(form)
-    parse_options(given)
-
-    def opened(name: str, num_ctx: int | None = None, num_thread: int | None = None) -> Model:
-        loading = {"threads": num_thread or threads, "context": num_ctx or context}
-        is_own_choice = bool(any(loading.values()) or draft or engine or backend != "cpu")
-        served = None if is_own_choice or is_path(name) else _of_server(name)
-        if served is not None:
-            served.keep_alive = keepalive
-            return served
-        if keepalive is not None:
-            raise click.UsageError("--keepalive is for a model of a running server: chaski serve")
-        found = _found(name, insecure)
-        if draft is not None:
-            _found(draft, insecure)
-        return open_model(found, name, **loading, backend=backend, engine=engine, draft=draft)
-
+    given = _answer_options(options, form)
+    opened = _Opener(threads, context, draft, backend, engine, keepalive, insecure)
     if text is None:
         Thread(target=preload, daemon=True).start()
     session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
@@ -150,8 +135,52 @@ def command(
         session.model.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """Opens a model: of a running server that has it, unless an option says how to load it, else here."""
+
+    threads: int | None
+    context: int | None
+    draft: str | None
+    backend: str
+    engine: str | None
+    keepalive: str | None
+    insecure: bool
+
+    def __call__(self, name: str, num_ctx: int | None = None, num_thread: int | None = None) -> Model:
+        """Open a model; `num_ctx` and `num_thread` take precedence over the options of the command.
+
+        Raises ModelNotFoundError, and UsageError for `--keepalive` without a server.
+        """
+        from chaski.cli.local import open_model
+
+        loading = {"threads": num_thread or self.threads, "context": num_ctx or self.context}
+        is_own_choice = bool(any(loading.values()) or self.draft or self.engine or self.backend != "cpu")
+        served = None if is_own_choice or is_path(name) else _of_server(name)
+        if served is not None:
+            served.keep_alive = self.keepalive
+            return served
+        if self.keepalive is not None:
+            raise click.UsageError("--keepalive is for a model of a running server: chaski serve")
+        found = _found(name, self.insecure)
+        if self.draft is not None:
+            _found(self.draft, self.insecure)
+        return open_model(found, name, **loading, backend=self.backend, engine=self.engine, draft=self.draft)
+
+
+def _answer_options(options: Mapping[str, object], form: str | None) -> dict[str, Any]:
+    """Return the options that are given, checked. Raises OptionError or SamplingError."""
+    from chaski.chat.options import parse_options
+
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    if form is not None:
+        given["format"] = read_format(form)
+    parse_options(given)
+    return given
+
+
 def _talk(session: Session, text: str | None) -> None:
-    """Answer the prompt, or chat where there is none."""
+    """Answer the prompt; chat if there is none."""
     from chaski.cli.chat import chat
 
     if text is None:
@@ -161,7 +190,7 @@ def _talk(session: Session, text: str | None) -> None:
 
 
 def _of_server(model: str) -> RemoteModel | None:
-    """The model of a running server; None without a server, or where it has no such model."""
+    """Return the model of a running server; None if there is no server, or it lacks the model."""
     from chaski.cli.remote import RemoteModel, running_server
     from chaski.errors import ModelNotFoundError
 
@@ -175,7 +204,7 @@ def _of_server(model: str) -> RemoteModel | None:
 
 
 def _found(model: str, insecure: bool) -> StoredModel:
-    """Look a model up; pull what is called like one and is not here. Raises ModelNotFoundError."""
+    """Look a model up; pull it if it is not here and is no path. Raises ModelNotFoundError."""
     from chaski.cli.pull import pull_model
     from chaski.errors import ModelNotFoundError, OptionError, RegistryError
     from chaski.store.model import find_model
@@ -193,7 +222,7 @@ def _found(model: str, insecure: bool) -> StoredModel:
 
 
 def _whole_prompt(arguments: tuple[str, ...]) -> str | None:
-    """Piped text, then the arguments; None when there is neither and a person sits at the terminal."""
+    """Return the piped text and the arguments as one prompt; None if there is neither, on a terminal."""
     is_piped = not sys.stdin.isatty()
     piped = sys.stdin.buffer.read().decode(errors="replace").strip() if is_piped else ""
     text = " ".join(filter(None, (piped, " ".join(arguments))))
