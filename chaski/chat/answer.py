@@ -1,4 +1,4 @@
-"""A whole answer: what all events of a stream say together."""
+"""A whole answer, collected from the events of a stream."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Answer", "collect"]
 class Answer:
     """A whole answer. `done` has all counts and times.
 
-    text        what is for the user
-    thinking    what the model thought before
-    tool_calls  the calls that it asks for
-    token_ids   the tokens of all of it: no end token, nothing that a stop string removed
+    text        text for the user
+    thinking    thoughts of the model before it
+    tool_calls  calls of tools that the model asks for
+    token_ids   all tokens of the answer, without end tokens and text that a stop string removed
     logprobs    one entry for each of `token_ids`, if they were asked for
-    prompt_logprobs  one for each token of the prompt but the first
+    prompt_logprobs  one entry for each token of the prompt but the first, if they were asked for
     """
 
     text: str

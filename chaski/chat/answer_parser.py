@@ -1,4 +1,4 @@
-"""Takes an answer apart while it is made: pieces of text become events of text, thinking and calls."""
+"""Parsing of an answer while it is made: pieces of text become events of text, thinking and calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AnswerParser"]
 
 
 class AnswerParser:
-    """Reads the events of one answer, whose text has signs of thinking and of calls.
+    """Reads the events of one answer, whose text has tags of thoughts and of calls.
 
     Tokens go with the first event behind them that has a text; tokens with log-probabilities do not wait.
     """
@@ -29,7 +29,7 @@ class AnswerParser:
         self._is_first = True
 
     def read(self, event: Event) -> Iterable[Event]:
-        """Return what an event of the engine says."""
+        """Return the events that an event of the engine becomes."""
         if isinstance(event, Text):
             return self._read_text(event)
         return self._end(event) if isinstance(event, Done) else (event,)
@@ -52,7 +52,7 @@ class AnswerParser:
         yield replace(done, thinking_tokens=self._thinking_tokens)
 
     def _events(self, pieces: Sequence[Piece], logprobs: tuple[Sampled, ...]) -> Iterator[Event]:
-        """The pieces as events, of which the first has the tokens."""
+        """Yield the pieces as events, the first of which has the tokens."""
         if not pieces and logprobs:
             pieces = (Content(""),)
         for piece in pieces:
@@ -67,7 +67,7 @@ class AnswerParser:
             logprobs = ()
 
     def _chosen(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
-        """Return the pieces without further calls, where there may be one at most."""
+        """Return the pieces, without calls behind the first one unless `parallel_calls` is set."""
         kept: list[Piece] = []
         for piece in pieces:
             is_call = isinstance(piece, FoundCall)
@@ -77,7 +77,7 @@ class AnswerParser:
         return kept
 
     def _count(self, pieces: Sequence[Piece], num_tokens: int) -> None:
-        """Count the tokens up to the last piece of thinking that nothing else stands before."""
+        """Count the tokens up to the last thought that only thoughts precede."""
         if self._is_first:
             self._is_first = all(isinstance(piece, Thought) for piece in pieces)
             self._first_tokens += num_tokens if self._is_first else 0

@@ -15,7 +15,7 @@ _FORM = 'a list of messages such as {"role": "user", "content": "hello"}'
 
 
 def token_ids(prompt: object, what: str = "the prompt") -> list[int]:
-    """A prompt of ids as a list. Raises OptionError for what is no text and no whole numbers."""
+    """Return a prompt of ids as a list. Raises OptionError for anything but whole numbers."""
     if isinstance(prompt, Iterable) and not isinstance(prompt, str | bytes | Mapping):
         try:
             return [operator.index(token) for token in prompt]
@@ -25,7 +25,7 @@ def token_ids(prompt: object, what: str = "the prompt") -> list[int]:
 
 
 def text_list(texts: Any) -> list[Any]:
-    """Texts to embed, of which one may stand alone. Raises OptionError."""
+    """Return the texts to embed as a list; a single text may come alone. Raises OptionError."""
     if isinstance(texts, str):
         return [texts]
     if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping):
@@ -34,7 +34,7 @@ def text_list(texts: Any) -> list[Any]:
 
 
 def string_list(texts: object, what: str) -> list[str]:
-    """A list of texts. Raises OptionError for anything else, one text included."""
+    """Return a list of texts. Raises OptionError for anything else, a single text included."""
     if isinstance(texts, Iterable) and not isinstance(texts, str | bytes | Mapping):
         found = list(texts)
         if found and all(isinstance(text, str) for text in found):
@@ -43,7 +43,7 @@ def string_list(texts: object, what: str) -> list[str]:
 
 
 def message_list(messages: object) -> list[Mapping[str, Any]]:
-    """A conversation, whose messages have a role, and texts or parts as content. Raises OptionError."""
+    """Return a conversation; each message has a role, and a text or parts as content. Raises OptionError."""
     if not isinstance(messages, Iterable) or isinstance(messages, str | bytes | Mapping):
         raise OptionError(f"the conversation is {messages!r:.80}; it must be {_FORM}")
     found = list(messages)
@@ -58,7 +58,7 @@ def message_list(messages: object) -> list[Mapping[str, Any]]:
 
 
 def check_roles(messages: Iterable[Mapping[str, object]], template: str) -> None:
-    """Raises OptionError for a role that neither is usual nor is named by the model's template."""
+    """Raise OptionError for a role that is neither usual nor named in the model's template."""
     for number, message in enumerate(messages):
         role = str(message["role"])
         if role not in _ROLES and not any(f"{quote}{role}{quote}" in template for quote in "'\"`"):

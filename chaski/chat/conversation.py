@@ -1,4 +1,4 @@
-"""`Conversation`: messages with all that a template gets beside them."""
+"""`Conversation`: messages, with the other inputs of a template."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Message: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation and how it is written."""
+    """A conversation and the chat format that writes it."""
 
     chat_format: ChatFormat
     messages: Sequence[Message]
@@ -28,7 +28,7 @@ class Conversation:
     variables: Mapping[str, Any]
 
     def with_messages(self, messages: Sequence[Message]) -> Conversation:
-        """Return the same with other messages."""
+        """Return the conversation with other messages."""
         return replace(self, messages=messages)
 
     def render(self) -> str:
@@ -36,7 +36,7 @@ class Conversation:
         return self.chat_format.render(self.messages, self.tools, self.think, self.variables)
 
     def has_begun_answer(self, text: str) -> bool:
-        """Return whether its text ends in the middle of an answer, so that all is thought."""
+        """Return whether `text` ends in the middle of an answer, so that all thoughts are complete."""
         said = str(self._last.get("content") or "").strip() if self._last.get("role") == "assistant" else ""
         return bool(said) and text.rstrip().endswith(said)
 

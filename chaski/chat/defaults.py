@@ -20,9 +20,9 @@ __all__ = ["Defaults", "no_renderer"]
 _log = logging.getLogger(__name__)
 
 _OPTIONS = GenerateOptions.__annotations__.keys()
-# Where and how a model is loaded. The first three are asked for by name, the others mean nothing here.
+# Options of loading: the first three are read by name, the others have no effect here.
 _LOADING = {"num_ctx", "num_batch", "num_thread", "num_gpu", "main_gpu", "use_mmap", "draft_num_predict"}
-# What Ollama writes as a number below 0: a fresh seed, and all tokens.
+# In Ollama any number below 0 means a fresh seed, or all tokens.
 _NONE_BELOW_ZERO = {"seed", "repeat_last_n", "dry_penalty_last_n"}
 
 
@@ -52,7 +52,7 @@ class Defaults:
 
     @classmethod
     def of(cls, model: StoredModel) -> Defaults:
-        """Read them off a model. Raises UnsupportedError, OptionError or SamplingError."""
+        """Read the defaults of a stored model. Raises UnsupportedError, OptionError or SamplingError."""
         from chaski.text.template.renderers import RENDERERS
 
         name = model.name.short if model.name else model.path.name

@@ -1,4 +1,4 @@
-"""Calls that a request demands: the answer follows a schema of calls, so there is one, whatever the model."""
+"""Calls that a request demands: the answer follows a JSON schema of calls, whatever the model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def schema_of_call(tools: Tools) -> Mapping[str, Any]:
 
 
 class DemandedCall:
-    """A parser for an answer that is one call as JSON. Behind thinking, if another parser finds any."""
+    """A parser for an answer that is one call as JSON, behind thoughts that another parser finds."""
 
     def __init__(self, before: Parser) -> None:
         self._before = before
@@ -41,15 +41,15 @@ class DemandedCall:
 
     @property
     def lead(self) -> Lead | None:
-        """Thinking goes before the call."""
+        """The text that may stand before the call: thoughts."""
         return self._before.lead
 
     def feed(self, text: str) -> list[Piece]:
-        """Thinking only."""
+        """Read text and return the thoughts in it."""
         return self._sorted(self._before.feed(text))
 
     def flush(self) -> list[Piece]:
-        """The call; where it was cut off, the text that there is."""
+        """Return the rest and the call; the text of the call if it was cut off."""
         pieces = self._sorted(self._before.flush())
         try:
             call = load_enforced_json(self._text)

@@ -1,4 +1,4 @@
-"""Texts and ids to the tokens of prompts, and the checks that they fit a model and its context."""
+"""Encoding of texts and ids as prompts, with checks that they fit a model and its context."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TokenConfig(Protocol):
 class PromptEncoder(ABC):
     """Makes the tokens of one loaded model. Safe to use from several threads."""
 
-    # Whether the rows of an image see each other.
+    # True if the rows of an image attend to each other.
     _is_bidirectional = False
 
     def __init__(self, file: GGUFFile, config: TokenConfig, context: int) -> None:
@@ -50,10 +50,10 @@ class PromptEncoder(ABC):
     @property
     @abstractmethod
     def tokenizer(self) -> TextTokenizer:
-        """Makes ids of texts."""
+        """The tokenizer of the model's file."""
 
     def vector_texts(self, request: Embed | Rank) -> list[list[int]]:
-        """Return the ids of all that becomes a vector. Raises UnsupportedError or OptionError."""
+        """Return the ids of each text that becomes a vector. Raises UnsupportedError or OptionError."""
         if isinstance(request, Embed):
             return self._all_embeddable(request.texts, request.truncate)
         return self.pairs(request.query, request.documents, request.truncate)
@@ -67,7 +67,7 @@ class PromptEncoder(ABC):
         return [self._embeddable(text, truncate) for text in texts]
 
     def pairs(self, query: str, documents: Items[str], truncate: bool) -> list[list[int]]:
-        """The ids of a query with each document, for a model that ranks. Raises UnsupportedError."""
+        """Return the ids of a query with each document, for a model that ranks. Raises UnsupportedError."""
         if self._pooling is not Pooling.RANK:
             raise UnsupportedError(f"{self._name}: this model does not rank documents")
         template = checked_template(self._file.get(RANKING_TEMPLATE, str, None))
@@ -113,7 +113,7 @@ class PromptEncoder(ABC):
         return ids
 
     def _checked(self, token_ids: Items[int], has_rows: bool = False) -> list[int]:
-        """Check ids; with `has_rows` those below 0 stand for rows of images."""
+        """Return ids, checked; with `has_rows` ids below 0 represent rows of images."""
         ids = arguments.token_ids(token_ids)
         if not ids:
             raise OptionError(_EMPTY)

@@ -38,7 +38,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """A piece of what the model thinks before it answers; its tokens are as in `Text`."""
+    """A piece of the thoughts before the answer; its tokens are as in `Text`."""
 
     text: str
     token_ids: tuple[int, ...] = ()
@@ -47,7 +47,7 @@ class Thinking:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool, whole. `arguments` is a JSON object in the order in which the model wrote it.
+    """A complete call of a tool. `arguments` is a JSON object in the order in which the model wrote it.
 
     Its tokens are as in `Text`.
     """
@@ -60,10 +60,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """The prompt as tokens, told before it is computed to who asks for it.
+    """The tokens of the prompt, given before it is computed if the request asks for them.
 
-    count      all of them, rows of images included
-    token_ids  those of text
+    count      number of tokens, rows of images included
+    token_ids  tokens of text
     """
 
     count: int
@@ -88,7 +88,7 @@ class Done:
                      reader left
     stop_string      the stop string that ended it, if one did
     prompt_tokens    tokens of the prompt, cached ones included
-    cached_tokens    those of them that were not computed again; `evaluated_tokens` are the others
+    cached_tokens    tokens of the prompt that were not computed again; `evaluated_tokens` are the others
     generated_tokens tokens sampled, an end token and those that a stop string removed included
     dropped_tokens   tokens that truncation took out of the prompt, not counted in `prompt_tokens`
     proposed_tokens  tokens that speculation proposed, computed ahead; `accepted_tokens` of them were right

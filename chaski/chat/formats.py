@@ -1,4 +1,4 @@
-"""`ChatFormat`: a way of writing conversations, by a template of Ollama or of the file, or without any."""
+"""`ChatFormat`: writes conversations by a template of Ollama or of the file, or without a template."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ChatFormat", "GoFormat", "JinjaFormat", "Think"]
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Tools: TypeAlias = Sequence[Mapping[str, Any]]
 Think: TypeAlias = bool | str | None
-"""Whether a model thinks, or how much; None as it usually does."""
+"""True or False: the model thinks or not; a text: how much; None: the model's default."""
 
 _NOTHING: Mapping[str, Any] = {}
 _OLLAMA_KEYS = ("thinking", "tool_calls", "tool_name")
@@ -26,13 +26,13 @@ _OLLAMA_KEYS = ("thinking", "tool_calls", "tool_name")
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """A way of writing conversations. Messages, tools and `think` are those of Ollama's API.
+    """Writes conversations as text. Messages, tools and `think` are those of Ollama's API.
 
     capabilities   Ollama's words for what it knows: tools, insert, thinking
-    parser_name    of the format that answers are in
-    thinking_tags  what stands around thinking, where that is known
-    tool_call_tag  what stands before calls, where a Go template shows it
-    source         the template as it is stored; None for plain text
+    parser_name    name of the parser of its answers
+    thinking_tags  opening and closing tag of thoughts; None if they are not known
+    tool_call_tag  tag before calls, if a Go template shows it
+    source         template as it is stored; None for plain text
     """
 
     capabilities: tuple[str, ...]
@@ -42,7 +42,7 @@ class ChatFormat:
     source: str | None = None
 
     def thinking(self, think: Think = None) -> Think:
-        """The `think` that a template is given: a model that can think does, unless the caller says no."""
+        """Return the `think` for a template: a model that can think does, unless the caller says no."""
         return True if think is None and "thinking" in self.capabilities else think
 
     def render(
@@ -59,11 +59,11 @@ class ChatFormat:
         raise NotImplementedError
 
     def fill_in(self, prompt: str, suffix: str) -> str:
-        """The text for what belongs between two texts. Raises UnsupportedError."""
+        """Return the text that asks for what belongs between two texts. Raises UnsupportedError."""
         raise UnsupportedError("this model does not support insert")
 
     def parser(self, prompt: str, tools: Tools = (), thinks: bool = True, thought: str = "") -> Parser:
-        """Return what takes the answer to `prompt` apart; `thought` at the end of the prompt goes on."""
+        """Return a parser of the answer to `prompt`; a `thought` at the end of the prompt goes on."""
         from chaski.text.parsers import parser_for
 
         tags, call_tag = self.thinking_tags, self.tool_call_tag
@@ -72,7 +72,7 @@ class ChatFormat:
 
 @dataclass(frozen=True, slots=True)
 class GoFormat(ChatFormat):
-    """By a template of Ollama."""
+    """Writes conversations by a template of Ollama."""
 
     template: GoTemplate | None = None
 
@@ -94,7 +94,7 @@ class GoFormat(ChatFormat):
 
 @dataclass(frozen=True, slots=True)
 class JinjaFormat(ChatFormat):
-    """By the template of the file, or without any. insertion: what fills in, if the store has it."""
+    """Writes conversations by the file's template, or as plain text. `insertion` is the format to fill in."""
 
     template: ChatTemplate | PlainTemplate | None = None
     insertion: GoFormat | None = None
@@ -122,7 +122,7 @@ class JinjaFormat(ChatFormat):
 
 
 def _check_variables(given: Collection[str], known: Collection[str]) -> None:
-    """Refuse what a template would never look at."""
+    """Raise OptionError for a variable that the template does not read."""
     if unknown := sorted(set(given) - set(known)):
         raise OptionError(
             f"chat_template_kwargs.{unknown[0]:.80} is no variable of this model's template; leave it out"
@@ -136,7 +136,7 @@ def _thinking_variables(think: bool | str) -> dict[str, object]:
 
 
 def _as_jinja(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message of Ollama's API as transformers' templates expect it. What they know besides stays."""
+    """Return a message of Ollama's API in the form of transformers' templates; all other keys stay."""
     found = {key: value for key, value in message.items() if key not in _OLLAMA_KEYS}
     found["content"] = message.get("content") or ""
     if thinking := message.get("thinking"):

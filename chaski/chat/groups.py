@@ -1,4 +1,4 @@
-"""Groups: tokens of a sequence that see each other, as those of an image do.
+"""Groups: tokens of a sequence that attend to each other, as the rows of an image do.
 
 A group is the range of its positions. It is computed in one batch or not at all, is taken over from the
 prompt cache as a whole, and is forgotten as a whole. Groups of a sequence are in order and do not overlap.
@@ -12,12 +12,12 @@ Groups = tuple[range, ...]
 
 
 def not_inside(length: int, groups: Groups) -> int:
-    """The largest length, up to this one, that cuts no group in two."""
+    """Return the largest length, at most `length`, that cuts no group in two."""
     return next((group.start for group in groups if group.start < length < group.stop), length)
 
 
 def outside(position: int, groups: Groups) -> int:
-    """The first position, from this one on, that is not in the middle of a group."""
+    """Return the first position, from `position` on, that is not in the middle of a group."""
     for group in groups:
         if group.start < position < group.stop:
             position = group.stop
@@ -25,7 +25,7 @@ def outside(position: int, groups: Groups) -> int:
 
 
 def without(dropped: range, groups: Groups) -> Groups:
-    """The groups that are left without the positions `dropped`, which contain a group or do not touch it."""
+    """Return the groups left without the positions `dropped`, which contain a group or do not touch it."""
     count = len(dropped)
     before = tuple(group for group in groups if group.stop <= dropped.start)
     behind = (group for group in groups if group.start >= dropped.stop)

@@ -1,4 +1,4 @@
-"""Images in sequences: which positions hold which rows of an image.
+"""Images in sequences: the positions of the rows of each image.
 
 A row stands among the ids of a sequence as a number below 0 that no other row of any image has, made of the
 content of the image. So all that compares tokens compares images: the prompt cache above all.
@@ -26,7 +26,7 @@ class ImageRun:
     first_row: int = 0
 
     def within(self, positions: range) -> ImageRun | None:
-        """The part of it that is in `positions`."""
+        """Return the part of the run in `positions`; None if there is none."""
         begin = max(self.positions.start, positions.start)
         end = min(self.positions.stop, positions.stop)
         if begin >= end:
@@ -35,7 +35,7 @@ class ImageRun:
 
 
 Images = tuple[ImageRun, ...]
-"""Those of a sequence, in order."""
+"""Runs of a sequence, in order."""
 
 
 def entries(run: ImageRun) -> list[int]:
@@ -45,7 +45,7 @@ def entries(run: ImageRun) -> list[int]:
 
 
 def rows_in(images: Images, positions: range) -> Iterator[ImageRun]:
-    """The rows that stand at `positions`."""
+    """Yield the runs of rows at `positions`."""
     for run in images:
         part = run.within(positions)
         if part is not None:
@@ -58,7 +58,7 @@ def attended_in(images: Images, positions: range) -> ImageRun | None:
 
 
 def whole(images: Images) -> Groups:
-    """The positions of each image, from its first row to its last, with the text that may stand between."""
+    """Return the positions of each image, from its first row to its last, text between them included."""
     spans: list[range] = []
     for run in images:
         begin = run.positions.start if run.first_row == 0 else spans.pop().start
@@ -67,7 +67,7 @@ def whole(images: Images) -> Groups:
 
 
 def moved_down(images: Images, dropped: range) -> Images:
-    """The images that are left without the positions `dropped`, which contain an image or do not touch it."""
+    """Return the images left without the positions `dropped`, which contain an image or do not touch it."""
     count = len(dropped)
     before = tuple(run for run in images if run.positions.stop <= dropped.start)
     behind = (run for run in images if run.positions.start >= dropped.stop)

@@ -1,4 +1,4 @@
-"""A prompt as tokens: text becomes ids, an image becomes rows between what the model puts around them."""
+"""A prompt as tokens: text becomes ids, an image becomes rows, with the model's text around them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def placeholder(index: int) -> str:
 
 
 def with_placeholders(text: str, num_images: int) -> str:
-    """The text with the images in front of it that it does not place."""
+    """Return the text, with placeholders in front of it for the images that it has none for."""
     placed = {int(number) for number in _PLACEHOLDER.findall(text)}
     return "".join(placeholder(index) for index in range(num_images) if index not in placed) + text
 
@@ -67,10 +67,10 @@ def with_placeholders(text: str, num_images: int) -> str:
 def lay_out(
     text: str, images: Sequence[Image], first: Encode, other: Encode, is_bidirectional: bool = False
 ) -> Prompt:
-    """The tokens of a text with images at its placeholders; one without an image is text.
+    """Return the prompt of a text with images at its placeholders; a placeholder without an image is text.
 
-    What a model puts around an image is read together with the text beside it. `first` makes ids of the first
-    piece of text, `other` of the others.
+    The text that a model puts around an image is encoded together with the text beside it. `first` encodes
+    the first piece of text, `other` the others.
     """
     tokens: list[int] = []
     runs: list[ImageRun] = []
@@ -90,7 +90,7 @@ def lay_out(
 
 
 def marked(prompt: Prompt, images: Sequence[Image]) -> list[int]:
-    """The tokens of a prompt with images as others can handle them: rows of image k are -1 - k."""
+    """Return the tokens of a prompt in their public form: rows of image k are -1 - k."""
     numbers = {image.digest: number for number, image in reversed(list(enumerate(images)))}
     ids = list(prompt.tokens)
     for run in prompt.images:
@@ -100,7 +100,7 @@ def marked(prompt: Prompt, images: Sequence[Image]) -> list[int]:
 
 
 def unmarked(ids: Sequence[int], images: Sequence[Image], is_bidirectional: bool = False) -> Prompt:
-    """The prompt that `marked` made ids of. Raises OptionError where not all rows of an image are there."""
+    """Return the prompt whose ids `marked` returned. Raises OptionError if rows of an image are missing."""
     tokens: list[int] = []
     runs: list[ImageRun] = []
     next_row = [0] * len(images)
@@ -125,7 +125,7 @@ def unmarked(ids: Sequence[int], images: Sequence[Image], is_bidirectional: bool
 
 
 def _pieces(text: str, images: Sequence[Image]) -> Iterator[str | ImageRun]:
-    """Texts, and runs whose positions are only as many as they will be."""
+    """Yield texts and runs; the positions of a run are right in number only."""
     end = 0
     for match in _PLACEHOLDER.finditer(text):
         if int(match[1]) < len(images):
@@ -146,7 +146,7 @@ def _of_image(image: Image) -> Iterator[str | ImageRun]:
 
 
 def _joined(pieces: Iterator[str | ImageRun]) -> Iterator[str | ImageRun]:
-    """The same with neighbouring texts as one, the first piece always a text, and no other one empty."""
+    """Yield the pieces with neighbouring texts joined; the first is always a text, no other text is empty."""
     text, is_first = "", True
     for piece in pieces:
         if isinstance(piece, str):

@@ -1,4 +1,4 @@
-"""The keyword options of a generation: which there are, and checking them."""
+"""The keyword options of a generation, and their checks."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ class AnswerOptions:
     grammar      a grammar that the answer follows, in Lark or GBNF, instead
     format_thought  the text that may stand before such an answer (see `chaski.sample.lark.AnswerPrefix`),
                  for instance a thought: {"opening": "<think>", "closing": "</think>"}
-    special      control tokens are part of the text, for readers who take it apart; not the one that ends it
-    cache_salt   only requests with the same one share the prompt cache, so that nobody can tell by the time
-                 of an answer what others have asked
+    special      control tokens are part of the text, for parsers; the one that ends the answer is not
+    cache_salt   requests share the prompt cache only with those of the same salt, so that the time of an
+                 answer does not reveal the prompts of others
     stop         texts that end the answer and are not part of it
     stop_token_ids  tokens that end the answer as well
-    include_stop_str_in_output  what ends the answer is part of it: texts, and the text of those tokens
-    min_tokens   tokens before which nothing ends the answer: no end token is chosen, no text counts
+    include_stop_str_in_output  the answer includes the stop text, or the text of the stop token, that ends it
+    min_tokens   number of tokens before which neither end tokens nor stop texts end the answer
     ignore_eos   the model's own end tokens are never chosen; only a complete `format` ends all the same
     bad_words    texts whose tokens the answer never completes, at its start and behind a space
-    dry_sequence_breakers  texts over which no repetition reaches, for `dry_multiplier`
+    dry_sequence_breakers  texts across which `dry_multiplier` counts no repetition
     prompt_logprobs  number of top log-probabilities to return with that of each token of the prompt; None
                  returns nothing. The whole prompt is then computed, in small batches
     """
@@ -181,13 +181,13 @@ def parse_options(options: Mapping[str, Any]) -> tuple[AnswerOptions, SamplingOp
 
 
 def _token(key: object) -> object:
-    """The token that a key names: keys of JSON are texts. What is no token id stays, to be refused."""
+    """Return the token id of a key of JSON, which is a text; any other value as it is, to be refused."""
     is_number = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < _MAX_DIGITS
     return int(key) if isinstance(key, str) and is_number else key
 
 
 def _items(value: object) -> object:
-    """One text or several items as a tuple; anything else as it is, to be refused."""
+    """Return one text or several items as a tuple; anything else as it is, to be refused."""
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else value
 
 

@@ -1,4 +1,4 @@
-"""From conversations, texts and options to prompts that fit into a context, whatever engine computes them."""
+"""Prompts of conversations, texts and options that fit into a context, for every engine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ENDLESS_CONTEXTS = 10
 _TO_THE_END = -2
 _MAX_FORMATS = 64
 _CONSTRAINTS = ("format", "regex", "choice", "grammar")
-# The signs that parsers look for are control tokens in many models.
+# The tags that parsers look for are control tokens in many models.
 _PARSED: Mapping[str, Any] = {"special": True}
 
 _log = logging.getLogger(__name__)
@@ -50,15 +50,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """An answer that is asked for, checked.
+    """A checked request for an answer, with its prompt.
 
     prompt    at most as many tokens as the context holds
-    dropped   tokens that the prompt lost for that
-    limit     tokens of the sequence, its prompt included, at which it ends
-    context   tokens that it may hold at a time
-    num_keep  tokens at its beginning that stay when it fills the context before that; None ends it there
-    parser    what takes the answer apart; None where its text is the answer
-    told      the event that tells of the prompt, where that is asked for
+    dropped   number of tokens that the prompt lost to fit
+    limit     number of tokens, those of the prompt included, at which the sequence ends
+    context   number of tokens that the context holds
+    num_keep  number of first tokens that a context shift keeps; None ends the answer at a full context
+    parser    parser of the answer; None if its text is the answer
+    told      event with the tokens of the prompt, if the request asks for it
     """
 
     prompt: Prompt
@@ -73,7 +73,7 @@ class Prepared:
 
 
 class PromptBuilder(PromptEncoder):
-    """Knows how requests go into one loaded model. Safe to use from several threads."""
+    """Makes the prompts of requests to one loaded model. Safe to use from several threads."""
 
     def __init__(self, file: GGUFFile, config: TokenConfig, context: int, defaults: Defaults) -> None:
         super().__init__(file, config, context)
@@ -84,9 +84,9 @@ class PromptBuilder(PromptEncoder):
 
     @property
     def chat_template(self) -> str | None:
-        """The template that conversations are written by, in Jinja or Go's language; None without any.
+        """The template of conversations, in Jinja or Go's language; None if there is none.
 
-        One that cannot be read is shown all the same.
+        A template that cannot be read is returned all the same.
         """
         try:
             return self.chat_format.source
@@ -100,7 +100,7 @@ class PromptBuilder(PromptEncoder):
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """Ollama's words for what conversations with the model may have: tools, insert, thinking."""
+        """Capabilities of conversations with the model in Ollama's terms: tools, insert, thinking."""
         try:
             return self.chat_format.capabilities
         except (TemplateError, UnsupportedError):
@@ -121,19 +121,19 @@ class PromptBuilder(PromptEncoder):
                 return self._filling(request, images)
 
     def conversation_prompt(self, request: Chat, images: Items[Image] = ()) -> Prompt:
-        """Return the prompt of a conversation, all of it."""
+        """Return the whole prompt of a conversation."""
         return self._written(self._conversation(request), request, images)[1]
 
     def _continuation(self, request: Generate, images: Items[Image]) -> Prepared:
-        """Prepare what continues a prompt, with images at its placeholders or else in front of it."""
+        """Prepare an answer that continues a prompt; images come at its placeholders or else first."""
         return self._prepared(
             self._laid_out(request.prompt, images), request.options, tells=request.tells_prompt
         )
 
     def _answer(self, request: Chat, images: Items[Image]) -> Prepared:
-        """Prepare what answers a conversation, whose messages count these images.
+        """Prepare the answer to a conversation whose messages count these images.
 
-        A conversation that does not fit loses its oldest turns first, where that is allowed.
+        A conversation that does not fit loses its oldest turns first, if that is allowed.
         """
         conversation = self._conversation(request)
         options = {**self.defaults.options, **request.options}
@@ -161,9 +161,9 @@ class PromptBuilder(PromptEncoder):
         )
 
     def _filling(self, request: Fill, images: Items[Image]) -> Prepared:
-        """Prepare what belongs between two texts, by a template or by the tokens that the file names for it.
+        """Prepare the text between two texts, by a template or by the tokens that the file names for it.
 
-        Raises UnsupportedError where there is neither.
+        Raises UnsupportedError if there is neither.
         """
         chat_format = self._chosen_format(request.stored, request.template)
         tokens = fill_in_tokens(self._file)
@@ -208,7 +208,7 @@ class PromptBuilder(PromptEncoder):
         return text, self._read_text(with_placeholders(text, len(shown)), shown, first)
 
     def _shortened(self, whole: Conversation, request: Chat, images: Items[Image]) -> Conversation:
-        """Return a conversation without as many of its oldest turns as it takes; the last one stays."""
+        """Return a conversation without its oldest turns, as few as possible; the last one stays."""
 
         def fits(messages: Items[Message]) -> bool:
             _, prompt = self._written(whole.with_messages(messages), request, images)

@@ -29,7 +29,7 @@ __all__ = [
 class Generate:
     """Continue a prompt, a text or ids, with image files at its placeholders.
 
-    tells_prompt  the tokens of the prompt come first
+    tells_prompt  an event with the tokens of the prompt comes first
     """
 
     prompt: str | tuple[int, ...]
@@ -42,16 +42,17 @@ class Generate:
 class Chat:
     """Answer a conversation. The `images` of a message are indices of those of the request.
 
-    think       whether the model thinks, or how much; None as it usually does
+    think       whether the model thinks, or how much; None for its default
     tool_choice "auto", "none", "required", or the name of the only tool to call
     parallel_calls  whether there may be several calls
-    variables   what the template is told besides the conversation
-    stored      what was stored with the model, where it was loaded by its file; None as it was loaded
-    template    one in Go's language that stands for the model's
+    variables   variables of the template besides the conversation
+    stored      stored part of the chat format, for a model loaded by its file; None for the one it was
+                loaded with
+    template    template in Go's language that replaces the model's
     context     tokens that go before the prompt
-    shortens    whether the oldest turns are left out where the conversation is too long; None as option
-                `truncate` says
-    tells_prompt  the tokens of the prompt come first
+    shortens    whether the oldest turns of a conversation that is too long are left out; None for the
+                value of option `truncate`
+    tells_prompt  an event with the tokens of the prompt comes first
     """
 
     messages: tuple[Any, ...]
@@ -71,7 +72,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Write what belongs between a prompt and a suffix, where it begins with `begun`.
+    """Write the text between a prompt and a suffix; it begins with `begun`.
 
     The other fields are as in `Chat`.
     """
@@ -88,7 +89,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """Make a vector of each text, or list of ids. A row for each is the answer."""
+    """Make a vector of each text, or list of ids; the answer has a row for each."""
 
     texts: tuple[str | tuple[int, ...], ...]
     truncate: bool = False
@@ -97,9 +98,9 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Judge how well each document answers a query. A row for each is the answer.
+    """Score the relevance of each document to a query; the answer has a row for each.
 
-    With `truncate` long documents lose their end.
+    `truncate` cuts off the end of documents that are too long.
     """
 
     query: str
@@ -110,7 +111,7 @@ class Rank:
 def generate_request(
     prompt: str | Iterable[int], options: Mapping[str, Any], images: Iterable[ImageFile] = ()
 ) -> Generate:
-    """Return the request, with options checked by name and value, and images read from where they are.
+    """Return the request, with options checked by name and value, and images read as bytes.
 
     Raises OptionError or SamplingError.
     """
@@ -126,7 +127,7 @@ def chat_request(
     think: bool | str | None = None,
     images: Iterable[ImageFile] = (),
 ) -> Chat:
-    """Return the request, with options checked by name and value, and images read from where they are.
+    """Return the request, with options checked by name and value, and images read as bytes.
 
     `images` belong to the last message. Raises OptionError or SamplingError.
     """

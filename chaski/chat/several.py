@@ -1,4 +1,4 @@
-"""Requests for several answers at once: which options each of them has, and how far they are."""
+"""Requests for several answers at once: the options of each, and their progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations that outgrow the context: the oldest turns are left out, as many as have to be."""
+"""Shortening of conversations and texts that are longer than the context."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Message = Mapping[str, Any]
 
 
 def shortened(messages: Sequence[Message], fits: Callable[[Sequence[Message]], bool]) -> Sequence[Message]:
-    """The messages without the oldest turns, as few as it takes until what is left fits.
+    """Return the messages without the oldest turns, as few as possible so that the others fit.
 
     System messages stay, and so does the last turn, even if it alone does not fit. A turn begins with a
-    message of the user, so that templates which want roles in turns can write what is left.
+    message of the user, so that templates which require alternating roles can write the others.
     """
     begins = [index for index, message in enumerate(messages) if message.get("role") == "user"]
     if not begins:
@@ -30,10 +30,10 @@ def shortened(messages: Sequence[Message], fits: Callable[[Sequence[Message]], b
 
 
 def cut(ids: Sequence[int], bare: Sequence[int], length: int) -> list[int]:
-    """The tokens of a text that is too long, without as many of its last ones as it takes.
+    """Return the first tokens of a text that is too long, at most `length`, with its closing tokens.
 
-    What closes it (EOS, or the SEP of encoders) stays: models for embeddings look there. bare: the same text
-    without what opens and closes it.
+    The closing tokens (EOS, or the SEP of encoders) stay, because models for embeddings read them. `bare`
+    are the tokens of the text without opening and closing tokens.
     """
     opening = next(
         (n for n in range(len(ids) - len(bare) + 1) if list(ids[n : n + len(bare)]) == list(bare)), 0

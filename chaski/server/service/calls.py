@@ -1,4 +1,4 @@
-"""From requests of the server to calls of the model that answers them."""
+"""Calls of models, made from requests of the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["chat_call", "generate_call"]
 
 
 async def chat_call(job: Job, request: ChatRequest) -> Chat:
-    """The call that answers a conversation. Raises OptionError for what the model cannot do."""
+    """Return the call that answers a conversation. Raises OptionError for what the model cannot do."""
     turns, sources = detached(job.info.defaults.conversation(request.messages))
     require(not sources or job.info.has_vision, lacks(job, "vision"))
     chat_format = await asyncio.to_thread(lambda: job.info.chat_format)
@@ -40,7 +40,7 @@ async def chat_call(job: Job, request: ChatRequest) -> Chat:
 
 
 async def generate_call(job: Job, request: GenerateRequest) -> Generate | Fill | Chat:
-    """The call that answers a prompt, or continues it. Raises OptionError for what the model cannot do."""
+    """Return the call that answers or continues a prompt. Raises OptionError for what the model cannot do."""
     require(not request.images or job.info.has_vision, lacks(job, "vision"))
     is_plain = request.raw or request.fills_in or bool(request.token_ids)
     require(not (is_plain and request.template_variables), "chat_template_kwargs need a conversation")
@@ -48,7 +48,7 @@ async def generate_call(job: Job, request: GenerateRequest) -> Generate | Fill |
         prompt = tuple(request.token_ids) or request.prompt
         more = {} if request.prompt_logprobs is None else {"prompt_logprobs": request.prompt_logprobs}
         return Generate(prompt, job.answer_options(request.format, **more), tuple(request.images), True)
-    # The model knows what a template of the request can do when it has read it.
+    # A template of the request is checked by the model, which reads it.
     own = None if request.template else await asyncio.to_thread(lambda: job.info.chat_format)
     if request.fills_in:
         can_fill = own is None or "insert" in own.capabilities or job.info.fill_in_tokens is not None

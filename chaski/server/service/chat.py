@@ -1,4 +1,4 @@
-"""`ChatService`: from a typed request to typed events. What all APIs share."""
+"""`ChatService`: answers typed requests by typed events, for all APIs."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ class ChatService:
                     yield event
 
     async def load(self, request: ModelRequest, client: str) -> float:
-        """Only load a model -> the seconds that it took."""
+        """Load a model without asking it anything -> the seconds that this took."""
         job = await self._jobs.begin(request, client)
         async with self._jobs.use(job, client):
             return job.seconds
 
     async def unload(self, label: str) -> None:
-        """Let a model go, as soon as nobody uses it."""
+        """Unload a model as soon as no request uses it."""
         found = await asyncio.to_thread(self._jobs.catalog.find, label)
         await self._jobs.models.expire(found.model.path)
 
     async def _answer(
         self, job: Job, loaded: Loaded, call: Answerable, answer: _Answer
     ) -> AsyncGenerator[Event, None]:
-        """The events of a call, in the server's form."""
+        """Yield the events of a call, in the server's form."""
         load_seconds = job.seconds
         if job.request.logprobs or "prompt_logprobs" in call.options:
             await asyncio.to_thread(lambda: job.info.tokenizer)

@@ -61,15 +61,15 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The end.
+    """The end of an answer.
 
-    done         what the engine says
+    done         the last event of the engine
     called       whether there were tool calls
-    context      tokens that a sequence of the model may hold
-    thought      tokens of the answer up to the last one of its thinking
-    dropped      tokens of the prompt that did not fit and were left out, those of whole messages included
-    token_ids    prompt and answer, where that is wanted
-    load_seconds, total_seconds   of this request, waiting included
+    context      number of tokens that a sequence of the model may hold
+    thought      number of tokens of the answer up to the last one of its thinking
+    dropped      number of tokens of the prompt that were left out, those of whole messages included
+    token_ids    tokens of prompt and answer, if the request asks for them
+    load_seconds, total_seconds   seconds of this request, waiting included
     """
 
     done: Done
@@ -88,12 +88,12 @@ class Finish:
 
 
 Event: TypeAlias = Delta | Finish
-"""Deltas as they come, at last one `Finish`."""
+"""An event of an answer: any number of deltas, then one `Finish`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """All of an answer."""
+    """A whole answer."""
 
     content: str
     thinking: str

@@ -1,4 +1,4 @@
-"""`Job`: a request with the model that it names, and what it needs of that model."""
+"""`Job`: a request with the model that it names, and the settings that it needs the model loaded with."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class Job:
         return perf_counter() - self.started
 
     def answer_options(self, format: Any = None, **more: Any) -> dict[str, Any]:
-        """Options of an answer: the model's own, then those of the request."""
+        """Return the options of an answer: those of the model, replaced by those of the request."""
         request = self.request
         options = {**self.info.defaults.options, **self.options.generate, "cache_salt": self.cache_salt}
-        # A prompt is cut only where the answer may forget its beginning too.
+        # A prompt is cut only if the answer may forget its beginning too.
         options |= {"truncate": request.truncate and request.shift, "shift": request.shift}
         if format is not None:
             options["format"] = format
@@ -80,7 +80,7 @@ class Job:
         return options | more
 
     def _bounded(self, context: int | None) -> int | None:
-        """Never more than the model was made for."""
+        """Return the context, at most the one that the model was trained with."""
         return context and min(context, self.info.trained_context or context)
 
 
@@ -94,16 +94,16 @@ class Jobs:
         self._settings = settings
 
     async def begin(self, request: ModelRequest, client: str) -> Job:
-        """Look up the model of a request. Raises ModelNotFoundError, or what a bad file does."""
+        """Look up the model of a request. Raises ModelNotFoundError, and the errors of a bad file."""
         started = perf_counter()
         found, info = await asyncio.to_thread(self.catalog.look_up, request.model)
-        # Without keys there is one user, and all prompts are that one's.
+        # Without keys there is one user, to whom all prompts belong.
         cache_salt = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
         return Job(request, found, info, read_options(request.options), started, cache_salt)
 
     @asynccontextmanager
     async def use(self, job: Job, client: str) -> AsyncIterator[Loaded]:
-        """The model of a job, loaded if need be. A prompt that is too long is told in the server's words."""
+        """Use a job's model, loaded if need be. A prompt that is too long is an error in the server's words."""
         async with self.models.use(job.needs, client) as loaded:
             try:
                 yield loaded
@@ -128,7 +128,7 @@ def lacks(job: Job, capability: str) -> str:
 
 
 def check_ids(token_ids: Sequence[int], loaded: Loaded) -> None:
-    """Refuse tokens that the model does not have."""
+    """Raise OptionError for tokens that the model does not have."""
     size = loaded.info.vocab_size
     outside = [token for token in token_ids if not 0 <= token < size]
     require(not outside, f"token {outside[:1]} is not among the {size} of the model")

@@ -1,4 +1,4 @@
-"""Ollama's `options`: checked by type, and told apart into what a request and what loading is asked for."""
+"""Ollama's `options`: checked by type, and divided into options of the answer and of loading."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _FLOATS = {
     *("dry_multiplier", "dry_base", "top_n_sigma", "xtc_probability", "xtc_threshold"),
 }
 _FLAGS = {"use_mmap", "ignore_eos", "include_stop_str_in_output"}
-# How many there may be is for the runner to say.
+# The runner checks their number.
 _LISTS = {"bad_words": str, "dry_sequence_breakers": str, "choice": str, "stop_token_ids": int}
 _TEXTS = {"regex", "grammar"}
 KNOWN_OPTIONS = frozenset({*_INTEGERS, *_FLOATS, *_FLAGS, *_LISTS, *_TEXTS, "stop", "logit_bias", "engine"})
-"""The names that `read_options` knows. Others are told of, or refused, by `server/fields/audit.py`."""
-# Ollama says "a fresh one", or "all", by any number below 0.
+"""The names that `read_options` knows. `server/fields/audit.py` warns of others, or refuses them."""
+# In Ollama any number below 0 means a fresh seed, or all tokens.
 _NONE_BELOW_ZERO = {"seed", "repeat_last_n", "dry_penalty_last_n"}
 _MAX_STOPS = 64
 _MAX_BIASES = 4096
@@ -48,7 +48,7 @@ class Options:
 
 
 def read_options(raw: Mapping[str, Any]) -> Options:
-    """Check options. Unknown ones are passed over. Raises OptionError or SamplingError."""
+    """Check options; unknown ones are ignored. Raises OptionError or SamplingError."""
     values = {name: _typed(name, value) for name, value in raw.items() if value is not None}
     generate = {name: value for name, value in values.items() if name in _GENERATE and value is not None}
     for name in _NONE_BELOW_ZERO & generate.keys():

@@ -38,10 +38,10 @@ class ModelRequest:
 class ChatRequest(ModelRequest):
     """Answer a conversation. Messages may have `images`, files as bytes.
 
-    tool_choice  whether there may, or must, be calls; another text is the name of the only tool to call
-    drops_think  a model that cannot think is no error
-    ignored      parts of the request that are left out, by name
-    custom_tools names of tools whose calls go out as one text, not as JSON
+    tool_choice  "auto", "none", "required", or the name of the only tool to call
+    drops_think  `think` is ignored, not refused, for a model that cannot think
+    ignored      names of parts of the request that are ignored
+    custom_tools names of tools whose calls are returned as one text, not as JSON
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -55,14 +55,14 @@ class ChatRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest(ModelRequest):
-    """Answer a prompt, or go on with it as it is (`raw`), or fill in what belongs before `suffix`.
+    """Answer a prompt, or continue it as it is (`raw`), or write the text between it and `suffix`.
 
-    context  tokens of an earlier answer that go before
-    images   files
-    token_ids  the prompt, where it is no text; as it is
-    prompt_logprobs  how many likely tokens are told beside each token of the prompt; None tells nothing
-    echoes   the prompt is given back before the answer
-    begun    where what is filled in begins with a text; None fills in only before a suffix
+    context  tokens of an earlier conversation that precede the prompt
+    images   image files as bytes
+    token_ids  the prompt as tokens, instead of a text
+    prompt_logprobs  number of top log-probabilities to return with each token of the prompt; None for none
+    echoes   the prompt is returned before the answer
+    begun    beginning of the text to fill in; if it is None, text is filled in only before a suffix
     """
 
     prompt: str

@@ -24,12 +24,12 @@ def score_of(sampled: Sampled, tokenizer: Tokenizer) -> Score:
 
 
 def prompted_of(text: str, first_id: int, scores: Iterable[Sampled], tokenizer: Tokenizer) -> Prompted:
-    """The prompt as dialects show it, with the scores of its tokens. first_id: its first token."""
+    """Return the prompt with the scores of its tokens, for the dialects. `first_id` is its first token."""
     return Prompted(text, _shown(tokenizer, first_id, None), [score_of(each, tokenizer) for each in scores])
 
 
 def _shown(tokenizer: Tokenizer, token_id: int, logprob: float | None) -> TopScore:
     data = tokenizer.token_bytes(token_id, special=True)
-    # JSON has no infinite numbers; a token that could not be is told as OpenAI does.
+    # JSON has no infinite numbers; an impossible token gets the value that OpenAI returns.
     known = 0.0 if logprob is None else max(logprob, _IMPOSSIBLE)
     return TopScore(data.decode(errors="replace"), data, known, token_id)

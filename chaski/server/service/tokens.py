@@ -16,14 +16,14 @@ __all__ = ["TokenService", "Tokenized"]
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """The tokens of a text, and how many the model may hold."""
+    """The tokens of a text, and the number of tokens that the context holds."""
 
     token_ids: list[int]
     context: int
 
 
 class TokenService:
-    """Tells how texts and conversations look to a model. For one event loop."""
+    """Returns the tokens of texts and conversations. For one event loop."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
@@ -36,28 +36,28 @@ class TokenService:
         add_special: bool = True,
         parse_special: bool = True,
     ) -> Tokenized:
-        """The tokens of a text. add_special: with those that open and close every text."""
+        """Return the tokens of a text; `add_special` adds those that open and close every text."""
         job = await self._jobs.begin(request, client)
         async with self._jobs.use(job, client) as loaded:
             ids = await loaded.model.tokenize(text, add_special, parse_special)
             return Tokenized(ids, loaded.info.context)
 
     async def detokenize(self, request: ModelRequest, token_ids: Sequence[int], client: str) -> str:
-        """The text of tokens."""
+        """Return the text of tokens. Raises OptionError for tokens that the model lacks."""
         job = await self._jobs.begin(request, client)
         async with self._jobs.use(job, client) as loaded:
             check_ids(token_ids, loaded)
             return await loaded.model.detokenize(token_ids)
 
     async def spell(self, label: str, token_ids: Sequence[int]) -> list[bytes]:
-        """The bytes of each token."""
+        """Return the bytes of each token."""
         _, info = await asyncio.to_thread(self._jobs.catalog.look_up, label)
         return await asyncio.to_thread(
             lambda: [info.tokenizer.token_bytes(token_id, special=True) for token_id in token_ids]
         )
 
     async def conversation(self, request: ChatRequest, client: str) -> Tokenized:
-        """The tokens of the prompt of a conversation, all of it."""
+        """Return the tokens of a conversation's whole prompt."""
         job = await self._jobs.begin(request, client)
         call = await chat_call(job, request)
         async with self._jobs.use(job, client) as loaded:
@@ -68,7 +68,7 @@ class TokenService:
         return len((await self.conversation(request, client)).token_ids)
 
     async def rendered(self, request: ChatRequest, client: str) -> str:
-        """A conversation as the model's template writes it. The model need not be loaded."""
+        """Return the text that the model's template makes of a conversation. The model need not be loaded."""
         job = await self._jobs.begin(request, client)
         call = await chat_call(job, request)
         chat_format = job.info.chat_format

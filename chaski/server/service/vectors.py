@@ -1,4 +1,4 @@
-"""`VectorService`: vectors of texts, and how well documents answer a query."""
+"""`VectorService`: vectors of texts, and the relevance of documents to a query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Vectors (n, size), or how well documents fit (n,), and what they took."""
+    """Vectors (n, size) or relevances (n,), float32, with their number of tokens and seconds."""
 
     rows: F32
     num_tokens: int
@@ -34,7 +34,7 @@ class VectorService:
         self._jobs = jobs
 
     async def embed(self, request: EmbedRequest, client: str) -> Embedded:
-        """Make vectors."""
+        """Return a vector for each input."""
         job = await self._jobs.begin(request, client)
         require(job.info.is_embedding, lacks(job, "embedding"))
         async with self._jobs.use(job, client) as loaded:
@@ -49,7 +49,7 @@ class VectorService:
         """Return the relevance of each document to the query, from 0 to 1."""
         job = await self._jobs.begin(request, client)
         require(job.info.is_ranking, lacks(job, "rerank"))
-        _ = job.info.ranking_template  # what is missing in the file is told before it is loaded
+        _ = job.info.ranking_template  # raises before the model is loaded if its file lacks the template
         async with self._jobs.use(job, client) as loaded:
             loading = job.seconds
             call = Rank(request.query, tuple(request.documents), request.truncate)
@@ -62,7 +62,7 @@ class VectorService:
 
 
 def _cut(rows: F32, dimensions: int | None) -> F32:
-    """The first dimensions, with a length of 1 again."""
+    """Return the first `dimensions` elements of each row, scaled to length 1."""
     if not dimensions or dimensions >= rows.shape[-1]:
         return rows
     return normalized(rows[:, :dimensions])
