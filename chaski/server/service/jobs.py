@@ -1,4 +1,4 @@
-"""`Job`: a request with the model that it names, and the settings that it needs the model loaded with."""
+"""`Job`: a request with the model that it names, and the settings that its loading needs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Jobs:
 
     @asynccontextmanager
     async def use(self, job: Job, client: str) -> AsyncIterator[Loaded]:
-        """Use a job's model, loaded if need be. A prompt that is too long is an error in the server's words."""
+        """Use a job's model, loaded if need be. A prompt that is too long raises the error of `too_long`."""
         async with self.models.use(job.needs, client) as loaded:
             try:
                 yield loaded
