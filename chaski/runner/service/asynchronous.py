@@ -1,4 +1,4 @@
-"""A model as an event loop sees it: nothing blocks, and many tasks are answered together."""
+"""A model for event loops: no call blocks, and many tasks are answered together."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ class AsyncModel:
         return await self._ask(request, Outputs)
 
     async def tokenize_chat(self, chat: Chat) -> list[int]:
-        """The ids of the prompt of a conversation, all of it."""
+        """Return the ids of a conversation's whole prompt."""
         return list((await self._ask(TokenizeChat(chat), Tokens)).token_ids)
 
     async def events(self, call: Answerable) -> AsyncEventStream:
-        """The events that answer a request, those that it asks for besides its text included."""
+        """Yield all events that answer a request, not only those of its text."""
         with self._replies(call) as replies:
             while True:
                 event = await replies.get()
@@ -186,7 +186,7 @@ class _Replies:
 
 
 class _Mail:
-    """Brings replies from other threads into a loop, which wakes up once for all that come together."""
+    """Brings replies from other threads into a loop, which wakes up once for replies that come together."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -194,11 +194,11 @@ class _Mail:
         self._is_called = False
 
     def put(self, replies: _Replies, reply: ModelReply | Exception) -> None:
-        """From any thread."""
+        """Deliver a reply. Callable from any thread."""
         self._arrived.append((replies, reply))
         if not self._is_called:
             self._is_called = True
-            # A loop that is closed has no tasks any more that could miss it.
+            # A closed loop has no tasks that wait for the reply.
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._sort)
 

@@ -1,4 +1,4 @@
-"""`BaseChannel`: what the services of all engines do with a call, from its arrival to its last reply."""
+"""`BaseChannel`: the handling of a call, from its arrival to its last reply, for all engines."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ __all__ = ["ActiveCall", "BaseChannel"]
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class ActiveCall:
-    """A call that is being answered: where its replies go, and whether anybody still waits for them."""
+    """A call that is being answered: the callback of its replies, and whether it is cancelled."""
 
     put: ReplyCallback
     is_cancelled: bool = False
 
     def reply(self, reply: ModelReply | Exception) -> None:
-        """Hand a reply on, while somebody waits."""
+        """Pass a reply on, unless the call is cancelled."""
         if not self.is_cancelled:
             self.put(reply)
 
     def cancel(self) -> None:
-        """Nobody waits any more; whoever computes sees it soon."""
+        """Cancel the call: no reply is passed on, and its computation ends soon."""
         self.is_cancelled = True
 
     def parsed(self, prepared: Prepared) -> ReplyCallback:
-        """Return what hands the events of an answer on, taken apart; tells of the prompt where that is asked.
+        """Return a callback that parses the events of an answer; send the event of the prompt, if asked for.
 
-        Where the answer cannot be read, the call ends with an error, and nobody else's does.
+        If the answer cannot be parsed, this call ends with an error, and no other does.
         """
         if prepared.told is not None:
             self.reply(prepared.told)
@@ -76,8 +76,8 @@ T = TypeVar("T", bound=ActiveCall)
 class BaseChannel(ABC, Generic[T]):
     """A `Channel`: calls come in from any thread, and replies go out from threads of its own.
 
-    flush     called when replies were given out, once for those that came together
-    new_task  makes the ticket of a call
+    flush     called when replies were passed on, once for replies that came together
+    new_task  makes the `ActiveCall` of a call
     """
 
     def __init__(self, flush: Callable[[], None], new_task: Callable[[ReplyCallback], T]) -> None:
@@ -121,23 +121,23 @@ class BaseChannel(ABC, Generic[T]):
 
     @abstractmethod
     def _write(self, call: Answerable, task: T) -> None:
-        """Begin an answer; its events are the replies."""
+        """Begin an answer, whose events are the replies."""
 
     @abstractmethod
     def _embed(self, call: Embed | Rank, task: T) -> None:
-        """Make vectors; one reply with all of them."""
+        """Compute vectors; one reply has all of them."""
 
     @abstractmethod
     def _encode(self, call: Tokenize) -> Iterable[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
 
     @abstractmethod
     def _encode_chat(self, chat: Chat) -> Iterable[int]:
-        """The ids of the prompt of a conversation."""
+        """Return the ids of a conversation's prompt."""
 
     @abstractmethod
     def _decode(self, token_ids: Iterable[int]) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
 
     @abstractmethod
     def _describe(self, call: Describe) -> Info:

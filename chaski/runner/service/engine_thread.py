@@ -1,7 +1,7 @@
-"""A thread that computes for callers who must not wait, and hands on the events of their sequences.
+"""A thread that computes for callers that must not block, and passes on the events of their sequences.
 
-The engine has no thread of its own, so that a caller who can wait computes without any hand-over. Event loops
-and workers cannot wait; for them each model has one such thread.
+The engine has no thread of its own, so that a caller that can block computes without a hand-over. Event loops
+and workers cannot block; for them each model has one such thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class EngineThread:
-    """Follows sequences to their end. Only its thread cancels them, so every one that it waits for can end.
+    """Follows sequences to their end. Only its thread cancels them, so each of them comes to an end.
 
     It sees before the next batch that a call was cancelled, and frees its slot. `flush` is called when
     replies were handed on, once for all that came out of a batch.
@@ -40,7 +40,7 @@ class EngineThread:
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="chaski-driver", daemon=True)
         self._thread.start()
-        # A thread that is in native code when the interpreter goes would bring the process down.
+        # A thread in native code while the interpreter shuts down would crash the process.
         atexit.register(self.close)
 
     def follow(self, sequence: Sequence, task: ActiveCall, put: ReplyCallback) -> None:

@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TokenizeChat:
-    """Answered by `Tokens`: the prompt of a conversation, all of it, with rows of images as in `Tokenize`."""
+    """Answered by `Tokens`: the whole prompt of a conversation, with rows of images as in `Tokenize`."""
 
     chat: Chat
 
@@ -103,7 +103,7 @@ Answerable: TypeAlias = Generate | Chat | Fill
 ModelCall: TypeAlias = Answerable | Embed | Rank | Tokenize | TokenizeChat | Detokenize | Describe
 
 ModelReply: TypeAlias = Event | Outputs | Tokens | String | Info
-"""All but the events before `Done` are the last reply to their call."""
+"""A reply. Every reply is the last one to its call, except events before `Done`."""
 
 ReplyCallback: TypeAlias = Callable[[ModelReply | Exception], None]
 """Takes the replies to a call in their order, from any thread; an exception ends them."""
@@ -113,11 +113,11 @@ class CallHandle(Protocol):
     """A call on its way."""
 
     def cancel(self) -> None:
-        """Nobody waits for replies any more. After the last reply it does nothing."""
+        """Cancel the call: no more replies are awaited. Does nothing after the last reply."""
 
 
 class Channel(Protocol):
-    """The way to a model. From any thread; nothing waits."""
+    """The connection to a model. Callable from any thread; no method blocks."""
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
         """Begin to answer a call."""

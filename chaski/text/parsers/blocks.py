@@ -1,4 +1,4 @@
-"""Blocks of calls: what tags they stand between, and where in a stream they end."""
+"""Blocks of calls: their tags, and the search for their end in a stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Block:
 
 
 class BlockEnd:
-    """Looks for the end of one block, in a text that grows behind its opening."""
+    """Finds the end of one block, in a text that grows behind its opening."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -49,7 +49,7 @@ class BlockEnd:
             found = text.find(closing, found + 1)
         self._scanned = len(text)
         if found < 0 and final and self._block.values:
-            # A value that never ends was none that could hold a tag.
+            # A value without an end cannot hold a tag.
             found = text.find(closing)
         return None if found < 0 else (found, found + len(closing))
 

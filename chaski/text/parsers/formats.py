@@ -1,4 +1,4 @@
-"""The table of formats: how families of models write thinking and calls, and how a template shows which.
+"""The table of formats in which families of models write thoughts and calls, and the choice by template.
 
 The names are those that Ollama stores with a model as its parser; families without one have names of ours.
 Sources: the models' chat templates and cards.
@@ -167,7 +167,7 @@ FORMATS: Mapping[str, Format] = {
     "qwen3.5": _CODER,
 }
 
-# The first sign that stands in a template says the format, so the narrower ones come first.
+# The first mark found in a template decides the format, so the more specific ones come first.
 _SIGNS = {
     "<|channel|>": "harmony",
     "<|tool_call>": "gemma4",
@@ -185,9 +185,9 @@ _SIGNS = {
     "ipython": "llama3",
     "tool_code": "gemma3",
 }
-# Where the template shows nothing: what models of the architecture were trained on.
+# If the template shows no format: the one that models of the architecture were trained on.
 _ARCHITECTURES = {"gpt-oss": "harmony", "gptoss": "harmony", "gemma3": "gemma3", "llama": "llama3"}
-# Thinking that templates open or strip, for formats of calls that are used with several.
+# Tags of thoughts that templates open or strip, for formats of calls that are used with several pairs.
 _THINKING_TAGS = (
     _THINK,
     ("[THINK]", "[/THINK]"),
@@ -197,7 +197,7 @@ _THINKING_TAGS = (
 
 
 def choose_format(template: str, architecture: str = "") -> str:
-    """The name of the format that the template, Jinja or Go, shows; else the one of the architecture."""
+    """Return the name of the format that the template, Jinja or Go, shows; else that of the architecture."""
     found = next((name for sign, name in _SIGNS.items() if sign in template), None)
     return found or _ARCHITECTURES.get(architecture, "bare-json")
 
@@ -211,7 +211,7 @@ def parser_for(
     tool_call_tag: str = "",
     thought: str = "",
 ) -> Parser:
-    """A fresh parser for one answer, by the name of a format; `UnsupportedError` if there is no such format.
+    """Return a fresh parser for one answer, by the name of a format. Raises UnsupportedError for others.
 
     `prompt` is the text that the answer continues: it may have opened the thinking, which then counts
     whatever `thinking` says, and `thought` is what it has of it already. `tools` are those of the request;
@@ -244,5 +244,5 @@ def parser_for(
 
 
 def tags_in(template: str) -> tuple[str, str] | None:
-    """The thinking tags that a template names, if it names a known pair."""
+    """Return the tags of thoughts that a template contains; None if it contains no known pair."""
     return next((tags for tags in _THINKING_TAGS if tags[1] in template), None)

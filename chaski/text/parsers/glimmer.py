@@ -1,8 +1,8 @@
-"""Glimmer's format: messages whose header says to whom they go.
+"""Glimmer's format: messages whose header names their recipient.
 
-` to=self<|message|>…<|eom|><|start|>assistant to=user<|message|>…<|eot|>`. What goes to `self` is thinking;
-what goes to a tool is a call: `<atem:function_calls><atem:invoke name="f"><atem:parameter name="p">…`.
-Values may hold anything, the signs of ends too. A tool may be called through the namespace that its name
+` to=self<|message|>…<|eom|><|start|>assistant to=user<|message|>…<|eot|>`. A message to `self` is a
+thought; one to a tool is a call: `<atem:function_calls><atem:invoke name="f"><atem:parameter name="p">…`.
+Values may hold any text, end marks too. A tool may be called through the namespace that its name
 begins with, `read.read` for `read`. Source: what the model writes in the tests of Ollama's parser.
 """
 
@@ -23,7 +23,7 @@ _PARAMETER = re.compile(r'<atem:parameter name="([^"]*)">(.*?)</atem:parameter>'
 
 
 class GlimmerParser(MessageParser):
-    """Recipients."""
+    """Parses messages by their recipients."""
 
     def __init__(self, tools: Tools, prompt: str = "") -> None:
         super().__init__(_ENDS, _HEADERS, prompt)
@@ -37,7 +37,7 @@ class GlimmerParser(MessageParser):
         return bool(self._names) and _recipient(header) not in ("user", "self", "")
 
     def end_of_call(self, text: str) -> int | None:
-        # What is no call at all ends like any other message.
+        # A message that is not a call ends like any other.
         begun = text.lstrip()[: len(_OPENING)]
         if not begun.startswith(_OPENING):
             return None if begun and _OPENING.startswith(begun) else 0

@@ -1,4 +1,4 @@
-"""gpt-oss's format, harmony: messages with a header that says channel and recipient.
+"""gpt-oss's format, harmony: messages with a header that names channel and recipient.
 
 `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`. The analysis
 channel is thinking; a message to `functions.name` is a call with JSON arguments; all else is content.
@@ -23,7 +23,7 @@ _PEOPLE = {"all", "assistant", "user"}
 
 
 class HarmonyParser(MessageParser):
-    """Channels and recipients."""
+    """Parses messages by their channels and recipients."""
 
     def __init__(self, tools: Tools = (), prompt: str = "") -> None:
         super().__init__(_ENDS, _HEADERS, prompt)
@@ -50,7 +50,7 @@ def _type_name(name: str) -> str:
 
 
 def _recipient(header: str) -> str | None:
-    """The tool that the message goes to, if it goes to one."""
+    """Return the tool that a message is sent to; None if it is not sent to a tool."""
     found = _RECIPIENT.search(header)
     if found is None or found[1] in _PEOPLE:
         return None

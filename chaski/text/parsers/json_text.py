@@ -1,4 +1,4 @@
-"""JSON as models write it: several values in a row, in a code fence, and in portions."""
+"""JSON as models write it: several values one after the other, in a code fence, and in portions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _IN_STRING = re.compile(r'["\\]')
 _OUTSIDE = re.compile(r'["{}\[\]]')
 _SEPARATOR = re.compile(r"[\s;,]*")
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
-# Readers of JSON take at least this many brackets in each other; Python's writer fails at some hundreds.
+# Readers of JSON accept at least this many nested brackets; Python's writer fails at some hundreds.
 _MAX_DEPTH = 128
-# Python reads no longer whole numbers unless it is told to.
+# By default Python reads no integers of more digits.
 _MAX_DIGITS = 4300
 
 
@@ -28,7 +28,7 @@ class JsonScanner:
     escaped: bool = False
 
     def feed(self, text: str, start: int, end: int) -> int | None:
-        """Go through `text[start:end]`; the position behind the value if it ends there."""
+        """Read `text[start:end]`; return the position behind the value if it ends there, else None."""
         position = start
         while position < end:
             if self.escaped:
@@ -44,7 +44,7 @@ class JsonScanner:
         return None
 
     def track(self, text: str, start: int, end: int) -> None:
-        """Go through `text[start:end]`, over any number of values."""
+        """Read `text[start:end]`, over any number of values."""
         position: int | None = start
         while position is not None:
             position = self.feed(text, position, end)
@@ -60,7 +60,7 @@ class JsonScanner:
 
 
 def json_values(text: str) -> Iterator[Any]:
-    """Values one after the other, with blanks, commas and semicolons between; else `ValueError`."""
+    """Return the values of a text, with blanks, commas and semicolons between. Raises ValueError."""
     _check_depth(text)
     position = _after_blank(text, 0)
     while position < len(text):
@@ -70,7 +70,7 @@ def json_values(text: str) -> Iterator[Any]:
 
 
 def load_json(text: str) -> Any:
-    """One value; `ValueError` for anything else, and for what only Python takes for JSON."""
+    """Return the one value of a text. Raises ValueError for anything else, and for Python's extensions."""
     return _decoded(_DECODER, text)
 
 
@@ -84,7 +84,7 @@ def load_enforced_json(text: str) -> Any:
 
 
 def unfenced(text: str) -> str:
-    """The text inside of a code fence, if there is one around it."""
+    """Return the text without the code fence around it, if there is one."""
     stripped = text.strip()
     if not stripped.startswith("```"):
         return text
@@ -92,7 +92,7 @@ def unfenced(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """The text with U+FFFD for half of a surrogate pair, which an escape can make and nobody can send."""
+    """Return the text with U+FFFD for lone surrogates, which escapes can make and UTF-8 cannot encode."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -115,7 +115,7 @@ def _decoded(decoder: json.JSONDecoder, text: str) -> Any:
 
 
 def _check_depth(text: str) -> None:
-    """Raise ValueError for more brackets in each other than other readers of JSON take."""
+    """Raise ValueError for more nested brackets than other readers of JSON accept."""
     if text.count("[") + text.count("{") <= _MAX_DEPTH:
         return
     depth = 0

@@ -1,7 +1,7 @@
-"""Formats in which an answer is a row of messages, each with a header that says what it is for.
+"""Formats in which an answer is a sequence of messages, each with a header that says its purpose.
 
-`<|start|>assistant HEADER<|message|>TEXT<|end|>`, and so on. The prompt ends inside of the first header. What
-headers mean, and how calls are written, is a format's own matter.
+`<|start|>assistant HEADER<|message|>TEXT<|end|>`, and so on. The prompt ends inside of the first header.
+Each format defines what headers mean and how calls are written.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ROLE = "assistant"
 
 
 class MessageParser(ABC):
-    """Reads headers and messages in turn. It begins where the prompt ends, which is inside of a header."""
+    """Reads headers and messages in turn. It begins where the prompt ends, inside of a header."""
 
     def __init__(self, ends: tuple[str, ...], headers: tuple[str, str], prompt: str = "") -> None:
         """`prompt` is the text before the answer: a header or a message that it has begun goes on.
 
-        `ends` are the signs that end messages, the first of them those of thinking; `headers` are those of
-        thinking and of what is for the user.
+        `ends` are the marks that end messages; the first ends thoughts. `headers` are the headers of thoughts
+        and of messages to the user.
         """
         thought, said = (header + _MESSAGE for header in headers)
         self._usual_lead = Lead(thought, ends[0] + _START + _ROLE, said, repeats=True)
@@ -36,9 +36,9 @@ class MessageParser(ABC):
 
     @property
     def lead(self) -> Lead | None:
-        """Messages of thinking, and the header of the one for the user."""
+        """The text that may stand before the message to the user: thoughts, and that message's header."""
         if self._header is None:
-            # A header that has begun by more than a role goes on as it likes.
+            # A header that has begun with more than a role may go on in any way.
             return self._usual_lead if self._begun.strip() == _ROLE else None
         return replace(self._usual_lead, is_open=True) if self.is_thinking(self._header) else None
 
@@ -48,7 +48,7 @@ class MessageParser(ABC):
         return list(self._pieces())
 
     def flush(self) -> list[Piece]:
-        """The rest. A header whose message never came is shown as it is."""
+        """Return the rest. A header without a message is shown as it is."""
         rest, self._buffer = self._buffer, ""
         if self._header is None:
             return [Content(rest)] if rest.strip() else []
@@ -64,7 +64,7 @@ class MessageParser(ABC):
 
     @abstractmethod
     def call(self, header: str, text: str) -> list[Piece]:
-        """The call that the message is; as content where it cannot be read."""
+        """Return the calls of the message; its text as content if it cannot be read."""
 
     def end_of_call(self, text: str) -> int | None:
         """Return the index behind which end marks count in the text of a call; None if it is not complete."""

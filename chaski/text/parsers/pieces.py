@@ -23,7 +23,7 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class FoundCall:
-    """A call, whole. `arguments` is a JSON object in the order in which the model wrote it."""
+    """A complete call. `arguments` is a JSON object in the order in which the model wrote it."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -61,4 +61,4 @@ class Parser(Protocol):
         """Read text and return the pieces that are certain now; a possible start of a tag is kept back."""
 
     def flush(self) -> list[Piece]:
-        """The rest, when no more text will come. The parser must not be used afterwards."""
+        """Return the rest, when no more text will come. The parser must not be used afterwards."""

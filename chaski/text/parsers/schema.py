@@ -1,4 +1,4 @@
-"""Arguments that come as text, and what the schema of the tool makes of them."""
+"""Conversion of arguments that come as text to the types in the tool's schema."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def properties_of(name: str, tools: Tools) -> Mapping[str, Any]:
-    """The schemas of the tool's parameters, by name."""
+    """Return the schemas of the tool's parameters, by name."""
     for function in map(function_of, tools):
         parameters = function.get("parameters")
         if function.get("name") == name and isinstance(parameters, Mapping):
@@ -28,7 +28,7 @@ def properties_of(name: str, tools: Tools) -> Mapping[str, Any]:
 
 
 def typed(text: str, schema: Any) -> Any:
-    """The text as the first of the schema's types that fits, text last; `null` is nothing in every schema."""
+    """Return the text as the first of the schema's types that fits, text last; `null` is None for all."""
     types = _types(schema)
     lowered = text.strip().lower()
     if lowered == "null":

@@ -1,6 +1,7 @@
-"""The machine behind all formats but harmony: thinking at the start, then content with blocks of calls.
+"""The parser of most formats: thoughts at the start, then content with blocks of calls.
 
-A call in the middle of a thought is one if the answer ends with the thought open; else it was thought of.
+A call in the middle of a thought counts if the answer ends with the thought open; else it is part of the
+thought.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from chaski.text.parsers.pieces import Content, FoundCall, Lead, Piece, Thought
 from chaski.text.parsers.schema import Tools
 
 Steps: TypeAlias = Generator[Piece, None, bool]
-"""Gives pieces; returns whether something was found, so that it may go on."""
+"""Yields pieces; returns whether a mark was found, so that parsing goes on behind it."""
 
 _BETWEEN_BARE_CALLS = " \t\r\n;,"
 
@@ -40,9 +41,9 @@ class StreamParser:
         skips_blanks: bool = True,
         thinks_again: bool = False,
     ) -> None:
-        """`silent` are tags that say nothing; `is_thinking`: the prompt has opened the thinking already.
+        """`silent` are tags to leave out; `is_thinking`: the prompt has opened a thought already.
 
-        `skips_blanks`: those at its beginning belong to the tag. `thinks_again`: content may open it anew.
+        `skips_blanks`: blanks at its beginning belong to the tag. `thinks_again`: content may open another.
         """
         self._thinking = thinking
         self._thinks_again = thinks_again
@@ -65,7 +66,7 @@ class StreamParser:
 
     @property
     def lead(self) -> Lead | None:
-        """Thinking, where there may be any."""
+        """The tags of a thought that may stand before the content; None if there may be no thought."""
         if self._thinking is None:
             return None
         opening, closing = self._thinking
@@ -80,7 +81,7 @@ class StreamParser:
         return list(self._pieces(final=False))
 
     def flush(self) -> list[Piece]:
-        """The rest."""
+        """Return the rest, when no more text will come."""
         return list(self._pieces(final=True))
 
     def _pieces(self, final: bool) -> Iterator[Piece]:
@@ -102,7 +103,7 @@ class StreamParser:
         return not self._marks or (self._beginnings.isdisjoint(text) and not text[-1].isspace())
 
     def _at_start(self, final: bool) -> Steps:
-        """Thinking or a bare call, if the first text that is not blank begins one."""
+        """Begin a thought or a bare call, if the first text that is not blank opens one."""
         yield from ()
         text = self._buffer.lstrip(self._between)
         opening = self._thinking[0] if self._thinking else None
@@ -138,7 +139,7 @@ class StreamParser:
         return bool(mark)
 
     def _repeated(self, opening: str, final: bool) -> bool:
-        """Drop the tag where the answer repeats what the prompt has opened; whether that is known by now."""
+        """Drop the opening tag if the answer repeats the prompt's; return whether that is decided."""
         text = self._buffer.lstrip()
         if opening.startswith(text) and not final and text != opening:
             return False
@@ -149,7 +150,7 @@ class StreamParser:
         return True
 
     def _in_held(self, final: bool) -> Steps:
-        """Behind the opening of a call in a thought, up to the end of one of them."""
+        """Read a call in a thought, up to the end of the thought or of the answer."""
         assert self._thinking is not None
         closing = self._thinking[1]
         found = self._buffer.find(closing, max(self._scanned - len(closing), 0))
@@ -187,7 +188,7 @@ class StreamParser:
         return bool(mark)
 
     def _without_orphan(self, final: bool) -> bool:
-        """Drop the closing tag of nothing behind a call; whether it is known by now if there is one."""
+        """Drop a closing tag without an opening behind a call; return whether that is decided."""
         text = self._buffer.lstrip()
         if self._orphan.startswith(text) and not final and text != self._orphan:
             return False
@@ -217,14 +218,14 @@ class StreamParser:
         self._buffer = self._buffer[rest:]
         self._skips_blanks = calls is not None
         self._orphan = block.orphan if calls is not None else ""
-        # Where one bare call was, another may follow.
+        # Another bare call may follow the first.
         follows = block.is_bare and calls is not None
         self._state = _State.START if follows else _State.CONTENT
         self._between = _BETWEEN_BARE_CALLS if follows else None
         return bool(self._buffer) or final
 
     def _cut(self, marks: Sequence[str], final: bool) -> tuple[str, str, str, str]:
-        """Text that is certain; the blanks and the mark behind it if there is one; what is left."""
+        """Return the certain text, the blanks and the mark behind it (empty if there is none), the rest."""
         text = self._buffer
         if self._skips_blanks:
             text = text.lstrip()

@@ -34,12 +34,12 @@ from chaski.text.tokenizer.vocabulary import TokenType, Vocabulary, read_vocabul
 
 __all__ = ["LlamaCppChannel"]
 
-# Answers that may be on their way beyond those that llama.cpp computes at once.
+# Number of answers that may wait besides those that llama.cpp computes at once.
 _WAITING = 32
 
 
 class LlamaCppCall(ActiveCall):
-    """A task that is ended early through the connection that its answer comes by."""
+    """A call that is cancelled by closing the connection of its answer."""
 
     __slots__ = ("_socket",)
 
@@ -48,13 +48,13 @@ class LlamaCppCall(ActiveCall):
         self._socket: socket.socket | None = None
 
     def opened(self, connection: socket.socket) -> None:
-        """From now on the answer ends with this socket."""
+        """Remember the socket of the answer, so that `cancel` can close it."""
         self._socket = connection
         if self.is_cancelled:
             self.cancel()
 
     def cancel(self) -> None:
-        """llama.cpp notices that its reader left, and frees the slot."""
+        """Close the connection: llama.cpp then frees the slot."""
         super().cancel()
         if self._socket is not None:
             with suppress(OSError):  # it is over already
@@ -85,7 +85,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         self._prompts = _LlamaPrompts(file, config, self._settings.room, defaults, self._server, vocabulary)
         hidden = {*vocabulary.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN), *vocabulary.eos_ids}
         self._controls = {token_id: vocabulary.tokens[token_id] for token_id in hidden}
-        # Those that end an answer are control tokens too, and no text of a grammar spells them.
+        # Tokens that end an answer are control tokens too, and no text of a grammar spells them.
         self._spellings = {text: token_id for token_id, text in self._controls.items()}
         self._short = ThreadPoolExecutor(2, "chaski-desk")
         self._answers = ThreadPoolExecutor(self._settings.parallel + _WAITING, "chaski-answer")
@@ -102,13 +102,13 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         )
 
     def close(self) -> None:
-        """Take no more calls, and leave nothing in the file system."""
+        """Take no more calls, and remove the socket from the file system."""
         self._short.shutdown(wait=False, cancel_futures=True)
         self._answers.shutdown(wait=False, cancel_futures=True)
         self._server.close()
 
     def _threads(self, call: ModelCall) -> ThreadPoolExecutor:
-        """Short calls never wait for answers."""
+        """Return the executor of a call; short calls have their own, and never wait for answers."""
         return self._answers if isinstance(call, Answerable | Embed | Rank) else self._short
 
     def _answer(self, call: ModelCall, task: LlamaCppCall) -> None:
@@ -169,7 +169,7 @@ class _Config:
 
 
 class _LlamaPrompts(PromptBuilder):
-    """Texts become tokens as llama.cpp makes them."""
+    """Makes prompts with llama.cpp's own tokenizer."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class _LlamaPrompts(PromptBuilder):
 
     @cached_property
     def tokenizer(self) -> _Encoder:
-        """Asks llama.cpp."""
+        """A tokenizer that calls llama.cpp."""
         return _Encoder(self._server, self._vocabulary)
 
 

@@ -46,7 +46,7 @@ from chaski.runner.service.worker.process import InFlight, Process
 
 __all__ = ["LoadOptions", "Worker"]
 
-# After so many processes in a row that died before they had loaded, wait that many seconds.
+# After this many processes in a row that ended before they had loaded, wait this many seconds.
 _MAX_CRASHES = 3
 _PAUSE = 30.0
 
@@ -72,10 +72,10 @@ class LoadOptions(TypedDict, total=False):
 class Worker:
     """A model in a process of its own, with the methods of an `LLM`. Safe to use from several threads.
 
-    The process starts with the first request; `info` does just that. If it dies, the requests that it was
-    answering fail with WorkerError, and the next one starts another process; so do those that it had not read
-    yet. Errors of loading are those of
-    `chaski.load`. `progress` is called from another thread, with the loaded share.
+    The process starts with the first request; `info` starts it too. If it dies, the requests that it was
+    answering fail with WorkerError. The next request starts another process, which also answers those that
+    the old one had not read. Errors of loading are those of `chaski.load`. `progress` is called from another
+    thread, with the loaded share.
     """
 
     def __init__(
@@ -178,18 +178,18 @@ class Worker:
         return AsyncModel(self)
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
-        """Send a call, to a new process where there is none; nothing waits (see `Channel`).
+        """Send a call, to a new process if there is none; does not block (see `Channel`).
 
-        Raises OptionError for what cannot be sent, WorkerError where no process can be started, and ForkError
-        in a fork: its process answers the one that started it.
+        Raises OptionError for values that cannot be sent, WorkerError if no process can be started, and
+        ForkError in a fork, because the worker answers the process that started it.
         """
         self._fork_guard.check()
         return self._living_process().start(call, put)
 
     def close(self) -> None:
-        """End the process; what it was answering fails with WorkerError. Nothing can be asked any more.
+        """End the process; requests that it was answering fail with WorkerError, and so do later ones.
 
-        In a fork the process goes on, for the one that started it.
+        In a fork the worker goes on, for the process that started it.
         """
         atexit.unregister(self.close)
         if self._fork_guard.is_forked:
@@ -263,7 +263,7 @@ class Worker:
 
 
 class _Patience:
-    """Refuses, for a while, to start again what keeps dying while it loads."""
+    """Refuses for a while to start another process after several that ended while they loaded."""
 
     def __init__(self) -> None:
         self._seen: Process | None = None
