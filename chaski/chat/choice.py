@@ -96,7 +96,7 @@ def plain_format() -> JinjaFormat:
 
 def _parser(sources: TemplateSources, source: str) -> str:
     """The format that was stored with the model; else what the template shows. Raises UnsupportedError."""
-    from chaski.text.parsers import choose_format
+    from chaski.text.parsers.formats import choose_format
 
     return _named_parser(sources) or choose_format(source, sources.architecture)
 

@@ -53,16 +53,13 @@ class Defaults:
     @classmethod
     def of(cls, model: StoredModel) -> Defaults:
         """Read the defaults of a stored model. Raises UnsupportedError, OptionError or SamplingError."""
-        from chaski.text.template.renderers import RENDERERS
-
         name = model.name.short if model.name else model.path.name
         if model.adapters:
             raise UnsupportedError(f"{name} has an adapter (LoRA), which this version cannot apply")
         unknown = model.parameters.keys() - _OPTIONS - _LOADING - DEPRECATED - {"engine"}
         renderer = model.config.renderer
-        if renderer and renderer not in RENDERERS:
-            note = "%s asks for the renderer %s; the template of its file is used where it has one"
-            _log.warning(note, name, renderer)
+        if renderer:
+            _warn_of_unknown(renderer, name)
         if unknown:
             _log.warning("%s sets %s, which this version does not know", name, ", ".join(sorted(unknown)))
         options = {key: _value(key, value) for key, value in model.parameters.items() if key in _OPTIONS}
@@ -118,3 +115,12 @@ def _whole(name: str, value: Parameter) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise OptionError(f"the model sets {name} to {value!r}; it must be a whole number")
     return value
+
+
+def _warn_of_unknown(renderer: str, name: str) -> None:
+    # Only a model that names a renderer pays for the modules of templates when it is loaded.
+    from chaski.text.template.renderers import RENDERERS
+
+    if renderer not in RENDERERS:
+        note = "%s asks for the renderer %s; the template of its file is used where it has one"
+        _log.warning(note, name, renderer)

@@ -64,7 +64,7 @@ class ChatFormat:
 
     def parser(self, prompt: str, tools: Tools = (), thinks: bool = True, thought: str = "") -> Parser:
         """Return a parser of the answer to `prompt`; a `thought` at the end of the prompt goes on."""
-        from chaski.text.parsers import parser_for
+        from chaski.text.parsers.formats import parser_for
 
         tags, call_tag = self.thinking_tags, self.tool_call_tag
         return parser_for(self.parser_name, tools, prompt, thinks, tags, call_tag, thought)

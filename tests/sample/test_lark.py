@@ -9,7 +9,7 @@ import pytest
 
 from chaski.sample.grammar import GrammarCompiler, GrammarVocabulary
 from chaski.sample.lark import AnswerPrefix, Constraint
-from chaski.text.parsers import parser_for
+from chaski.text.parsers.formats import parser_for
 
 CONTROLS = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<T>", "</T>", "<eos>"]
 TOKENS = [

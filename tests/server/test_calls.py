@@ -16,7 +16,8 @@ from chaski.sample.schema import closed
 from chaski.server.dialects.openai.conversation import call_of
 from chaski.server.http.endpoint import Endpoint, HTTPRequest
 from chaski.server.network.jsons import dump
-from chaski.text.parsers import Content, FoundCall, Piece, Thought, parser_for
+from chaski.text.parsers import Content, FoundCall, Piece, Thought
+from chaski.text.parsers.formats import parser_for
 
 
 def read(text: str, prompt: str = "") -> list[Piece]:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaski.errors import UnsupportedError
-from chaski.text.parsers import Content, FoundCall, Thought, choose_format, parser_for, tags_in
-from chaski.text.parsers.formats import FORMATS
+from chaski.text.parsers import Content, FoundCall, Thought
+from chaski.text.parsers.formats import FORMATS, choose_format, parser_for, tags_in
 from chaski.text.template import GoTemplate
 
 FAMILIES = json.loads((Path(__file__).parents[1] / "data" / "go_templates.json").read_text())["families"]

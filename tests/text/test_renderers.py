@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from chaski.text.parsers import Content, FoundCall, Thought, parser_for
-from chaski.text.parsers.formats import FORMATS
+from chaski.text.parsers import Content, FoundCall, Thought
+from chaski.text.parsers.formats import FORMATS, parser_for
 from chaski.text.template import ChatTemplate, renderers
 from chaski.text.template.renderers import RENDERERS, find_renderer
 

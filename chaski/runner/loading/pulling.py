@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from chaski.chat.several import ProgressOption, progress_of
-from chaski.env import Environment
 from chaski.errors import ModelNotFoundError
 from chaski.names import Digest, ModelName
-from chaski.store.http import Access
 from chaski.store.model import StoredModel, find_model
-from chaski.store.progress import StoreProgress
-from chaski.store.store import Store
+
+if TYPE_CHECKING:
+    from chaski.chat.several import ProgressOption
+    from chaski.store.progress import StoreProgress
 
 __all__ = ["find_or_pull", "pull"]
 
@@ -31,7 +31,12 @@ def pull(model: str, *, insecure: bool = False, progress: ProgressOption = False
     `progress=True` draws a bar; a function is called with the share of the bytes that are known of.
     Raises ModelNotFoundError, RegistryError, DigestError, StoreError or OptionError.
     """
+    # A model that is here is loaded without what speaks to registries.
+    from chaski.chat.several import progress_of
+    from chaski.env import Environment
     from chaski.store import pull as store_pull
+    from chaski.store.http import Access
+    from chaski.store.store import Store
 
     name = ModelName.parse(model)
     hosts = frozenset({*Environment.read().private_registries, name.host.lower()})
@@ -42,7 +47,7 @@ def pull(model: str, *, insecure: bool = False, progress: ProgressOption = False
 
 
 def find_or_pull(model: str | os.PathLike[str]) -> StoredModel:
-    """The model of a name or a path; a name of Hugging Face's registry is pulled where it is not here."""
+    """Find a model by name or path; a name of Hugging Face's registry is pulled where it is not here."""
     try:
         return find_model(model)
     except ModelNotFoundError:

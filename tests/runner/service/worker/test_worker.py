@@ -18,11 +18,13 @@ import pytest
 
 import chaski
 from chaski.errors import GGUFError, ModelNotFoundError, OptionError, WorkerError
+from chaski.ml import BACKENDS
 from chaski.runner.service.messages import Tokenize
 from chaski.runner.service.worker import Worker
 from chaski.runner.service.worker import client as client_module
 from chaski.runner.service.worker import process as process_module
 from chaski.runner.service.worker.client import LoadOptions
+from tests import foreign
 from tests.tiny_llama import write_tiny_llama
 
 ROOT = Path(__file__).parents[4]
@@ -206,7 +208,11 @@ def test_progress_of_loading() -> None:
 @pytest.mark.parametrize(
     "options", [{"context": 0}, {"backend": "none"}, {"kv_type": "f99"}, {"threads": "x"}]
 )
-def test_load_options_are_checked_as_by_load(options: dict[str, Any]) -> None:
+def test_load_options_are_checked_as_by_load(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in foreign.NAMES:  # the worker's process does not know the backends of the tests
+        monkeypatch.delitem(BACKENDS, name)
     with pytest.raises(chaski.ChaskiError) as refused:
         chaski.load("guide", **options)
     with Worker("guide", **options) as worker, pytest.raises(type(refused.value)) as found:
