@@ -175,10 +175,10 @@ class Session:
         """
         from chaski.cli.remote import RemoteModel
 
-        if isinstance(self.model, RemoteModel) or "thinking" in self.model.capabilities:
-            self.think = think
-        elif think:
+        can_think = isinstance(self.model, RemoteModel) or "thinking" in self.model.capabilities
+        if think and not can_think:
             raise OptionError(f'"{self.name}" does not support thinking')
+        self.think = think
 
     def _events(self, asked: dict[str, Any]) -> Generator[Event, None, None]:
         if self.is_raw:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaski.chat.demanded_calls import chosen_tools
+from chaski.chat.formats import Think
 from chaski.chat.images import image_bytes
 from chaski.chat.requests import Chat, Fill, Generate, detached
 from chaski.server.service.jobs import Job, lacks, require
@@ -29,7 +30,7 @@ async def chat_call(job: Job, request: ChatRequest) -> Chat:
         tools=tuple(request.tools),
         options=job.answer_options(request.format),
         images=tuple(map(image_bytes, sources)),
-        think=request.think if can_think or not request.think else None,
+        think=_think(request, can_think),
         tool_choice=request.tool_choice,
         parallel_calls=request.parallel_calls,
         variables=dict(request.template_variables),
@@ -37,6 +38,13 @@ async def chat_call(job: Job, request: ChatRequest) -> Chat:
         shortens=request.truncate,
         tells_prompt=True,
     )
+
+
+def _think(request: ChatRequest, can_think: bool) -> Think:
+    """What the template is told about thinking."""
+    if request.think is None and can_think and not request.thinks_unasked:
+        return False
+    return request.think if can_think or not request.think else None
 
 
 async def generate_call(job: Job, request: GenerateRequest) -> Generate | Fill | Chat:

@@ -40,6 +40,7 @@ class ChatRequest(ModelRequest):
 
     tool_choice  "auto", "none", "required", or the name of the only tool to call
     drops_think  `think` is ignored, not refused, for a model that cannot think
+    thinks_unasked  a model that can think does so where `think` is None
     ignored      names of parts of the request that are ignored
     custom_tools names of tools whose calls are returned as one text, not as JSON
     """
@@ -49,6 +50,7 @@ class ChatRequest(ModelRequest):
     tool_choice: ToolChoice | str = "auto"
     parallel_calls: bool = True
     drops_think: bool = False
+    thinks_unasked: bool = True
     ignored: Sequence[str] = ()
     custom_tools: frozenset[str] = frozenset()
 

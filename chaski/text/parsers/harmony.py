@@ -35,7 +35,7 @@ class HarmonyParser(MessageParser):
         return channel is not None and channel[1] == "analysis"
 
     def is_call(self, header: str) -> bool:
-        return _recipient(header) is not None
+        return bool(self._names) and _recipient(header) is not None
 
     def call(self, header: str, text: str) -> list[Piece]:
         arguments = read_arguments(text)

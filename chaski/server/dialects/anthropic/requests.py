@@ -63,6 +63,7 @@ def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
         think=_thinking(fields),
         template_variables=template_variables(fields),
         drops_think=True,
+        thinks_unasked=False,
         truncate=False,
         shift=False,
         ignored=tuple(ignored),
@@ -70,7 +71,7 @@ def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
 
 
 def _thinking(fields: Fields) -> Think:
-    """The switch or the effort of thinking that the request sets; off where it sets none."""
+    """The switch or the effort of thinking that the request sets; None where it sets none."""
     thinking = Fields(fields.mapping("thinking"), "thinking")
     kind = thinking.text("type") if thinking.data else None
     if kind not in (None, "enabled", "adaptive", "disabled"):
@@ -83,7 +84,7 @@ def _thinking(fields: Fields) -> Think:
         raise OptionError(f"output_config.effort {effort!r:.40} must be one of {', '.join(_EFFORTS)}")
     said: dict[str, Think] = {"thinking": None if kind is None else kind != "disabled"}
     think = agreed(said | read_thinking(fields))
-    return _EFFORTS[effort] if think is True and effort else think or False
+    return _EFFORTS[effort] if think is True and effort else think
 
 
 def _format(fields: Fields) -> Mapping[str, Any] | None:
