@@ -56,5 +56,5 @@ def _watched() -> _Forks:
 
 
 def keep_in_forks(owner: object, native: object) -> None:
-    """Never destroy `native` in a fork, where its end would wait for threads. `owner` lives as long as it."""
+    """Keep `native` from being destroyed in a fork, where that would wait for threads; `owner` holds it."""
     _watched().kept[owner] = native

@@ -73,7 +73,7 @@ def _jinja_format(sources: TemplateSources, source: str) -> JinjaFormat:
 
 
 def _renderer_format(sources: TemplateSources, renderer: Renderer) -> JinjaFormat:
-    """By a template of ours. What the model can do besides is in the format of its answers."""
+    """Return the chat format of a built-in renderer; the parser's format says whether the model thinks."""
     from chaski.text.parsers.formats import FORMATS
     from chaski.text.template import ChatTemplate
 

@@ -51,12 +51,12 @@ class AnswerOutput:
         return event
 
     def print(self, text: str) -> None:
-        """Print a piece of a text. A terminal gets no control characters but ours."""
+        """Print a piece of a text. On a terminal its control characters are escaped."""
         click.echo(self._wrap.feed(visible(text)) if self._is_terminal else text, nl=False, color=True)
 
 
 def report(done: Done) -> str:
-    """Counts, times and rates of an answer, as the reference prints them; what is 0 is left out."""
+    """Return counts, times and rates of an answer, as the reference prints them; zeros are left out."""
     computed = done.prompt_tokens - done.cached_tokens
     total = done.load_seconds + done.prefill_seconds + done.decode_seconds
     # The first token comes out of the prompt's own batch, so decoding made one less.

@@ -119,7 +119,7 @@ class RemoteModel:
     """A model of a server, with what a conversation on the terminal needs of an `LLM`."""
 
     def __init__(self, remote: Remote, name: str) -> None:
-        """Raises ModelNotFoundError where the server has no such model."""
+        """Connect to a model of a server. Raises ModelNotFoundError if the server lacks it."""
         from chaski.chat.defaults import Defaults
 
         shown = remote.post("/api/show", {"model": name})

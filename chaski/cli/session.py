@@ -205,7 +205,7 @@ def _save_here(source: str, name: str, settings: dict[str, Any]) -> None:
 
 
 def read_think(text: str) -> bool | str:
-    """Yes, no or a level. Raises OptionError."""
+    """Return whether to think, or a level. Raises OptionError."""
     words: dict[str, bool | str] = {"true": True, "false": False}
     words |= {level: level for level in ("low", "medium", "high", "max")}
     if text.lower() not in words:
@@ -214,7 +214,7 @@ def read_think(text: str) -> bool | str:
 
 
 def read_format(text: str) -> str | dict[str, Any]:
-    """`json`, or a JSON schema. Raises OptionError."""
+    """Return "json", or a JSON schema. Raises OptionError."""
     if text == "json":
         return text
     try:

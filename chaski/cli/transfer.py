@@ -112,7 +112,7 @@ class _Line:
         self._total = event.total or 0
         self._completed = event.completed or 0
         if self._first is None and event.completed is not None:
-            # What an earlier pull has left says nothing of the rate.
+            # Bytes left by an earlier pull do not count for the rate.
             self._first = self._completed
             self._samples = deque([(now, self._completed)])
         self._samples.append((now, self._completed))

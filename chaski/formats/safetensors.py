@@ -50,7 +50,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("u1"),
 }
-# What the format has besides: numbers that mean nothing without scales, and pairs.
+# Other types of the format: numbers that mean nothing without scales, and pairs.
 _UNSUPPORTED = {
     "F8_E5M2",
     "F8_E4M3",

@@ -20,7 +20,7 @@ __all__ = ["MAX_BYTES", "MAX_PIXELS", "Pixels", "image_format", "open_image"]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 MAX_BYTES = 32 << 20
-# What phones take fits; decoding this many needs about a gigabyte for a moment.
+# Photos of phones fit; decoding this many pixels needs about a gigabyte for a moment.
 MAX_PIXELS = 64_000_000
 
 _SIGNATURES = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF", b"BM": "BMP"}

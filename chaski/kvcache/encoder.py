@@ -197,7 +197,7 @@ class EncoderCache:
         return self.resumable(sequence, position)
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
-        """Nothing is refused: rows of an image have no positions."""
+        """Refuse nothing: rows of an image have no positions."""
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         state = self._states[sequence]

@@ -67,7 +67,7 @@ def dense_mask(history: I32, spans: I32, num_cells: int) -> npt.NDArray[np.float
     """`Mask` as a matrix of float32 (tokens, cells): 0 where a token sees a cell, else minus infinity."""
     lengths = spans[:, 1] - spans[:, 0]
     tokens = np.repeat(np.arange(len(spans)), lengths)
-    # How far each visible entry of the history is from where its token's span begins.
+    # Distance of each visible entry of the history from the beginning of its token's span.
     steps = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     matrix = np.full((len(spans), num_cells), -np.inf, np.float32)
     matrix[tokens, history[spans[tokens, 0] + steps]] = 0

@@ -1,4 +1,4 @@
-"""The seam between models and machines: what a backend must offer.
+"""The interface between models and machines, which a backend implements.
 
 A backend places the weights of a file, creates key/value storage, and compiles a recorded graph into a plan.
 Compiling places every buffer for the largest batch: then all that is needed is known, and loading takes it,
@@ -36,7 +36,7 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """`threads`: how many cores a plan may use; None is every physical core that this process may use.
+    """`threads`: number of cores that a plan may use; None for every physical core this process may use.
 
     `isa`: the instruction set of the kernels, for tests and comparisons; `auto` is the fastest here.
     `flash_attention`: whether attention goes through its history chunk by chunk (the fused form) or computes

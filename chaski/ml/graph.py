@@ -156,14 +156,14 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class DenseMask:
-    """The same as a matrix (n, cells) of floats: 0 where a token sees a cell, else minus infinity."""
+    """The mask as a matrix (n, cells) of floats: 0 where a token sees a cell, else minus infinity."""
 
     matrix: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class PagedMask:
-    """The same by pages of `page` cells, for storage in which every token lies at its place of a page.
+    """The mask by pages of `page` cells, for storage in which every token lies at its place of a page.
 
     The batch's tokens stand sequence after sequence. `block_table` (sequences, blocks) int32: position p of
     a sequence lies in cell block_table[…, p // page] · page + p % page. `lengths` (sequences,) int32 are the

@@ -13,16 +13,16 @@ __all__ = ["FromLaunch", "Input", "Launch", "Plan", "misfit"]
 
 
 class Launch(Protocol):
-    """One run of a plan, from when it began. Its results belong to it: later runs do not change them."""
+    """One run of a plan. Its results belong to it: later runs do not change them."""
 
     def wait(self) -> None:
-        """Compute to the end. Whoever fetches rows need not call it."""
+        """Wait until all results are computed. `rows` does so itself."""
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> npt.NDArray[np.float32]:
         """Fetch rows of a result (None: to its last one), when they are computed.
 
         Nothing else has to leave the device. The array may be a view that the plan's next launch overwrites:
-        whoever needs the rows after that copies them, or calls this again.
+        callers that need the rows after that copy them, or call this again.
         """
 
 
@@ -59,7 +59,7 @@ class FromLaunch:
 
 
 Input = npt.NDArray[Any] | FromLaunch
-"""int32, but for dense masks and what is declared as float32."""
+"""int32, except dense masks and inputs declared as float32."""
 
 
 class Plan(Protocol):
@@ -75,5 +75,5 @@ class Plan(Protocol):
 
 
 def misfit(inputs: Mapping[str, Input], declared: Mapping[str, object]) -> ValueError:
-    """The error where there is not one value for each input of the graph."""
+    """Return the error for inputs that are not exactly those of the graph."""
     return ValueError(f"the inputs are {', '.join(declared)}; given: {', '.join(inputs)}")

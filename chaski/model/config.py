@@ -115,7 +115,7 @@ def _num_kv_heads(file: GGUFFile) -> int:
 
 
 def sliding_layers(file: GGUFFile, num_layers: int, period: int) -> tuple[bool, ...]:
-    """For each layer, whether it has a sliding window.
+    """Flags of all layers: True for a layer with a sliding window.
 
     The file says it for each layer, or gives a period, whose last layer sees everything. `period` is the
     model's default; 0 gives every layer a window."""

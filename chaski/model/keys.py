@@ -151,7 +151,7 @@ HARMLESS: Mapping[str, str] = {
 
 
 def check_keys(file: GGUFFile) -> None:
-    """Raises UnsupportedError for a key that would change what the model computes, and is not read."""
+    """Raise UnsupportedError for a key that would change what the model computes, and is not read."""
     arch = file.architecture
     for name, neutral in REFUSED.items():
         key = f"{arch}.{name}"

@@ -38,7 +38,7 @@ _KINDS = {"clip": "mmproj", "controlvector": "controlvector", "imatrix": "imatri
 
 
 def check_is_model(file: GGUFFile) -> None:
-    """Raises UnsupportedError, saying what it is, for a file of another kind that models come with."""
+    """Raise UnsupportedError for a file that is not a model; the message says what the file is."""
     kind = file.metadata.get("general.type")
     if not isinstance(kind, str) or kind not in _NO_MODELS:
         arch = file.metadata.get("general.architecture")
@@ -51,7 +51,7 @@ def check_is_model(file: GGUFFile) -> None:
 
 
 def check_metadata(file: GGUFFile) -> None:
-    """Raises ModelError for a number of the architecture that no model can have."""
+    """Raise ModelError for a number of the architecture that no model can have."""
     prefix = f"{file.architecture}."
     largest = max((side for tensor in file.tensors.values() for side in tensor.shape), default=0)
     for key in file.metadata:

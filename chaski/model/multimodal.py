@@ -15,7 +15,7 @@ from chaski.ml.graph import Dim, Graph, Tensor
 __all__ = ["EncoderShape", "Image", "Layout", "MultimodalProcessor"]
 
 Layout: TypeAlias = tuple["str | int", ...]
-"""How an image stands in a prompt: texts, control tokens spelled out, and how many of its rows come there."""
+"""Parts of an image in a prompt: texts, control tokens spelled out, and numbers of rows."""
 
 _DIGEST_BYTES = 16
 

@@ -171,7 +171,7 @@ class Sampler:
         return logits if rest.max() == -np.inf else rest
 
     def _choose_from_top(self, top_logits: Logits) -> int | None:
-        """Choose as `_choose` does, from the top logits; None where these do not settle it."""
+        """Choose as `_choose` does, from the top logits; None if these do not decide it."""
         if not math.isfinite(top_logits[0, 0]):
             return None
         is_greedy = self.options.temperature <= 0

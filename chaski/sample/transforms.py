@@ -4,8 +4,8 @@ It runs when few tokens remain; when many do, `chaski.sample.bucket_selection` m
 
 From the softmax on, a probability is a weight: a whole number from 0 to 2**33, held in float64. Whole numbers
 below 2**53 add up exactly, so a sum does not depend on the order of its terms, and the token that is drawn
-does not depend on whether the tokens were sorted first. Tokens 2**33 times less likely than the top one
-weigh 0.
+does not depend on whether the tokens were sorted first. A token 2**33 times less likely than the top one
+has weight 0.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class _Transfer:
                 yield sum(part.completed for part in parts)
                 alive[0].join(self._pace.report_seconds)
         finally:
-            # Who ends this early does not wait for a silent server; such a thread ends by itself.
+            # A caller that ends this early does not wait for a silent server; such a thread ends by itself.
             self._stop.set()
             for thread in threads:
                 thread.join(_GRACE_SECONDS)

@@ -20,7 +20,7 @@ _NAME = "chaski.lock"
 
 @contextmanager
 def hold_adding(root: Path) -> Iterator[None]:
-    """Nobody deletes blobs meanwhile, so one that is not yet in a manifest stays."""
+    """Keep others from deleting blobs meanwhile, so that a blob that is not yet in a manifest stays."""
     with _opened(root) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield

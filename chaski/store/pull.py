@@ -57,7 +57,7 @@ def _pull_layer(
         for completed in download(registry, store.blobs, layer, pace):
             yield StoreProgress(status, layer.digest, layer.size, completed)
     else:
-        # Of a process that was killed when the blob had its name already.
+        # Parts of a process that was killed when the blob had its name already.
         forget_parts(store.blobs.path(layer.digest))
     yield StoreProgress(status, layer.digest, layer.size, layer.size)
 

@@ -10,7 +10,7 @@ from chaski.convert.metadata import Metadata, common_metadata, head_size
 from chaski.convert.tensors import Planned
 
 _LAYERS_OF_27B = 46
-# What some configurations leave out.
+# Values that some configurations leave out.
 _DEFAULTS = {
     "head_dim": 256,
     "query_pre_attn_scalar": 256,

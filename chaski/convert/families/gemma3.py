@@ -19,7 +19,7 @@ from chaski.convert.tensors import Planned
 
 _PERIOD = 6  # five layers with a window, then one without; GGUF has no word for another order
 _LAYERS_OF_27B = 62
-# What Google's configurations leave out.
+# Values that Google's configurations leave out.
 _DEFAULTS = {
     "vocab_size": 262208,
     "num_attention_heads": 8,

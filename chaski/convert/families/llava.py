@@ -78,7 +78,7 @@ def metadata(config: Config) -> Metadata:
     return llama.metadata(config)
 
 
-# What configurations leave out, as transformers fills it in: sizes of Llama 7B.
+# Values that configurations leave out, as transformers fills them in: sizes of Llama 7B.
 _DEFAULTS = {
     "hidden_size": 4096,
     "intermediate_size": 11008,

@@ -11,7 +11,7 @@ from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS
 
 __all__ = ["recognise"]
 
-# Of several names for one rule, those that files use most.
+# The names that files use most, for rules that have several.
 _USUAL = ("gpt-2", "llama-bpe", "qwen2", "gpt-4o", "tekken", "smollm", "deepseek-r1-qwen", "deepseek-v3")
 _GPT2 = PRETOKENIZERS["gpt-2"].patterns
 _DIGITS = {True: r"\p{N}", False: r"\p{N}+"}

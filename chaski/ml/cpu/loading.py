@@ -31,7 +31,7 @@ __all__ = ["Loading", "StoredMatrix", "laid_out_type"]
 # model that is smaller is there at once.
 GROUP_BYTES = 64 << 20
 
-# The share of a file that must be in memory: with less, reading it twice would cost more than it saves.
+# Share of a file that must be in memory; with less, reading the file twice costs more than it saves.
 WARM = 0.99
 
 # Without a run in so many seconds the thread begins anyway.
@@ -86,10 +86,10 @@ class StoredMatrix:
 
 
 class Touchable(Protocol):
-    """Memory that is only an address so far."""
+    """Memory that is reserved, but not yet allocated."""
 
     def touch(self) -> None:
-        """Take all of it; what others write there meanwhile stays."""
+        """Allocate all of it; data that others write there meanwhile stays."""
 
 
 class Loading:
@@ -132,7 +132,7 @@ class Loading:
         progress(1.0)
 
     def ran(self) -> None:
-        """A plan has computed. Raises ModelError if it could not read what it needed."""
+        """Note that a plan has computed. Raises ModelError if weights that it needed could not be read."""
         thread = self._thread
         if thread is not None:
             self._may_begin.set()
@@ -141,7 +141,7 @@ class Loading:
                 self._thread = None
 
     def wait_loaded(self) -> None:
-        """Wait until all are laid out. Raises what kept the thread from it, ModelError for files."""
+        """Wait until all matrices are laid out. Raises the error of the thread, ModelError for files."""
         thread = self._thread
         if thread is not None:
             self._may_begin.set()
@@ -149,7 +149,7 @@ class Loading:
         self._check()
 
     def close(self) -> None:
-        """Stop where it is. A fork does not have the thread."""
+        """Stop laying out. A fork does not have the thread, so there it does nothing."""
         if self._fork_guard.is_forked:
             return
         self._is_closed = True
@@ -168,7 +168,7 @@ class Loading:
         self._thread.start()
 
     def _work(self, groups: Sequence[Sequence[StoredMatrix]], untouched: Sequence[Touchable]) -> None:
-        # A thread that is in native code when the interpreter goes would bring the process down.
+        # A thread in native code while the interpreter shuts down would crash the process.
         atexit.register(self.close)
         self._may_begin.wait(PATIENCE)
         pool = _native.ThreadPool(max(1, self._pool.threads // 2))

@@ -33,7 +33,7 @@ class Buffer:
 
 
 Place = Buffer | KVBuffer
-"""What a step reads or writes."""
+"""Memory that a step reads or writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Call:
 class Lowering:
     """One walk over a graph; after it `calls` holds the steps, and `dims` run-time sizes and their maxima.
 
-    `is_plain`: whether attention takes its plain form. `quantized_inputs`: what products read as int8 blocks,
-    or super-blocks if `in_super_blocks`; `float_inputs`: what anything reads as it is.
+    `is_plain`: whether attention takes its plain form. `quantized_inputs`: tensors that products read as int8
+    blocks, or super-blocks if `in_super_blocks`; `float_inputs`: tensors that are read as floats.
     `sums`: the products that a sum takes in, each with that sum. `tiles`: the steps that group tokens for
     attention, by mask and by query heads a key head, and their numbers.
     """
@@ -80,11 +80,11 @@ class Lowering:
         return self._buffers[_source(node)]
 
     def extent(self, node: Tensor) -> tuple[int, int]:
-        """A node's leading run-time dimension, by number, and the elements of one of its rows."""
+        """Return a node's leading run-time dimension, by number, and the elements of one of its rows."""
         return self.dim(node), width(node)
 
     def dim(self, node: Tensor) -> int:
-        """A node's leading run-time dimension, by number."""
+        """Return a node's leading run-time dimension, by number."""
         leading = node.shape[0]
         assert isinstance(leading, Dim), f"{node.op}: the leading dimension must be a run-time one"
         return self._dim_index[leading.name]
@@ -97,7 +97,7 @@ class Lowering:
         return self._buffers[node]
 
     def reuse_or_new(self, node: Tensor, operand: Tensor) -> Buffer:
-        """The operand's own storage when nothing else reads it: element-by-element steps work in place."""
+        """Return the operand's buffer if nothing else reads it (the step works in place), else a new one."""
         if self._uses[operand] == 1 and self._uses[_source(operand)] == 1:
             self._buffers[node] = self.buffer(operand)
             return self._buffers[node]
@@ -110,20 +110,20 @@ class Lowering:
         writes: Mapping[str, Place | None],
         **arguments: Any,
     ) -> None:
-        """A step that the threads compute: the arguments that it reads or writes, and the others.
+        """Add a step that the threads compute, with the places that it reads or writes, and other arguments.
 
-        A tensor stands for where its values are. None is an argument of -1, which means that there is none.
+        A tensor means the buffer of its values. None becomes an argument of -1: no such operand.
         """
         read = {name: self.buffer(x) if isinstance(x, Tensor) else x for name, x in reads.items()}
         places = {name: -1 if place is None else place for name, place in {**read, **writes}.items()}
         self.calls.append(Call(step, places | arguments, _touched(read), _touched(writes)))
 
     def setup(self, step: str, **arguments: Any) -> None:
-        """A step that only looks at the inputs before the threads start."""
+        """Add a step that only reads the inputs, before the threads start."""
         self.calls.append(Call(step, arguments, frozenset(), frozenset()))
 
     def check(self, indices: Tensor, limit: int, limit_dim: int = -1) -> None:
-        """Refuse runs in which an input holds an index outside [0, limit)."""
+        """Add a check that refuses runs in which an input holds an index outside [0, limit)."""
         if (indices, limit, limit_dim) not in self._checked:
             self._checked.add((indices, limit, limit_dim))
             self.setup(
@@ -136,7 +136,7 @@ class Lowering:
             )
 
     def new_quantized(self, node: Tensor) -> Buffer:
-        """Storage for the int8 form of a node."""
+        """Return a new buffer for the int8 form of a node."""
         leading = node.shape[0]
         assert isinstance(leading, Dim)
         size = _native.quantized_bytes(leading.maximum * width(node))
@@ -144,7 +144,7 @@ class Lowering:
         return self._quantized[node]
 
     def quantized_with(self, node: Tensor) -> Mapping[str, Buffer | None]:
-        """For a step that can quantize its own result: where to, if anything reads that."""
+        """Return the `quantized` argument of a step that can quantize its own result: a buffer, or None."""
         return {"quantized": self.new_quantized(node) if node in self.quantized_inputs else None}
 
     def quantized_form(self, x: Tensor) -> Buffer:
@@ -186,7 +186,7 @@ def _wants_super_blocks(node: Tensor) -> bool:
 
 
 def width(node: Tensor) -> int:
-    """The elements of one row: of all dimensions after the leading one."""
+    """Return the number of elements of one row: of all dimensions after the leading one."""
     return math.prod(d for d in node.shape[1:] if isinstance(d, int))
 
 
@@ -199,7 +199,7 @@ def offset(weight: Weight | None) -> int:
 
 
 def _source(node: Operand) -> Tensor:
-    """The node that made the bytes: reshaping makes none."""
+    """Return the node that computes the bytes: reshaping does not."""
     assert isinstance(node, Tensor)
     return _source(node.operands[0]) if node.op == "reshape" else node
 
@@ -209,7 +209,7 @@ def _touched(places: Mapping[str, Place | None]) -> frozenset[Place]:
 
 
 def _sums_of_products(graph: Graph, uses: Mapping[Tensor, int]) -> dict[Tensor, Tensor]:
-    """Matrix products whose only reader is a sum, which they can take in: product -> sum."""
+    """Return the matrix products that can include the sum that alone reads them: product -> sum."""
     taken: dict[Tensor, Tensor] = {}
     for node in graph.nodes:
         if node.op == "add":
@@ -221,7 +221,7 @@ def _sums_of_products(graph: Graph, uses: Mapping[Tensor, int]) -> dict[Tensor, 
 
 
 def _float_inputs(graph: Graph) -> set[Operand]:
-    """The operands of all nodes other than products with quantized matrices, which read int8 blocks."""
+    """Return the operands of all nodes but products with quantized matrices, which read int8 blocks."""
     return {operand for node in graph.nodes if not is_quantized_product(node) for operand in node.operands}
 
 

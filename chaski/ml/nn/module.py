@@ -32,7 +32,7 @@ class Module:
 
     inline: ClassVar[bool] = False
     joined: ClassVar[Joined | None] = None
-    """What files may hold in place of some attributes."""
+    """Joined tensors that files may hold in place of some attributes."""
 
     def weights(self, prefix: str = "") -> Iterator[tuple[str, Weight]]:
         """Every weight of the tree with the name that it must have in the file."""

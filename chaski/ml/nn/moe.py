@@ -90,7 +90,7 @@ class MoE(Module):
 
 
 class SharedExpert(Module):
-    """The expert that every token goes through."""
+    """The shared expert, which computes every token."""
 
     inline = True
 
@@ -104,7 +104,7 @@ class SharedExpert(Module):
 
 
 class MoEWithSharedExpert(Module):
-    """The sum of a token's own experts and of the one that every token goes through."""
+    """The sum of a token's chosen experts and of the shared expert."""
 
     inline = True
 
@@ -117,7 +117,7 @@ class MoEWithSharedExpert(Module):
 
 
 class GatedSharedExpert(SharedExpert):
-    """The same behind a gate: what it makes of a token counts as the sigmoid of that token's logit says."""
+    """A shared expert with a gate: its output is multiplied by the sigmoid of the token's logit."""
 
     def __init__(self, size: int, hidden: int) -> None:
         super().__init__(size, hidden)

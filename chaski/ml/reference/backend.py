@@ -67,10 +67,10 @@ class ReferenceBackend:
         return Memory(self._weights, self._cache, 0)
 
     def wait_loaded(self) -> None:
-        """Nothing is left for later."""
+        """Return at once: `load` leaves nothing for later."""
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 _INPUT_TYPES: Mapping[DType, npt.DTypeLike] = {
@@ -106,7 +106,7 @@ class ReferenceLaunch:
         self._outputs: Mapping[str, F32] = {name: values[node] for name, node in graph.outputs.items()}
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Return at once: the results are computed already."""
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
         return self._outputs[output][begin:end]

@@ -14,7 +14,7 @@ from chaski.model.multimodal import MultimodalProcessor
 __all__ = ["PROJECTORS", "read_vision"]
 
 PROJECTORS = {"mlp": "mlp"}
-"""Which file of this folder serves which `projector_type`."""
+"""The module of this folder for each `projector_type`."""
 
 
 def read_vision(file: GGUFFile, projector: GGUFFile | None, row_size: int) -> MultimodalProcessor | None:

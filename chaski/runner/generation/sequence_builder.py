@@ -1,4 +1,4 @@
-"""From what users ask for to sequences that our own engine computes: tokens, limits, grammars."""
+"""Building of sequences for our own engine from requests: tokens, limits, grammars."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:
 
 
 def check_form(types: KVTypes, flash: bool) -> None:
-    """Only fused attention reads quantized keys and values: raise OptionError where it is off."""
+    """Raise OptionError for quantized keys and values without fused attention, which alone reads them."""
     quantized = [dtype.value for dtype in (types.keys, types.values) if dtype in (DType.Q8_0, DType.Q4_0)]
     if quantized and not flash:
         raise OptionError(

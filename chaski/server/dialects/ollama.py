@@ -285,7 +285,7 @@ def _logprobs(scores: Sequence[Score]) -> dict[str, Any]:
 
 
 def score_fields(score: Score) -> dict[str, Any]:
-    """A token and those that were most likely in its place."""
+    """A token, and the most likely tokens in its place."""
     top = {} if score.top is None else {"top_logprobs": [_token(each) for each in score.top]}
     return _token(score.chosen) | top
 

@@ -32,7 +32,7 @@ _PARTS = ReadKinds(
         "input_file": reads("type", "filename", "file_data", "file_id", "file_url"),
     }
 )
-# What every item of an answer has, and clients send back.
+# Fields that every item of an answer has, and clients send back.
 _ITEM = ("id", "type", "status")
 
 

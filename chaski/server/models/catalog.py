@@ -103,7 +103,7 @@ class ModelInfo:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """For the texts of single tokens; prompts are cut into tokens by the worker."""
+        """The tokenizer, for the texts of single tokens; the worker encodes prompts."""
         from chaski.model.dialects import open_model
         from chaski.text.tokenizer import load_tokenizer
 

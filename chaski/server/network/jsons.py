@@ -16,7 +16,7 @@ MAX_VALUES = 500_000
 """The most values of a body, names included."""
 
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, allow_nan=False)
-# How a half of a surrogate pair can be written.
+# The ways to write a half of a surrogate pair.
 _MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALF = re.compile("[\ud800-\udfff]")
 

@@ -24,7 +24,7 @@ def input(lowering: Lowering, node: Tensor) -> None:
 
 
 def reshape(lowering: Lowering, node: Tensor, x: Tensor) -> None:
-    """Nothing to compute: `Lowering.buffer` gives the bytes that it reshapes."""
+    """Add no step: `Lowering.buffer` returns the bytes that are reshaped."""
 
 
 def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> None:

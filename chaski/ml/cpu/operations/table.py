@@ -1,4 +1,4 @@
-"""From the name of an operation to the function that turns it into calls of native steps."""
+"""Table of the functions that turn operations into calls of native steps, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an image file to Gemma 3's patches: the image fills a square, whatever its proportions.
+"""Gemma 3's patches of an image file: the image fills a square, whatever its proportions.
 
 Pan and scan, which shows parts of wide pictures as further images, is off, as in the published processor.
 """

@@ -35,7 +35,7 @@ class VisionConfig:
 
     @classmethod
     def read(cls, file: GGUFFile) -> VisionConfig:
-        """From the metadata of a model, or of a projector, which calls its architecture `clip`.
+        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`.
 
         Raises ModelError for squares that do not fit the image.
         """

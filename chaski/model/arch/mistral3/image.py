@@ -1,4 +1,4 @@
-"""From an image file to Pixtral's patches: in its own proportions, square by square."""
+"""Pixtral's patches of an image file: in its own proportions, square by square."""
 
 from __future__ import annotations
 

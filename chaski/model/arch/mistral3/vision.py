@@ -43,7 +43,7 @@ class VisionConfig:
 
     @classmethod
     def read(cls, file: GGUFFile) -> VisionConfig:
-        """From the metadata of a model, or of a projector, which calls its architecture `clip`."""
+        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`."""
         arch = file.architecture
         vision = f"{arch}.vision"
         is_projector = arch == "clip"

@@ -31,13 +31,13 @@ _log = logging.getLogger(__name__)
 
 Arrived = SimpleQueue[tuple[int, WireMessage]]
 Leaving = list[Callable[[], None]]
-"""What is done before the process ends, whatever it computes."""
+"""Called before the process ends, whatever it computes."""
 
 
 def main() -> None:
     """Load what the first message says, then answer calls until the parent closes the socket, or ends."""
     faulthandler.enable()
-    # What people wrote must not be left on the disk.
+    # Prompts of users must not be left on the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)

@@ -49,7 +49,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Nobody waits for the replies to the call of this number any more. Not answered."""
+    """Cancels the call of this number, whose replies are not awaited any more. Not answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Process:
         self._thread.join()
 
     def _send(self, number: int, message: WireMessage) -> None:
-        """Never waits: a thread does, where the socket is full."""
+        """Send without blocking: a thread waits if the socket is full."""
         self._link.send(number, message)
         if not self._link.flush_some():
             self._sends.put(True)

@@ -42,7 +42,7 @@ def read_thinking(fields: Fields) -> dict[str, Think]:
 
 
 def agreed(found: Mapping[str, Think]) -> Think:
-    """Yes, no or a level, as all that say something say; None where nothing does. Raises OptionError."""
+    """Return what all given values say, the level if there is one; None without any. Raises OptionError."""
     said = {name: value for name, value in found.items() if value is not None}
     levels = {name: value for name, value in said.items() if isinstance(value, str)}
     for kind in ({name: value is not False for name, value in said.items()}, levels):

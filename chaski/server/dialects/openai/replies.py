@@ -145,7 +145,7 @@ def _completed(
 
 
 def _by_id(score: Score) -> dict[str, Any]:
-    """A token of a prompt, and those that were most likely in its place, as vLLM tells them."""
+    """A token of a prompt, and the most likely tokens in its place, in vLLM's form."""
     ranked = {each.token_id: rank for rank, each in enumerate(score.top or (), start=1)}
     return {
         str(each.token_id): {
@@ -224,7 +224,7 @@ def _usage(finishes: Sequence[Finish], num_prompts: int = 1) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": sum(each.done.cached_tokens for each in firsts)},
         "completion_tokens_details": {"reasoning_tokens": sum(finish.thought for finish in finishes)},
     }
-    # What a client cannot see otherwise: how much of its prompt was left out.
+    # The number of tokens left out of the prompt, which a client cannot see otherwise.
     dropped = (
         {"prompt_tokens_dropped": first.dropped, "context_length": first.context} if first.dropped else {}
     )
@@ -238,7 +238,7 @@ def _chat_logprobs(scores: Sequence[Score]) -> dict[str, Any] | None:
 
 
 def shown_scores(scores: Sequence[Score]) -> list[dict[str, Any]]:
-    """Tokens, and those that were most likely in their place."""
+    """Tokens, and the most likely tokens in their places."""
     return [
         _shown(score.chosen) | {"top_logprobs": [_shown(each) for each in score.top or ()]}
         for score in scores

@@ -70,7 +70,7 @@ _PATTERNS = {
 }
 _TOKEN = re.compile("|".join(f"(?P<{kind.name}>{pattern})" for kind, pattern in _PATTERNS.items()))
 _NAMES = {TokenKind.VARIABLE, TokenKind.FIELD, TokenKind.DOT, TokenKind.WORD}
-# What may follow a name: Go takes `$x+2` for a slip, not for two operands.
+# Characters that may follow a name: Go takes `$x+2` for a slip, not for two operands.
 _AFTER_NAME = re.compile(r"[ \t\r\n.,|:()]|\}\}|\Z")
 _UNFINISHED = {'"': "a string is not closed", "`": "a string is not closed", "'": "a character is not closed"}
 

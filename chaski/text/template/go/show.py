@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from chaski.text.template.go.values import Byte, Map, Slice, Struct, Value, to_bytes
 
 NO_VALUE = "<no value>"
-"""What an action writes for nil."""
+"""The text that an action writes for nil."""
 
 _ESCAPES = {
     "\a": "\\a",
