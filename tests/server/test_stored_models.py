@@ -153,12 +153,12 @@ def ways(request: pytest.FixtureRequest, server: Running, store: Path) -> Iterat
 def conversations(case: Case, picture: Path) -> Iterator[tuple[Messages, Any, Any]]:
     """Messages, tools, and whether to think."""
     yield [HELLO], None, None
-    for think in (None, False, True) if case.thinks else (None, False):
-        yield TALK, None, think
+    yield TALK, None, None
+    yield TALK, None, False
     if case.thinks:
         yield [HELLO], None, "high"
     if case.tools:
-        yield [HELLO], TOOLS, None
+        yield [HELLO], TOOLS, True if case.thinks else None
         yield CALLED, TOOLS, False if case.thinks else None
     if case.has_vision:
         yield [HELLO | {"images": [picture]}], None, None
