@@ -41,7 +41,7 @@ async def chat_call(job: Job, request: ChatRequest) -> Chat:
 
 
 def _think(request: ChatRequest, can_think: bool) -> Think:
-    """What the template is told about thinking."""
+    """Value of `think` that the template gets."""
     if request.think is None and can_think and not request.thinks_unasked:
         return False
     return request.think if can_think or not request.think else None
