@@ -13,31 +13,31 @@ from chaski.errors import ChaskiError
 
 __all__ = ["chaski_command", "main"]
 
-_COMMANDS = (
-    "serve",
-    "run",
-    "pull",
-    "push",
-    "create",
-    "convert",
-    "list",
-    "ps",
-    "stop",
-    "show",
-    "cp",
-    "rm",
-    "verify",
-    "prune",
-    "info",
-    "bench",
-    "completion",
-)
+_COMMANDS = {
+    "serve": "chaski.server.command",
+    "run": "chaski.cli.run",
+    "pull": "chaski.cli.pull",
+    "push": "chaski.cli.push",
+    "create": "chaski.cli.create",
+    "convert": "chaski.cli.convert",
+    "list": "chaski.cli.list",
+    "ps": "chaski.cli.ps",
+    "stop": "chaski.cli.stop",
+    "show": "chaski.cli.show",
+    "cp": "chaski.cli.cp",
+    "rm": "chaski.cli.rm",
+    "verify": "chaski.cli.verify",
+    "prune": "chaski.cli.prune",
+    "info": "chaski.cli.info",
+    "bench": "chaski.cli.bench",
+    "completion": "chaski.cli.completion",
+}
 _LABEL = "Error: "  # which click puts before them
 _ALIASES = {"ls": "list"}
 
 
 class _Commands(click.Group):
-    """Finds the command `name` in the module `chaski.cli.name`."""
+    """Finds commands in their modules, each of which has a `command`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -46,7 +46,7 @@ class _Commands(click.Group):
         name = _ALIASES.get(cmd_name, cmd_name)
         if name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"chaski.cli.{name}").command
+        command: click.Command = import_module(_COMMANDS[name]).command
         return command
 
     def invoke(self, ctx: click.Context) -> object:

@@ -11,6 +11,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from chaski.address import Address
 from chaski.errors import ChaskiError, ModelNotFoundError
 
 if TYPE_CHECKING:
@@ -27,17 +28,14 @@ _USUAL_ADDRESS = ""  # as `Address` reads nothing
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A server at an address."""
+    """A server at an address, and the key that it may want."""
 
-    scheme: str
-    host: str
-    port: int
-    path: str
+    address: Address
     key: str | None
 
     @property
     def url(self) -> str:
-        return f"{self.scheme}://{self.host}:{self.port}"
+        return self.address.url
 
     def is_there(self) -> bool:
         """Return whether the server answers."""
@@ -94,15 +92,16 @@ class Remote:
         size: int | None = None,
     ) -> Iterator[HTTPResponse]:
         """The response to an object, or to a file of that size."""
-        kind = HTTPSConnection if self.scheme == "https" else HTTPConnection
-        prefix = f"/{self.path}" if self.path else ""
+        address = self.address
+        kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
+        prefix = f"/{address.path}" if address.path else ""
         headers = {"Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         data = json.dumps(body).encode() if isinstance(body, Mapping) else body
         if size is not None:
             headers |= {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-        with closing(kind(self.host, self.port, timeout=timeout)) as connection:
+        with closing(kind(address.reachable_host, address.port, timeout=timeout)) as connection:
             try:
                 connection.request(method, prefix + path, data, headers)
                 response = connection.getresponse()
@@ -206,12 +205,9 @@ def chosen_server() -> Remote | None:
 def running_server() -> Remote:
     """The server that the environment names, else the one at the usual address, whether it runs or not."""
     from chaski.env import Environment
-    from chaski.server.network.address import Address
 
     environment = Environment.read()
-    address = Address.parse(environment.host or _USUAL_ADDRESS)
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
-    return Remote(address.scheme, host, address.port, address.path, environment.api_key)
+    return Remote(Address.parse(environment.host or _USUAL_ADDRESS), environment.api_key)
 
 
 def _base64(data: bytes) -> str:

@@ -66,7 +66,7 @@ def command(
     from chaski.cli.show_remote import show_there
     from chaski.errors import UnsupportedError
     from chaski.formats.gguf import open_gguf
-    from chaski.server.models.catalog import ModelInfo
+    from chaski.runner.loading.model_info import ModelInfo
     from chaski.store.model import find_model
 
     if not memory and (context or parallel):

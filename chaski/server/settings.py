@@ -7,9 +7,10 @@ import resource
 from dataclasses import dataclass, field
 from typing import Self
 
+from chaski.address import DEFAULT_PORT, Address
 from chaski.env import Environment
 from chaski.errors import OptionError
-from chaski.server.network.address import DEFAULT_PORT, Address, is_loopback
+from chaski.server.network.hosts import is_loopback
 
 __all__ = ["Settings"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from chaski.address import Address
 from chaski.names import ModelName
-from chaski.server.network.address import Address
 from chaski.server.settings import Settings
 from chaski.store.bundled import bundled_model
 from chaski.store.create import create

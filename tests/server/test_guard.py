@@ -11,7 +11,6 @@ import pytest
 
 from chaski.env import Environment
 from chaski.errors import OptionError
-from chaski.server.network.address import Address
 from chaski.server.network.bodies import MAX_BODY
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
@@ -215,29 +214,6 @@ def test_everybody_may_ask_only_if_that_is_meant() -> None:
         assert Settings.of(Environment(host=host, api_keys=("k",))).has_keys
     for host in ("127.0.0.1", "localhost:0", "[::1]:5", ":7"):
         Settings.of(Environment(host=host))
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("127.0.0.1:11434", Address("127.0.0.1", 11434)),
-        ("", Address("127.0.0.1", 11434)),
-        (":5000", Address("127.0.0.1", 5000)),
-        ("example.org", Address("example.org", 11434)),
-        ("http://example.org", Address("example.org", 80)),
-        ("https://example.org/sub/", Address("example.org", 443, "https", "sub")),
-        ("[::1]:90", Address("::1", 90)),
-        ("::1", Address("::1", 11434)),
-    ],
-)
-def test_addresses(text: str, address: Address) -> None:
-    assert Address.parse(text) == address
-
-
-@pytest.mark.parametrize("text", ["ftp://x", "x:port", "x:99999"])
-def test_addresses_that_are_none(text: str) -> None:
-    with pytest.raises(OptionError, match="OLLAMA_HOST"):
-        Address.parse(text)
 
 
 # ---- bodies ----

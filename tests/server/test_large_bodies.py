@@ -24,7 +24,7 @@ _PROGRAM = """
 import socket, sys
 from pathlib import Path
 from chaski.runner.service.worker import Worker
-from chaski.server.network.address import Address
+from chaski.address import Address
 from chaski.server.run import serve
 from chaski.server.settings import Settings
 from chaski.store.store import Store

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from chaski.server.fields.ignored import IGNORED_HEADER
 from chaski.server.http.api import api_of
 from chaski.server.http.problems import Problem
-from chaski.server.network.address import without_port
+from chaski.server.network.hosts import without_port
 from chaski.server.settings import Settings
 
 __all__ = ["Guard", "key_of"]

@@ -12,8 +12,9 @@ from typing import Any
 
 from chaski.errors import ContextLengthError, OptionError
 from chaski.names import NATIVE
+from chaski.runner.loading.model_info import ModelInfo
 from chaski.server.metrics import Metrics
-from chaski.server.models.catalog import Catalog, Found, ModelInfo
+from chaski.server.models.catalog import Catalog, Found
 from chaski.server.models.loaded import Loaded, Needs
 from chaski.server.models.pool import Models
 from chaski.server.service.options import Options, read_options

@@ -1,4 +1,4 @@
-"""`chaski serve`: the models of the store, and more, over HTTP."""
+"""`chaski serve`: the models of the store, and more, over HTTP. The table of commands names this module."""
 
 from __future__ import annotations
 

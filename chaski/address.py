@@ -1,14 +1,13 @@
-"""The address that the server listens on: `OLLAMA_HOST`, read as Ollama reads it."""
+"""The address of a server, for itself and its clients: `OLLAMA_HOST`, read as Ollama reads it."""
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from chaski.errors import OptionError
 
-__all__ = ["DEFAULT_PORT", "Address", "is_loopback", "without_port"]
+__all__ = ["DEFAULT_PORT", "Address"]
 
 DEFAULT_PORT = 11434
 _SCHEME_PORTS = {"http": 80, "https": 443}
@@ -37,32 +36,16 @@ class Address:
         return cls(host or "127.0.0.1", default if port is None else port, scheme, path.rstrip("/"))
 
     @property
+    def reachable_host(self) -> str:
+        """The host by which a client on this machine reaches it: nobody can call `0.0.0.0`."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+
+    @property
     def url(self) -> str:
         """The URL by which a client on this machine reaches it."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        host = self.reachable_host
         shown = f"[{host}]" if ":" in host else host
         return f"{self.scheme}://{shown}:{self.port}" + (f"/{self.path}" if self.path else "")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a listener at that address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def without_port(host: str) -> str | None:
-    """Return the name or address in a Host header, in small letters; None for anything else."""
-    try:
-        parts = urlsplit(f"//{host}")
-        is_plain = not (parts.path or parts.query or parts.fragment or parts.username is not None)
-        # Reading the port checks it.
-        return (parts.hostname or "").rstrip(".") if is_plain and parts.port != 0 else None
-    except ValueError:
-        return None
 
 
 def _split(place: str, text: str) -> tuple[str, int | None]:
