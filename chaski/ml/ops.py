@@ -134,10 +134,11 @@ def add_vector(x: Tensor, vector: Weight) -> Tensor:
 
 
 def slice(x: Tensor, first: int, count: int) -> Tensor:
-    """The elements `first` to first + count of each row of x (n, size) -> (n, count)."""
-    size = x.shape[1]
-    require(isinstance(size, int) and first >= 0 and first + count <= size, "slice", x.shape, (first, count))
-    return x.graph.record("slice", (x,), (x.shape[0], count), first=first, count=count)
+    """The elements `first` to first + count of the last dimension of x (n, …, size) -> (n, …, count)."""
+    size = x.shape[-1]
+    fits = len(x.shape) > 1 and isinstance(size, int) and first >= 0 and first + count <= size
+    require(fits, "slice", x.shape, (first, count))
+    return x.graph.record("slice", (x,), (*x.shape[:-1], count), first=first, count=count)
 
 
 def scatter(x: Tensor, rows: Tensor, places: Tensor) -> Tensor:

@@ -20,9 +20,13 @@ std::unique_ptr<Step> scatter(int dim, std::int64_t width, const float* x, const
     return each_row(dim, [=](std::int64_t i) { copy(x + i * width, width, y + places[i] * width); });
 }
 
-std::unique_ptr<Step> slice(int dim, std::int64_t source_width, std::int64_t first, std::int64_t width,
-                            const float* x, float* y) {
-    return each_row(dim, [=](std::int64_t i) { copy(x + i * source_width + first, width, y + i * width); });
+std::unique_ptr<Step> slice(int dim, std::int64_t groups, std::int64_t source_width, std::int64_t first,
+                            std::int64_t width, const float* x, float* y) {
+    return each_row(dim, [=](std::int64_t i) {
+        for (std::int64_t j = i * groups; j < (i + 1) * groups; ++j) {
+            copy(x + j * source_width + first, width, y + j * width);
+        }
+    });
 }
 
 std::unique_ptr<Step> concat_columns(int dim, std::int64_t width, std::int64_t target_width,

@@ -15,9 +15,9 @@ std::unique_ptr<Step> copy_rows(int dim, std::int64_t width, const float* x, con
 std::unique_ptr<Step> scatter(int dim, std::int64_t width, const float* x, const std::int32_t* places,
                               float* y);
 
-// `width` elements of each row of `source_width`, from `first` on.
-std::unique_ptr<Step> slice(int dim, std::int64_t source_width, std::int64_t first, std::int64_t width,
-                            const float* x, float* y);
+// `width` elements, from `first` on, of each group of `source_width` that a row has `groups` of.
+std::unique_ptr<Step> slice(int dim, std::int64_t groups, std::int64_t source_width, std::int64_t first,
+                            std::int64_t width, const float* x, float* y);
 
 // The elements of each row, to the columns first, first + stride, ... of y.
 std::unique_ptr<Step> concat_columns(int dim, std::int64_t width, std::int64_t target_width,

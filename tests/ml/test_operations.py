@@ -157,6 +157,20 @@ def test_columns_and_products_of_them(tmp_path: Path, isa: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(("first", "count"), [(0, 5), (5, 4), (8, 1)])
+def test_a_slice_of_every_head(tmp_path: Path, isa: str, first: int, count: int) -> None:
+    arrays = {"table": uniform(11, 7 * 9)}
+
+    def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
+        heads = ops.embedding(ids, w["table"]).reshape(7, 9)
+        return ops.slice(heads, first, count).reshape(7 * count)
+
+    expected, found = results(tmp_path, arrays, record, 9, isa)
+    np.testing.assert_array_equal(found, expected)
+    of_heads = arrays["table"].reshape(11, 7, 9)[..., first : first + count].reshape(11, -1)
+    assert all((of_heads == row).all(axis=1).any() for row in found)
+
+
 @pytest.mark.parametrize("is_used_again", [False, True])
 def test_scatter(tmp_path: Path, isa: str, is_used_again: bool) -> None:
     """In place of what nobody else reads, or in a copy; of a number that only the run knows, 0 too."""

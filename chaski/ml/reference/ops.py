@@ -134,7 +134,7 @@ def add_vector(x: F32, vector: F32) -> F32:
 
 
 def slice(x: F32, *, first: int, count: int) -> F32:
-    return x[:, first : first + count]
+    return x[..., first : first + count]
 
 
 def concat(*parts: F32, places: Sequence[tuple[int, int]]) -> F32:

@@ -28,11 +28,11 @@ void add_scatter(PlanBuilder& plan, int dim, int target_dim, std::int64_t width,
                      plan.floats(y, target_dim, width)));
 }
 
-void add_slice(PlanBuilder& plan, int dim, std::int64_t source_width, std::int64_t first, std::int64_t width,
-               std::size_t x, std::size_t y) {
-    require(first >= 0 && first + width <= source_width, "slice: out of range");
-    plan.add(slice(dim, source_width, first, width, plan.floats(x, dim, source_width),
-                   plan.floats(y, dim, width)));
+void add_slice(PlanBuilder& plan, int dim, std::int64_t groups, std::int64_t source_width, std::int64_t first,
+               std::int64_t width, std::size_t x, std::size_t y) {
+    require(groups > 0 && first >= 0 && width >= 0 && first + width <= source_width, "slice: out of range");
+    plan.add(slice(dim, groups, source_width, first, width, plan.floats(x, dim, groups * source_width),
+                   plan.floats(y, dim, groups * width)));
 }
 
 void add_concat_columns(PlanBuilder& plan, int dim, std::int64_t width, std::int64_t target_width,
@@ -87,7 +87,8 @@ void bind_rows(nb::module_& m, nb::class_<PlanBuilder>& plan) {
     plan.def("embedding", &add_embedding, "dim"_a, "table"_a, "ids"_a, "y"_a)
         .def("rows", &add_rows, "dim"_a, "source_dim"_a, "width"_a, "x"_a, "indices"_a, "y"_a)
         .def("scatter", &add_scatter, "dim"_a, "target_dim"_a, "width"_a, "x"_a, "places"_a, "y"_a)
-        .def("slice", &add_slice, "dim"_a, "source_width"_a, "first"_a, "width"_a, "x"_a, "y"_a)
+        .def("slice", &add_slice, "dim"_a, "groups"_a, "source_width"_a, "first"_a, "width"_a, "x"_a,
+             "y"_a)
         .def("concat_columns", &add_concat_columns, "dim"_a, "width"_a, "target_width"_a, "first"_a,
              "stride"_a, "x"_a, "y"_a)
         .def("space_to_depth", &add_space_to_depth, "dim"_a, "source_dim"_a, "width"_a, "count"_a, "x"_a,

@@ -47,7 +47,19 @@ def rows(lowering: Lowering, node: Tensor, x: Tensor, indices: Tensor) -> None:
 
 
 def slice(lowering: Lowering, node: Tensor, x: Tensor) -> None:
-    _copy(lowering, node, x, lowering.new(node), node.attributes["first"])
+    source_width, count = x.shape[-1], node.shape[-1]
+    assert isinstance(source_width, int)
+    assert isinstance(count, int)
+    lowering.call(
+        "slice",
+        {"x": x},
+        {"y": lowering.new(node)},
+        dim=lowering.dim(node),
+        groups=width(x) // source_width,
+        source_width=source_width,
+        first=node.attributes["first"],
+        width=count,
+    )
 
 
 def concat(lowering: Lowering, node: Tensor, *parts: Tensor) -> None:
@@ -69,7 +81,16 @@ def scatter(lowering: Lowering, node: Tensor, x: Tensor, rows: Tensor, places: T
     lowering.check(places, 0, limit_dim=lowering.dim(x))
     y = lowering.reuse_or_new(node, x)
     if y is not lowering.buffer(x):
-        _copy(lowering, node, x, y, 0)
+        lowering.call(
+            "slice",
+            {"x": x},
+            {"y": y},
+            dim=lowering.dim(node),
+            groups=1,
+            source_width=width(x),
+            first=0,
+            width=width(node),
+        )
     lowering.call(
         "scatter",
         {"x": rows, "places": places},
@@ -90,19 +111,6 @@ def group_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
         source_dim=lowering.dim(x),
         width=width(x),
         count=node.attributes["count"],
-    )
-
-
-def _copy(lowering: Lowering, node: Tensor, x: Tensor, y: Buffer, first: int) -> None:
-    """The elements of each row from `first` on, as many as the node has."""
-    lowering.call(
-        "slice",
-        {"x": x},
-        {"y": y},
-        dim=lowering.dim(node),
-        source_width=width(x),
-        first=first,
-        width=width(node),
     )
 
 
