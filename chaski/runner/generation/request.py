@@ -13,7 +13,14 @@ from chaski.sample import SamplingOptions
 from chaski.sample.grammar import Grammar
 from chaski.sample.rules import TokenRules
 
-__all__ = ["GenerationRequest", "Shift", "TextDecoder"]
+__all__ = ["SHIFT_MULTIPLE", "GenerationRequest", "Shift", "TextDecoder"]
+
+SHIFT_MULTIPLE = 16
+"""The number of tokens that a context shift drops is a multiple of this, where it is more than this.
+
+Which tokens are left decides how an answer goes on. So this belongs to the answer, and is the same on every
+device; alignments and pages of backends divide it, and tokens stay where a device reads them fastest.
+"""
 
 
 class TextDecoder(Protocol):
@@ -36,8 +43,7 @@ class Shift:
     def dropped(self, groups: Groups = ()) -> range:
         """Return the positions to drop: no group in part, but one that begins in the kept tokens whole."""
         count = max((self.context - self.num_keep) // 2, 1)
-        # Kernels read keys in panels of 16 positions: this keeps the tokens behind where they are in theirs.
-        count -= count % 16 if count > 16 else 0
+        count -= count % SHIFT_MULTIPLE if count > SHIFT_MULTIPLE else 0
         return range(not_inside(self.num_keep, groups), outside(self.num_keep + count, groups))
 
 
