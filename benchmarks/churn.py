@@ -20,7 +20,7 @@ from chaski.errors import NotSupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.kvcache import CacheSize, CausalCache, KVTypes, build_cache
 from chaski.kvcache.batch import Batch
-from chaski.ml import Backend, BackendOptions, open_backend
+from chaski.ml import Backend, CPUOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.program import Program
 from chaski.model.registry import Model, build_model
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(arguments)
     file = open_gguf(options.model)
-    model, backend = build_model(file), open_backend("cpu", BackendOptions(threads=options.threads))
+    model, backend = build_model(file), open_backend("cpu", CPUOptions(threads=options.threads))
     place_weights(model, file, backend)
     old, fresh = Running(model, backend), Running(model, backend)
     backend.load(lambda _: None)

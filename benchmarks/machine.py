@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chaski.env import Environment
-from chaski.ml import BackendOptions, open_backend
+from chaski.ml import CPUOptions, open_backend
 
 __all__ = ["Machine", "this_machine"]
 
@@ -22,7 +22,7 @@ class Machine:
 def this_machine(threads: int) -> Machine:
     """This one, with the instruction set that models are computed with here."""
     isa = Environment.read().isa
-    backend = open_backend("cpu", BackendOptions(threads, isa))
+    backend = open_backend("cpu", CPUOptions(threads, isa))
     device = backend.devices()[0]
     backend.close()
     return Machine(device.name, device.features[-1] if isa == "auto" else isa, threads)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from benchmarks.make_projector import IMAGE, ROW, attention_products, write_projector, write_text
 from benchmarks.roofline import Limits, measure, product_rate
 from chaski.formats.gguf import open_gguf
-from chaski.ml import BackendOptions, open_backend
+from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.arch.gemma3.vision import Vision
 from chaski.model.encoder import EncoderProgram
@@ -115,7 +115,7 @@ class _Ours:
     def __init__(self, files: _Files, threads: int) -> None:
         file = open_gguf(files.projector)
         vision: Any = Vision(file, ROW)
-        backend = open_backend("cpu", BackendOptions(threads=threads))
+        backend = open_backend("cpu", CPUOptions(threads=threads))
         bind_weights(vision, file, backend, lambda share: None)
         self._program = EncoderProgram(vision, backend, DType.F16)
         self._image = vision.image(np.load(files.pixels).astype(np.float32) / 127.5 - 1)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import chaski
 from chaski.formats.requantize import requantize
 from chaski.kvcache import LayerCache
-from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.model.dialects import open_model
@@ -42,7 +42,7 @@ class BoundEncoder:
     def __post_init__(self) -> None:
         file = open_model(self.path)
         model = build_model(file)
-        self._opened = open_backend(self.backend, BackendOptions(threads=2))
+        self._opened = open_backend(self.backend, CPUOptions(threads=2))
         bind_weights(model, file, self._opened, lambda _: None)
         self.vision = vision_of(model)
 

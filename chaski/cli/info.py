@@ -21,12 +21,12 @@ __all__ = ["command"]
 def command() -> None:
     """Show the version, the devices, and the settings that come from the environment."""
     from chaski.env import Environment, variables
-    from chaski.ml import BackendOptions, open_backend
+    from chaski.ml import CPUOptions, open_backend
     from chaski.ml.machine import physical_cores
 
     environment = Environment.read()
     threads = environment.threads or physical_cores()
-    backend = open_backend("cpu", BackendOptions(threads, environment.isa))
+    backend = open_backend("cpu", CPUOptions(threads, environment.isa))
     device = backend.devices()[0]
     memory, available = size_in_bytes(device.memory_bytes), size_in_bytes(device.available_bytes)
     rows = [

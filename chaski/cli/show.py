@@ -109,7 +109,7 @@ def _memory(found: StoredModel, asked: int | None, parallel: int | None) -> Iter
     from chaski.chat.defaults import Defaults
     from chaski.env import Environment
     from chaski.kvcache import CacheSize
-    from chaski.ml import BackendOptions, open_backend
+    from chaski.ml import CPUOptions, open_backend
     from chaski.model.registry import build_model
     from chaski.runner.loading.files import OpenedModel
     from chaski.runner.loading.reservation import Reservation, kv_types
@@ -118,7 +118,7 @@ def _memory(found: StoredModel, asked: int | None, parallel: int | None) -> Iter
     environment = Environment.read()
     opened = OpenedModel.of(found)
     file, projector = opened.file, opened.open_projector()
-    backend = open_backend("cpu", BackendOptions())
+    backend = open_backend("cpu", CPUOptions(environment.threads, environment.isa))
     types = kv_types(environment.kv_type, backend, file)
     trained = file.get(f"{file.architecture}.context_length", int)
     usual = Defaults.of(found).loading.get("num_ctx", environment.context)

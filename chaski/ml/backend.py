@@ -22,10 +22,12 @@ from chaski.ml.plan import Plan
 __all__ = [
     "Backend",
     "BackendOptions",
+    "CPUOptions",
     "CacheConfig",
     "Device",
     "MaskForm",
     "Memory",
+    "Options",
     "Progress",
     "stored_type",
 ]
@@ -36,16 +38,29 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """`threads`: number of cores that a plan may use; None for every physical core this process may use.
+    """Options that do not depend on a device.
 
-    `isa`: the instruction set of the kernels, for tests and comparisons; `auto` is the fastest here.
     `flash_attention`: whether attention goes through its history chunk by chunk (the fused form) or computes
     all scores of a row first (the plain form, the definition). Both are exact up to rounding.
     """
 
+    flash_attention: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CPUOptions:
+    """Options of the processor, for every backend that computes on it, be it some layers only.
+
+    `threads`: number of cores that a plan may use; None for every physical core this process may use.
+    `isa`: the instruction set of the kernels, for tests and comparisons; `auto` is the fastest here.
+    """
+
     threads: int | None = None
     isa: str = "auto"
-    flash_attention: bool = True
+
+
+Options = BackendOptions | CPUOptions
+"""What `open_backend` takes. A kind of device that needs other options has a class of its own here."""
 
 
 class MaskForm(Enum):

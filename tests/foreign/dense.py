@@ -1,12 +1,15 @@
 """The foreign backend with masks as matrices."""
 
-from chaski.ml.backend import BackendOptions, CacheConfig, MaskForm
+from chaski.ml.backend import CacheConfig, MaskForm
 
 from .backend import ForeignBackend
 
-__all__ = ["open"]
+__all__ = ["OPTIONS", "open"]
 
 
-def open(options: BackendOptions) -> ForeignBackend:
+OPTIONS = ()
+
+
+def open() -> ForeignBackend:
     config = CacheConfig(padding=7, permuted_values=True, mask=MaskForm.F16)
     return ForeignBackend("foreign-dense", config)

@@ -1,13 +1,16 @@
 """The foreign backend with masks by pages."""
 
-from chaski.ml.backend import BackendOptions, CacheConfig, MaskForm
+from chaski.ml.backend import CacheConfig, MaskForm
 
 from .backend import ForeignBackend
 
-__all__ = ["open"]
+__all__ = ["OPTIONS", "open"]
 
 PAGE = 16
 
 
-def open(options: BackendOptions) -> ForeignBackend:
+OPTIONS = ()
+
+
+def open() -> ForeignBackend:
     return ForeignBackend("foreign", CacheConfig(alignment=PAGE, page=PAGE, mask=MaskForm.PAGED))

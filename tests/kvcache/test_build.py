@@ -21,7 +21,7 @@ from chaski.kvcache import (
     cache_memory,
 )
 from chaski.kvcache.batch import Batch
-from chaski.ml import BackendOptions, open_backend
+from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import Dim, DType, Graph, Rope
 
 SIZE = CacheSize(sequences=1, capacity=64, max_batch=16)
@@ -35,7 +35,7 @@ DELTA = Recurrent((StateShape(3, 16), StateShape(1, 64)), Checkpoints(count=3))
 
 
 def test_layers_of_one_kind_have_one_cache() -> None:
-    backend = open_backend("cpu", BackendOptions(threads=1))
+    backend = open_backend("cpu", CPUOptions(threads=1))
     assert isinstance(build_cache(backend, [FULL, WIDE], SIZE, TYPES), CausalCache)
 
 
@@ -45,7 +45,7 @@ def test_layers_of_one_kind_have_one_cache() -> None:
     ids=lambda layers: "-".join(type(layer).__name__ for layer in layers),
 )
 def test_every_layer_finds_storage_of_its_shape(layers: list[LayerKind]) -> None:
-    backend = open_backend("cpu", BackendOptions(threads=1))
+    backend = open_backend("cpu", CPUOptions(threads=1))
     cache = build_cache(backend, layers, SIZE, TYPES)
     for layer, face in zip(layers, cache.record(Graph(), Dim("tokens", 16)), strict=True):
         if isinstance(layer, Recurrent):
@@ -58,7 +58,7 @@ def test_every_layer_finds_storage_of_its_shape(layers: list[LayerKind]) -> None
 
 
 def test_the_memory_of_each_kind() -> None:
-    backend = open_backend("reference", BackendOptions())
+    backend = open_backend("reference")
     size = CacheSize(sequences=3, capacity=100, max_batch=16)
     kinds = cache_memory(backend, [CONV, FULL, WINDOW, WIDE, DELTA], size, KVTypes(DType.F32, DType.F32))
     assert [(kind.kind, kind.layers, kind.cells, kind.num_bytes) for kind in kinds] == [
@@ -69,7 +69,7 @@ def test_the_memory_of_each_kind() -> None:
 
 
 def test_keys_without_positions_stay_as_they_are_when_they_move() -> None:
-    backend = open_backend("reference", BackendOptions())
+    backend = open_backend("reference")
     turned = Causal(KVShape(1, 4, 4, Rope(np.array([0.5, 0.1], np.float32))))
     unturned = Causal(KVShape(1, 4, 4, Rope(np.zeros(0, np.float32))))
     cache = build_cache(backend, [turned, unturned], SIZE, KVTypes(DType.F32, DType.F32))

@@ -17,7 +17,7 @@ import pytest
 from chaski.errors import NotSupportedError
 from chaski.kvcache import AttentionSpan, Cache, CacheSize, KVTypes, build_cache
 from chaski.kvcache.batch import Batch
-from chaski.ml import BackendOptions, open_backend
+from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.program import Program
 
@@ -80,7 +80,7 @@ class Running:
         dtype: DType = DType.F16,
         backend: str = "cpu",
     ) -> None:
-        opened = open_backend(backend, BackendOptions(threads=2))
+        opened = open_backend(backend, CPUOptions(threads=2))
         model = TinyHybrid(layers)
         model.bind(opened, directory)
         size = CacheSize(sequences, CAPACITY, max_batch)

@@ -10,7 +10,7 @@ import pytest
 
 from chaski.kvcache import EncoderCache, KVShape, KVTypes
 from chaski.kvcache.batch import Attended, Batch
-from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
 
@@ -207,7 +207,7 @@ def test_any_position_can_be_resumed() -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_attention_to_what_came_with_an_earlier_batch(backend: str) -> None:
-    opened = open_backend(backend, BackendOptions(threads=1))
+    opened = open_backend(backend, CPUOptions(threads=1))
     cache = EncoderCache(opened, [KVShape(2, 32, 32)], 6, 64, 1, F32)
     graph = Graph()
     tokens = graph.input("tokens", (Dim("tokens", 8),), DType.I32)

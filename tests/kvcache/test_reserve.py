@@ -10,7 +10,7 @@ import pytest
 
 from chaski.kvcache import AttentionSpan, CacheSize, KVTypes, build_cache
 from chaski.kvcache.batch import Batch
-from chaski.ml import BackendOptions, open_backend
+from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.model.program import Program
 
@@ -29,7 +29,7 @@ FIRST = Batch(*(np.zeros(1, np.int32) for _ in range(4)))
 
 
 def test_recording_changes_nothing() -> None:
-    backend = open_backend("cpu", BackendOptions(threads=1))
+    backend = open_backend("cpu", CPUOptions(threads=1))
     types, size = KVTypes(DType.F16, DType.F16), CacheSize(SEQUENCES, CAPACITY, MAX_BATCH)
     untouched, cache = (build_cache(backend, TinyHybrid(LAYERS).layer_kinds(), size, types) for _ in range(2))
     for _ in range(3):
@@ -43,7 +43,7 @@ def test_recording_changes_nothing() -> None:
 
 @pytest.mark.parametrize("kv_type", [DType.F32, DType.F16])
 def test_the_largest_batch_at_full_context_fits(tmp_path: Path, kv_type: DType) -> None:
-    backend = open_backend("cpu", BackendOptions(threads=2))
+    backend = open_backend("cpu", CPUOptions(threads=2))
     model = TinyHybrid(LAYERS)
     model.bind(backend, tmp_path)
     size = CacheSize(SEQUENCES, CAPACITY, MAX_BATCH)

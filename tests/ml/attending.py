@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from chaski import _native
-from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml import CPUOptions, Options, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, KVRole, Mask
 from chaski.ml.reference.cached_ops import Storage
 
@@ -31,12 +32,12 @@ class Attender:
         cells: I32,
         *,
         types: tuple[DType, DType] = (DType.F32, DType.F32),
-        options: BackendOptions | None = None,
+        options: Sequence[Options] = (CPUOptions(threads=2),),
         sinks: F32 | None = None,
         softcap: float = 0.0,
         num_cells: int = 1024,
     ) -> None:
-        self.backend = open_backend(backend, options or BackendOptions(threads=2))
+        self.backend = open_backend(backend, *options)
         (count, kv_heads, size), value_size = k.shape, v.shape[2]
         tokens, heads, _ = q.shape
         arrays = {"q": q.reshape(tokens, -1), "k": k.reshape(count, -1), "v": v.reshape(count, -1)}

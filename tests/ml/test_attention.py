@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from chaski import _native
-from chaski.ml import BackendOptions
+from chaski.ml import BackendOptions, CPUOptions, Options
 from chaski.ml.graph import DType
 
 from .attending import F32, I32, Attender
@@ -28,9 +28,9 @@ TYPES = [
 ]
 PLAIN_TYPES = [types for types in TYPES if not {DType.Q8_0, DType.Q4_0} & set(types)]
 IMPLEMENTATIONS = [
-    ("reference", BackendOptions()),
+    ("reference", ()),
     *(
-        ("cpu", BackendOptions(threads=2, isa=isa, flash_attention=flash))
+        ("cpu", (BackendOptions(flash_attention=flash), CPUOptions(threads=2, isa=isa)))
         for isa in _native.isa_names()
         for flash in (True, False)
     ),
@@ -78,7 +78,7 @@ def defined(
 def test_the_definition(
     tmp_path: Path,
     backend: str,
-    options: BackendOptions,
+    options: Sequence[Options],
     sinks: bool,
     softcap: float,
     heads: int,
@@ -136,7 +136,7 @@ def test_every_type_is_near_the_reference(
     cells = (np.arange(history, dtype=np.int32) + 7) % 1024
     expected, found = (
         Attender(
-            tmp_path, backend, q, k, v, cells, types=types, options=BackendOptions(threads=2, isa=name)
+            tmp_path, backend, q, k, v, cells, types=types, options=[CPUOptions(threads=2, isa=name)]
         ).attend(np.arange(tokens), causal(history, tokens))
         for backend, name in (("reference", "auto"), ("cpu", isa))
     )
@@ -169,10 +169,10 @@ def test_the_bits_depend_on_nothing_but_what_a_token_sees(
     tmp_path: Path, isa: str, types: tuple[DType, DType]
 ) -> None:
     for flash in (True, False) if types in PLAIN_TYPES else (True,):
-        _compare(tmp_path, types, {"isa": isa, "flash_attention": flash})
+        _compare(tmp_path, types, isa, flash)
 
 
-def _compare(directory: Path, types: tuple[DType, DType], options: dict[str, Any]) -> None:
+def _compare(directory: Path, types: tuple[DType, DType], isa: str, flash: bool) -> None:
     history, heads, kv_heads, size = 600, 4, 1, 64
     q, k, v = (normal(history, h, size) for h in (heads, kv_heads, kv_heads))
     sinks = normal(heads)
@@ -192,7 +192,7 @@ def _compare(directory: Path, types: tuple[DType, DType], options: dict[str, Any
             v,
             cells.astype(np.int32),
             types=types,
-            options=BackendOptions(threads=threads, **options),
+            options=[BackendOptions(flash), CPUOptions(threads, isa)],
             sinks=sinks,
         )
         all_at_once = attender.attend(np.arange(history), causal(history, history))
@@ -219,7 +219,7 @@ def test_instruction_sets_agree(tmp_path: Path) -> None:
     for types in TYPES:
         found = [
             Attender(
-                tmp_path, "cpu", q, k, v, cells, types=types, options=BackendOptions(threads=2, isa=isa)
+                tmp_path, "cpu", q, k, v, cells, types=types, options=[CPUOptions(threads=2, isa=isa)]
             ).attend(np.arange(40), causal(500, 40))
             for isa in _native.isa_names()
         ]

@@ -8,7 +8,7 @@ import pytest
 
 import chaski
 from chaski.formats.gguf import open_gguf
-from chaski.ml import BackendOptions, open_backend
+from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import DType, KVRole
 from chaski.model.registry import build_model
 from chaski.model.weights import bind_weights
@@ -17,7 +17,7 @@ FILE = Path(__file__).parent.parent / "data" / "llama" / "llama31.f32.gguf"
 
 
 def test_storage_that_cannot_fit_is_refused_with_sizes() -> None:
-    backend = open_backend("cpu", BackendOptions())
+    backend = open_backend("cpu")
     backend.kv_buffer(KVRole.KEYS, 10**9, 5, 100, DType.F16)
     with pytest.raises(chaski.OutOfMemoryError, match=r"need 1000\.00 GB, but .* GB"):
         backend.load(lambda _: None)
@@ -38,15 +38,15 @@ def test_a_file_that_shrinks_after_it_was_opened_is_an_error(tmp_path: Path) -> 
         path.rename(tmp_path / "kept.gguf")
         path.write_bytes(FILE.read_bytes()[:5000])
         with pytest.raises(chaski.ModelError, match=r"weights of .*shrinking\.gguf cannot be read"):
-            bind_weights(model, file, open_backend("cpu", BackendOptions()), lambda _: None)
+            bind_weights(model, file, open_backend("cpu"), lambda _: None)
 
 
 @pytest.mark.parametrize("threads", [0, -1])
 def test_threads_below_one_are_refused(threads: int) -> None:
     with pytest.raises(chaski.OptionError, match="threads"):
-        open_backend("cpu", BackendOptions(threads=threads))
+        open_backend("cpu", CPUOptions(threads=threads))
 
 
 def test_an_unknown_instruction_set_names_the_known_ones() -> None:
     with pytest.raises(chaski.OptionError, match="'avx9' is not available; this machine has: portable"):
-        open_backend("cpu", BackendOptions(isa="avx9"))
+        open_backend("cpu", CPUOptions(isa="avx9"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import chaski
-from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml import open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, KVRole
 from chaski.ml.plan import FromLaunch
 from tests.foreign import NAMES
@@ -54,7 +54,7 @@ def test_an_answer_goes_on_past_a_full_context(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", NAMES)
 def test_nothing_on_the_device_is_an_array(backend: str) -> None:
-    buffer = open_backend(backend, BackendOptions()).kv_buffer(KVRole.KEYS, 112, 1, 4, DType.F32)
+    buffer = open_backend(backend).kv_buffer(KVRole.KEYS, 112, 1, 4, DType.F32)
     touches: list[Callable[[Any], object]] = [np.asarray, len, iter, lambda handle: handle[0]]
     for touch in touches:
         with pytest.raises(TypeError, match="on the device"):
@@ -70,7 +70,7 @@ def test_only_what_is_read_leaves_the_device(backend: str) -> None:
     x = ops.position_scale(ids, length=1, beta=1.0)
     graph.output("x", x)
     graph.output("top", ops.top_k(x, counts, 1))
-    plan = open_backend(backend, BackendOptions()).compile(graph)
+    plan = open_backend(backend).compile(graph)
     given = np.array([3, 4], np.int32)
     first = plan.launch({"ids": given, "counts": np.ones(2, np.int32)})
     given[:] = 0  # it was copied

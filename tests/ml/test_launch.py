@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.plan import FromLaunch, Input, Plan
 
@@ -19,7 +19,7 @@ TOP = 3
 
 def next_tokens(backend: str, directory: Path) -> Plan:
     """A plan like a model's: embeddings, logits, and the top logits of every token."""
-    opened = open_backend(backend, BackendOptions(threads=2))
+    opened = open_backend(backend, CPUOptions(threads=2))
     random = np.random.default_rng(5)
     arrays = {
         "table": random.standard_normal((VOCABULARY, 32)),

@@ -17,7 +17,7 @@ from chaski.errors import ComputationError
 from chaski.formats.gguf import TensorInfo, open_gguf
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType, row_bytes
-from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.cpu import loading
 from chaski.ml.graph import Dim, DType, Graph, Weight
 from tests.first_gptoss import FORMS, write_both
@@ -99,7 +99,7 @@ def stored(rows: npt.NDArray[np.uint8], type: QuantType, columns: int) -> LazyTe
 
 def computed(matrices: list[TensorInfo], isa: str, waits: bool) -> npt.NDArray[np.float32]:
     """The products of the rows of one matrix and another."""
-    backend = open_backend("cpu", BackendOptions(threads=2, isa=isa))
+    backend = open_backend("cpu", CPUOptions(threads=2, isa=isa))
     graph, weights = Graph(), [Weight(info.shape) for info in matrices]
     backend.place(list(zip(weights, matrices, strict=True)))
     rows = matrices[0].shape[0]

@@ -12,7 +12,7 @@ from chaski import _native
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, Weight
 from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by_expert, router
 
@@ -36,7 +36,7 @@ class Mixture:
         normalized: bool = False,
         weighs_inputs: bool = False,
     ) -> None:
-        self.backend = open_backend(place[0], BackendOptions(threads=2, isa=place[1]))
+        self.backend = open_backend(place[0], CPUOptions(threads=2, isa=place[1]))
         w = self._weights(folder, type)
         graph = Graph()
         ids = graph.input("ids", (Dim("tokens", 200),), DType.I32)

@@ -13,7 +13,7 @@ from chaski import _native
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.backend import Backend
 from chaski.ml.cpu.operations import OPERATIONS
 from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
@@ -50,8 +50,8 @@ def results(
     found = []
     ids = RNG.integers(0, len(arrays["table"]), tokens)
     for backend in (
-        open_backend("reference", BackendOptions()),
-        open_backend("cpu", BackendOptions(threads=2, isa=isa)),
+        open_backend("reference"),
+        open_backend("cpu", CPUOptions(threads=2, isa=isa)),
     ):
         weights = bound(backend, directory, arrays)
         graph = Graph()
@@ -179,7 +179,7 @@ def test_scatter(tmp_path: Path, isa: str, is_used_again: bool) -> None:
         found = []
         rows = uniform(len(places), 21)
         for name in ("reference", "cpu"):
-            backend = open_backend(name, BackendOptions(threads=2, isa=isa))
+            backend = open_backend(name, CPUOptions(threads=2, isa=isa))
             weights = bound(backend, tmp_path, arrays)
             graph = Graph()
             x = ops.embedding(graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32), weights["table"])
@@ -197,7 +197,7 @@ def test_scatter(tmp_path: Path, isa: str, is_used_again: bool) -> None:
 
 
 def test_rows_are_not_put_outside(tmp_path: Path) -> None:
-    backend = open_backend("cpu", BackendOptions(threads=1))
+    backend = open_backend("cpu", CPUOptions(threads=1))
     weights = bound(backend, tmp_path, {"table": uniform(11, 21)})
     graph = Graph()
     ids = graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32)
@@ -214,7 +214,7 @@ def test_averages_of_rows(tmp_path: Path, isa: str) -> None:
     found = []
     arrays = {"table": uniform(11, 37)}
     for name in ("reference", "cpu"):
-        backend = open_backend(name, BackendOptions(threads=2, isa=isa))
+        backend = open_backend(name, CPUOptions(threads=2, isa=isa))
         weights = bound(backend, tmp_path, arrays)
         graph = Graph()
         ids = graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32)
@@ -233,7 +233,7 @@ def test_space_to_depth_is_the_input_of_a_convolution(tmp_path: Path, isa: str) 
     arrays = {"table": uniform(9, 35)}
     squares = arrays["table"][:8].reshape(2, 2, 2, 35)
     for name in ("reference", "cpu"):
-        backend = open_backend(name, BackendOptions(threads=2, isa=isa))
+        backend = open_backend(name, CPUOptions(threads=2, isa=isa))
         weights = bound(backend, tmp_path, arrays)
         graph = Graph()
         ids = graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32)
@@ -251,7 +251,7 @@ def test_product_with_a_matrix_as_it_is(tmp_path: Path, isa: str, columns: int) 
     arrays = {"table": uniform(11, 37), "matrix": uniform(37, columns)}
     found = []
     for name in ("reference", "cpu"):
-        backend = open_backend(name, BackendOptions(threads=2, isa=isa))
+        backend = open_backend(name, CPUOptions(threads=2, isa=isa))
         weights = bound(backend, tmp_path, arrays, plain=("matrix",))
         graph = Graph()
         ids = graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32)

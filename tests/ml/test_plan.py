@@ -12,7 +12,7 @@ from chaski import _native
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.backend import Backend
 from chaski.ml.cpu.lowering import Buffer, Call
 from chaski.ml.cpu.plan import _phases, _place
@@ -67,7 +67,7 @@ def two_products(
 ) -> tuple[Backend, Graph, dict[str, NDArray[np.float32]], dict[str, _native.PackedMatrix]]:
     """Rows of a table times "matrix" and "other", both (32, 256), and these by themselves."""
     arrays = {name: uniform(32, 256) for name in kinds}
-    backend = open_backend("cpu", BackendOptions(threads=1))
+    backend = open_backend("cpu", CPUOptions(threads=1))
     path = directory / "weights.gguf"
     write_gguf(path, {"general.architecture": "test"}, {name: (x, kinds[name]) for name, x in arrays.items()})
     weights = {name: Weight(x.shape, plain=False, name=name) for name, x in arrays.items()}
@@ -115,7 +115,7 @@ def test_a_matrix_that_wants_super_blocks_is_refused_without_them(
 
 
 def small_plan(directory: Path) -> Plan:
-    backend = open_backend("cpu", BackendOptions(threads=1))
+    backend = open_backend("cpu", CPUOptions(threads=1))
     weights = bound(backend, directory, {"table": uniform(11, 8)})
     graph = Graph()
     ids = graph.input("ids", (Dim("tokens", 4),), DType.I32)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from chaski import _native
-from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, KVRole, Rope
 from chaski.ml.plan import Plan
 
@@ -21,7 +21,7 @@ PLACES = [("reference", "auto"), *(("cpu", name) for name in _native.isa_names()
 
 def compiled(backend: str, isa: str, taps: int = TAPS) -> Plan:
     """A plan whose input is cosines and sines of the token ids."""
-    opened = open_backend(backend, BackendOptions(threads=2, isa=isa))
+    opened = open_backend(backend, CPUOptions(threads=2, isa=isa))
     random = np.random.default_rng(2)
     graph = Graph()
     ids = graph.input("ids", (Dim("tokens", 64),), DType.I32)

@@ -12,7 +12,7 @@ from gguf.quants import dequantize, quantize
 
 from chaski import _native
 from chaski.errors import UnsupportedError
-from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Rope
 
@@ -75,7 +75,7 @@ def rounded(x: F32, dtype: DType, role: KVRole) -> F32:
 def test_rows_are_stored_as_ggml_rounds_them(
     tmp_path: Path, backend: str, isa: str, role: KVRole, dtype: DType, heads: int, size: int
 ) -> None:
-    opened = open_backend(backend, BackendOptions(threads=2, isa=isa))
+    opened = open_backend(backend, CPUOptions(threads=2, isa=isa))
     block = {DType.I16: 2, DType.Q8_0: 32, DType.Q4_0: 32}.get(dtype, 1)
     if size % block:
         with pytest.raises(
@@ -128,7 +128,7 @@ def test_rotate_cells(tmp_path: Path, role: KVRole, dtype: DType, heads: int, si
     step = steps.get(dtype, 0.6)
     found = []
     for backend, isa in PLACES:
-        opened = open_backend(backend, BackendOptions(threads=2, isa=isa))
+        opened = open_backend(backend, CPUOptions(threads=2, isa=isa))
         buffer = written(opened, tmp_path, x, np.arange(CELLS), role, dtype)
         turn(opened, buffer, cells, distances, frequencies)
         found.append(contents(buffer.handle, isa, CELLS, heads, size))

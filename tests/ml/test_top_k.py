@@ -12,7 +12,7 @@ from chaski import _native
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.ml import BackendOptions, open_backend, ops
+from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, Weight
 
 F32 = npt.NDArray[np.float32]
@@ -26,7 +26,7 @@ class Chooser:
 
     def __init__(self, folder: Path, place: tuple[str, str, int], table: F32) -> None:
         name, isa, threads = place
-        self.backend = open_backend(name, BackendOptions(threads=threads, isa=isa))
+        self.backend = open_backend(name, CPUOptions(threads=threads, isa=isa))
         write_table(folder / "t.gguf", table)
         weight = Weight(table.shape, name="table")
         graph = Graph()

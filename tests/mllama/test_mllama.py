@@ -16,7 +16,7 @@ from chaski.convert.convert import convert
 from chaski.formats.gguf import open_gguf
 from chaski.kvcache import CacheSize, KVTypes, build_cache
 from chaski.kvcache.batch import Attended, Batch
-from chaski.ml import BackendOptions, open_backend
+from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.encoder import EncoderProgram
 from chaski.model.program import Program
@@ -62,7 +62,7 @@ class Runs:
     def __init__(self, path: Path, backend: str = "cpu", threads: int = 2) -> None:
         file = open_gguf(path)
         model = build_model(file)
-        opened = open_backend(backend, BackendOptions(threads=threads))
+        opened = open_backend(backend, CPUOptions(threads=threads))
         place_weights(model, file, opened)
         self.cache = build_cache(
             opened, model.layer_kinds(), CacheSize(1, 64, 64), KVTypes(DType.F32, DType.F32)

@@ -20,7 +20,7 @@ from chaski.formats.quant import QuantType, dequantize
 from chaski.formats.requantize import requantize
 from chaski.kvcache import CacheSize, KVTypes, build_cache
 from chaski.kvcache.batch import Batch
-from chaski.ml import BackendOptions, open_backend
+from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.program import Program
 from chaski.model.registry import build_model
@@ -258,7 +258,7 @@ class Runs:
         file = open_gguf(path)
         model = build_model(file)
         model.context = 128
-        opened = open_backend(backend, BackendOptions(threads=2))
+        opened = open_backend(backend, CPUOptions(threads=2))
         bind_weights(model, file, opened, lambda _: None)
         types = KVTypes(kv_type, kv_type)
         self.cache = build_cache(opened, model.layer_kinds(), CacheSize(3, 128, 128), types)

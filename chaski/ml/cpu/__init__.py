@@ -1,11 +1,13 @@
 """The native CPU backend: packs weights for its kernels and compiles graphs into plans for its threads."""
 
-from chaski.ml.backend import BackendOptions
+from chaski.ml.backend import BackendOptions, CPUOptions
 from chaski.ml.cpu.backend import CPUBackend
 
-__all__ = ["CPUBackend", "open"]
+__all__ = ["OPTIONS", "CPUBackend", "open"]
+
+OPTIONS = (BackendOptions, CPUOptions)
 
 
-def open(options: BackendOptions) -> CPUBackend:
+def open(options: BackendOptions, cpu: CPUOptions) -> CPUBackend:
     """Open it with threads of its own."""
-    return CPUBackend(options)
+    return CPUBackend(options, cpu)

@@ -11,7 +11,7 @@ from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
 from chaski.forks import keep_in_forks
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
-from chaski.ml.backend import BackendOptions, CacheConfig, Device, Memory, Progress, stored_type
+from chaski.ml.backend import BackendOptions, CacheConfig, CPUOptions, Device, Memory, Progress, stored_type
 from chaski.ml.cpu.loading import Loading, StoredMatrix, laid_out_type
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import CPUPlan
@@ -28,15 +28,17 @@ class CPUBackend:
     default_kv_dtype = DType.I16
     cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
 
-    def __init__(self, options: BackendOptions, pool: _native.ThreadPool | None = None) -> None:
+    def __init__(
+        self, options: BackendOptions, cpu: CPUOptions, pool: _native.ThreadPool | None = None
+    ) -> None:
         """`pool`: threads of another backend to compute with, instead of new ones."""
-        threads = physical_cores() if options.threads is None else options.threads
+        threads = physical_cores() if cpu.threads is None else cpu.threads
         if threads < 1:
             raise OptionError(f"threads = {threads} must be at least 1")
-        self.isa = _choose_isa(options.isa)
+        self.isa = _choose_isa(cpu.isa)
         self.threads = threads
         self._is_plain = not options.flash_attention
-        self._options = options
+        self._options = options, cpu
         self._pool = pool or _native.ThreadPool(threads)
         keep_in_forks(self, self._pool)
         self._loading = Loading(self._pool, self.isa)
@@ -107,7 +109,7 @@ class CPUBackend:
         return plan
 
     def sibling(self) -> CPUBackend:
-        return CPUBackend(self._options, self._pool)
+        return CPUBackend(*self._options, self._pool)
 
     def memory(self) -> Memory:
         return Memory(self._weight_bytes, self._cache_bytes, self._plan_bytes)

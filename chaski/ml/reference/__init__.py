@@ -1,11 +1,12 @@
 """NumPy backend: the definition of every operation and the oracle of the kernels. Not meant to be fast."""
 
-from chaski.ml.backend import BackendOptions
 from chaski.ml.reference.backend import ReferenceBackend
 
-__all__ = ["ReferenceBackend", "open"]
+__all__ = ["OPTIONS", "ReferenceBackend", "open"]
+
+OPTIONS = ()
 
 
-def open(options: BackendOptions) -> ReferenceBackend:
-    """Open it; the options are for devices that it does not have."""
+def open() -> ReferenceBackend:
+    """Open it. There is nothing to choose: it has one form of everything."""
     return ReferenceBackend()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -11,7 +12,7 @@ from chaski.env import Environment
 from chaski.errors import TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize, KVTypes
-from chaski.ml import BackendOptions, open_backend
+from chaski.ml import BackendOptions, CPUOptions, Options, open_backend
 from chaski.ml.backend import Backend, Progress
 from chaski.model.metadata import blamed_on
 from chaski.model.registry import Model, build_model, vision_of
@@ -82,10 +83,10 @@ def load(
     size = cache_size(environment.parallel or 1 if parallel is None else parallel, context, num_batch)
     threads = thread_count(threads, defaults.loading.get("num_thread") or environment.threads)
     flash = environment.flash_attention if flash_attention is None else flash_attention
-    options = BackendOptions(threads, environment.isa, flash)
+    options = BackendOptions(flash), CPUOptions(threads, environment.isa)
     kv_type = environment.kv_type if kv_type is None else kv_type
     policy = _policy(environment) if prompt_cache else None
-    parts = _Parts(network, file, encoder, size, kv_type, draft)
+    parts = _Parts(network, file, encoder, size, kv_type, flash, draft)
     opened, computing, small = parts.load(backend, options, policy, progress)
     seconds, vision = perf_counter() - started, vision_of(network)
     return LLM(file, opened, computing, context, network.config, seconds, defaults, vision, small)
@@ -100,17 +101,18 @@ class _Parts:
     encoder: GGUFFile | None
     size: CacheSize
     kv_type: str | None
+    flash_attention: bool
     draft: str | os.PathLike[str] | None
 
     def load(
-        self, backend: str, options: BackendOptions, policy: Policy | None, progress: Progress
+        self, backend: str, options: Sequence[Options], policy: Policy | None, progress: Progress
     ) -> tuple[Backend, Engine, DraftResources | None]:
         """Reserve memory for all of it, and read the weights. Releases everything where that fails."""
         with ExitStack() as undo:
-            opened = open_backend(backend, options)
+            opened = open_backend(backend, *options)
             undo.callback(opened.close)
             types = kv_types(self.kv_type, opened, self.file)
-            check_form(types, options.flash_attention)
+            check_form(types, self.flash_attention)
             small: DraftResources | None = None
             if self.draft is not None:
                 vocab_size = self.network.config.vocab_size

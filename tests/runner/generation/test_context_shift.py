@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import chaski
-from chaski.ml import BACKENDS, BackendOptions, open_backend
+from chaski.ml import BACKENDS, open_backend
 from chaski.runner.generation.request import SHIFT_MULTIPLE
 from tests.foreign import NAMES
 
@@ -17,7 +17,7 @@ PROMPT = [5, 9, 2, 7, 1, 3, 8, 8, 4, 6, 5, 5, 2, 9, 9, 1, 4, 7]
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tokens_stay_where_every_device_reads_them_fastest(backend: str) -> None:
-    opened = open_backend(backend, BackendOptions())
+    opened = open_backend(backend)
     config = opened.cache_config
     opened.close()
     assert SHIFT_MULTIPLE % config.alignment == 0

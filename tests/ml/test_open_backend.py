@@ -1,0 +1,43 @@
+"""A backend gets the options that are for its devices, and no others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import chaski
+from chaski.ml import BACKENDS, BackendOptions, CPUOptions, Options
+from chaski.ml.reference import ReferenceBackend
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given"),
+    [
+        ((), ()),
+        ((BackendOptions,), (BackendOptions(flash_attention=False),)),
+        ((CPUOptions,), (CPUOptions(threads=2, isa="mine"),)),
+        (
+            (CPUOptions, BackendOptions),
+            (CPUOptions(threads=2, isa="mine"), BackendOptions(flash_attention=False)),
+        ),
+    ],
+)
+def test_options_by_device(
+    wanted: tuple[type, ...], given: tuple[Options, ...], tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[tuple[Options, ...]] = []
+
+    def opened(*options: Options) -> ReferenceBackend:
+        got.append(options)
+        return ReferenceBackend()
+
+    module = ModuleType("a_backend")
+    module.__dict__.update(OPTIONS=wanted, open=opened)
+    monkeypatch.setitem(sys.modules, "a_backend", module)
+    monkeypatch.setitem(BACKENDS, "new", "a_backend")
+    monkeypatch.setenv("CHASKI_ISA", "mine")
+    chaski.load(tiny_llama, backend="new", threads=2, flash_attention=False).close()
+    assert got == [given]
