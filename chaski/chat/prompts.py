@@ -124,6 +124,10 @@ class PromptBuilder(PromptEncoder):
         """Return the whole prompt of a conversation."""
         return self._written(self._conversation(request), request, images)[1]
 
+    def conversation_text(self, request: Chat) -> str:
+        """Return the text of a conversation, with placeholders for images."""
+        return self._conversation(request).render()
+
     def _continuation(self, request: Generate, images: Items[Image]) -> Prepared:
         """Prepare an answer that continues a prompt; images come at its placeholders or else first."""
         return self._prepared(

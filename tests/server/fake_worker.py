@@ -30,6 +30,7 @@ from chaski.runner.service.messages import (
     Describe,
     Info,
     ModelCall,
+    RenderChat,
     ReplyCallback,
     String,
     Tokenize,
@@ -134,6 +135,8 @@ class FakeWorker:
             case TokenizeChat():
                 prompt = self.prompts.conversation_prompt(call.chat, call.chat.images)
                 put(Tokens(tuple(prompt.tokens)))
+            case RenderChat():
+                put(String(self.prompts.conversation_text(call.chat)))
             case Embed() | Rank():
                 texts = self.prompts.vector_texts(call)
                 put(Outputs(np.ones((len(texts), 4), np.float32), sum(map(len, texts))))

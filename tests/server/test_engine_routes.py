@@ -13,6 +13,7 @@ import pytest
 from chaski.chat.requests import Generate
 from chaski.formats.gguf import open_gguf
 from chaski.names import ModelName
+from chaski.runner.service.messages import RenderChat
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
@@ -89,6 +90,16 @@ def test_a_conversation_as_the_template_writes_it(server: Running) -> None:
     tokens = server.post("/tokenize", {"model": "guide", "prompt": text, "add_special_tokens": False}).json
     whole = server.post("/tokenize", asked).json["tokens"]
     assert whole[-tokens["count"] :] == tokens["tokens"]
+
+
+def test_a_conversation_is_written_by_the_models_process(fake: Running, script: Script) -> None:
+    """Templates take time and memory; the server has none to spare for them."""
+    asked = {"model": "filler", "messages": MESSAGES}
+    text = fake.post("/apply-template", asked).json["prompt"]
+    assert MESSAGES[0]["content"] in text
+    call = script.asked[-1]
+    assert isinstance(call, RenderChat)
+    assert list(call.chat.messages) == MESSAGES
 
 
 def test_properties_and_slots(server: Running) -> None:

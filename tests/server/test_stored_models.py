@@ -47,6 +47,7 @@ CALLED: Messages = [
 SCHEMA = {"type": "object", "properties": {"at": {"type": "integer"}}, "required": ["at"]}
 FUNCTION = {"name": "clock", "description": "Time.", "parameters": SCHEMA}
 TOOLS = [{"type": "function", "function": FUNCTION}]
+BOS = {"gemma3": "<bos>", "mistral3": "<s>", "plain": "<|begin_of_text|>", "jinja": "<|begin_of_text|>"}
 OPENINGS = ("<think>", "<|START_THINKING|>", "<|channel>thought")
 
 
@@ -181,6 +182,9 @@ def test_same_prompts_and_answers(ways: Ways, edge: Edge, picture: Path) -> None
             assert edge.prompts[-1] == edge.prompts[0], (way.__name__, messages, think, edge.text)
         assert len(edge.prompts) == (4 if tools else 5)
         assert (min(edge.prompts[0]) < 0) == ("images" in messages[-1])
+        text = ways.rendered(messages, tools, think)
+        if "images" not in messages[-1]:
+            assert text.removeprefix(BOS[case.file]) == edge.text
         said, thinking, calls = first
         assert thinking == ("I wonder" if thinks else "")
         assert calls == ([("clock", {"at": 1})] if tools else [])

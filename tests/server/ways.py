@@ -68,13 +68,16 @@ class Ways:
         )
 
     def openai(self, messages: Messages, tools: Any, think: Any) -> Said:
-        efforts: Any = {None: {}, False: {"reasoning_effort": "none"}, True: {"reasoning": {"enabled": True}}}
-        more = efforts.get(think, {"reasoning_effort": think})
-        body = {"messages": list(map(_openai_turn, messages)), **({"tools": tools} if tools else {}), **more}
+        body = _openai_body(messages, tools, think)
         said = self._ask("/v1/chat/completions", body).json["choices"][0]["message"]
         calls = [each["function"] for each in said.get("tool_calls", ())]
         found = [(call["name"], json.loads(call["arguments"])) for call in calls]
         return said["content"] or "", said.get("reasoning", ""), found
+
+    def rendered(self, messages: Messages, tools: Any, think: Any) -> str:
+        """The prompt as `/apply-template` gives it, without an answer."""
+        reply = self._ask("/apply-template", _openai_body(messages, tools, think))
+        return str(reply.json["prompt"])
 
     def anthropic(self, messages: Messages, tools: Any, think: Any) -> Said:
         body: dict[str, Any] = {"max_tokens": 99}
@@ -109,6 +112,12 @@ def _with_images(turn: dict[str, Any], shown: Callable[[str], Any]) -> dict[str,
     """The turn with files of images in base64, as an API has them."""
     files = [b64encode(Path(path).read_bytes()).decode() for path in turn.get("images", ())]
     return {**turn, **({"images": [shown(data) for data in files]} if files else {})}
+
+
+def _openai_body(messages: Messages, tools: Any, think: Any) -> dict[str, Any]:
+    efforts: Any = {None: {}, False: {"reasoning_effort": "none"}, True: {"reasoning": {"enabled": True}}}
+    more = efforts.get(think, {"reasoning_effort": think})
+    return {"messages": list(map(_openai_turn, messages)), **({"tools": tools} if tools else {}), **more}
 
 
 def _openai_turn(turn: dict[str, Any]) -> dict[str, Any]:

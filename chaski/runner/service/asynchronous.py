@@ -26,6 +26,7 @@ from chaski.runner.service.messages import (
     Info,
     ModelCall,
     ModelReply,
+    RenderChat,
     ReplyCallback,
     String,
     Tokenize,
@@ -129,6 +130,10 @@ class AsyncModel:
     async def tokenize_chat(self, chat: Chat) -> list[int]:
         """Return the ids of a conversation's whole prompt."""
         return list((await self._ask(TokenizeChat(chat), Tokens)).token_ids)
+
+    async def render_chat(self, chat: Chat) -> str:
+        """Return the text that the chat format makes of a conversation."""
+        return (await self._ask(RenderChat(chat), String)).text
 
     async def events(self, call: Answerable) -> AsyncEventStream:
         """Yield all events that answer a request, not only those of its text."""

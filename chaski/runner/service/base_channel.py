@@ -21,6 +21,7 @@ from chaski.runner.service.messages import (
     Info,
     ModelCall,
     ModelReply,
+    RenderChat,
     ReplyCallback,
     String,
     Tokenize,
@@ -110,6 +111,8 @@ class BaseChannel(ABC, Generic[T]):
                 task.reply(Tokens(tuple(self._encode(call))))
             case TokenizeChat():
                 task.reply(Tokens(tuple(self._encode_chat(call.chat))))
+            case RenderChat():
+                task.reply(String(self._render_chat(call.chat)))
             case Detokenize():
                 task.reply(String(self._decode(call.token_ids)))
             case Describe():
@@ -134,6 +137,10 @@ class BaseChannel(ABC, Generic[T]):
     @abstractmethod
     def _encode_chat(self, chat: Chat) -> Iterable[int]:
         """Return the ids of a conversation's prompt."""
+
+    @abstractmethod
+    def _render_chat(self, chat: Chat) -> str:
+        """Return the text of a conversation's prompt."""
 
     @abstractmethod
     def _decode(self, token_ids: Iterable[int]) -> str:

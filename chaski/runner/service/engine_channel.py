@@ -85,6 +85,9 @@ class EngineChannel(BaseChannel[ActiveCall]):
     def _encode_chat(self, chat: Chat) -> Iterable[int]:
         return self._model.prompts.chat_tokens(chat)
 
+    def _render_chat(self, chat: Chat) -> str:
+        return self._model.prompts.conversation_text(chat)
+
     def _encode(self, call: Tokenize) -> Iterable[int]:
         prompts = self._model.prompts
         if call.images:

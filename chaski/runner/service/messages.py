@@ -24,6 +24,7 @@ __all__ = [
     "Info",
     "ModelCall",
     "ModelReply",
+    "RenderChat",
     "ReplyCallback",
     "String",
     "Tokenize",
@@ -35,6 +36,13 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class TokenizeChat:
     """Answered by `Tokens`: the whole prompt of a conversation, with rows of images as in `Tokenize`."""
+
+    chat: Chat
+
+
+@dataclass(frozen=True, slots=True)
+class RenderChat:
+    """Answered by a `String`: the text that the chat format makes of a conversation."""
 
     chat: Chat
 
@@ -100,7 +108,9 @@ class Info:
 Answerable: TypeAlias = Generate | Chat | Fill
 """Answered by events, of which `Done` is the last."""
 
-ModelCall: TypeAlias = Answerable | Embed | Rank | Tokenize | TokenizeChat | Detokenize | Describe
+ModelCall: TypeAlias = (
+    Answerable | Embed | Rank | Tokenize | TokenizeChat | RenderChat | Detokenize | Describe
+)
 
 ModelReply: TypeAlias = Event | Outputs | Tokens | String | Info
 """A reply. Every reply is the last one to its call, except events before `Done`."""

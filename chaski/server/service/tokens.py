@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chaski.chat.conversation import Conversation
 from chaski.server.service.calls import chat_call
 from chaski.server.service.jobs import Jobs, check_ids
 from chaski.server.service.requests import ChatRequest, ModelRequest
@@ -68,10 +67,8 @@ class TokenService:
         return len((await self.conversation(request, client)).token_ids)
 
     async def rendered(self, request: ChatRequest, client: str) -> str:
-        """Return the text that the model's template makes of a conversation. The model need not be loaded."""
+        """Return the text that the model's template makes of a conversation."""
         job = await self._jobs.begin(request, client)
         call = await chat_call(job, request)
-        chat_format = job.info.chat_format
-        think = chat_format.thinking(call.think)
-        conversation = Conversation(chat_format, call.messages, call.tools, think, call.variables)
-        return await asyncio.to_thread(conversation.render)
+        async with self._jobs.use(job, client) as loaded:
+            return await loaded.model.render_chat(call)

@@ -28,7 +28,16 @@ from chaski.runner.service.base_channel import ActiveCall, BaseChannel
 from chaski.runner.service.llamacpp.completions import AnswerReader, completion, empty_answer
 from chaski.runner.service.llamacpp.server import LlamaServer
 from chaski.runner.service.llamacpp.settings import LlamaSettings
-from chaski.runner.service.messages import Answerable, Describe, Info, ModelCall, ReplyCallback, Tokenize
+from chaski.runner.service.messages import (
+    Answerable,
+    Describe,
+    Info,
+    ModelCall,
+    RenderChat,
+    ReplyCallback,
+    Tokenize,
+    TokenizeChat,
+)
 from chaski.store.model import find_model
 from chaski.text.tokenizer.vocabulary import TokenType, Vocabulary, read_vocabulary
 
@@ -112,7 +121,8 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         return self._answers if isinstance(call, Answerable | Embed | Rank) else self._short
 
     def _answer(self, call: ModelCall, task: LlamaCppCall) -> None:
-        if isinstance(call, Answerable | Tokenize) and call.images:
+        asked = call.chat if isinstance(call, TokenizeChat | RenderChat) else call
+        if isinstance(asked, Answerable | Tokenize) and asked.images:
             raise UnsupportedError("the engine llama.cpp gets no images here; send text only")
         super()._answer(call, task)
 
@@ -143,6 +153,9 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
 
     def _encode_chat(self, chat: Chat) -> Iterable[int]:
         return self._prompts.conversation_prompt(chat).tokens
+
+    def _render_chat(self, chat: Chat) -> str:
+        return self._prompts.conversation_text(chat)
 
     def _encode(self, call: Tokenize) -> Iterable[int]:
         return self._prompts.tokenizer.encode(call.text, call.add_special, call.parse_special)

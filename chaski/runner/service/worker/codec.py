@@ -29,6 +29,7 @@ from chaski.runner.service.messages import (
     Info,
     ModelCall,
     ModelReply,
+    RenderChat,
     String,
     Tokenize,
     TokenizeChat,
@@ -97,7 +98,8 @@ WireMessage: TypeAlias = Load | Cancel | ModelCall | Received | LoadProgress | F
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        *(Load, Cancel, Generate, Chat, Fill, Embed, Rank, Tokenize, TokenizeChat, Detokenize, Describe),
+        *(Load, Cancel, Generate, Chat, Fill, Embed, Rank, Tokenize),
+        *(TokenizeChat, RenderChat, Detokenize, Describe),
         *(Received, LoadProgress, Failure, Text, Thinking, ToolCall, PromptTokens, PromptScores, Done),
         *(Outputs, Tokens, String, Info),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chaski.chat.requests import Chat, Generate
 from chaski.errors import ChaskiError, ModelError, OptionError, OutOfMemoryError, UnsupportedError
 from chaski.runner.service.llamacpp import LlamaCppChannel
 from chaski.runner.service.llamacpp import settings as settings_module
@@ -113,13 +115,29 @@ def test_refusals_are_errors_of_the_request(worker: Worker) -> None:
     assert worker.generate("abc").text == "cba", "it lives on"
 
 
+def test_conversations_without_an_answer(worker: Worker) -> None:
+    """A conversation gets its text and its tokens as it is asked; one with images gets neither."""
+    messages = ({"role": "user", "content": "abc"},)
+    pictured = ({"role": "user", "content": "abc", "images": [0]},)
+
+    async def ask() -> None:
+        model = worker.asynchronous()
+        chat = Chat(messages, (), {})
+        text = await model.render_chat(chat)
+        assert "abc" in text
+        assert (await model.tokenize_chat(chat))[-1] == (await model.tokenize(text))[-1]
+        for call in (model.render_chat, model.tokenize_chat):
+            with pytest.raises(UnsupportedError, match=r"llama\.cpp gets no images"):
+                await call(Chat(pictured, (), {}, (b"GIF",)))
+
+    asyncio.run(ask())
+
+
 def test_who_leaves_ends_the_answer(foreign: Path) -> None:
     with_socket = LlamaCppChannel(foreign, {"threads": 1}, lambda: None)
     import xllamacpp
 
     replies: list[object] = []
-    from chaski.chat.requests import Generate
-
     task = with_socket.start(Generate("~", {}), replies.append)
     deadline = time.monotonic() + 10
     while len(replies) < 3:
