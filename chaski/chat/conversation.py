@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
-from chaski.chat.formats import ChatFormat, Think
+from chaski.chat.formats import ChatFormat, Message, Think
 
-__all__ = ["Conversation", "Message"]
-
-Message: TypeAlias = Mapping[str, Any]
-"""One turn of a conversation: at least `role` (system, user, assistant) and `content`.
-
-`images` are a list of bytes of image files, or paths.
-"""
+__all__ = ["Conversation"]
 
 
 @dataclass(frozen=True, slots=True)

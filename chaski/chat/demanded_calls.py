@@ -8,10 +8,9 @@ from typing import Any
 from chaski.errors import OptionError
 from chaski.text.parsers import Content, FoundCall, Lead, Parser, Piece
 from chaski.text.parsers.json_text import load_enforced_json
+from chaski.text.parsers.schema import Tools
 
 __all__ = ["DemandedCall", "chosen_tools", "schema_of_call"]
-
-Tools = Sequence[Mapping[str, Any]]
 
 
 def chosen_tools(tools: Tools, choice: str) -> Tools:

@@ -11,12 +11,16 @@ from chaski.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from chaski.text.parsers import Parser
+    from chaski.text.parsers.schema import Tools
     from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
 
-__all__ = ["ChatFormat", "GoFormat", "JinjaFormat", "Think"]
+__all__ = ["ChatFormat", "GoFormat", "JinjaFormat", "Message", "Think"]
 
-Messages: TypeAlias = Sequence[Mapping[str, Any]]
-Tools: TypeAlias = Sequence[Mapping[str, Any]]
+Message: TypeAlias = Mapping[str, Any]
+"""One turn of a conversation: at least `role` (system, user, assistant) and `content`.
+
+`images` are a list of bytes of image files, or paths.
+"""
 Think: TypeAlias = bool | str | None
 """True or False: the model thinks or not; a text: how much; None: the model's default."""
 
@@ -47,7 +51,7 @@ class ChatFormat:
 
     def render(
         self,
-        messages: Messages,
+        messages: Sequence[Message],
         tools: Tools | None = None,
         think: Think = None,
         variables: Mapping[str, Any] = _NOTHING,
@@ -78,7 +82,7 @@ class GoFormat(ChatFormat):
 
     def render(
         self,
-        messages: Messages,
+        messages: Sequence[Message],
         tools: Tools | None = None,
         think: Think = None,
         variables: Mapping[str, Any] = _NOTHING,
@@ -101,7 +105,7 @@ class JinjaFormat(ChatFormat):
 
     def render(
         self,
-        messages: Messages,
+        messages: Sequence[Message],
         tools: Tools | None = None,
         think: Think = None,
         variables: Mapping[str, Any] = _NOTHING,

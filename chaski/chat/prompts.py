@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from chaski.chat.answer_parser import AnswerParser
 from chaski.chat.arguments import check_roles
 from chaski.chat.choice import choose_chat_format, go_format
-from chaski.chat.conversation import Conversation, Message
+from chaski.chat.conversation import Conversation
 from chaski.chat.defaults import Defaults
 from chaski.chat.demanded_calls import DemandedCall, chosen_tools, schema_of_call
 from chaski.chat.encoding import PromptEncoder, TokenConfig
 from chaski.chat.events import PromptTokens
 from chaski.chat.file_templates import file_templates, fill_in_tokens
+from chaski.chat.formats import Message
 from chaski.chat.layout import Prompt, with_placeholders
 from chaski.chat.options import AnswerOptions, parse_options
 from chaski.chat.requests import Chat, Fill, Generate

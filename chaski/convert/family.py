@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chaski.convert.config import Config
 from chaski.convert.metadata import Metadata, head_size
-from chaski.convert.tensors import Arrange, Mapped, Planned, Shape, as_it_is
+from chaski.convert.tensors import Arrange, Mapped, Planned, TensorShape, as_it_is
 
 __all__ = [
     "VISION_TENSORS",
@@ -99,11 +99,11 @@ class Row:
 
     name: str
     source: str
-    shape: Shape
+    shape: TensorShape
     suffix: str = ".weight"
     arrange: Arrange = as_it_is
     shift: float = 0.0
-    source_shape: Shape | None = None
+    source_shape: TensorShape | None = None
 
 
 def in_layers(config: Config, rows: Iterable[Row]) -> Iterator[Planned]:

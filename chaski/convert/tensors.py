@@ -24,13 +24,13 @@ __all__ = [
     "Mapped",
     "PackedExperts",
     "Planned",
-    "Shape",
     "Sources",
+    "TensorShape",
     "as_it_is",
     "transposed",
 ]
 
-Shape: TypeAlias = tuple[int, ...]
+TensorShape: TypeAlias = tuple[int, ...]
 Sources: TypeAlias = Mapping[str, SafeTensor]
 Arrange: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -44,10 +44,10 @@ class Planned(Protocol):
     def name(self) -> str: ...
 
     @property
-    def shape(self) -> Shape: ...
+    def shape(self) -> TensorShape: ...
 
     @property
-    def sources(self) -> Mapping[str, Shape]:
+    def sources(self) -> Mapping[str, TensorShape]:
         """The tensors of the checkpoint that it is made of, and the shape that each must have."""
 
     @property
@@ -78,16 +78,16 @@ class Mapped:
     """
 
     name: str
-    shape: Shape
+    shape: TensorShape
     names: tuple[str, ...]
-    source_shape: Shape | None = None
+    source_shape: TensorShape | None = None
     arrange: Arrange = as_it_is
     shift: float = 0.0
 
     packed = None
 
     @property
-    def sources(self) -> Mapping[str, Shape]:
+    def sources(self) -> Mapping[str, TensorShape]:
         return dict.fromkeys(self.names, self.source_shape or self.shape)
 
     def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
@@ -123,11 +123,11 @@ class Constant:
     packed = QuantType.F32
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> TensorShape:
         return self.values.shape
 
     @property
-    def sources(self) -> Mapping[str, Shape]:
+    def sources(self) -> Mapping[str, TensorShape]:
         return {}
 
     def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
@@ -144,7 +144,7 @@ class PackedExperts:
     """
 
     name: str
-    shape: Shape
+    shape: TensorShape
     blocks: str
     scales: str
     num_source_rows: int
@@ -153,7 +153,7 @@ class PackedExperts:
     packed = QuantType.MXFP4
 
     @property
-    def sources(self) -> Mapping[str, Shape]:
+    def sources(self) -> Mapping[str, TensorShape]:
         experts, _, columns = self.shape
         groups = (experts, self.num_source_rows, columns // 32)
         return {self.blocks: (*groups, 16), self.scales: groups}

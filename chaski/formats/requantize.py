@@ -30,7 +30,7 @@ _VISION = ("v.", "mm.")
 _NUMBERS = {name: number for number, name in FILE_TYPES.items()}
 
 
-ByteProgress: TypeAlias = Callable[[int, int], None]
+ElementProgress: TypeAlias = Callable[[int, int], None]
 """Called with the elements that are done, and those of all tensors."""
 
 
@@ -62,7 +62,7 @@ MIXTURES = {
 """The mixtures by name. Vectors, norms, routers and encoders of images always keep their type."""
 
 
-def requantize(file: GGUFFile, path: Path, mixture: str, progress: ByteProgress = _untold) -> None:
+def requantize(file: GGUFFile, path: Path, mixture: str, progress: ElementProgress = _untold) -> None:
     """Write the tensors of `file` to `path` in the types of a mixture.
 
     Raises UnsupportedError for an unknown mixture, and for a file that is quantized already.
@@ -82,7 +82,7 @@ def requantize(file: GGUFFile, path: Path, mixture: str, progress: ByteProgress 
     write_gguf(path, _metadata(file) | {"general.file_type": np.uint32(_NUMBERS[mixture])}, tensors)
 
 
-def merge(file: GGUFFile, path: Path, progress: ByteProgress = _untold) -> None:
+def merge(file: GGUFFile, path: Path, progress: ElementProgress = _untold) -> None:
     """Write all parts of a split file as one; nothing else changes."""
     count = _Count(file, progress)
     tensors = {name: _converted(tensor, tensor.type, count) for name, tensor in file.tensors.items()}
@@ -128,7 +128,7 @@ def _layer(name: str) -> int:
 class _Count:
     """Bytes of the source that are done."""
 
-    def __init__(self, file: GGUFFile, progress: ByteProgress) -> None:
+    def __init__(self, file: GGUFFile, progress: ElementProgress) -> None:
         self._total = sum(tensor.nbytes for tensor in file.tensors.values())
         self._progress = progress
         self._done = 0

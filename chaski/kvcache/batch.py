@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Attended", "Batch"]
+__all__ = ["AttendedImage", "Batch"]
 
 
 @dataclass(frozen=True, slots=True)
-class Attended:
+class AttendedImage:
     """An image for layers that attend to images: it has `num_rows` rows, and `position` is its token's."""
 
     sequence: int
@@ -43,5 +43,5 @@ class Batch:
     ends: npt.NDArray[np.int32] | None = None
     rows: npt.NDArray[np.float32] | None = None
     places: npt.NDArray[np.int32] | None = None
-    attended: Sequence[Attended] = ()
+    attended: Sequence[AttendedImage] = ()
     encoded: npt.NDArray[np.float32] | None = None

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
-from chaski.kvcache.batch import Attended, Batch
+from chaski.kvcache.batch import AttendedImage, Batch
 from chaski.kvcache.masks import MaskInputs
 from chaski.ml import ops
 from chaski.ml.backend import Backend
@@ -132,7 +132,7 @@ class EncoderCache:
             **self._visible(batch),
         }
 
-    def _take_in(self, image: Attended, batch: Batch) -> _Held:
+    def _take_in(self, image: AttendedImage, batch: Batch) -> _Held:
         """Give an image of the batch a place."""
         assert image.num_rows <= self._max_rows, f"an image of {image.num_rows} rows"
         state = self._states[image.sequence]

@@ -28,11 +28,11 @@ __all__ = [
     "MaskForm",
     "Memory",
     "Options",
-    "Progress",
+    "ProgressCallback",
     "stored_type",
 ]
 
-Progress = Callable[[float], None]
+ProgressCallback = Callable[[float], None]
 """Called with the done share of the work, from 0 to 1."""
 
 
@@ -149,7 +149,7 @@ class Backend(Protocol):
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
         """Give every weight its `handle`. Nothing is read yet, and no memory taken."""
 
-    def load(self, progress: Progress) -> None:
+    def load(self, progress: ProgressCallback) -> None:
         """Read the tensors that were placed, and take all memory that was asked for so far.
 
         Before it storage and plans are only addresses. A backend may leave it for later where the tensors are

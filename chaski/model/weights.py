@@ -8,14 +8,14 @@ from itertools import accumulate
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile, TensorInfo
 from chaski.formats.quant import dequantize
-from chaski.ml.backend import Backend, Progress
+from chaski.ml.backend import Backend, ProgressCallback
 from chaski.ml.graph import Weight
 from chaski.model.registry import Model
 
 __all__ = ["bind_weights", "match_weights", "place_weights"]
 
 
-def bind_weights(model: Model, file: GGUFFile, backend: Backend, progress: Progress) -> None:
+def bind_weights(model: Model, file: GGUFFile, backend: Backend, progress: ProgressCallback) -> None:
     """Fill every weight of `model` from `file`: place them, and load them."""
     place_weights(model, file, backend)
     backend.load(progress)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from chaski.chat.answer import Answer, collect
 from chaski.chat.answer_parser import AnswerParser
 from chaski.chat.arguments import string_list, text_list, token_ids
-from chaski.chat.conversation import Message
 from chaski.chat.defaults import Defaults
+from chaski.chat.formats import Message
 from chaski.chat.images import ImageSource
 from chaski.chat.options import GenerateOptions
 from chaski.chat.ranking import Ranked, ranked

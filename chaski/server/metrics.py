@@ -10,7 +10,7 @@ from chaski.chat.events import Done
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from chaski.server.models.loaded import Loaded
+    from chaski.server.models.loaded import LoadedModel
 
 __all__ = ["Metrics"]
 
@@ -20,7 +20,7 @@ _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 class Metrics:
     """Counters of this server. Nothing in them names a client or a text."""
 
-    def __init__(self, loaded: Callable[[], list[Loaded]], waiting: Callable[[], int]) -> None:
+    def __init__(self, loaded: Callable[[], list[LoadedModel]], waiting: Callable[[], int]) -> None:
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
         self.registry = CollectorRegistry()
@@ -62,7 +62,7 @@ class Metrics:
 class _State:
     """Gauges, which are read when the page is requested."""
 
-    def __init__(self, loaded: Callable[[], list[Loaded]], waiting: Callable[[], int]) -> None:
+    def __init__(self, loaded: Callable[[], list[LoadedModel]], waiting: Callable[[], int]) -> None:
         self._loaded = loaded
         self._waiting = waiting
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from chaski.server.metrics import Metrics
 from chaski.server.models.catalog import Catalog
 from chaski.server.models.loaded import OpenWorker
-from chaski.server.models.pool import Models
+from chaski.server.models.pool import ModelPool
 from chaski.server.network.bodies import Bodies
 from chaski.server.network.uploads import Uploads
 from chaski.server.response_store import ResponseStore
@@ -36,7 +36,7 @@ class Services:
 
     settings: Settings
     catalog: Catalog
-    models: Models
+    models: ModelPool
     metrics: Metrics
     chat: ChatService
     vectors: VectorService
@@ -55,7 +55,7 @@ class Services:
     def start(cls, settings: Settings, store: Store, open_worker: OpenWorker) -> Services:
         """Make all services. No model is loaded."""
         catalog = Catalog(store)
-        models = Models(settings, open_worker)
+        models = ModelPool(settings, open_worker)
         metrics = Metrics(lambda: models.loaded, lambda: models.waiting)
         jobs = Jobs(settings, catalog, models, metrics)
         services = ChatService(jobs), VectorService(jobs), TokenService(jobs)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.formats.gguf import TensorInfo
-from chaski.ml.backend import CacheConfig, Device, Memory, Progress
+from chaski.ml.backend import CacheConfig, Device, Memory, ProgressCallback
 from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Operand, Tensor, Weight
 from chaski.ml.plan import FromLaunch, Input
 from chaski.ml.reference import ReferenceBackend
@@ -66,7 +66,7 @@ class ForeignBackend:
         for weight, _ in weights:
             weight.handle = OnDevice(weight.handle)
 
-    def load(self, progress: Progress) -> None:
+    def load(self, progress: ProgressCallback) -> None:
         self._device.load(progress)
 
     def wait_loaded(self) -> None:

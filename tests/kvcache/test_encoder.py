@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from chaski.kvcache import EncoderCache, KVShape, KVTypes
-from chaski.kvcache.batch import Attended, Batch
+from chaski.kvcache.batch import AttendedImage, Batch
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, Rope
 from chaski.ml.reference import ReferenceBackend
@@ -21,11 +21,11 @@ def make(sequences: int = 1) -> EncoderCache:
     return EncoderCache(ReferenceBackend(), [KVShape(1, 2, 2)], 6, 3, sequences, F32)
 
 
-def image(position: int, num_rows: int, sequence: int = 0) -> Attended:
-    return Attended(sequence, position, num_rows)
+def image(position: int, num_rows: int, sequence: int = 0) -> AttendedImage:
+    return AttendedImage(sequence, position, num_rows)
 
 
-def batch(begin: int, end: int, *images: Attended, sequence: int = 0) -> Batch:
+def batch(begin: int, end: int, *images: AttendedImage, sequence: int = 0) -> Batch:
     positions = np.arange(begin, end, dtype=np.int32)
     rows = np.zeros((sum(each.num_rows for each in images), 3), np.float32) if images else None
     sequences = np.full_like(positions, sequence)
@@ -33,7 +33,7 @@ def batch(begin: int, end: int, *images: Attended, sequence: int = 0) -> Batch:
 
 
 def visible(
-    cache: EncoderCache, begin: int, end: int, *images: Attended, sequence: int = 0
+    cache: EncoderCache, begin: int, end: int, *images: AttendedImage, sequence: int = 0
 ) -> tuple[int, list[int]]:
     """How many rows a batch stores, and how many each of its tokens sees."""
     inputs = cache.start_forward(batch(begin, end, *images, sequence=sequence))

@@ -15,7 +15,7 @@ import pytest
 from chaski.convert.convert import convert
 from chaski.formats.gguf import open_gguf
 from chaski.kvcache import CacheSize, KVTypes, build_cache
-from chaski.kvcache.batch import Attended, Batch
+from chaski.kvcache.batch import AttendedImage, Batch
 from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.encoder import EncoderProgram
@@ -91,7 +91,7 @@ class Runs:
         count, name = end - begin, PROMPTS[prompt][begin]
         places = np.arange(count, dtype=np.int32)
         encoded = self.encode(name) if isinstance(name, str) else None
-        attended = [] if encoded is None else [Attended(0, begin, len(encoded))]
+        attended = [] if encoded is None else [AttendedImage(0, begin, len(encoded))]
         ids = expected()[f"{prompt}.ids"][begin:end]
         batch = Batch(ids, begin + places, np.zeros_like(places), places, attended=attended, encoded=encoded)
         return self.program.forward(batch).copy()

@@ -12,20 +12,20 @@ import pytest
 
 from chaski.errors import BusyError, GGUFError, OutOfMemoryError
 from chaski.runner.service.messages import Describe
-from chaski.server.models.loaded import Needs
-from chaski.server.models.pool import Models
+from chaski.server.models.loaded import ModelNeeds
+from chaski.server.models.pool import ModelPool
 from chaski.server.models.queue import FairQueue
 from chaski.server.settings import Settings
 from tests.server.fake_worker import Script
 
 
-def needs(name: str, **more: Any) -> Needs:
-    return Needs(path=Path(f"/{name}"), name=name, **more)
+def needs(name: str, **more: Any) -> ModelNeeds:
+    return ModelNeeds(path=Path(f"/{name}"), name=name, **more)
 
 
-def with_models(test: Callable[[Models], Awaitable[None]], script: Script, **settings: Any) -> None:
+def with_models(test: Callable[[ModelPool], Awaitable[None]], script: Script, **settings: Any) -> None:
     async def run() -> None:
-        models = Models(Settings(**settings), script.open)
+        models = ModelPool(Settings(**settings), script.open)
         try:
             await asyncio.wait_for(test(models), 10)
         finally:
@@ -35,11 +35,11 @@ def with_models(test: Callable[[Models], Awaitable[None]], script: Script, **set
     asyncio.run(run())
 
 
-def names(models: Models) -> list[str]:
+def names(models: ModelPool) -> list[str]:
     return [loaded.name for loaded in models.loaded]
 
 
-async def use(models: Models, name: str, **more: Any) -> None:
+async def use(models: ModelPool, name: str, **more: Any) -> None:
     async with models.use(needs(name, **more)):
         pass
 
@@ -47,7 +47,7 @@ async def use(models: Models, name: str, **more: Any) -> None:
 def test_a_model_is_loaded_once_for_all() -> None:
     script = Script()
 
-    async def test(models: Models) -> None:
+    async def test(models: ModelPool) -> None:
         await asyncio.gather(*(use(models, "a") for _ in range(20)))
         assert names(models) == ["a"]
 
@@ -58,7 +58,7 @@ def test_a_model_is_loaded_once_for_all() -> None:
 def test_others_have_all_of_their_memory_before_one_is_loaded() -> None:
     script = Script()
 
-    async def test(models: Models) -> None:
+    async def test(models: ModelPool) -> None:
         await use(models, "a")
         assert script.asked == [Describe()]
         await use(models, "b")
@@ -71,7 +71,7 @@ def test_others_have_all_of_their_memory_before_one_is_loaded() -> None:
 
 
 def test_the_one_that_was_used_the_longest_ago_goes() -> None:
-    async def test(models: Models) -> None:
+    async def test(models: ModelPool) -> None:
         for name in ("a", "b", "a", "c"):
             await use(models, name)
             await asyncio.sleep(0.002)
@@ -81,7 +81,7 @@ def test_the_one_that_was_used_the_longest_ago_goes() -> None:
 
 
 def test_one_that_is_used_goes_last_and_its_requests_end_first() -> None:
-    async def test(models: Models) -> None:
+    async def test(models: ModelPool) -> None:
         async with models.use(needs("a")):
             waiting = asyncio.create_task(use(models, "b"))
             await asyncio.sleep(0.05)
@@ -102,7 +102,7 @@ def test_what_does_not_fit_makes_others_go() -> None:
         lambda options: OutOfMemoryError("no") if sum(w.pid is not None for w in script.opened) > 2 else None
     )
 
-    async def test(models: Models) -> None:
+    async def test(models: ModelPool) -> None:
         for name in "abcd":
             await use(models, name)
             await asyncio.sleep(0.002)
@@ -114,13 +114,13 @@ def test_what_does_not_fit_makes_others_go() -> None:
 def test_less_in_parallel_before_giving_up() -> None:
     script = Script(fail=lambda options: OutOfMemoryError("no") if options["parallel"] > 1 else None)
 
-    async def test(models: Models) -> None:
+    async def test(models: ModelPool) -> None:
         await use(models, "a")
         assert models.loaded[0].parallel == 1
 
     with_models(test, script)
 
-    async def refused(models: Models) -> None:
+    async def refused(models: ModelPool) -> None:
         with pytest.raises(OutOfMemoryError):
             await use(models, "a")
         assert names(models) == []
@@ -131,7 +131,7 @@ def test_less_in_parallel_before_giving_up() -> None:
 def test_errors_of_loading_name_the_model_and_no_file() -> None:
     script = Script(fail=lambda options: GGUFError("/a: broken"))
 
-    async def test(models: Models) -> None:
+    async def test(models: ModelPool) -> None:
         for found in await asyncio.gather(*(use(models, "a") for _ in range(3)), return_exceptions=True):
             assert (type(found), str(found)) == (GGUFError, "a: broken")
 
@@ -142,7 +142,7 @@ def test_errors_of_loading_name_the_model_and_no_file() -> None:
 def test_only_a_larger_context_loads_anew(context: int | None, count: int) -> None:
     script = Script()
 
-    async def test(models: Models) -> None:
+    async def test(models: ModelPool) -> None:
         await use(models, "a", context=100)
         await use(models, "a", context=context)
         assert len(script.opened) == count
@@ -151,7 +151,7 @@ def test_only_a_larger_context_loads_anew(context: int | None, count: int) -> No
 
 
 def test_keep_alive() -> None:
-    async def test(models: Models) -> None:
+    async def test(models: ModelPool) -> None:
         await use(models, "now", keep_alive=0.0)
         await use(models, "soon", keep_alive=0.1)
         await use(models, "never", keep_alive=math.inf)
@@ -167,7 +167,7 @@ def test_keep_alive() -> None:
 
 
 def test_a_long_request_is_not_cut_by_keep_alive() -> None:
-    async def test(models: Models) -> None:
+    async def test(models: ModelPool) -> None:
         await use(models, "a", keep_alive=0.05)
         async with models.use(needs("a")):
             await asyncio.sleep(0.1)
@@ -181,7 +181,7 @@ def test_a_long_request_is_not_cut_by_keep_alive() -> None:
 
 
 def test_leaving_while_it_loads_leaves_others_waiting() -> None:
-    async def test(models: Models) -> None:
+    async def test(models: ModelPool) -> None:
         first, second = (asyncio.create_task(use(models, "a")) for _ in range(2))
         await asyncio.sleep(0)
         first.cancel()
@@ -237,7 +237,7 @@ def test_a_place_that_came_too_late_is_passed_on() -> None:
 def test_another_engine_loads_anew() -> None:
     script = Script()
 
-    async def test(models: Models) -> None:
+    async def test(models: ModelPool) -> None:
         for engine in ("native", "native", None, "llama.cpp", None, "native"):
             await use(models, "a", engine=engine)
             assert engine in (None, models.loaded[0].info.engine)

@@ -11,7 +11,15 @@ from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
 from chaski.forks import keep_in_forks
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
-from chaski.ml.backend import BackendOptions, CacheConfig, CPUOptions, Device, Memory, Progress, stored_type
+from chaski.ml.backend import (
+    BackendOptions,
+    CacheConfig,
+    CPUOptions,
+    Device,
+    Memory,
+    ProgressCallback,
+    stored_type,
+)
 from chaski.ml.cpu.loading import Loading, StoredMatrix, laid_out_type
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import CPUPlan
@@ -81,7 +89,7 @@ class CPUBackend:
                 assert isinstance(matrix.weight.handle, list)
                 matrix.weight.handle.append(target)
 
-    def load(self, progress: Progress) -> None:
+    def load(self, progress: ProgressCallback) -> None:
         memory = self.memory()
         if memory.total > available_memory():
             raise _out_of_memory("weights, caches and plans", memory.total)

@@ -22,7 +22,7 @@ from chaski.errors import ModelError
 from chaski.forks import ForkGuard
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType, row_bytes
-from chaski.ml.backend import Progress
+from chaski.ml.backend import ProgressCallback
 from chaski.ml.graph import Weight
 
 __all__ = ["Loading", "StoredMatrix", "laid_out_type"]
@@ -109,7 +109,7 @@ class Loading:
         self._fork_guard = ForkGuard("the model")
 
     def load(
-        self, matrices: Sequence[StoredMatrix], untouched: Sequence[Touchable], progress: Progress
+        self, matrices: Sequence[StoredMatrix], untouched: Sequence[Touchable], progress: ProgressCallback
     ) -> None:
         """Make matrices ready to compute with, and take the memory of `untouched`.
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import dequantize
-from chaski.ml.backend import CacheConfig, Device, Memory, Progress, stored_type
+from chaski.ml.backend import CacheConfig, Device, Memory, ProgressCallback, stored_type
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Operand, Shape, Tensor, Weight
 from chaski.ml.machine import available_memory, physical_cores, total_memory
 from chaski.ml.plan import FromLaunch, Input, misfit
@@ -44,7 +44,7 @@ class ReferenceBackend:
             weight.handle = dequantize(info.data, info.type, info.shape)
             self._weights += 4 * int(np.prod(info.shape))
 
-    def load(self, progress: Progress) -> None:
+    def load(self, progress: ProgressCallback) -> None:
         progress(1.0)
 
     def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:

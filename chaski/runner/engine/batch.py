@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.image_rows import ImageRun, rows_in
-from chaski.kvcache.batch import Attended, Batch
+from chaski.kvcache.batch import AttendedImage, Batch
 from chaski.model.program import Program
 from chaski.runner.engine.images import EncodedImages
 from chaski.runner.engine.sequence import Sequence
@@ -68,7 +68,7 @@ def prepare_batch(
     places: list[int] = []
     num_outputs: list[int] = []
     images: list[ImageRun] = []
-    attended: list[Attended] = []
+    attended: list[AttendedImage] = []
     for sequence, count in shares:
         begin, offset = len(sequence.slot.tokens), len(positions) - len(sequence.slot.tokens)
         wanted = sequence.outputs(begin, count)
@@ -86,7 +86,7 @@ def prepare_batch(
             if run.image.token is None:
                 places += range(run.positions.start + offset, run.positions.stop + offset)
             else:
-                attended.append(Attended(sequence.slot.index, run.positions.start, run.image.num_rows))
+                attended.append(AttendedImage(sequence.slot.index, run.positions.start, run.image.num_rows))
     has_groups = any(sequence.groups for sequence, _ in shares)
     batch = Batch(
         np.zeros(len(positions), np.int32),

@@ -13,7 +13,7 @@ from chaski.errors import TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize, KVTypes
 from chaski.ml import BackendOptions, CPUOptions, Options, open_backend
-from chaski.ml.backend import Backend, Progress
+from chaski.ml.backend import Backend, ProgressCallback
 from chaski.model.metadata import blamed_on
 from chaski.model.registry import Model, build_model, vision_of
 from chaski.names import NATIVE, check_engine
@@ -44,7 +44,7 @@ def load(
     backend: str = "cpu",
     engine: str | None = None,
     draft: str | os.PathLike[str] | None = None,
-    progress: Progress = lambda share: None,
+    progress: ProgressCallback = lambda share: None,
 ) -> LLM:
     """Load a model: one of the store or a bundled one by name, a GGUF file, or one that is open already.
 
@@ -105,7 +105,7 @@ class _Parts:
     draft: str | os.PathLike[str] | None
 
     def load(
-        self, backend: str, options: Sequence[Options], policy: Policy | None, progress: Progress
+        self, backend: str, options: Sequence[Options], policy: Policy | None, progress: ProgressCallback
     ) -> tuple[Backend, Engine, DraftResources | None]:
         """Reserve memory for all of it, and read the weights. Releases everything where that fails."""
         with ExitStack() as undo:

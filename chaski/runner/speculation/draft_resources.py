@@ -7,7 +7,7 @@ import os
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
-from chaski.ml.backend import Backend, Memory, Progress
+from chaski.ml.backend import Backend, Memory, ProgressCallback
 from chaski.model.dialects import open_model
 from chaski.model.metadata import blamed_on
 from chaski.model.registry import build_model
@@ -46,7 +46,7 @@ class DraftResources:
             self._reserved = Reservation(network, self._file, self._backend, size, types)
         self.num_bytes = self._reserved.needs.total
 
-    def load(self, progress: Progress) -> DraftModel:
+    def load(self, progress: ProgressCallback) -> DraftModel:
         """Read the weights, and return the model that proposes."""
         program, cache = self._reserved.program, self._reserved.cache
         if not cache.can_step_back:

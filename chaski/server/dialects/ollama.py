@@ -14,7 +14,7 @@ from chaski.durations import parse_duration
 from chaski.errors import OptionError
 from chaski.server.dialects.common.images import check_images, read_base64
 from chaski.server.fields.reader import Fields
-from chaski.server.service.events import Delta, Event, Finish, Score, TopScore, Whole
+from chaski.server.service.events import Delta, Finish, Score, ServiceEvent, TopScore, Whole
 from chaski.server.service.requests import ChatRequest, EmbedRequest, GenerateRequest
 
 __all__ = [
@@ -121,7 +121,7 @@ def read_think(fields: Fields) -> bool | str | None:
     return value
 
 
-def chat_fields(model: str, event: Event) -> dict[str, Any]:
+def chat_fields(model: str, event: ServiceEvent) -> dict[str, Any]:
     """A line of the stream of a chat."""
     if isinstance(event, Finish):
         return _head(model) | {"message": {"role": "assistant", "content": ""}} | _end(event)
@@ -136,7 +136,7 @@ def chat_whole(model: str, whole: Whole) -> dict[str, Any]:
     return _head(model) | {"message": message} | _end(whole.finish) | _logprobs(whole.scores)
 
 
-def generate_fields(model: str, event: Event) -> dict[str, Any]:
+def generate_fields(model: str, event: ServiceEvent) -> dict[str, Any]:
     """A line of the stream of a completion."""
     if isinstance(event, Finish):
         return _head(model) | {"response": ""} | _end(event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from chaski.server.dialects import anthropic
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
-from chaski.server.service.events import Delta, Event, whole
+from chaski.server.service.events import Delta, ServiceEvents, whole
 
 __all__ = ["count_tokens", "messages"]
 
@@ -48,7 +48,10 @@ def _keep(
 
 
 async def _stream(
-    http: HTTPRequest, body: Mapping[str, Any], events: AsyncGenerator[Event, None], blocks: anthropic.Blocks
+    http: HTTPRequest,
+    body: Mapping[str, Any],
+    events: ServiceEvents,
+    blocks: anthropic.Blocks,
 ) -> Stream:
     is_first = True
     async with aclosing(events):

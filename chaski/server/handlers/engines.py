@@ -7,7 +7,6 @@ used last is meant.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -17,8 +16,8 @@ from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.fields.reader import Fields
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
-from chaski.server.models.loaded import Loaded
-from chaski.server.service.events import Delta, Event, whole
+from chaski.server.models.loaded import LoadedModel
+from chaski.server.service.events import Delta, ServiceEvents, whole
 from chaski.server.service.requests import ModelRequest
 
 __all__ = ["apply_template", "detokenize", "infill", "props", "slots", "tokenize"]
@@ -99,7 +98,7 @@ async def infill(http: HTTPRequest) -> Reply:
     return llamacpp.infill_end(request.model, answer.content, answer.finish)
 
 
-async def _pieces(model: str, events: AsyncGenerator[Event, None]) -> Stream:
+async def _pieces(model: str, events: ServiceEvents) -> Stream:
     async with aclosing(events):
         async for event in events:
             if isinstance(event, Delta):
@@ -161,9 +160,9 @@ def _model(http: HTTPRequest, fields: Fields) -> str:
     return str(loaded[0].name)
 
 
-async def _loaded(http: HTTPRequest) -> list[Loaded]:
+async def _loaded(http: HTTPRequest) -> list[LoadedModel]:
     """The models in memory; with `?model=` that one only."""
-    loaded: list[Loaded] = http.services.models.loaded
+    loaded: list[LoadedModel] = http.services.models.loaded
     named = http.request.query_params.get("model")
     if not named:
         return loaded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -11,7 +11,7 @@ from chaski.server.dialects import ollama
 from chaski.server.fields.reader import Fields
 from chaski.server.http.api import ndjson
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
-from chaski.server.service.events import Event, whole
+from chaski.server.service.events import ServiceEvent, ServiceEvents, whole
 from chaski.server.service.requests import EmbedRequest, ModelRequest
 
 __all__ = ["chat", "detokenize", "embed", "embeddings", "generate", "tokenize"]
@@ -101,7 +101,9 @@ async def _load_only(http: HTTPRequest, request: ModelRequest, is_chat: bool) ->
 
 
 async def _lines(
-    events: AsyncGenerator[Event, None], model: str, fields: Callable[[str, Event], Mapping[str, Any]]
+    events: ServiceEvents,
+    model: str,
+    fields: Callable[[str, ServiceEvent], Mapping[str, Any]],
 ) -> Stream:
     async with aclosing(events):
         async for event in events:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from chaski.server.dialects import openai
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
-from chaski.server.service.events import Delta, Event, Finish, Whole, whole
+from chaski.server.service.events import Delta, Finish, ServiceEvent, ServiceEvents, Whole, whole
 from chaski.server.service.requests import ChatRequest, GenerateRequest
 
 __all__ = ["chat", "completions", "embeddings", "model", "models"]
@@ -72,16 +72,14 @@ def _model(name: str, created: float, owner: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": int(created), "owned_by": owner}
 
 
-def _answers(
-    request: W, count: int, answer: Callable[[W], AsyncGenerator[Event, None]]
-) -> list[AsyncGenerator[Event, None]]:
+def _answers(request: W, count: int, answer: Callable[[W], ServiceEvents]) -> list[ServiceEvents]:
     """Start several answers to one request; with a seed, each one has the next seed."""
     seed = request.options.get("seed")
     seeds = [seed if seed is None or seed < 0 else seed + index for index in range(count)]
     return [answer(replace(request, options={**request.options, "seed": each})) for each in seeds]
 
 
-async def _wholes(answers: list[AsyncGenerator[Event, None]]) -> list[Whole]:
+async def _wholes(answers: list[ServiceEvents]) -> list[Whole]:
     tasks = [asyncio.create_task(whole(answer)) for answer in _few_at_a_time(answers)]
     try:
         return await asyncio.gather(*tasks)
@@ -91,9 +89,7 @@ async def _wholes(answers: list[AsyncGenerator[Event, None]]) -> list[Whole]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _chunks(
-    answers: list[AsyncGenerator[Event, None]], chunks: openai.Chunks, has_usage: bool
-) -> Stream:
+async def _chunks(answers: list[ServiceEvents], chunks: openai.Chunks, has_usage: bool) -> Stream:
     finishes: dict[int, Finish] = {}
     async with aclosing(_merged(answers)) as events:
         async for index, event in events:
@@ -108,14 +104,16 @@ async def _chunks(
     yield _DONE
 
 
-async def _merged(answers: list[AsyncGenerator[Event, None]]) -> AsyncGenerator[tuple[int, Event], None]:
+async def _merged(
+    answers: list[ServiceEvents],
+) -> AsyncGenerator[tuple[int, ServiceEvent], None]:
     """Yield the events of all answers as they come, with the number of their answer."""
     if len(answers) == 1:
         async with aclosing(answers[0]) as events:
             async for event in events:
                 yield 0, event
         return
-    arrived: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue()
+    arrived: asyncio.Queue[tuple[int, ServiceEvent] | Exception | None] = asyncio.Queue()
     tasks = [
         asyncio.create_task(_forward(n, answer, arrived)) for n, answer in enumerate(_few_at_a_time(answers))
     ]
@@ -136,12 +134,12 @@ async def _merged(answers: list[AsyncGenerator[Event, None]]) -> AsyncGenerator[
 
 
 def _few_at_a_time(
-    answers: list[AsyncGenerator[Event, None]],
-) -> list[AsyncGenerator[Event, None]]:
+    answers: list[ServiceEvents],
+) -> list[ServiceEvents]:
     """Return the same answers; no more of them run at once than one prompt may have."""
     gate = asyncio.Semaphore(openai.MAX_ANSWERS)
 
-    async def behind_gate(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    async def behind_gate(events: ServiceEvents) -> ServiceEvents:
         async with gate, aclosing(events):
             async for event in events:
                 yield event
@@ -150,7 +148,9 @@ def _few_at_a_time(
 
 
 async def _forward(
-    number: int, events: AsyncIterator[Event], arrived: asyncio.Queue[tuple[int, Event] | Exception | None]
+    number: int,
+    events: AsyncIterator[ServiceEvent],
+    arrived: asyncio.Queue[tuple[int, ServiceEvent] | Exception | None],
 ) -> None:
     try:
         async for event in events:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
 from chaski.server.http.problems import problem_of
 from chaski.server.response_store import StoredResponse
-from chaski.server.service.events import Delta, Event
+from chaski.server.service.events import Delta, ServiceEvent, ServiceEvents
 
 __all__ = ["cancel", "count_tokens", "create", "delete", "list_input", "retrieve"]
 
@@ -75,7 +75,7 @@ def _read(http: HTTPRequest) -> responses.ResponseRequest:
     )
 
 
-async def _stream(http: HTTPRequest, items: responses.Items, events: AsyncGenerator[Event, None]) -> Stream:
+async def _stream(http: HTTPRequest, items: responses.Items, events: ServiceEvents) -> Stream:
     async with aclosing(events):
         try:
             # An error before the first word has a status of its own.
@@ -93,7 +93,7 @@ async def _stream(http: HTTPRequest, items: responses.Items, events: AsyncGenera
             yield _lines(items.fail(problem_of(error)))
 
 
-def _take(http: HTTPRequest, items: responses.Items, event: Event) -> list[dict[str, Any]]:
+def _take(http: HTTPRequest, items: responses.Items, event: ServiceEvent) -> list[dict[str, Any]]:
     if isinstance(event, Delta):
         return list(items.delta(event))
     said, request = list(items.finish(event)), items.request

@@ -14,7 +14,7 @@ from typing import Any
 from chaski.errors import ChaskiError
 from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
 from chaski.server.models.catalog import Catalog, Found
-from chaski.server.models.loaded import Loaded
+from chaski.server.models.loaded import LoadedModel
 from chaski.store.describe import modelfile_of, parameter_lines
 from chaski.store.model import StoredConfig, StoredModel, read_config
 
@@ -49,7 +49,7 @@ def listed(catalog: Catalog) -> list[dict[str, Any]]:
     return found
 
 
-def running(catalog: Catalog, models: list[Loaded]) -> list[dict[str, Any]]:
+def running(catalog: Catalog, models: list[LoadedModel]) -> list[dict[str, Any]]:
     """The models in memory."""
     return [_running(catalog, model) for model in models]
 
@@ -90,7 +90,7 @@ def local_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="microseconds")
 
 
-def _running(catalog: Catalog, loaded: Loaded) -> dict[str, Any]:
+def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
     memory = loaded.info.memory
     shown: dict[str, Any] = {
         "name": loaded.name,
@@ -115,7 +115,7 @@ def _running(catalog: Catalog, loaded: Loaded) -> dict[str, Any]:
     return shown
 
 
-def _expiry(loaded: Loaded) -> str:
+def _expiry(loaded: LoadedModel) -> str:
     """Return when a model is unloaded; its time runs only while no request uses it."""
     begin = time.time() if loaded.users else loaded.used_at
     if loaded.keep_alive == math.inf or begin + loaded.keep_alive >= _FOREVER.timestamp():

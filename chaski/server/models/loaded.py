@@ -1,4 +1,4 @@
-"""`Loaded`: a model in memory with those who use it. `Needs`: what a request requires of its model."""
+"""`LoadedModel`: a model in memory with its users. `ModelNeeds`: what a request asks of its model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.messages import Info
 from chaski.server.models.queue import FairQueue
 
-__all__ = ["Loaded", "Needs", "OpenWorker", "WorkerLike"]
+__all__ = ["LoadedModel", "ModelNeeds", "OpenWorker", "WorkerLike"]
 
 
 class WorkerLike(Protocol):
@@ -31,7 +31,7 @@ OpenWorker = Callable[..., WorkerLike]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class ModelNeeds:
     """The requirements of a request on its model. None leaves the choice to the server.
 
     path        the file of the weights; names that share it share what is loaded
@@ -56,7 +56,7 @@ class Needs:
 
 
 @dataclass(slots=True, eq=False)
-class Loaded:
+class LoadedModel:
     """A model in memory.
 
     users     requests that use it or wait for a place in it
@@ -86,11 +86,11 @@ class Loaded:
         """The time at which it is unloaded unless another request comes."""
         return self.used_at + self.keep_alive
 
-    def suits(self, needs: Needs) -> bool:
+    def suits(self, needs: ModelNeeds) -> bool:
         """Return whether a further request can use it."""
         return not self.is_leaving and self.is_enough(needs)
 
-    def is_enough(self, needs: Needs) -> bool:
+    def is_enough(self, needs: ModelNeeds) -> bool:
         """Return whether engine, encoder and draft model are the needed ones, and its context suffices."""
         if needs.engine not in (None, self.info.engine):
             return False

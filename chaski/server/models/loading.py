@@ -11,7 +11,7 @@ from typing import Any
 from chaski.errors import ChaskiError, WorkerError
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.messages import Info
-from chaski.server.models.loaded import Loaded, Needs, OpenWorker
+from chaski.server.models.loaded import LoadedModel, ModelNeeds, OpenWorker
 from chaski.server.models.queue import FairQueue
 from chaski.server.settings import Settings
 
@@ -23,7 +23,9 @@ _log = logging.getLogger(__name__)
 _NUM_QUEUED_IN_WORKER = 2
 
 
-async def load_model(needs: Needs, parallel: int, settings: Settings, open_worker: OpenWorker) -> Loaded:
+async def load_model(
+    needs: ModelNeeds, parallel: int, settings: Settings, open_worker: OpenWorker
+) -> LoadedModel:
     """Load a model with `parallel` places. Raises what its worker raises, or WorkerError."""
     share = _LoadedShare()
     worker = open_worker(needs.path, progress=share, **_options(needs, parallel))
@@ -37,7 +39,7 @@ async def load_model(needs: Needs, parallel: int, settings: Settings, open_worke
             raise type(error)(str(error).replace(str(needs.path), needs.name)) from None
         raise
     _log.info("loaded %s: context %d, %d in parallel", needs.name, info.context, parallel)
-    return Loaded(
+    return LoadedModel(
         path=needs.path,
         name=needs.name,
         worker=worker,
@@ -52,7 +54,7 @@ async def load_model(needs: Needs, parallel: int, settings: Settings, open_worke
     )
 
 
-def _options(needs: Needs, parallel: int) -> dict[str, Any]:
+def _options(needs: ModelNeeds, parallel: int) -> dict[str, Any]:
     """Options of `chaski.load`."""
     options: dict[str, Any] = {
         "context": needs.context or needs.usual_context,

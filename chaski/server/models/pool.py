@@ -1,4 +1,4 @@
-"""`Models`: which models are loaded, who may use them, and which one is unloaded when memory is needed.
+"""`ModelPool`: which models are loaded, who may use them, and which one is unloaded when memory is needed.
 
 The server does not guess whether a model fits. Its worker works out what it needs before it takes any memory,
 and refuses with OutOfMemoryError. Then the least recently used model is unloaded, and loading is tried again.
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from chaski.errors import BusyError, ChaskiError, OutOfMemoryError, WorkerError
-from chaski.server.models.loaded import Loaded, Needs, OpenWorker
+from chaski.server.models.loaded import LoadedModel, ModelNeeds, OpenWorker
 from chaski.server.models.loading import load_model
 from chaski.server.settings import Settings
 
-__all__ = ["Models"]
+__all__ = ["ModelPool"]
 
 _DEFAULT_PARALLEL = 4
 
@@ -34,23 +34,23 @@ class _Load:
     """
 
     waiting: int = 0
-    loaded: Loaded | None = None
-    task: asyncio.Task[Loaded] = field(init=False)
+    loaded: LoadedModel | None = None
+    task: asyncio.Task[LoadedModel] = field(init=False)
 
 
-class Models:
+class ModelPool:
     """The models in memory. For one event loop."""
 
     def __init__(self, settings: Settings, open_worker: OpenWorker) -> None:
         self._settings = settings
         self._open_worker = open_worker
-        self._loaded: dict[Path, Loaded] = {}
+        self._loaded: dict[Path, LoadedModel] = {}
         self._loads: dict[Path, _Load] = {}
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def loaded(self) -> list[Loaded]:
+    def loaded(self) -> list[LoadedModel]:
         """The loaded models, the most recently used one first."""
         return sorted(self._loaded.values(), key=lambda loaded: loaded.used_at, reverse=True)
 
@@ -60,7 +60,7 @@ class Models:
         return sum(load.waiting for load in self._loads.values())
 
     @asynccontextmanager
-    async def use(self, needs: Needs, client: str = "") -> AsyncIterator[Loaded]:
+    async def use(self, needs: ModelNeeds, client: str = "") -> AsyncIterator[LoadedModel]:
         """Give one request a place in a model, which is loaded if need be.
 
         Raises BusyError where too many wait, OutOfMemoryError, or what loading raises.
@@ -97,7 +97,7 @@ class Models:
         self._loaded.clear()
         await asyncio.gather(*(asyncio.to_thread(worker.close) for worker in workers))
 
-    async def _claim(self, needs: Needs) -> Loaded:
+    async def _claim(self, needs: ModelNeeds) -> LoadedModel:
         """Return the model with one more user, so that it is not unloaded meanwhile."""
         while True:
             loaded = self._loaded.get(needs.path)
@@ -109,7 +109,7 @@ class Models:
                 return loaded
             self._release(loaded)
 
-    async def _wait_for_load(self, needs: Needs) -> Loaded:
+    async def _wait_for_load(self, needs: ModelNeeds) -> LoadedModel:
         """Load a model and claim it. Requests for the same model wait for the same load."""
         if self.waiting >= self._settings.max_queue:
             raise BusyError("server busy, please try again.  maximum pending requests exceeded")
@@ -129,7 +129,7 @@ class Models:
         finally:
             load.waiting -= 1
 
-    def _release(self, loaded: Loaded, keep_alive: float | None = None) -> None:
+    def _release(self, loaded: LoadedModel, keep_alive: float | None = None) -> None:
         loaded.users -= 1
         loaded.used_at = time.time()
         if keep_alive is not None:
@@ -137,7 +137,7 @@ class Models:
         if not loaded.users:
             self._start_timer(loaded)
 
-    def _start_timer(self, loaded: Loaded) -> None:
+    def _start_timer(self, loaded: LoadedModel) -> None:
         """Unload a model that nobody uses after its `keep_alive`."""
         loaded.idle.set()
         if loaded.keep_alive < math.inf and not loaded.is_leaving:
@@ -149,12 +149,12 @@ class Models:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _unload(self, loaded: Loaded) -> None:
+    async def _unload(self, loaded: LoadedModel) -> None:
         async with self._changing:
             if not loaded.users or loaded.worker.pid is None:
                 await self._remove(loaded)
 
-    async def _remove(self, loaded: Loaded) -> None:
+    async def _remove(self, loaded: LoadedModel) -> None:
         """Give a model no more requests, and unload it when the present ones are answered."""
         loaded.is_leaving = True
         if loaded.timer is not None:
@@ -165,7 +165,7 @@ class Models:
             del self._loaded[loaded.path]
         await asyncio.to_thread(loaded.worker.close)
 
-    async def _run_load(self, needs: Needs, load: _Load) -> Loaded:
+    async def _run_load(self, needs: ModelNeeds, load: _Load) -> LoadedModel:
         try:
             async with self._changing:
                 loaded = await self._made_available(needs)
@@ -179,7 +179,7 @@ class Models:
         finally:
             del self._loads[needs.path]
 
-    async def _made_available(self, needs: Needs) -> Loaded:
+    async def _made_available(self, needs: ModelNeeds) -> LoadedModel:
         present = self._loaded.get(needs.path)
         if present is not None:
             if present.suits(needs):
@@ -190,11 +190,11 @@ class Models:
         loaded = self._loaded[needs.path] = await self._load(needs)
         return loaded
 
-    def _next_to_go(self) -> Loaded:
+    def _next_to_go(self) -> LoadedModel:
         """Return the least recently used model, one that no request uses if there is any."""
         return min(self._loaded.values(), key=lambda loaded: (loaded.users > 0, loaded.used_at))
 
-    async def _load(self, needs: Needs) -> Loaded:
+    async def _load(self, needs: ModelNeeds) -> LoadedModel:
         """Load a model, and unload as few others for it as it needs."""
         for other in self.loaded:
             # Memory that another model has still to take is not free. Its own requests get its errors.

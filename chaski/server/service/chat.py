@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from chaski.chat.events import Done, PromptScores, PromptTokens, ToolCall
 from chaski.runner.service.messages import Answerable
-from chaski.server.models.loaded import Loaded
+from chaski.server.models.loaded import LoadedModel
 from chaski.server.service.calls import chat_call, generate_call
-from chaski.server.service.events import AnswerPiece, Delta, Event, Finish, Prompted
+from chaski.server.service.events import AnswerPiece, Delta, Finish, Prompted, ServiceEvents
 from chaski.server.service.jobs import Job, Jobs, check_ids, require
 from chaski.server.service.requests import ChatRequest, GenerateRequest, ModelRequest
 from chaski.server.service.scores import prompted_of, score_of
@@ -25,7 +25,7 @@ class ChatService:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
-    async def chat(self, request: ChatRequest, client: str) -> AsyncGenerator[Event, None]:
+    async def chat(self, request: ChatRequest, client: str) -> ServiceEvents:
         """Answer a conversation."""
         job = await self._jobs.begin(request, client)
         require(job.info.makes_text, f'"{request.model}" does not support chat')
@@ -37,7 +37,7 @@ class ChatService:
             async for event in events:
                 yield event
 
-    async def generate(self, request: GenerateRequest, client: str) -> AsyncGenerator[Event, None]:
+    async def generate(self, request: GenerateRequest, client: str) -> ServiceEvents:
         """Answer a prompt, or continue it."""
         job = await self._jobs.begin(request, client)
         require(job.info.makes_text, f'"{request.model}" does not support generate')
@@ -63,8 +63,8 @@ class ChatService:
         await self._jobs.models.expire(found.model.path)
 
     async def _answer(
-        self, job: Job, loaded: Loaded, call: Answerable, answer: _Answer
-    ) -> AsyncGenerator[Event, None]:
+        self, job: Job, loaded: LoadedModel, call: Answerable, answer: _Answer
+    ) -> ServiceEvents:
         """Yield the events of a call, in the server's form."""
         load_seconds = job.seconds
         if job.request.logprobs or "prompt_logprobs" in call.options:

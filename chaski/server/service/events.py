@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from chaski.chat.events import Done, Text, Thinking, ToolCall
 
-__all__ = ["AnswerPiece", "Delta", "Event", "Finish", "Prompted", "Score", "TopScore", "Whole", "whole"]
+__all__ = [
+    "AnswerPiece",
+    "Delta",
+    "Finish",
+    "Prompted",
+    "Score",
+    "ServiceEvent",
+    "ServiceEvents",
+    "TopScore",
+    "Whole",
+    "whole",
+]
 
 
 AnswerPiece: TypeAlias = Text | Thinking | ToolCall
@@ -87,7 +98,8 @@ class Finish:
         return self.done.reason == "length"
 
 
-Event: TypeAlias = Delta | Finish
+ServiceEvent: TypeAlias = Delta | Finish
+ServiceEvents: TypeAlias = AsyncGenerator[ServiceEvent, None]
 """An event of an answer: any number of deltas, then one `Finish`."""
 
 
@@ -103,7 +115,7 @@ class Whole:
     prompted: Prompted | None = None
 
 
-async def whole(events: AsyncIterator[Event]) -> Whole:
+async def whole(events: AsyncIterator[ServiceEvent]) -> Whole:
     """Read an answer to its end."""
     every = [event async for event in events]
     finish = every[-1]

@@ -15,9 +15,9 @@ from chaski.names import NATIVE
 from chaski.runner.loading.model_info import ModelInfo
 from chaski.server.metrics import Metrics
 from chaski.server.models.catalog import Catalog, Found
-from chaski.server.models.loaded import Loaded, Needs
-from chaski.server.models.pool import Models
-from chaski.server.service.options import Options, read_options
+from chaski.server.models.loaded import LoadedModel, ModelNeeds
+from chaski.server.models.pool import ModelPool
+from chaski.server.service.options import RequestOptions, read_options
 from chaski.server.service.requests import ModelRequest
 from chaski.server.settings import Settings
 
@@ -37,16 +37,16 @@ class Job:
     request: ModelRequest
     found: Found
     info: ModelInfo
-    options: Options
+    options: RequestOptions
     started: float
     cache_salt: str
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> ModelNeeds:
         """The settings with which the job needs its model loaded."""
         usual = self.found.model.parameters.get("num_ctx")
         engine = self.options.engine or self.info.engine
-        return Needs(
+        return ModelNeeds(
             path=self.found.model.path,
             name=self.name,
             projector=self.info.projector if engine == NATIVE else None,
@@ -88,7 +88,7 @@ class Job:
 class Jobs:
     """Begins jobs, and gets the models that they need. For one event loop."""
 
-    def __init__(self, settings: Settings, catalog: Catalog, models: Models, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, catalog: Catalog, models: ModelPool, metrics: Metrics) -> None:
         self.catalog = catalog
         self.models = models
         self.metrics = metrics
@@ -103,7 +103,7 @@ class Jobs:
         return Job(request, found, info, read_options(request.options), started, cache_salt)
 
     @asynccontextmanager
-    async def use(self, job: Job, client: str) -> AsyncIterator[Loaded]:
+    async def use(self, job: Job, client: str) -> AsyncIterator[LoadedModel]:
         """Use a job's model, loaded if need be. A prompt that is too long raises the error of `too_long`."""
         async with self.models.use(job.needs, client) as loaded:
             try:
@@ -128,7 +128,7 @@ def lacks(job: Job, capability: str) -> str:
     return f"{job.found.name} does not support {capability}"
 
 
-def check_ids(token_ids: Sequence[int], loaded: Loaded) -> None:
+def check_ids(token_ids: Sequence[int], loaded: LoadedModel) -> None:
     """Raise OptionError for tokens that the model does not have."""
     size = loaded.info.vocab_size
     outside = [token for token in token_ids if not 0 <= token < size]

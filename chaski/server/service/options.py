@@ -12,7 +12,7 @@ from chaski.errors import OptionError
 from chaski.names import check_engine
 from chaski.sample.options import nearest
 
-__all__ = ["KNOWN_OPTIONS", "Options", "read_options"]
+__all__ = ["KNOWN_OPTIONS", "RequestOptions", "read_options"]
 
 _INTEGERS = {
     *("num_keep", "seed", "num_predict", "top_k", "repeat_last_n", "num_ctx", "num_batch", "num_gpu"),
@@ -38,7 +38,7 @@ _GENERATE = GenerateOptions.__annotations__.keys()
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RequestOptions:
     """generate: options of a generation, as `chaski.runner` takes them. The others are for loading."""
 
     generate: Mapping[str, Any] = field(default_factory=dict)
@@ -47,14 +47,14 @@ class Options:
     engine: str | None = None
 
 
-def read_options(raw: Mapping[str, Any]) -> Options:
+def read_options(raw: Mapping[str, Any]) -> RequestOptions:
     """Check options; unknown ones are ignored. Raises OptionError or SamplingError."""
     values = {name: _typed(name, value) for name, value in raw.items() if value is not None}
     generate = {name: value for name, value in values.items() if name in _GENERATE and value is not None}
     for name in _NONE_BELOW_ZERO & generate.keys():
         generate[name] = None if generate[name] < 0 else generate[name]
     parse_options(generate)
-    return Options(
+    return RequestOptions(
         generate, _at_least_0("num_ctx", values), _at_least_0("num_thread", values), values.get("engine")
     )
 

@@ -9,7 +9,7 @@ from chaski.text.parsers.readers import CallReader
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CallBlock:
     """A block of calls: from `opening` to `closing`, or without `closing` to the end of a JSON value.
 
     With `is_bare` the opening is the first character of the call itself, and counts only at the start of the
@@ -29,10 +29,10 @@ class Block:
     orphan: str = ""
 
 
-class BlockEnd:
+class CallBlockEnd:
     """Finds the end of one block, in a text that grows behind its opening."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: CallBlock) -> None:
         self._block = block
         self._scanner = JsonScanner()
         self._scanned = 0

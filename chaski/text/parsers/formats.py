@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from chaski.errors import UnsupportedError
-from chaski.text.parsers.blocks import Block
+from chaski.text.parsers.blocks import CallBlock
 from chaski.text.parsers.glimmer import GlimmerParser
 from chaski.text.parsers.harmony import HarmonyParser
 from chaski.text.parsers.pieces import Parser
@@ -40,7 +40,7 @@ class Format:
     special  the tags of thinking are never text: they count anywhere, even if thinking is off
     """
 
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[CallBlock, ...] = ()
     thinking: tuple[str, str] | None = _THINK
     silent: tuple[str, ...] = ()
     thinks: bool = True
@@ -48,16 +48,16 @@ class Format:
 
 
 _BARE_JSON = (
-    Block("{", None, read_known_json, is_bare=True),
-    Block("[", None, read_known_json, is_bare=True),
+    CallBlock("{", None, read_known_json, is_bare=True),
+    CallBlock("[", None, read_known_json, is_bare=True),
 )
-_HERMES = Format((Block("<tool_call>", "</tool_call>", read_json),))
+_HERMES = Format((CallBlock("<tool_call>", "</tool_call>", read_json),))
 _HERMES_INSTRUCT = replace(_HERMES, thinks=False)
 _PARAMETER = ("<parameter=", "</parameter>")
 _CODER = Format(
     (
-        Block("<tool_call>", "</tool_call>", read_parameters, quoted=False, values=_PARAMETER),
-        Block(
+        CallBlock("<tool_call>", "</tool_call>", read_parameters, quoted=False, values=_PARAMETER),
+        CallBlock(
             "<function=",
             "</function>",
             read_parameters,
@@ -70,15 +70,15 @@ _CODER = Format(
 )
 _CODER_INSTRUCT = replace(_CODER, thinks=False)
 _DEEPSEEK = Format(
-    (Block("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", read_named_json("<｜tool▁sep｜>")),),
+    (CallBlock("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", read_named_json("<｜tool▁sep｜>")),),
     silent=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
 )
 _MISTRAL = Format(
-    (Block("[TOOL_CALLS]", None, read_named_json("[ARGS]"), before_json="[ARGS]"),),
+    (CallBlock("[TOOL_CALLS]", None, read_named_json("[ARGS]"), before_json="[ARGS]"),),
     thinking=("[THINK]", "[/THINK]"),
 )
 _COHERE = Format(
-    (Block("<|START_ACTION|>", "<|END_ACTION|>", read_json),),
+    (CallBlock("<|START_ACTION|>", "<|END_ACTION|>", read_json),),
     thinking=("<|START_THINKING|>", "<|END_THINKING|>"),
     silent=(
         "<|START_RESPONSE|>",
@@ -89,14 +89,14 @@ _COHERE = Format(
     ),
 )
 _COMMAND_R = Format(
-    (Block("Action: ```json", "```", read_actions), Block("Action:```json", "```", read_actions))
+    (CallBlock("Action: ```json", "```", read_actions), CallBlock("Action:```json", "```", read_actions))
 )
-_LLAMA = Format((Block("<|python_tag|>", "<|eom_id|>", read_json_or_python), *_BARE_JSON))
-_GEMMA3 = Format((Block("```tool_code", "```", read_python),), thinking=None, thinks=False)
+_LLAMA = Format((CallBlock("<|python_tag|>", "<|eom_id|>", read_json_or_python), *_BARE_JSON))
+_GEMMA3 = Format((CallBlock("```tool_code", "```", read_python),), thinking=None, thinks=False)
 _GEMMA4_QUOTE = '<|"|>'
 _GEMMA4 = Format(
     (
-        Block(
+        CallBlock(
             "<|tool_call>",
             "<tool_call|>",
             read_braces(_GEMMA4_QUOTE),
@@ -110,7 +110,7 @@ _GEMMA4 = Format(
 )
 _FUNCTION_GEMMA = Format(
     (
-        Block(
+        CallBlock(
             "<start_function_call>",
             "<end_function_call>",
             read_braces("<escape>"),
@@ -121,12 +121,12 @@ _FUNCTION_GEMMA = Format(
     thinks=False,
 )
 _VALUE = ("<arg_value>", "</arg_value>")
-_GLM = Format((Block("<tool_call>", "</tool_call>", read_pairs, quoted=False, values=_VALUE),))
+_GLM = Format((CallBlock("<tool_call>", "</tool_call>", read_pairs, quoted=False, values=_VALUE),))
 _GLM_OCR = Format(_GLM.blocks, thinking=None, thinks=False)
-_LAGUNA = Format((Block("<tool_call>", "</tool_call>", read_pairs_or_json, quoted=False, values=_VALUE),))
-_LFM2 = Format((Block("<|tool_call_start|>", "<|tool_call_end|>", read_python),), thinks=False)
+_LAGUNA = Format((CallBlock("<tool_call>", "</tool_call>", read_pairs_or_json, quoted=False, values=_VALUE),))
+_LFM2 = Format((CallBlock("<|tool_call_start|>", "<|tool_call_end|>", read_python),), thinks=False)
 _LFM2_THINKING = replace(_LFM2, thinks=True)
-_OLMO3 = Format((Block("<function_calls>", "</function_calls>", read_python),), thinks=False)
+_OLMO3 = Format((CallBlock("<function_calls>", "</function_calls>", read_python),), thinks=False)
 _OLMO3_THINK = replace(_OLMO3, thinks=True)
 _HARMONY = Format(thinking=None)
 _GLIMMER = Format(thinking=None)
@@ -231,7 +231,7 @@ def parser_for(
         tags = None
     blocks = format.blocks if tools else ()
     if tools and tool_call_tag and all(block.opening != tool_call_tag for block in blocks):
-        blocks = (Block(tool_call_tag, None, read_json), *blocks)
+        blocks = (CallBlock(tool_call_tag, None, read_json), *blocks)
     return StreamParser(
         tags,
         blocks,

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from enum import Enum, auto
 from typing import TypeAlias
 
-from chaski.text.parsers.blocks import Block, BlockEnd
+from chaski.text.parsers.blocks import CallBlock, CallBlockEnd
 from chaski.text.parsers.pieces import Content, FoundCall, Lead, Piece, Thought
 from chaski.text.parsers.schema import Tools
 
@@ -34,7 +34,7 @@ class StreamParser:
     def __init__(
         self,
         thinking: tuple[str, str] | None = None,
-        blocks: Sequence[Block] = (),
+        blocks: Sequence[CallBlock] = (),
         silent: Sequence[str] = (),
         tools: Tools = (),
         is_thinking: bool = False,
@@ -59,8 +59,8 @@ class StreamParser:
         self._skips_blanks = is_thinking and skips_blanks
         self._gap = ""
         self._between: str | None = None
-        self._block: Block | None = None
-        self._end: BlockEnd | None = None
+        self._block: CallBlock | None = None
+        self._end: CallBlockEnd | None = None
         self._scanned = 0
         self._orphan = ""
 
@@ -196,9 +196,9 @@ class StreamParser:
         self._orphan = ""
         return True
 
-    def _open(self, block: Block, gap: str, body: str) -> None:
+    def _open(self, block: CallBlock, gap: str, body: str) -> None:
         self._state, self._block, self._gap, self._buffer = _State.BLOCK, block, gap, body
-        self._end = BlockEnd(block)
+        self._end = CallBlockEnd(block)
 
     def _in_block(self, final: bool) -> Steps:
         assert self._block is not None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from chaski.convert.config import Config
 from chaski.convert.metadata import Metadata
-from chaski.convert.tensors import Mapped, Planned, Shape, Sources
+from chaski.convert.tensors import Mapped, Planned, Sources, TensorShape
 from chaski.formats.quant import QuantType
 from chaski.formats.quantize import quantize
 from chaski.formats.safetensors import widen
@@ -103,7 +103,7 @@ def _layer(vision: Config, name: str, source: str, is_gated: bool) -> Iterator[P
             yield _Gate(f"{name}.{part}_gate", f"{source}.gate_{part}")
 
 
-def _pairs(name: str, source: str, modules: Mapping[str, tuple[str, Shape]]) -> Iterator[Planned]:
+def _pairs(name: str, source: str, modules: Mapping[str, tuple[str, TensorShape]]) -> Iterator[Planned]:
     """Weights of that shape and their biases."""
     for part, (module, shape) in modules.items():
         yield Mapped(f"{name}.{part}.weight", shape, (f"{source}.{module}.weight",))
@@ -122,7 +122,7 @@ class _Gate:
     packed = QuantType.F32
 
     @property
-    def sources(self) -> Mapping[str, Shape]:
+    def sources(self) -> Mapping[str, TensorShape]:
         return {self.source: self.shape}
 
     def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:

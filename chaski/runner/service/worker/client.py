@@ -25,7 +25,7 @@ from chaski.chat.options import GenerateOptions
 from chaski.chat.requests import chat_request, embed_request, generate_request
 from chaski.errors import ChaskiError, OptionError, WorkerError
 from chaski.forks import ForkGuard
-from chaski.ml.backend import Progress
+from chaski.ml.backend import ProgressCallback
 from chaski.names import check_engine
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.service.asynchronous import AsyncModel
@@ -82,7 +82,7 @@ class Worker:
         self,
         model: str | os.PathLike[str],
         *,
-        progress: Progress = lambda share: None,
+        progress: ProgressCallback = lambda share: None,
         **options: Unpack[LoadOptions],
     ) -> None:
         unknown = options.keys() - LoadOptions.__annotations__.keys()

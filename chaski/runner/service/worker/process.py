@@ -19,7 +19,7 @@ from typing import TypeAlias
 from chaski.chat.events import Partial, Text
 from chaski.env import without_secrets
 from chaski.errors import ChaskiError, WorkerError
-from chaski.ml.backend import Progress
+from chaski.ml.backend import ProgressCallback
 from chaski.runner.service.messages import Info, ModelCall, ModelReply, ReplyCallback
 from chaski.runner.service.worker.codec import Cancel, Failure, Load, LoadProgress, Received, WireMessage
 from chaski.runner.service.worker.link import Link
@@ -46,7 +46,7 @@ class Process:
     again  takes calls that a loaded process had not read when it ended, so that they did not cause its end
     """
 
-    def __init__(self, load: Load, folder: Path, progress: Progress, again: Again) -> None:
+    def __init__(self, load: Load, folder: Path, progress: ProgressCallback, again: Again) -> None:
         self._name = load.model
         self._folder = folder
         self._progress = progress

@@ -12,12 +12,12 @@ from chaski.server.dialects.common.images import Spoken, read_base64
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
 
-__all__ = ["Conversation"]
+__all__ = ["AnthropicConversation"]
 
 _ERRORS = ("error", "<tool_use_error>")
 
 
-class Conversation:
+class AnthropicConversation:
     """Reads the messages of a request. Raises OptionError.
 
     tools  those of the request, with what its messages add and remove

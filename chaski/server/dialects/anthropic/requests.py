@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
-from chaski.server.dialects.anthropic.input import Conversation
+from chaski.server.dialects.anthropic.input import AnthropicConversation
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.thinking import Think, agreed, read_thinking, template_variables
 from chaski.server.fields.ignored import Ignored
@@ -42,7 +42,7 @@ def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
         if fields.data.get(name):
             raise UnsupportedError(f"{name} is not supported by this server")
     ignored = Ignored()
-    conversation = Conversation(fields, ignored)
+    conversation = AnthropicConversation(fields, ignored)
     check_images(conversation.messages)
     given = {
         name: fields.number(name, None) for name in ("temperature", "top_p", "top_k") if fields.has(name)

@@ -13,10 +13,10 @@ from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
 from chaski.text.parsers.json_text import load_json
 
-__all__ = ["Conversation", "call_of", "chosen", "custom_names", "read_tools"]
+__all__ = ["OpenAIConversation", "call_of", "chosen", "custom_names", "read_tools"]
 
 
-class Conversation:
+class OpenAIConversation:
     """Reads the messages of a request. Raises OptionError or UnsupportedError."""
 
     def __init__(self, fields: Fields, ignored: Ignored) -> None:

@@ -11,7 +11,7 @@ from chaski.errors import OptionError
 from chaski.server.dialects.common.constraints import read_constraint, sampling_options
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
-from chaski.server.dialects.openai.conversation import Conversation, chosen, custom_names, read_tools
+from chaski.server.dialects.openai.conversation import OpenAIConversation, chosen, custom_names, read_tools
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
 from chaski.server.service.requests import ChatRequest, EmbedRequest, GenerateRequest
@@ -70,7 +70,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
     """A request of /v1/chat/completions. Raises OptionError or UnsupportedError."""
     fields = Fields(body)
     ignored = Ignored()
-    messages = Conversation(fields, ignored).messages
+    messages = OpenAIConversation(fields, ignored).messages
     if not messages:
         raise OptionError("[] is too short - 'messages'")
     check_images(messages)

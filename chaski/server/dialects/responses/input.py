@@ -14,7 +14,7 @@ from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
 from chaski.server.network.jsons import dump_text
 
-__all__ = ["Conversation", "FindItem"]
+__all__ = ["FindItem", "ResponsesConversation"]
 
 FindItem = Callable[[str], Mapping[str, Any]]
 """An item of an earlier response by its id. Raises ResponseNotFoundError."""
@@ -29,7 +29,7 @@ _OUTPUTS = (
 )
 
 
-class Conversation:
+class ResponsesConversation:
     """Reads items behind earlier messages.
 
     messages  those of the items

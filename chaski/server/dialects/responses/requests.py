@@ -11,7 +11,7 @@ from chaski.server.dialects.common.constraints import read_constraint
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
 from chaski.server.dialects.openai.requests import read_options, schema_in, top_of
-from chaski.server.dialects.responses.input import Conversation, FindItem
+from chaski.server.dialects.responses.input import FindItem, ResponsesConversation
 from chaski.server.dialects.responses.tools import FORMS, Tool, read_tools
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
@@ -60,7 +60,7 @@ def read_response(
     _require_known(fields)
     ignored = Ignored()
     tools = list(read_tools(fields, ignored))
-    conversation = Conversation(earlier, ignored, find_item)
+    conversation = ResponsesConversation(earlier, ignored, find_item)
     if isinstance(fields.data.get("input"), str):
         conversation.messages.append({"role": "user", "content": fields.text("input")})
     else:
