@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 
-__all__ = ["ImageRows", "Inputs"]
+__all__ = ["ImageRows", "Inputs", "output_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +33,8 @@ class Inputs:
     def with_images(self, x: Tensor) -> Tensor:
         """The embeddings `x` (tokens, size), but the rows of images at their places."""
         return x if self.images is None else ops.scatter(x, self.images.rows, self.images.places)
+
+
+def output_rows(outputs: Tensor | None, *states: Tensor) -> tuple[Tensor, ...]:
+    """The rows of `states` that need outputs: the last layer goes on with these only. None is all rows."""
+    return states if outputs is None else tuple(state.rows(outputs) for state in states)

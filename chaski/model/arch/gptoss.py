@@ -15,7 +15,7 @@ from chaski.model.arch import llama
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
-from chaski.model.input import Inputs
+from chaski.model.input import Inputs, output_rows
 
 _PERIOD = 2
 _ALPHA, _LIMIT = 1.702, 7.0
@@ -50,9 +50,7 @@ class Layer(Module):
         self.ffn = experts
 
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
-        h = self.attn(self.attn_norm(x), rope, cache)
-        if outputs is not None:  # the last layer goes on with the rows that need logits only
-            h, x = h.rows(outputs), x.rows(outputs)
+        h, x = output_rows(outputs, self.attn(self.attn_norm(x), rope, cache), x)
         x = x + h
         return x + self.ffn(self.post_attention_norm(x))
 

@@ -12,7 +12,7 @@ from chaski.ml.graph import Tensor, Weight
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, SwiGLU
 from chaski.model.arch.qwen3 import Attention
 from chaski.model.config import DecoderConfig, kv_heads
-from chaski.model.input import Inputs
+from chaski.model.input import Inputs, output_rows
 
 
 class Kernel(Module):
@@ -45,8 +45,7 @@ class Layer(Module):
         self.ffn = SwiGLU(config.hidden_size, config.ffn_size)
 
     def finish(self, x: Tensor, h: Tensor, outputs: Tensor | None) -> Tensor:
-        if outputs is not None:  # the last layer goes on with the rows that need logits only
-            h, x = h.rows(outputs), x.rows(outputs)
+        h, x = output_rows(outputs, h, x)
         x = x + h
         return x + self.ffn(self.ffn_norm(x))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
@@ -23,7 +24,7 @@ from chaski.ml.nn import (
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
-from chaski.model.input import Inputs
+from chaski.model.input import Inputs, output_rows
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import read_vision
 
@@ -50,16 +51,21 @@ class Attention(Module):
 
 
 class Layer(Module):
-    def __init__(self, config: DecoderConfig, ffn: FeedForward) -> None:
+    """Two blocks, each of which reads a norm of the states and adds to them.
+
+    `attn` takes the norm and `context`, which is what it needs beside that: ropes and a cache.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, attn: Callable[..., Tensor], ffn: Callable[[Tensor], Tensor]
+    ) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.attn = Attention(config)
+        self.attn = attn
         self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
         self.ffn = ffn
 
-    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
-        h = self.attn(self.attn_norm(x), rope, cache)
-        if outputs is not None:  # the last layer goes on with the rows that need logits only
-            h, x = h.rows(outputs), x.rows(outputs)
+    def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
+        h, x = output_rows(outputs, self.attn(self.attn_norm(x), *context), x)
         x = x + h
         return x + self.ffn(self.ffn_norm(x))
 
@@ -72,7 +78,7 @@ class Model(Decoder):
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
-        self.blk = [Layer(config, self.ffn(file)) for _ in range(config.num_layers)]
+        self.blk = [Layer(config, Attention(config), self.ffn(file)) for _ in range(config.num_layers)]
         self.rope_freqs = RopeFactors(config.rope.dims)
         self.vision = read_vision(file, projector, config.hidden_size)
 
@@ -86,10 +92,13 @@ class Model(Decoder):
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         rope = ops.rope_table(inputs.positions, self.rope())
-        x = inputs.with_images(self.token_embd(inputs.tokens))
+        x = inputs.with_images(self.embed(inputs.tokens))
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
+            x = layer(x, rope, cache, outputs=inputs.outputs if layer is self.blk[-1] else None)
         return self.head(x)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.token_embd(tokens)
 
     def rope(self) -> Rope:
         return self.config.rope.rope(factors=self.rope_freqs.weight.array)

@@ -18,12 +18,12 @@ from chaski.ml.nn import (
     Module,
     MoE,
     MoEWithSharedExpert,
-    RMSNorm,
     RopeFactors,
     SharedExpert,
     SwiGLU,
     attention,
 )
+from chaski.model.arch import llama
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
@@ -62,23 +62,6 @@ class Attention(Module):
         return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
 
 
-class Layer(Module):
-    def __init__(self, config: DecoderConfig, attn: Attention, ffn: SwiGLU | MoEWithSharedExpert) -> None:
-        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.attn = attn
-        self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.ffn = ffn
-
-    def __call__(
-        self, x: Tensor, rope: Tensor | None, scale: Tensor, cache: LayerCache, outputs: Tensor | None
-    ) -> Tensor:
-        h = self.attn(self.attn_norm(x), rope, scale, cache)
-        if outputs is not None:  # the last layer goes on with the rows that need logits only
-            h, x = h.rows(outputs), x.rows(outputs)
-        x = x + h
-        return x + self.ffn(self.ffn_norm(x))
-
-
 class Model(Decoder):
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file)
@@ -92,7 +75,7 @@ class Model(Decoder):
         num_experts = file.get("llama4.expert_count", int)
         has_norms = file.get("llama4.use_qk_norm", bool, num_experts != _EXPERTS_WITHOUT_NORMS)
         self.blk = [
-            Layer(
+            llama.Layer(
                 config,
                 Attention(config, has_norms),
                 SwiGLU(config.hidden_size, config.ffn_size) if (index + 1) % step else _mixed(file, config),
@@ -113,7 +96,7 @@ class Model(Decoder):
         x = self.token_embd(inputs.tokens)
         for layer, cache, is_chunked in zip(self.blk, caches, self._chunked, strict=True):
             outputs = inputs.outputs if layer is self.blk[-1] else None
-            x = layer(x, rope if is_chunked else None, scale, cache, outputs)
+            x = layer(x, rope if is_chunked else None, scale, cache, outputs=outputs)
         return self.head(x)
 
     def _rope(self) -> Rope:

@@ -8,7 +8,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import Module, MoE, RMSNorm, SwiGLU, attention
+from chaski.ml.nn import MoE, RMSNorm, SwiGLU, attention
 from chaski.model.arch import llama
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
@@ -30,26 +30,11 @@ class Attention(llama.Attention):
         return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
 
 
-class Layer(Module):
-    def __init__(self, config: DecoderConfig, ffn: SwiGLU | MoE) -> None:
-        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.attn = Attention(config)
-        self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.ffn = ffn
-
-    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
-        h = self.attn(self.attn_norm(x), rope, cache)
-        if outputs is not None:  # the last layer goes on with the rows that need logits only
-            h, x = h.rows(outputs), x.rows(outputs)
-        x = x + h
-        return x + self.ffn(self.ffn_norm(x))
-
-
 class Model(Decoder):
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
-        self.blk = [Layer(config, self.ffn(file)) for _ in range(config.num_layers)]
+        self.blk = [llama.Layer(config, Attention(config), self.ffn(file)) for _ in range(config.num_layers)]
         self._rope = config.rope.rope(neox=True)
 
     def ffn(self, file: GGUFFile) -> SwiGLU | MoE:
@@ -64,5 +49,5 @@ class Model(Decoder):
         rope = ops.rope_table(inputs.positions, self._rope)
         x = self.token_embd(inputs.tokens)
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
+            x = layer(x, rope, cache, outputs=inputs.outputs if layer is self.blk[-1] else None)
         return self.head(x)

@@ -28,33 +28,16 @@ class Attention(llama.Attention):
         return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
 
 
-class Layer(llama.Layer):
-    def __init__(self, config: DecoderConfig, ffn: llama.FeedForward) -> None:
-        super().__init__(config, ffn)
-        self.attn: Attention = Attention(config)
-
-    def __call__(
-        self,
-        x: Tensor,
-        rope: Tensor,
-        cache: LayerCache,
-        outputs: Tensor | None,
-        q_rope: Tensor | None = None,
-    ) -> Tensor:
-        h = self.attn(self.attn_norm(x), rope, cache, q_rope)
-        if outputs is not None:  # the last layer goes on with the rows that need logits only
-            h, x = h.rows(outputs), x.rows(outputs)
-        x = x + h
-        return x + self.ffn(self.ffn_norm(x))
-
-
 class Model(Decoder):
     vision: Vision | None = None
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
-        self.blk = [Layer(config, llama.feed_forward(file, config)) for _ in range(config.num_layers)]
+        self.blk = [
+            llama.Layer(config, Attention(config), llama.feed_forward(file, config))
+            for _ in range(config.num_layers)
+        ]
         self.rope_freqs = RopeFactors(config.rope.dims)
         if projector is not None or "mistral3.vision.block_count" in file.metadata:
             self.vision = Vision(projector or file, config.hidden_size, config.eps)
@@ -73,7 +56,7 @@ class Model(Decoder):
             q_rope = ops.scale_rows(rope, ops.position_scale(inputs.positions, self._length, self._beta))
         x = inputs.with_images(self.token_embd(inputs.tokens))
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None, q_rope)
+            x = layer(x, rope, cache, q_rope, outputs=inputs.outputs if layer is self.blk[-1] else None)
         return self.head(x)
 
     def _rope(self) -> Rope:

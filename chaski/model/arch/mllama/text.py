@@ -71,7 +71,7 @@ class Model(Decoder):
         self.blk: list[llama.Layer | CrossLayer] = [
             CrossLayer(config)
             if index in crossing
-            else llama.Layer(config, SwiGLU(config.hidden_size, config.ffn_size))
+            else llama.Layer(config, llama.Attention(config), SwiGLU(config.hidden_size, config.ffn_size))
             for index in range(config.num_layers)
         ]
         self.rope_freqs = RopeFactors(config.rope.dims)
@@ -92,7 +92,7 @@ class Model(Decoder):
             if isinstance(layer, CrossLayer):
                 x = layer(x, cache)
             else:
-                x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
+                x = layer(x, rope, cache, outputs=inputs.outputs if layer is self.blk[-1] else None)
         return self.head(x.rows(inputs.outputs) if isinstance(self.blk[-1], CrossLayer) else x)
 
     def _rope(self) -> Rope:
