@@ -51,7 +51,7 @@ def open_model(folder: Path) -> Checkpoint:
     config = read_config(folder)
     _refuse_quantized(config)
     family = find_family(config)
-    tensors = _plain_names(open_checkpoint(folder))
+    tensors = _plain_names(open_checkpoint(folder)) | _of_modules(folder, family)
     config = config.within(len(tensors))
     config = config.part("text_config").over(config).over(Config(config.path, family.defaults))
     vision = family.vision if "vision_config" in config else None
@@ -97,6 +97,15 @@ def _plain_names(tensors: Mapping[str, SafeTensor]) -> dict[str, SafeTensor]:
             raise ModelError(f"{tensor.path}: tensors {plain[short].name!r} and {name!r} are the same one")
         plain[short] = tensor
     return plain
+
+
+def _of_modules(folder: Path, family: Family) -> dict[str, SafeTensor]:
+    """The tensors of the folders that sentence-transformers puts beside the weights."""
+    found: dict[str, SafeTensor] = {}
+    for name, module in family.modules.items():
+        if (folder / module).is_dir():
+            found |= {f"{name}.{key}": tensor for key, tensor in open_checkpoint(folder / module).items()}
+    return found
 
 
 def _check_sources(folder: Path, planned: Planned, tensors: Mapping[str, SafeTensor]) -> None:

@@ -77,6 +77,7 @@ class Family:
     vision: its encoder of images, for checkpoints that configure one.
     defaults: settings that its configurations may leave out.
     num_extra_tokens: embeddings behind those of the vocabulary, of tokens that have no logits.
+    modules: folders of sentence-transformers beside the weights, by what stands before their tensors' names.
     pre_tokenizers: what this architecture calls them, where that is not the usual name of the same rule.
     """
 
@@ -87,6 +88,7 @@ class Family:
     vision: VisionFamily | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     num_extra_tokens: int = 0
+    modules: Mapping[str, str] = field(default_factory=dict)
     pre_tokenizers: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -17,11 +17,13 @@ class AttentionSpan:
     chunk   positions are cut into chunks of this length, and a token sees its own chunk only
     memory  how many tokens of a sequence are kept between batches, at least as many as are visible: with
             more, a shorter prefix can be resumed; None is the window, and without a window all
+    ahead   how many tokens behind itself a token of a group sees at most; None is all of the group
     """
 
     window: int | None = None
     chunk: int | None = None
     memory: int | None = None
+    ahead: int | None = None
 
     def __post_init__(self) -> None:
         visible = self.visible
@@ -60,6 +62,13 @@ class AttentionSpan:
             chunk = self.chunk
             first = [max(low, p - p % chunk) for low, p in zip(first, positions, strict=True)]
         return first
+
+    def visible_ends(self, positions: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
+        """The position behind the last one that each of `positions` sees, where groups show up to `ends`."""
+        if self.ahead is None:
+            return ends
+        ahead = self.ahead + 1
+        return [min(end, position + ahead) for position, end in zip(positions, ends, strict=True)]
 
     def last_start(self, position: int) -> int:
         """The highest position up to `position` whose token sees nothing before itself."""

@@ -99,7 +99,7 @@ class CausalCache:
         counts: dict[int, int] = {}
         for sequence in sequences:
             counts[sequence] = counts.get(sequence, 0) + 1
-        ends = [position + 1 for position in positions] if batch.ends is None else batch.ends.tolist()
+        ends = [position + 1 for position in positions] if batch.ends is None else self._ends(batch)
         self._check_batch(batch, dict(zip(sequences, positions, strict=True)), counts)
         if self._kept is not None and self._table.room(len(counts)) < len(sequences):
             self._table.trim(self._kept)
@@ -189,6 +189,11 @@ class CausalCache:
         """True if what is stored from `first` on has all that a token at `position` sees before itself."""
         (visible,) = self._span.first_visible([position])
         return first <= visible or visible == position
+
+    def _ends(self, batch: Batch) -> Sequence[int]:
+        """The position behind the last one that each token of a batch with groups sees."""
+        assert batch.ends is not None
+        return self._span.visible_ends(batch.positions.tolist(), batch.ends.tolist())
 
     def _max_history(self) -> int:
         """The longest list of visible cells: shared cells are listed once for each sequence."""

@@ -44,8 +44,10 @@ class DecoderConfig:
     is_causal: bool
 
     @classmethod
-    def read(cls, file: GGUFFile, eps: str = "layer_norm_rms_epsilon") -> DecoderConfig:
-        """`eps` names the key of the norms' epsilon.
+    def read(
+        cls, file: GGUFFile, eps: str = "layer_norm_rms_epsilon", is_causal: bool = True
+    ) -> DecoderConfig:
+        """`eps` names the key of the norms' epsilon. `is_causal` holds where the file does not say it.
 
         Raises ModelError for a key that is missing or of another type, UnsupportedError for a value."""
         arch = file.architecture
@@ -54,7 +56,7 @@ class DecoderConfig:
         # Ollama's converter writes 0 for what a checkpoint does not say.
         head_size = file.get(f"{arch}.attention.key_length", int, 0) or hidden_size // num_heads
         pooling = read_pooling(file)
-        is_causal = file.get(f"{arch}.attention.causal", bool, True)
+        is_causal = file.get(f"{arch}.attention.causal", bool, is_causal)
         if not is_causal and pooling is None:
             raise ModelError(
                 f"{file.path}: {arch}.pooling_type is 0 (none) or missing, though all tokens see each "

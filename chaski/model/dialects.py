@@ -141,12 +141,20 @@ DIALECTS: Mapping[str, Dialect] = {
         pre="tekken",
     ),
     "mllama": Dialect(keys=_HEADS),
+    "gemma3 with dense layers": Dialect(
+        architecture="gemma-embedding",
+        tensors={"dense.0.": "dense_2.", "dense.1.": "dense_3.", "norm.": "output_norm."},
+        sizes={"dense_3_feat_in": "dense_3.weight"},
+    ),
     "nomic-bert": Dialect(defaults={"rope.freq_base": 1000.0}),
     # The three positions of a text's token are one, so that it is turned as in Qwen 2.
     "qwen25vl": Dialect(architecture="qwen2", left_out=_VISION, pre="qwen2"),
     "qwen3moe": Dialect(keys={"norm_top_k_prob": "expert_weights_norm"}, sizes=_EXPERT_SIZE),
 }
-"""By `general.architecture`, of the architectures that have an implementation here."""
+"""By `general.architecture`, of the architectures that have an implementation here, and by `_VARIANTS`."""
+
+# A name of DIALECTS for files of an architecture that have this tensor.
+_VARIANTS = {("gemma3", "dense.0.weight"): "gemma3 with dense layers"}
 
 
 def open_model(path: str | Path) -> GGUFFile:
@@ -163,7 +171,9 @@ def in_our_names(file: GGUFFile) -> GGUFFile:
     Raises ModelError where two tensors would have one name, or rows cannot be taken in turn.
     """
     arch = file.metadata.get("general.architecture")
-    dialect = DIALECTS.get(arch) if isinstance(arch, str) else None
+    found = (name for (of, tensor), name in _VARIANTS.items() if of == arch and tensor in file.tensors)
+    variant = next(found, arch)
+    dialect = DIALECTS.get(variant) if isinstance(variant, str) else None
     if dialect is None:
         return file
     target = dialect.architecture or str(arch)

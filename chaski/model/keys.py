@@ -54,15 +54,15 @@ READ = frozenset(
 """Keys that all architectures read, or that go with tensors that they would refuse."""
 
 READ_BY: Mapping[str, frozenset[str]] = {
-    "attention.scale": frozenset({"gemma3"}),
-    "attention.sliding_window": frozenset({"gemma2", "gemma3", "gpt-oss", "phi3"}),
+    "attention.scale": frozenset({"gemma-embedding", "gemma3"}),
+    "attention.sliding_window": frozenset({"gemma-embedding", "gemma2", "gemma3", "gpt-oss", "phi3"}),
     "attention.temperature_length": frozenset({"llama4"}),
     "attention.temperature_scale": frozenset({"llama4", "mistral3"}),
-    "attn_logit_softcapping": frozenset({"gemma2", "gemma3"}),
+    "attn_logit_softcapping": frozenset({"gemma-embedding", "gemma2", "gemma3"}),
     "final_logit_softcapping": frozenset({"gemma2", "gemma3"}),
-    "hidden_activation": frozenset({"gemma2", "gemma3"}),
+    "hidden_activation": frozenset({"gemma", "gemma-embedding", "gemma2", "gemma3"}),
     "interleave_moe_layer_step": frozenset({"llama4"}),
-    "rope.freq_base_swa": frozenset({"gemma3"}),
+    "rope.freq_base_swa": frozenset({"gemma-embedding", "gemma3"}),
 }
 """Keys of REFUSED that these architectures read, or for which they have one answer."""
 

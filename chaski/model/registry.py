@@ -19,6 +19,8 @@ from chaski.model.pooling import Pooling
 __all__ = ["ARCHITECTURES", "Model", "build_model", "takes_projector", "vision_of"]
 
 ARCHITECTURES = {
+    "gemma": "gemma",
+    "gemma-embedding": "gemma_embedding",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
     "gpt-oss": "gptoss",

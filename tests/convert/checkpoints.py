@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 DATA = Path(__file__).parents[1] / "data" / "checkpoints"
-EMBEDDER = "nomic-bert"
-NAMES = sorted(path.name for path in DATA.iterdir() if path.name != EMBEDDER)
+EMBEDDERS = ["gemma-embedding", "nomic-bert"]
+NAMES = sorted({path.name for path in DATA.iterdir()} - set(EMBEDDERS))
 # Those that llama.cpp's converter was not asked about.
-UNWITNESSED = {"llama4", "qwen2moe"}
+UNWITNESSED = {"llama4", "nomic-bert", "qwen2moe"}
 
 
 @cache

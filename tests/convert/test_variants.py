@@ -68,6 +68,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "'no_rope_layers' is .*1, 0, 1",
     ),
     "layers with experts": ("llama4", {"moe_layers": [1]}, "'moe_layers' is .*1.*; only .*1, 3"),
+    "causal embeddings": (
+        "gemma-embedding",
+        {"use_bidirectional_attention": False},
+        "'use_bidirectional_attention' is False; only True",
+    ),
+    "exact GELU of Gemma": ("gemma", {"hidden_activation": "silu"}, "'hidden_activation' is 'silu'; only"),
     "biases of Nomic": ("nomic-bert", {"qkv_proj_bias": True}, "'qkv_proj_bias' is True; only False"),
     "experts of Nomic": ("nomic-bert", {"num_experts": 8}, "'num_experts' is 8; only 0"),
     "stretched Nomic": (

@@ -222,6 +222,13 @@ def test_the_first_token_that_is_visible(span: AttentionSpan, first: list[int]) 
 
 
 @pytest.mark.parametrize(
+    ("span", "ends"), [(AttentionSpan(window=3), [5, 5, 5, 6]), (AttentionSpan(ahead=2), [3, 4, 5, 6])]
+)
+def test_the_last_token_of_a_group_that_is_visible(span: AttentionSpan, ends: list[int]) -> None:
+    assert list(span.visible_ends(range(4), [5, 5, 5, 6])) == ends
+
+
+@pytest.mark.parametrize(
     "options",
     [{"window": 0}, {"chunk": 0}, {"memory": 4}, {"window": 4, "memory": 3}, {"chunk": 4, "memory": 3}],
 )

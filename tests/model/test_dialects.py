@@ -95,6 +95,16 @@ CASES = {
             "rope.scaling.yarn_beta_slow": 2.0,
         },
     ),
+    "EmbeddingGemma as gemma3": Case(
+        "embedders/gemma-embedding",
+        {
+            "attention.causal": False,
+            **dict.fromkeys(("dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out")),
+            "rope.freq_base_swa": None,
+        },
+        architecture="gemma3",
+        renames={r"^dense_2\.": "dense.0.", r"^dense_3\.": "dense.1.", r"^output_norm\.": "norm."},
+    ),
     "gptoss": Case(
         "architectures/gpt-oss",
         {"expert_feed_forward_length": None, "rope.scaling.type": None},
@@ -306,4 +316,4 @@ def test_what_nobody_converts_is_as_it_was(tmp_path: Path) -> None:
 
 def test_every_row_leads_to_an_architecture() -> None:
     for arch, dialect in DIALECTS.items():
-        assert (dialect.architecture or arch) in ARCHITECTURES
+        assert (dialect.architecture or arch) in ARCHITECTURES, arch

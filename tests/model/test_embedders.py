@@ -9,36 +9,43 @@ import pytest
 from numpy.typing import NDArray
 
 import chaski
+from tests.vision_oracle import BACKENDS
 
-PATH = Path(__file__).parents[1] / "data" / "embedders" / "nomic-bert.gguf"
+DATA = Path(__file__).parents[1] / "data" / "embedders"
+NAMES = sorted(path.stem for path in DATA.glob("*.gguf"))
 LENGTHS = [1, 7, 90]
 
 
-def expected() -> tuple[list[list[int]], list[NDArray[np.float32]]]:
-    with np.load(PATH.with_suffix(".npz")) as arrays:
+def expected(name: str) -> tuple[list[list[int]], list[NDArray[np.float32]]]:
+    with np.load(DATA / f"{name}.npz") as arrays:
         ids = arrays["ids"].tolist()
         means = [arrays[f"mean_{length}"] for length in LENGTHS]
     return [ids[:length] for length in LENGTHS], [mean / np.linalg.norm(mean) for mean in means]
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_embeddings_equal_those_of_transformers(backend: str) -> None:
-    texts, wanted = expected()
-    with chaski.load(PATH, backend=backend, context=128, parallel=3) as model:
+@pytest.mark.parametrize("backend", [backend for backend, _ in BACKENDS])
+@pytest.mark.parametrize("name", NAMES)
+def test_embeddings_equal_those_of_transformers(name: str, backend: str) -> None:
+    texts, wanted = expected(name)
+    with chaski.load(DATA / f"{name}.gguf", backend=backend, context=128, parallel=3) as model:
         found = np.asarray(model.embed(texts))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
-def test_bits_do_not_depend_on_other_texts_and_threads() -> None:
-    texts, _ = expected()
-    with chaski.load(PATH, context=128, parallel=3, threads=2) as model:
+@pytest.mark.parametrize("name", NAMES)
+def test_bits_do_not_depend_on_other_texts_and_threads(name: str) -> None:
+    texts, _ = expected(name)
+    with chaski.load(DATA / f"{name}.gguf", context=128, parallel=3, threads=2) as model:
         together = np.asarray(model.embed([*texts, texts[1]]))
-    with chaski.load(PATH, context=128, parallel=1, threads=1) as model:
+    with chaski.load(DATA / f"{name}.gguf", context=128, parallel=1, threads=1) as model:
         for index, text in enumerate([*texts, texts[1]]):
             np.testing.assert_array_equal(np.asarray(model.embed([text]))[0], together[index])
 
 
 def test_a_text_that_is_longer_than_a_batch_is_refused() -> None:
-    texts, _ = expected()
-    with chaski.load(PATH, context=128, num_batch=50) as model, pytest.raises(chaski.ChaskiError, match="50"):
+    texts, _ = expected("nomic-bert")
+    with (
+        chaski.load(DATA / "nomic-bert.gguf", context=128, num_batch=50) as model,
+        pytest.raises(chaski.ChaskiError, match="50"),
+    ):
         model.embed([texts[2]])

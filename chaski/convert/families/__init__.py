@@ -11,9 +11,11 @@ from chaski.errors import UnsupportedError
 __all__ = ["FAMILIES", "find_family"]
 
 FAMILIES = {
+    "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
     "Gemma3ForConditionalGeneration": "gemma3",
+    "Gemma3TextModel": "gemma_embedding",
     "GptOssForCausalLM": "gptoss",
     "Lfm2ForCausalLM": "lfm2",
     "LlamaForCausalLM": "llama",

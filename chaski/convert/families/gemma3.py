@@ -20,7 +20,7 @@ from chaski.convert.tensors import Planned
 _PERIOD = 6  # five layers with a window, then one without; GGUF has no word for another order
 _LAYERS_OF_27B = 62
 # Values that Google's configurations leave out.
-_DEFAULTS = {
+DEFAULTS = {
     "vocab_size": 262208,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
@@ -34,8 +34,9 @@ _DEFAULTS = {
 }
 
 
-def metadata(config: Config) -> Metadata:
+def metadata(config: Config, *, is_bidirectional: bool = False) -> Metadata:
     _check(config)
+    config.expect("use_bidirectional_attention", is_bidirectional)
     local = rope(config, "sliding_attention").get("rope_theta", float)
     if "rope_parameters" not in config:
         local = config.get("rope_local_base_freq", float)
@@ -53,7 +54,6 @@ def _check(config: Config) -> None:
     """GGUF says neither the order of the layers nor the scale of the queries; readers assume these."""
     config.expect("hidden_activation", "gelu_pytorch_tanh")
     config.expect("attn_logit_softcapping", None)
-    config.expect("use_bidirectional_attention", False)
     num_layers, size = config.count("num_hidden_layers"), head_size(config)
     if num_layers == _LAYERS_OF_27B:
         size = config.get("hidden_size", int) // config.get("num_attention_heads", int)
@@ -75,4 +75,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from in_layers(config, layer(config))
 
 
-FAMILY = Family("gemma3", metadata, tensors, VISION_TENSORS, VISION, defaults=_DEFAULTS)
+FAMILY = Family("gemma3", metadata, tensors, VISION_TENSORS, VISION, defaults=DEFAULTS)

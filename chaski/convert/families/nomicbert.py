@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
-from chaski.convert.config import Config, read_json
+from chaski.convert.config import Config
 from chaski.convert.family import Family, Row, in_layer
 from chaski.convert.metadata import Metadata, rope
+from chaski.convert.pooling import read_pooling
 from chaski.convert.tensors import Mapped, Planned
 from chaski.errors import UnsupportedError
 
@@ -17,8 +18,6 @@ _OLD = {
     "num_attention_heads": "n_head",
     "layer_norm_eps": "layer_norm_epsilon",
 }
-_POOLING = "1_Pooling/config.json"
-_POOLINGS = {"mean": 1, "cls": 2, "lasttoken": 3}
 
 
 def _settings(config: Config) -> Config:
@@ -54,7 +53,7 @@ def metadata(config: Config) -> Metadata:
         "attention.head_count": c.get("num_attention_heads", int),
         "attention.layer_norm_epsilon": c.get("layer_norm_eps", float),
         "attention.causal": False,
-        "pooling_type": _pooling(config),
+        "pooling_type": read_pooling(config),
         "rope.freq_base": base,
     }
 
@@ -65,19 +64,6 @@ def _context_length(config: Config) -> int:
         return config.get("max_position_embeddings", int)
     length = config.get("n_positions", int)
     return min(length, config.get("max_trained_positions", int, length))
-
-
-def _pooling(config: Config) -> int:
-    """Return the pooling that sentence-transformers' settings name, of either generation; else the mean."""
-    path = config.path.parent / _POOLING
-    found = Config(path, read_json(path))
-    modes = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-    modes |= {"pooling_mode_lasttoken": "lasttoken"}
-    on = [key for key, value in found.values.items() if key.startswith("pooling_mode_") and value is True]
-    mode = found.get("pooling_mode", str, modes.get(on[0], on[0]) if on else "mean")
-    if mode not in _POOLINGS or len(on) > 1:
-        raise UnsupportedError(f"{path}: pooling by {', '.join(on) or mode!r} cannot be converted")
-    return _POOLINGS[mode]
 
 
 def layer(config: Config) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from chaski.model.arch import llama
 from chaski.model.arch.gemma3.vision import Vision
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
-from chaski.model.input import Inputs
+from chaski.model.input import Inputs, output_rows
 
 _PERIOD = 6
 _LAYERS_OF_27B = 62
@@ -48,36 +48,38 @@ class Layer(Module):
         self.post_ffw_norm = RMSNorm(config.hidden_size, config.eps)
 
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
-        h = self.attn(self.attn_norm(x), rope, cache)
-        if outputs is not None:  # the last layer goes on with the rows that need logits only
-            h, x = h.rows(outputs), x.rows(outputs)
+        h, x = output_rows(outputs, self.attn(self.attn_norm(x), rope, cache), x)
         x = x + self.post_attention_norm(h)
         return x + self.post_ffw_norm(self.ffn(self.ffn_norm(x)))
 
 
-class Model(Decoder):
-    vision: Vision | None = None
+class TextModel(Decoder):
+    """The model without eyes."""
 
-    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
-        config = DecoderConfig.read(file)
+    def __init__(self, file: GGUFFile, config: DecoderConfig) -> None:
         super().__init__(config)
-        window = file.get("gemma3.attention.sliding_window", int) or None
-        attn = partial(
-            Attention, config, _scale(file, config), file.get("gemma3.attn_logit_softcapping", float, 0.0)
-        )
+        arch = file.architecture
+        self.window = file.get(f"{arch}.attention.sliding_window", int) or None
+        softcap = file.get(f"{arch}.attn_logit_softcapping", float, 0.0)
+        attn = partial(Attention, config, _scale(file, config), softcap)
         self.blk = [
-            Layer(config, attn(), window if is_near else None)
+            Layer(config, attn(), self.window if is_near else None)
             for is_near in sliding_layers(file, config.num_layers, _PERIOD)
         ]
-        if projector is not None or "gemma3.vision.block_count" in file.metadata:
-            self.vision = Vision(projector or file, config.hidden_size)
-        self._softcap = file.get("gemma3.final_logit_softcapping", float, 0.0)
+        self._softcap = file.get(f"{arch}.final_logit_softcapping", float, 0.0)
         # Layers with a window have a base of their own, and no scaling.
-        local = config.rope.unscaled(file.get("gemma3.rope.freq_base_swa", float, 10000.0))
+        local = config.rope.unscaled(file.get(f"{arch}.rope.freq_base_swa", float, 10000.0))
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
-        return [Causal(self._shape(self._rope(layer)), AttentionSpan(layer.window)) for layer in self.blk]
+        c = self.config
+        return [
+            Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope(layer)), self.span(layer))
+            for layer in self.blk
+        ]
+
+    def span(self, layer: Layer) -> AttentionSpan:
+        return AttentionSpan(layer.window)
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         ropes = {rope: ops.rope_table(inputs.positions, rope) for rope in (self._local, self._global)}
@@ -90,11 +92,17 @@ class Model(Decoder):
     def _rope(self, layer: Layer) -> Rope:
         return self._global if layer.window is None else self._local
 
-    def _shape(self, rope: Rope) -> KVShape:
-        return KVShape(self.config.num_kv_heads, self.config.head_size, self.config.value_size, rope)
+
+class Model(TextModel):
+    vision: Vision | None = None
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
+        super().__init__(file, DecoderConfig.read(file))
+        if projector is not None or "gemma3.vision.block_count" in file.metadata:
+            self.vision = Vision(projector or file, self.config.hidden_size)
 
 
 def _scale(file: GGUFFile, config: DecoderConfig) -> float:
     """Queries are scaled by the size of a head, in the 27B by hidden size per head; files do not say it."""
     size = config.head_size if config.num_layers != _LAYERS_OF_27B else config.hidden_size // config.num_heads
-    return file.get("gemma3.attention.scale", float, size**-0.5)
+    return file.get(f"{file.architecture}.attention.scale", float, 0.0) or size**-0.5

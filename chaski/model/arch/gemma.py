@@ -1,0 +1,22 @@
+"""Gemma 1 (Gemma Team 2024): Llama with GeGLU, a neox rope, and embeddings that are scaled."""
+
+from __future__ import annotations
+
+import math
+
+from chaski.formats.gguf import GGUFFile
+from chaski.ml import ops
+from chaski.ml.graph import Rope, Tensor
+from chaski.ml.nn import SwiGLU
+from chaski.model.arch import llama
+
+
+class Model(llama.Model):
+    def ffn(self, file: GGUFFile) -> SwiGLU:
+        return SwiGLU(self.config.hidden_size, self.config.ffn_size, ops.geglu)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.token_embd(tokens) * math.sqrt(self.config.hidden_size)
+
+    def rope(self) -> Rope:
+        return self.config.rope.rope(neox=True)
