@@ -5,7 +5,16 @@ from chaski.kvcache.base import Cache, KVShape, KVTypes, LayerCache
 from chaski.kvcache.build import KindMemory, build_cache, cache_memory
 from chaski.kvcache.causal import CausalCache
 from chaski.kvcache.encoder import EncoderCache, EncoderLayer
-from chaski.kvcache.kinds import CacheSize, Causal, Checkpoints, Encoder, LayerKind, Recurrent, StateShape
+from chaski.kvcache.kinds import (
+    CacheSize,
+    Causal,
+    Checkpoints,
+    Encoder,
+    LayerKind,
+    Recurrent,
+    StateShape,
+    gated_delta,
+)
 from chaski.kvcache.masks import MaskInputs
 from chaski.kvcache.recurrent import RecurrentCache, RecurrentLayer
 from chaski.kvcache.wrapper import WrapperCache
@@ -33,4 +42,5 @@ __all__ = [
     "WrapperCache",
     "build_cache",
     "cache_memory",
+    "gated_delta",
 ]

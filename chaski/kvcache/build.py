@@ -48,8 +48,10 @@ def cache_memory(
 
 def _memory(backend: Backend, group: Sequence[LayerKind], size: CacheSize, types: KVTypes) -> KindMemory:
     cells = group[0].num_cells(size, backend.cache_config)
-    rows = [row for layer in group for row in layer.rows(types)]
-    num_bytes = sum(backend.kv_bytes(row.role, cells, row.heads, row.size, row.dtype) for row in rows)
+    rows = [row for layer in group for row in layer.rows(types, size)]
+    num_bytes = sum(
+        backend.kv_bytes(row.role, row.cells or cells, row.heads, row.size, row.dtype) for row in rows
+    )
     return KindMemory(str(group[0]), len(group), cells, num_bytes)
 
 
@@ -74,6 +76,6 @@ def _build(backend: Backend, group: Sequence[LayerKind], size: CacheSize, types:
         case Encoder(max_rows=max_rows, row_size=row_size):
             shapes = [layer.shape for layer in group if isinstance(layer, Encoder)]
             return EncoderCache(backend, shapes, max_rows, row_size, size.sequences, types)
-        case Recurrent(checkpoints=checkpoints):
-            states = [layer.states for layer in group if isinstance(layer, Recurrent)]
-            return RecurrentCache(backend, states, size.sequences, checkpoints)
+        case Recurrent():
+            layers = [layer for layer in group if isinstance(layer, Recurrent)]
+            return RecurrentCache(backend, layers, size.sequences)

@@ -12,6 +12,7 @@ from chaski.kvcache.attention_span import AttentionSpan
 from chaski.kvcache.base import KVShape, KVTypes
 from chaski.ml.backend import CacheConfig
 from chaski.ml.graph import DType, KVRole
+from chaski.ml.recurrent_ops import CHUNK, RING, padded_columns
 
 __all__ = [
     "BufferRow",
@@ -22,6 +23,7 @@ __all__ = [
     "LayerKind",
     "Recurrent",
     "StateShape",
+    "gated_delta",
 ]
 
 _EVERYTHING = AttentionSpan()
@@ -38,12 +40,13 @@ class CacheSize:
 
 @dataclass(frozen=True, slots=True)
 class BufferRow:
-    """The content of one cell of a layer in one buffer."""
+    """The content of one cell of a layer in one buffer, which has `cells` cells, or those of the kind."""
 
     role: KVRole
     heads: int
     size: int
     dtype: DType
+    cells: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Causal:
         cells = self.span.num_cells(size.sequences, size.capacity, size.max_batch)
         return config.padded(cells, size.sequences)
 
-    def rows(self, types: KVTypes) -> Sequence[BufferRow]:
+    def rows(self, types: KVTypes, size: CacheSize) -> Sequence[BufferRow]:
         return _keys_and_values(self.shape, types)
 
 
@@ -81,7 +84,7 @@ class Encoder:
     def num_cells(self, size: CacheSize, config: CacheConfig) -> int:
         return config.padded(size.sequences * config.spaced(self.max_rows))
 
-    def rows(self, types: KVTypes) -> Sequence[BufferRow]:
+    def rows(self, types: KVTypes, size: CacheSize) -> Sequence[BufferRow]:
         return _keys_and_values(self.shape, types)
 
 
@@ -118,19 +121,63 @@ _EVERY_SO_OFTEN = Checkpoints()
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """A recurrence: what its states look like, in the order in which the layer will find them."""
+    """A recurrence: what its states look like, in the order in which the layer will find them.
+
+    A recurrence in chunks has states where a position is a multiple of `chunk`. For the tokens since then it
+    has `tokens`: what is kept of the last `ring` tokens of a sequence.
+    """
 
     states: tuple[StateShape, ...]
     checkpoints: Checkpoints = _EVERY_SO_OFTEN
+    chunk: int = 1
+    ring: int = 0
+    tokens: tuple[StateShape, ...] = ()
 
     def __str__(self) -> str:
-        return f"recurrent, {self.checkpoints.count} checkpoints"
+        chunks = f" in chunks of {self.chunk}" if self.ring else ""
+        return f"recurrent{chunks}, {self.checkpoints.count} checkpoints"
 
     def num_cells(self, size: CacheSize, config: CacheConfig) -> int:
         return self.checkpoints.num_rows(size.sequences)
 
-    def rows(self, types: KVTypes) -> Sequence[BufferRow]:
-        return [BufferRow(KVRole.STATES, state.heads, state.size, DType.F32) for state in self.states]
+    def rows(self, types: KVTypes, size: CacheSize) -> Sequence[BufferRow]:
+        states = [BufferRow(KVRole.STATES, s.heads, s.size, DType.F32) for s in self.states]
+        tokens = [BufferRow(KVRole.STATES, s.heads, s.size, DType.F32, size.sequences) for s in self.tokens]
+        return states + tokens
+
+
+# States of linear attention are large: some 50 MB for a model of 4B.
+_FEW = Checkpoints(count=4)
+
+
+def gated_delta(
+    *,
+    key_heads: int,
+    value_heads: int,
+    key_size: int,
+    value_size: int,
+    taps: int,
+    checkpoints: Checkpoints = _FEW,
+) -> Recurrent:
+    """Return the kind of a gated delta net with a convolution of `taps` over its queries, keys and values.
+
+    The operations are `ops.chunked_conv` and `ops.gated_delta`. The first takes the first of states and
+    tokens, the second the rest.
+    """
+    channels = 2 * key_heads * key_size + value_heads * value_size
+    columns = padded_columns(value_size)
+    return Recurrent(
+        (StateShape(taps - 1, channels), StateShape(value_heads, key_size * columns)),
+        checkpoints,
+        CHUNK,
+        RING,
+        (
+            StateShape(RING, channels),
+            StateShape(key_heads, RING * key_size),
+            StateShape(value_heads, RING * columns),
+            StateShape(value_heads, RING),
+        ),
+    )
 
 
 LayerKind = Causal | Encoder | Recurrent

@@ -3,6 +3,9 @@
 A state is a row of every layer's storage. A batch reads the row that a sequence had and writes another one,
 so nothing is ever copied: a state that is shared with other sequences, or stays as a checkpoint, is simply
 held on to. Row 0 holds zeros, with which every sequence begins.
+
+Layers that compute in chunks have states where a position is a multiple of the chunk, and a row for each
+later token. These rows are a sequence's own: it can drop the last of them, and nobody shares them.
 """
 
 from __future__ import annotations
@@ -16,15 +19,13 @@ import numpy.typing as npt
 
 from chaski.errors import NotSupportedError
 from chaski.kvcache.batch import Batch
-from chaski.kvcache.kinds import Checkpoints, StateShape
+from chaski.kvcache.kinds import Recurrent, StateShape
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Tensor
 
 __all__ = ["RecurrentCache", "RecurrentLayer"]
 
 I32 = npt.NDArray[np.int32]
-
-_EVERY_SO_OFTEN = Checkpoints()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,18 @@ _EMPTY = _State(0, 0)
 
 @dataclass(slots=True)
 class _Track:
-    """The states of a sequence: the newest, the one that the last batch began with, and checkpoints."""
+    """The states of a sequence: the newest, the one before it, and checkpoints.
+
+    `length` tokens are stored, and of those from `oldest` on their rows too, where layers keep some. `before`
+    are both as the last batch found them.
+    """
 
     state: _State = _EMPTY
     previous: _State | None = None
     checkpoints: list[_State] = field(default_factory=list)
+    length: int = 0
+    oldest: int = 0
+    before: tuple[int, int] = (0, 0)
 
     def states(self) -> list[_State]:
         """In ascending order of length."""
@@ -87,78 +95,82 @@ class _Rows:
 
 
 class RecurrentCache:
-    """States of `sequences` sequences; `layers` has the shapes of the states of each layer.
+    """States of `sequences` sequences for layers that keep them at the same positions.
 
     A batch has the tokens of a sequence side by side, any number of each. It always finds room.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        layers: Sequence[Sequence[StateShape]],
-        sequences: int,
-        checkpoints: Checkpoints = _EVERY_SO_OFTEN,
-    ) -> None:
-        self._checkpoints = checkpoints
-        num_rows = checkpoints.num_rows(sequences)
-        self._layers = [
-            tuple(
-                backend.kv_buffer(KVRole.STATES, num_rows, shape.heads, shape.size, DType.F32)
-                for shape in shapes
-            )
-            for shapes in layers
-        ]
+    def __init__(self, backend: Backend, layers: Sequence[Recurrent], sequences: int) -> None:
+        self._checkpoints = layers[0].checkpoints
+        self._chunk, self._ring = layers[0].chunk, layers[0].ring
+        num_rows = self._checkpoints.num_rows(sequences)
+
+        def buffers(shapes: Sequence[StateShape], cells: int) -> tuple[KVBuffer, ...]:
+            return tuple(backend.kv_buffer(KVRole.STATES, cells, s.heads, s.size, DType.F32) for s in shapes)
+
+        self._layers = [(buffers(each.states, num_rows), buffers(each.tokens, sequences)) for each in layers]
         self._rows = _Rows(num_rows)
         self._tracks = [_Track() for _ in range(sequences)]
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[RecurrentLayer]:
         most = min(len(self._tracks), tokens.maximum)
-        segments = graph.input(f"{prefix}segments", (Dim(f"{prefix}segments", most), 4), DType.I32)
-        return [RecurrentLayer(states, segments) for states in self._layers]
+        columns = 6 if self._ring else 4
+        segments = graph.input(f"{prefix}segments", (Dim(f"{prefix}segments", most), columns), DType.I32)
+        return [RecurrentLayer(states, segments, rows) for states, rows in self._layers]
 
     @property
     def can_step_back(self) -> bool:
-        return False
+        return self._ring > 0
 
     def length(self, sequence: int) -> int:
-        return self._tracks[sequence].state.length
+        return self._tracks[sequence].length
 
     def start_forward(self, batch: Batch) -> Mapping[str, I32]:
-        segments: list[int] = []
+        segments: list[tuple[int, ...]] = []
         begin = 0
         for sequence, tokens in groupby(batch.sequences.tolist()):
             end = begin + len(list(tokens))
             track = self._tracks[sequence]
-            length = track.state.length + end - begin
-            assert batch.positions[end - 1] == length - 1, f"sequence {sequence} is not {length} long then"
-            self._retire(track)
-            track.previous, track.state = track.state, _State(length, self._rows.take())
-            segments += (begin, end, track.previous.row, track.state.row)
+            position, source = track.length, track.state
+            self._grow(track, position + end - begin)
+            assert batch.positions[end - 1] == track.length - 1, f"{sequence} is not {track.length} long then"
+            if self._ring:
+                target = 0 if track.state is source else track.state.row
+                segments.append((begin, end, position, sequence, source.row, target))
+            else:
+                segments.append((begin, end, source.row, track.state.row))
             begin = end
-        return {"segments": np.array(segments, np.int32).reshape(-1, 4)}
+        return {"segments": np.array(segments, np.int32)}
 
     def undo_forward(self, batch: Batch) -> None:
         for sequence in np.unique(batch.sequences).tolist():
             track = self._tracks[sequence]
-            assert track.previous is not None
-            self._rows.release([track.state])
-            track.state, track.previous = track.previous, None
+            track.length, track.oldest = track.before
+            if track.state.length > track.length:
+                assert track.previous is not None
+                self._rows.release([track.state])
+                track.state, track.previous = track.previous, None
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         if source == target:
             self.remove(target, length)
         else:
             self.remove(target, 0)
-            self._go_back(self._tracks[source], self._tracks[target], length)
+            length = self.shareable(source, length)
+            self._go_back(self._tracks[source], self._tracks[target], length, oldest=length)
 
     def can_resume(self, sequence: int, position: int) -> bool:
         return self.resumable(sequence, position) == position
 
     def resumable(self, sequence: int, position: int) -> int:
-        return self._tracks[sequence].newest(position).length
+        track = self._tracks[sequence]
+        position = min(position, track.length)
+        boundary = position - position % self._chunk
+        newest = track.newest(position).length
+        return position if newest == boundary and track.oldest <= boundary else newest
 
     def shareable(self, sequence: int, position: int) -> int:
-        return self.resumable(sequence, position)
+        return self._tracks[sequence].newest(position).length
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         length = self.length(sequence)
@@ -171,9 +183,9 @@ class RecurrentCache:
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         self.check_remove(sequence, begin, end)
         track = self._tracks[sequence]
-        if begin < track.state.length and (end is None or begin < end):
+        if begin < track.length and (end is None or begin < end):
             rest = _Track()
-            self._go_back(track, rest, begin)
+            self._go_back(track, rest, self.resumable(sequence, begin), track.oldest)
             self._rows.release(track.states())
             self._tracks[sequence] = rest
 
@@ -189,10 +201,21 @@ class RecurrentCache:
     def close(self) -> None:
         self._layers = []
 
-    def _go_back(self, source: _Track, target: _Track, length: int) -> None:
-        """Give the empty `target` what `source` has of its first `length` tokens."""
-        target.state = source.newest(length)
+    def _grow(self, track: _Track, length: int) -> None:
+        """Take a row for the state at the last boundary, if the tokens up to `length` reach another one."""
+        track.before = track.length, track.oldest
+        track.length, track.oldest = length, max(track.oldest, length - self._ring)
+        boundary = length - length % self._chunk
+        if boundary > track.state.length:
+            self._retire(track)
+            track.previous, track.state = track.state, _State(boundary, self._rows.take())
+
+    def _go_back(self, source: _Track, target: _Track, length: int, oldest: int) -> None:
+        """Give the empty `target` the first `length` tokens of `source`, with rows from `oldest` on."""
+        target.length, target.oldest, target.state = length, min(oldest, length), source.newest(length)
         target.checkpoints = [state for state in source.checkpoints if state.length < target.state.length]
+        if source.previous is not None and source.previous.length < target.state.length:
+            target.previous = source.previous
         self._rows.hold(target.states())
 
     def _retire(self, track: _Track) -> None:
@@ -212,9 +235,12 @@ class RecurrentCache:
 class RecurrentLayer:
     """One layer's face of the cache, while a graph is recorded: what operations on states ask for.
 
-    `states` are the layer's, in the order in which it declared them. `segments` (sequences, 4) int32 has for
-    each sequence of the batch: its tokens from begin to end, the row to read, the row to write.
+    `states` and `rows` are the layer's, in the order in which it declared them. `segments` (sequences, 4)
+    int32 has for each sequence of the batch: its tokens from begin to end, the row to read, the row to write.
+    For layers that compute in chunks it is (sequences, 6), with the position of the first token and the
+    sequence's cell of `rows` behind the tokens; the row to write is 0 where they reach no boundary.
     """
 
     states: tuple[KVBuffer, ...]
     segments: Tensor
+    rows: tuple[KVBuffer, ...] = ()

@@ -9,20 +9,25 @@ from collections.abc import Sequence
 
 from chaski.ml.cached_ops import attention, rope, rope_table, rotate_cells, short_conv, store
 from chaski.ml.graph import Dim, Shape, Tensor, Weight, require
+from chaski.ml.recurrent_ops import chunked_conv, gated_delta
 
 __all__ = [
     "add_vector",
     "attention",
     "average_rows",
+    "chunked_conv",
     "clamped_swiglu",
     "concat",
     "embedding",
+    "gated_delta",
     "geglu",
     "gelu",
     "gelu_tanh",
+    "l2_norm",
     "layer_norm",
     "linear",
     "multiply",
+    "multiply_vector",
     "position_scale",
     "product",
     "rms_norm",
@@ -68,6 +73,13 @@ def rms_norm(x: Tensor, weight: Weight | None, eps: float) -> Tensor:
     """
     require(weight is None or x.shape[-1:] == weight.shape, "rms_norm", x.shape, weight and weight.shape)
     return x.graph.record("rms_norm", (x,) if weight is None else (x, weight), x.shape, eps=eps)
+
+
+def l2_norm(x: Tensor, eps: float) -> Tensor:
+    """x / sqrt(sum(x²) + eps) over the last dimension: rows of length 1."""
+    size = x.shape[-1]
+    assert isinstance(size, int)
+    return rms_norm(x, None, eps / size) * float(size**-0.5)
 
 
 def layer_norm(x: Tensor, weight: Weight, bias: Weight, eps: float) -> Tensor:
@@ -131,6 +143,12 @@ def add_vector(x: Tensor, vector: Weight) -> Tensor:
     """x (n, size) plus, in every row, `vector`: (size,), or a plain (rows, size) of which it is the first."""
     require(x.shape[1:] == vector.shape[-1:], "add_vector", x.shape, vector.shape)
     return x.graph.record("add_vector", (x, vector), x.shape)
+
+
+def multiply_vector(x: Tensor, vector: Weight) -> Tensor:
+    """x (n, size) times `vector` (size,), in every row."""
+    require(x.shape[1:] == vector.shape, "multiply_vector", x.shape, vector.shape)
+    return x.graph.record("multiply_vector", (x, vector), x.shape)
 
 
 def slice(x: Tensor, first: int, count: int) -> Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chaski.errors import NotSupportedError
-from chaski.kvcache import Checkpoints, RecurrentCache, StateShape
+from chaski.kvcache import Checkpoints, Recurrent, RecurrentCache, StateShape
 from chaski.kvcache.batch import Batch
 from chaski.ml.graph import Dim, Graph
 from chaski.ml.reference import ReferenceBackend
@@ -15,7 +15,7 @@ FEW = Checkpoints(count=2, first=3, interval=4)
 
 
 def make(sequences: int = 2, checkpoints: Checkpoints = FEW) -> RecurrentCache:
-    return RecurrentCache(ReferenceBackend(), [[StateShape(1, 2)]], sequences, checkpoints)
+    return RecurrentCache(ReferenceBackend(), [Recurrent((StateShape(1, 2),), checkpoints)], sequences)
 
 
 def batch(cache: RecurrentCache, *counts: tuple[int, int]) -> Batch:

@@ -24,6 +24,7 @@ from chaski.ml.reference.cached_ops import (
     store,
 )
 from chaski.ml.reference.moe_ops import combine, dispatch, expert_linear, group_by_expert, router
+from chaski.ml.reference.recurrent_ops import chunked_conv, gated_delta
 
 __all__ = ["DEFINITIONS"]
 
@@ -114,6 +115,10 @@ def gelu_tanh(x: F32) -> F32:
     return y
 
 
+def multiply_vector(x: F32, vector: F32) -> F32:
+    return x * vector
+
+
 def softcap(x: F32, *, cap: float) -> F32:
     y: F32 = np.float32(cap) * np.tanh(x / np.float32(cap))
     return y
@@ -168,6 +173,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         scale_rows,
         multiply,
         add_vector,
+        multiply_vector,
         slice,
         concat,
         top_k,
@@ -193,6 +199,8 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         dense_attention,
         paged_attention,
         short_conv,
+        chunked_conv,
+        gated_delta,
         router,
         group_by_expert,
         dispatch,

@@ -1,0 +1,89 @@
+"""Linear recurrences in chunks: operations whose state is kept where a position is a multiple of the chunk.
+
+Between two such boundaries the rows of the open chunk are kept, in a ring that has room for two chunks: a row
+is at its position modulo the ring's length. `native/include/gated_delta.h` has the rule of order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.ml.graph import KVBuffer, Tensor, require
+
+__all__ = ["CHUNK", "RING", "chunked_conv", "gated_delta", "padded_columns"]
+
+CHUNK = 32
+"""Tokens of a chunk."""
+
+RING = 2 * CHUNK
+"""Rows that are kept of each sequence: those of the open chunk and of the one before."""
+
+
+def padded_columns(value_size: int) -> int:
+    """Return the length of a row of values in storage, a multiple of 16."""
+    return -(-value_size // 16) * 16
+
+
+def chunked_conv(
+    x: Tensor, filter: npt.NDArray[np.float32], states: KVBuffer, rows: KVBuffer, segments: Tensor
+) -> Tensor:
+    """Compute `short_conv` with inputs that are kept for each token of the open chunk -> (n, channels).
+
+    A row of `states` (taps - 1, channels) has the inputs before a boundary, a row of `rows` (RING, channels)
+    the inputs since then. `segments`: see `gated_delta`.
+    """
+    channels, taps = filter.shape
+    require(x.shape[1:] == (channels,) and taps <= CHUNK, "chunked_conv", x.shape, filter.shape)
+    require((states.heads, states.size) == (taps - 1, channels), "chunked_conv", filter.shape, states)
+    require((rows.heads, rows.size) == (RING, channels), "chunked_conv", filter.shape, rows)
+    require(segments.shape[1:] == (6,), "chunked_conv", segments.shape)
+    filter = np.ascontiguousarray(filter, np.float32)
+    return x.graph.record("chunked_conv", (x, segments, states, rows), x.shape, filter=filter)
+
+
+def gated_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    states: KVBuffer,
+    rows: Sequence[KVBuffer],
+    segments: Tensor,
+    tiled: bool = False,
+) -> Tensor:
+    """The gated delta rule (Yang et al. 2024) along each sequence of the batch -> (n, heads, value size).
+
+    The state S (key size, value size) of each head forgets, corrects what it has for k, and answers q:
+    S := exp(log_decay) S;  S := S + k (beta (v - Sᵀ k))ᵀ;  y = Sᵀ q.
+
+    q and k (n, key heads, key size), v (n, heads, value size), log_decay and beta (n, heads). Consecutive
+    groups of heads share a key head; with `tiled` head h has the key head h modulo their number.
+    A row of `states` (heads, key size · padded value size) is the state at a boundary; one of `rows` has the
+    keys, the pseudo values and the log decays of a sequence's last tokens. `segments` (sequences, 6) int32
+    are the tokens begin to end, the position of the first, the sequence's cell of `rows`, the cell of
+    `states` to read and the one to write, which is 0 where the tokens reach no boundary.
+    """
+    require(q.shape == k.shape and len(q.shape) == 3, "gated_delta", q.shape, k.shape)
+    require(log_decay.shape == beta.shape == v.shape[:2], "gated_delta", v.shape, log_decay.shape, beta.shape)
+    (heads, value_size), (key_heads, key_size) = _sizes(v), _sizes(k)
+    require(heads % key_heads == 0, "gated_delta", k.shape, v.shape)
+    columns = padded_columns(value_size)
+    kept = [(heads, key_size * columns)]
+    kept += [(key_heads, RING * key_size), (heads, RING * columns), (heads, RING)]
+    require(kept == [(each.heads, each.size) for each in (states, *rows)], "gated_delta", k.shape, v.shape)
+    require(segments.shape[1:] == (6,), "gated_delta", segments.shape)
+    return q.graph.record(
+        "gated_delta", (q, k, v, log_decay, beta, segments, states, *rows), v.shape, tiled=tiled
+    )
+
+
+def _sizes(x: Tensor) -> tuple[int, int]:
+    """Return the number and the size of heads."""
+    _, heads, size = x.shape
+    assert isinstance(heads, int)
+    assert isinstance(size, int)
+    return heads, size

@@ -1,0 +1,123 @@
+"""The definition of linear recurrences in chunks, in NumPy and float32, token by token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.ml.recurrent_ops import CHUNK, RING, padded_columns
+from chaski.ml.reference.cached_ops import Storage
+
+__all__ = ["chunked_conv", "gated_delta"]
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+
+
+def chunked_conv(x: F32, segments: I32, states: Storage, rows: Storage, *, filter: F32) -> F32:
+    y = np.zeros_like(x)
+    taps = filter.shape[1]
+    before = taps - 1
+    for begin, end, position, cell, source, target in segments.tolist():
+        boundary = position - position % CHUNK
+        ring = rows.rows[cell]
+        kept = [states.rows[source], ring[np.arange(boundary, position) % RING]]
+        seen = np.concatenate([*kept, x[begin:end]])  # from boundary - before on
+        for tap in range(taps):
+            first = position - boundary + tap
+            y[begin:end] += filter[:, tap] * seen[first : first + end - begin]
+        positions = np.arange(position, position + end - begin)
+        if target:
+            last = len(seen) - (positions[-1] + 1) % CHUNK
+            states.rows[target] = seen[last - before : last]
+        newest = positions[-RING:]
+        ring[newest % RING] = x[end - len(newest) : end]
+    return y
+
+
+def gated_delta(
+    q: F32,
+    k: F32,
+    v: F32,
+    log_decay: F32,
+    beta: F32,
+    segments: I32,
+    states: Storage,
+    keys: Storage,
+    values: Storage,
+    decays: Storage,
+    *,
+    tiled: bool,
+) -> F32:
+    y = np.empty_like(v)
+    (heads, value_size), (key_heads, key_size) = v.shape[1:], k.shape[1:]
+    state_shape = (key_size, padded_columns(value_size))
+    key_head_of = np.arange(heads) % key_heads if tiled else np.arange(heads) // (heads // key_heads)
+    for begin, end, position, cell, source, target in segments.tolist():
+        recurrences = [
+            _Recurrence(
+                keys.rows[cell, key_head].reshape(RING, key_size),
+                values.rows[cell, head].reshape(RING, -1)[:, :value_size],
+                decays.rows[cell, head],
+                states.rows[source, head].reshape(state_shape)[:, :value_size],
+                states.rows[target, head].reshape(state_shape)[:, :value_size],
+            )
+            for head, key_head in enumerate(key_head_of)
+        ]
+        for token in range(begin, end):  # heads share the ring of keys, so all of them take this token first
+            for head, (key_head, recurrence) in enumerate(zip(key_head_of, recurrences, strict=True)):
+                y[token, head] = recurrence.advance(
+                    position + token - begin,
+                    q[token, key_head],
+                    k[token, key_head],
+                    v[token, head],
+                    log_decay[token, head],
+                    beta[token, head],
+                )
+    return y
+
+
+@dataclass(slots=True)
+class _Recurrence:
+    """One head of a sequence: rows of its last tokens, its state at the last boundary, and a place for more.
+
+    States are (key size, value size).
+    """
+
+    keys: F32
+    values: F32
+    log_decays: F32
+    state: F32
+    target: F32
+
+    def advance(self, position: int, q: F32, k: F32, v: F32, log_decay: F32, beta: F32) -> F32:
+        """Compute the token at `position` -> (value size,)."""
+        own = position % RING
+        self.keys[own], self.log_decays[own] = k, log_decay
+        chunk = np.arange(position - position % CHUNK, position + 1) % RING
+        before, keys = chunk[:-1], self.keys[chunk]
+        decay, since = self._decays(chunk)
+        error = v - decay * _sum(k, self.state)
+        error -= _sum(since[:-1] * _sum(k, keys[:-1].T), self.values[before])
+        self.values[own] = beta * error
+        y = decay * _sum(q, self.state) + _sum(since * _sum(q, keys.T), self.values[chunk])
+        if (position + 1) % CHUNK == 0:
+            self.target[:] = decay * self.state + keys.T @ (since[:, None] * self.values[chunk])
+            self.state = self.target
+        return y
+
+    def _decays(self, chunk: npt.NDArray[np.int_]) -> tuple[np.float32, F32]:
+        """The decay since the boundary, and the decay since each token of the chunk."""
+        sums = np.zeros(len(chunk) + 1, np.float32)
+        for index, log_decay in enumerate(self.log_decays[chunk]):
+            sums[: index + 1] += log_decay
+        decays: F32 = np.exp(sums)
+        return decays[0], decays[1:]
+
+
+def _sum(factors: F32, rows: F32) -> F32:
+    """Add up the rows times their factors, one after the other: a product's order may depend on its shape."""
+    total: F32 = (factors[:, None] * np.ascontiguousarray(rows)).sum(axis=0)
+    return total

@@ -1,0 +1,110 @@
+"""A gated delta net without a model: a plan with the cache's storage, and sequences that are cut anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.kvcache import Checkpoints, RecurrentCache, gated_delta
+from chaski.kvcache.batch import Batch
+from chaski.ml import Backend, ops
+from chaski.ml.graph import Dim, DType, Graph
+
+__all__ = ["DeltaNet", "Shape", "Tokens"]
+
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    key_heads: int = 2
+    value_heads: int = 4
+    key_size: int = 16
+    value_size: int = 20
+    taps: int = 4
+    tiled: bool = False
+
+    @property
+    def channels(self) -> int:
+        return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a layer computes for some tokens before the convolution: rows, and logits of decay and rate."""
+
+    x: F32
+    log_decay: F32
+    beta: F32
+
+    @classmethod
+    def random(cls, shape: Shape, count: int, seed: int = 0) -> Tokens:
+        """Gates reach from forgetting almost nothing to forgetting all."""
+        random = np.random.default_rng(seed)
+        x = random.standard_normal((count, shape.channels)).astype(np.float32)
+        strength = 10 ** random.uniform(-4, 1, (count, shape.value_heads))
+        beta = random.uniform(0, 1, (count, shape.value_heads)).astype(np.float32)
+        return cls(x, -strength.astype(np.float32), beta)
+
+    def __getitem__(self, part: slice) -> Tokens:
+        return Tokens(self.x[part], self.log_decay[part], self.beta[part])
+
+
+class DeltaNet:
+    """Convolution and recurrence as a model has them, over a cache of `sequences` sequences."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        shape: Shape,
+        sequences: int = 3,
+        max_tokens: int = 256,
+    ) -> None:
+        kind = gated_delta(
+            key_heads=shape.key_heads,
+            value_heads=shape.value_heads,
+            key_size=shape.key_size,
+            value_size=shape.value_size,
+            taps=shape.taps,
+            checkpoints=Checkpoints(count=2, first=1, interval=64),
+        )
+        self.cache = RecurrentCache(backend, [kind], sequences)
+        graph = Graph()
+        tokens = Dim("tokens", max_tokens)
+        x = graph.input("x", (tokens, shape.channels), DType.F32)
+        log_decay = graph.input("log_decay", (tokens, shape.value_heads), DType.F32)
+        beta = graph.input("beta", (tokens, shape.value_heads), DType.F32)
+        (layer,) = self.cache.record(graph, tokens)
+        filter = np.random.default_rng(7).standard_normal((shape.channels, shape.taps)).astype(np.float32)
+        x = ops.chunked_conv(x, filter, layer.states[0], layer.rows[0], layer.segments)
+        keys = shape.key_heads * shape.key_size
+        q, k = (ops.slice(x, i * keys, keys).reshape(shape.key_heads, shape.key_size) for i in range(2))
+        v = ops.slice(x, 2 * keys, shape.channels - 2 * keys).reshape(shape.value_heads, shape.value_size)
+        q, k = ops.l2_norm(q, 1e-6) * shape.key_size**-0.5, ops.l2_norm(k, 1e-6)
+        y = ops.gated_delta(
+            q, k, v, log_decay, beta, layer.states[1], layer.rows[1:], layer.segments, tiled=shape.tiled
+        )
+        for name, tensor in {"q": q, "k": k, "v": v, "y": y}.items():
+            graph.output(name, tensor)
+        self._plan = backend.compile(graph)
+        backend.load(lambda _: None)
+        self._shape = shape
+
+    def forward(self, *parts: tuple[int, Tokens], result: str = "y") -> list[F32]:
+        """Compute some more tokens of some sequences in one batch -> a result of each."""
+        counts = [len(tokens.x) for _, tokens in parts]
+        starts = [self.cache.length(sequence) for sequence, _ in parts]
+        positions = [np.arange(count) + start for start, count in zip(starts, counts, strict=True)]
+        every = np.concatenate(positions).astype(np.int32)
+        sequences = np.repeat([sequence for sequence, _ in parts], counts).astype(np.int32)
+        inputs = dict(self.cache.start_forward(Batch(every, every, sequences, every[:0])))
+        for name in ("x", "log_decay", "beta"):
+            inputs[name] = np.concatenate([getattr(tokens, name) for _, tokens in parts])
+        found = self._plan.launch(inputs).rows(result).copy()
+        return np.split(found, np.cumsum(counts)[:-1])
+
+    def whole(self, tokens: Tokens, sequence: int = 0, result: str = "y") -> F32:
+        (found,) = self.forward((sequence, tokens), result=result)
+        return found
