@@ -169,7 +169,7 @@ def speculation(overlap: float) -> Engine:
         CHASKI,
         command,
         ("--json", "--overlap", str(overlap)),
-        rival="chaski without guesses",
+        rival="chaski without speculation",
         takes=("prompt", "generate", "threads", "repeat"),
     )
 

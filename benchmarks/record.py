@@ -20,6 +20,9 @@ from benchmarks.roofline import Costs, Limits, decode_limit, median_limits, pref
 __all__ = ["LOWER_IS_BETTER", "Record", "Run"]
 
 LOWER_IS_BETTER = {"load", "first_logits", "peak_memory"}
+# Rows and engines of older records, and their names since.
+_RENAMED_ROWS = {"guesses-0": "speculation-0", "guesses-60": "speculation-60"}
+_RENAMED_ENGINES = {"chaski without guesses": "chaski without speculation"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Run:
     @classmethod
     def of(cls, data: dict[str, Any]) -> Run:
         """The run that `asdict` made this of."""
-        return cls(**data | {"limits": [Limits(**one) for one in data["limits"]]})
+        engine = _RENAMED_ENGINES.get(data["engine"], data["engine"])
+        return cls(**data | {"engine": engine, "limits": [Limits(**one) for one in data["limits"]]})
 
 
 @dataclass(slots=True)
@@ -60,8 +64,9 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Record:
-        """Read what `write` has written."""
+        """Read what `write` has written, with the names of today."""
         data = json.loads(path.read_text())
+        data["name"] = _RENAMED_ROWS.get(data["name"], data["name"])
         data["workload"] = Workload(**data["workload"])
         data["machine"] = Machine(**data["machine"])
         data["costs"] = data["costs"] and Costs(**data["costs"])

@@ -240,7 +240,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the records are")
     parser.add_argument("--docs", type=Path, default=_DOCS, help="where performance.md and plots/ are")
     arguments = parser.parse_args()
-    records = {path.stem: Record.read(path) for path in sorted(arguments.results.glob("*.json"))}
+    found = map(Record.read, sorted(arguments.results.glob("*.json")))
+    records = {record.name: record for record in found}
     page = arguments.docs / "performance.md"
     try:
         page.write_text(page_with(page.read_text(), report(records)))

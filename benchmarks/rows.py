@@ -99,8 +99,8 @@ def _small() -> Row:
 
 def _speculation(overlap: float, ratio: float) -> Row:
     work = Workload(prompt=400, generate=160, repeat=2)
-    title = f"Q4_K_M, an edit with {overlap:.0%} from the prompt, beside no guesses"
-    name = f"guesses-{100 * overlap:.0f}"
+    title = f"Q4_K_M, an edit with {overlap:.0%} from the prompt, beside no speculation"
+    name = f"speculation-{100 * overlap:.0f}"
     return Row(name, title, "Q4_K_M", work, (Goal("decode", ratio),), ("decode",), overlap=overlap)
 
 

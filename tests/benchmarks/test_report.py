@@ -170,6 +170,15 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["one.json"]
 
 
+def test_older_records_are_read_with_the_names_of_today(tmp_path: Path) -> None:
+    values_now = values(10, 20)
+    written = record("guesses-60", ("chaski", values_now), ("chaski without guesses", values_now))
+    written.write(tmp_path / "guesses-60.json")
+    found = Record.read(tmp_path / "guesses-60.json")
+    assert (found.name, found.engines()) == ("speculation-60", ["chaski", "chaski without speculation"])
+    assert found.name in ROWS
+
+
 def test_costs_are_those_of_the_real_shape() -> None:
     found = costs(ROWS["type-q4_k_m"])
     assert found.layer_products == 973_078_528
