@@ -6,7 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chaski.chat.answer_parser import AnswerParser
 from chaski.chat.arguments import check_roles
 from chaski.chat.choice import choose_chat_format, go_format
+from chaski.chat.constraints import after_thinking, require_no_other
 from chaski.chat.conversation import Conversation
 from chaski.chat.defaults import Defaults
 from chaski.chat.demanded_calls import DemandedCall, chosen_tools, schema_of_call
@@ -33,7 +34,7 @@ from chaski.sample import SamplingOptions
 
 if TYPE_CHECKING:
     from chaski.chat.formats import ChatFormat
-    from chaski.text.parsers import Lead, Parser
+    from chaski.text.parsers import Parser
 
 __all__ = ["Prepared", "PromptBuilder"]
 
@@ -42,7 +43,6 @@ _ENDLESS_CONTEXTS = 10
 # As in llama.cpp: until the context is full.
 _TO_THE_END = -2
 _MAX_FORMATS = 64
-_CONSTRAINTS = ("format", "regex", "choice", "grammar")
 # The tags that parsers look for are control tokens in many models.
 _PARSED: Mapping[str, Any] = {"special": True}
 
@@ -153,13 +153,13 @@ class PromptBuilder(PromptEncoder):
             text, tools, bool(conversation.think), conversation.begun_thought
         )
         if is_demanded:
-            _require_no_other(options)
+            require_no_other(options)
             parser = DemandedCall(parser)
             options["format"] = schema_of_call(conversation.tools)
         lead = None if conversation.has_begun_answer(text) else parser.lead
         return self._prepared(
             prompt,
-            {**_PARSED, **_after_thinking(options, lead)},
+            {**_PARSED, **after_thinking(options, lead)},
             whole - len(prompt.tokens),
             AnswerParser(parser, request.parallel_calls),
             request.tells_prompt,
@@ -289,16 +289,3 @@ class PromptBuilder(PromptEncoder):
 def _shifts(limits: AnswerOptions) -> bool:
     """Return whether the answer goes on, by a context shift, where the context is full."""
     return limits.shift and limits.num_predict != _TO_THE_END
-
-
-def _after_thinking(options: Mapping[str, Any], lead: Lead | None) -> dict[str, Any]:
-    """Return options whose constraint, if there is one, leaves room for thinking before it."""
-    is_constrained = any(options.get(name) is not None for name in _CONSTRAINTS)
-    return {**({"format_thought": asdict(lead)} if lead and is_constrained else {}), **options}
-
-
-def _require_no_other(options: Mapping[str, Any]) -> None:
-    """Refuse a constraint beside a call that is demanded; a format gives way to it."""
-    other = next((name for name in _CONSTRAINTS[1:] if options.get(name) is not None), None)
-    if other:
-        raise OptionError(f"tool_choice and {other} exclude each other; give one")

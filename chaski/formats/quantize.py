@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.errors import FormatError, UnsupportedError
-from chaski.formats.quant import BlockFields, Bytes, Floats, PackedBlocks, QuantType, block_slices, row_bytes
+from chaski.formats.dequantize import block_slices
+from chaski.formats.quant import BlockFields, Bytes, Floats, PackedBlocks, QuantType, row_bytes
 from chaski.formats.scale_search import extreme, fit_affine, fit_symmetric, nearest_levels, reciprocal
 
 _HALF_MAX = 65504.0
@@ -39,7 +40,7 @@ def quantize(array: NDArray[np.floating[Any]], type: QuantType) -> Bytes:
 
 
 def pack(fields: BlockFields, bits: int, run: int) -> Bytes:
-    """Put fields of `bits` bits together; the inverse of `quant.unpack`."""
+    """Put fields of `bits` bits together; the inverse of `dequantize.unpack`."""
     per_byte = 8 // bits
     runs = fields.reshape(len(fields), -1, per_byte, run)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
@@ -48,7 +49,7 @@ def pack(fields: BlockFields, bits: int, run: int) -> Bytes:
 
 
 def pack_scales_6bit(scales: Bytes, minimums: Bytes) -> Bytes:
-    """Put 8 scales and 8 minimums of six bits into 12 bytes; the inverse of `quant.unpack_scales_6bit`."""
+    """Put 8 scales and 8 minimums of six bits into 12 bytes, as `unpack_scales_6bit` reads them."""
     low = np.hstack([scales[:, :4], minimums[:, :4]])
     top = np.hstack([scales[:, 4:], minimums[:, 4:]]) >> 4 << 6
     rest = scales[:, 4:] & 15 | minimums[:, 4:] << 4

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.errors import UnsupportedError
+from chaski.formats.dequantize import dequantize
 from chaski.formats.file_types import FILE_TYPES
 from chaski.formats.gguf import GGUFFile
 from chaski.formats.gguf_tensors import TensorInfo
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
-from chaski.formats.quant import QuantType, dequantize, row_bytes
+from chaski.formats.quant import QuantType, row_bytes
 from chaski.formats.quantize import quantize
 
 __all__ = ["MIXTURES", "merge", "requantize"]

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import accumulate
 
 from chaski.errors import ModelError
+from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import GGUFFile, TensorInfo
-from chaski.formats.quant import dequantize
 from chaski.ml.backend import Backend, ProgressCallback
 from chaski.ml.graph import Weight
 from chaski.model.registry import Model

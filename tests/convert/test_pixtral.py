@@ -15,8 +15,8 @@ import chaski
 from chaski.convert.convert import convert
 from chaski.convert.families.clip import STD
 from chaski.errors import ModelError
+from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
-from chaski.formats.quant import dequantize
 from chaski.formats.safetensors import open_checkpoint, widen
 from tests.convert.checkpoints import DATA
 from tests.convert.test_variants import write_safetensors

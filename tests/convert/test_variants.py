@@ -13,8 +13,8 @@ import pytest
 from chaski.convert.checkpoint import Checkpoint, open_model
 from chaski.convert.convert import convert
 from chaski.errors import ModelError, UnsupportedError
+from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import GGUFFile, open_gguf
-from chaski.formats.quant import dequantize
 from chaski.formats.safetensors import open_checkpoint
 from tests.convert.checkpoints import DATA
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from chaski.errors import GGUFError, UnsupportedError
+from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import GGUFValue, StringArray, open_gguf
-from chaski.formats.quant import dequantize
 
 MEMORY_BYTES = 200_000_000
 SECONDS = 2.0

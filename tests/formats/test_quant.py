@@ -8,15 +8,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize as dequantize_gguf
 
 from chaski.errors import FormatError, UnsupportedError
-from chaski.formats.quant import (
-    REMOVED_TYPES,
-    UNSUPPORTED_TYPES,
-    QuantType,
-    dequantize,
-    row_bytes,
-    unpack,
-    unpack_scales_6bit,
-)
+from chaski.formats.dequantize import dequantize, unpack, unpack_scales_6bit
+from chaski.formats.quant import REMOVED_TYPES, UNSUPPORTED_TYPES, QuantType, row_bytes
 
 PLAIN = {
     QuantType.F32: "<f4",

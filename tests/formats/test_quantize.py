@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from chaski.errors import FormatError, UnsupportedError
-from chaski.formats.quant import QuantType, dequantize, unpack, unpack_scales_6bit
+from chaski.formats.dequantize import dequantize, unpack, unpack_scales_6bit
+from chaski.formats.quant import QuantType
 from chaski.formats.quantize import pack, pack_scales_6bit, quantize
 
 SIMPLE = [

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from chaski.errors import UnsupportedError
+from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
-from chaski.formats.quant import QuantType, dequantize
+from chaski.formats.quant import QuantType
 from chaski.formats.quantize import quantize
 from chaski.formats.requantize import MIXTURES, merge, requantize
 

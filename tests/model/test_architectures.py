@@ -14,9 +14,10 @@ import pytest
 
 import chaski
 from chaski.errors import ModelError, NotSupportedError
+from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
-from chaski.formats.quant import QuantType, dequantize
+from chaski.formats.quant import QuantType
 from chaski.formats.requantize import requantize
 from chaski.kvcache import CacheSize, KVTypes, build_cache
 from chaski.kvcache.batch import Batch

@@ -15,9 +15,9 @@ import pytest
 
 import chaski
 from chaski.errors import GGUFError, ModelError, UnsupportedError
+from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
-from chaski.formats.quant import dequantize
 from tests.image.pictures import png
 from tests.tiny_vision import DATA, write_text_part
 from tests.vision_oracle import BACKENDS, F32, BoundEncoder, answers_at_once, quantized, said

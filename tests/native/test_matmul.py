@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from chaski import _native
-from chaski.formats.quant import QuantType, dequantize
+from chaski.formats.dequantize import dequantize
+from chaski.formats.quant import QuantType
 
 Floats = NDArray[np.float32]
 

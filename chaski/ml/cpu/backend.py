@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from chaski import _native
 from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
 from chaski.forks import keep_in_forks
+from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import TensorInfo
-from chaski.formats.quant import dequantize
 from chaski.ml.backend import (
     BackendOptions,
     CacheConfig,

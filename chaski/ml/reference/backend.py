@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import TensorInfo
-from chaski.formats.quant import dequantize
 from chaski.ml.backend import CacheConfig, Device, Memory, ProgressCallback, stored_type
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Operand, Shape, Tensor, Weight
 from chaski.ml.machine import available_memory, physical_cores, total_memory

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.formats.quant import QuantType, dequantize
+from chaski.formats.dequantize import dequantize
+from chaski.formats.quant import QuantType
 from chaski.formats.quantize import quantize
 from chaski.ml.graph import KVRole
 

@@ -11,9 +11,10 @@ import pytest
 
 import chaski
 from chaski.errors import OptionError, UnsupportedError
+from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
-from chaski.formats.quant import QuantType, dequantize
+from chaski.formats.quant import QuantType
 from chaski.model.program import Program
 from tests.tiny_llama import write_tiny_llama
 

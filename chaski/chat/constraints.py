@@ -1,0 +1,29 @@
+"""The constraint of an answer (format, regex, choice, grammar) beside thoughts and demanded calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from chaski.errors import OptionError
+
+if TYPE_CHECKING:
+    from chaski.text.parsers import Lead
+
+__all__ = ["after_thinking", "require_no_other"]
+
+_CONSTRAINTS = ("format", "regex", "choice", "grammar")
+
+
+def after_thinking(options: Mapping[str, Any], lead: Lead | None) -> dict[str, Any]:
+    """Return options whose constraint, if there is one, leaves room for thinking before it."""
+    is_constrained = any(options.get(name) is not None for name in _CONSTRAINTS)
+    return {**({"format_thought": asdict(lead)} if lead and is_constrained else {}), **options}
+
+
+def require_no_other(options: Mapping[str, Any]) -> None:
+    """Refuse a constraint beside a call that is demanded; a format gives way to it."""
+    other = next((name for name in _CONSTRAINTS[1:] if options.get(name) is not None), None)
+    if other:
+        raise OptionError(f"tool_choice and {other} exclude each other; give one")
