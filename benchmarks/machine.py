@@ -25,4 +25,4 @@ def this_machine(threads: int) -> Machine:
     backend = open_backend("cpu", CPUOptions(threads, isa))
     device = backend.devices()[0]
     backend.close()
-    return Machine(device.name, device.features[-1] if isa == "auto" else isa, threads)
+    return Machine(device.model, device.features[-1] if isa == "auto" else isa, threads)

@@ -32,7 +32,7 @@ def command() -> None:
     rows = [
         ("version", __version__),
         ("backend", backend.name),
-        ("device", device.name),
+        ("device", device.model),
         ("instruction set", device.features[-1] if environment.isa == "auto" else environment.isa),
         ("instruction sets here", ", ".join(device.features)),
         ("cores", device.cores),

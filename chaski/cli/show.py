@@ -23,14 +23,13 @@ from chaski.formats.file_types import file_type
 
 if TYPE_CHECKING:
     from chaski.formats.gguf import GGUFFile, GGUFValue
+    from chaski.ml.backend import ByDevice
     from chaski.store.model import StoredModel
 
 __all__ = ["command"]
 
 _SHOWN_ITEMS = 5
 _SHOWN_CHARACTERS = 80
-# Tokens in a batch, where `load` is not told otherwise.
-_NUM_BATCH = 512
 
 
 @click.command("show", short_help="Show what is in a model file.")
@@ -50,6 +49,7 @@ _NUM_BATCH = 512
     metavar="N",
     help="With --memory: sequences at the same time.  [default: OLLAMA_NUM_PARALLEL, else 1]",
 )
+@click.option("--backend", metavar="NAME", help="With --memory: what would compute it.  [default: cpu]")
 @click.option("--verbose", is_flag=True, help="List the metadata and the tensors.")
 @click.help_option("-h", "--help")
 def command(
@@ -58,6 +58,7 @@ def command(
     memory: bool,
     context: int | None,
     parallel: int | None,
+    backend: str | None,
     verbose: bool,
     **texts: bool,
 ) -> None:
@@ -69,8 +70,8 @@ def command(
     from chaski.runner.loading.model_info import ModelInfo
     from chaski.store.model import find_model
 
-    if not memory and (context or parallel):
-        raise click.UsageError("--context and --parallel go with --memory")
+    if not memory and (context or parallel or backend):
+        raise click.UsageError("--context, --parallel and --backend go with --memory")
     server = None if is_path(model) else chosen_server()
     if server is not None and not memory:
         show_there(server, model, (verbose, tensors), texts)
@@ -85,7 +86,7 @@ def command(
         echo_text(text)
         return
     if memory:
-        click.echo(section("Memory", _memory(found, context, parallel)))
+        click.echo(section("Memory", _memory(found, context, parallel, backend or "cpu")))
         return
     parts = [
         section("Model", [*_overview(file), ("engine", _engine(file, found))]),
@@ -104,37 +105,33 @@ def command(
     click.echo("\n".join(filter(None, parts)))
 
 
-def _memory(found: StoredModel, asked: int | None, parallel: int | None) -> Iterator[tuple[str, ...]]:
+def _memory(
+    found: StoredModel, context: int | None, parallel: int | None, backend: str
+) -> Iterator[tuple[str, ...]]:
     """Return the memory that loading the model would take, part by part, without taking it."""
-    from chaski.chat.defaults import Defaults
-    from chaski.env import Environment
-    from chaski.kvcache import CacheSize
-    from chaski.ml import CPUOptions, open_backend
-    from chaski.model.registry import build_model
     from chaski.runner.loading.files import OpenedModel
-    from chaski.runner.loading.reservation import Reservation, kv_types
-    from chaski.runner.loading.sizes import context_size
+    from chaski.runner.loading.parts import ModelParts, ReservedModel
 
-    environment = Environment.read()
-    opened = OpenedModel.of(found)
-    file, projector = opened.file, opened.open_projector()
-    backend = open_backend("cpu", CPUOptions(environment.threads, environment.isa))
-    types = kv_types(environment.kv_type, backend, file)
-    trained = file.get(f"{file.architecture}.context_length", int)
-    usual = Defaults.of(found).loading.get("num_ctx", environment.context)
-    context = context_size(found.path, trained, asked, usual)
-    parallel = parallel or environment.parallel or 1
-    size = CacheSize(parallel, context, min(_NUM_BATCH, parallel * context))
-    needs = Reservation(build_model(file, projector), file, backend, size, types, projector).needs
-    backend.close()
-    yield "sequences", "", "", f"{parallel} of {context} tokens"
-    yield "", "layers", "cells", "memory"
-    yield "weights", "", "", size_in_bytes(needs.weights)
+    parts = ModelParts.of(OpenedModel.of(found), context=context, parallel=parallel)
+    reserved = ReservedModel(parts, backend)
+    needs = reserved.needs
+    reserved.close()
+    devices = list(needs.total)
+
+    def sizes(part: ByDevice) -> Iterator[str]:
+        return (size_in_bytes(part[device]) if device in part else "" for device in devices)
+
+    asked = f"{parts.size.sequences} of {parts.size.capacity} tokens"
+    yield "sequences", "", "", asked, *[""] * (len(devices) - 1)
+    yield "", "layers", "cells", *(devices if len(devices) > 1 else ["memory"])
+    yield "weights", "", "", *sizes(needs.weights)
     for kind in needs.caches:
-        yield f"cache, {kind.kind}", str(kind.layers), str(kind.cells), size_in_bytes(kind.num_bytes)
-    yield "plans", "", "", "unknown" if needs.plans is None else size_in_bytes(needs.plans)
-    yield "all", "", "", size_in_bytes(needs.total)
-    yield "available", "", "", size_in_bytes(needs.available)
+        yield f"cache, {kind.kind}", str(kind.layers), str(kind.cells), *sizes(kind.num_bytes)
+    yield "plans", "", "", *(["unknown"] * len(devices) if needs.plans is None else sizes(needs.plans))
+    if needs.draft:
+        yield "draft model", "", "", *sizes(needs.draft)
+    yield "all", "", "", *sizes(needs.total)
+    yield "available", "", "", *sizes(needs.available)
 
 
 def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:

@@ -56,15 +56,19 @@ class KVTypes:
 
 
 def kv_buffers(
-    backend: Backend, shapes: Sequence[KVShape], cells: int, types: KVTypes
+    backend: Backend,
+    shapes: Sequence[KVShape],
+    cells: int,
+    types: KVTypes,
+    layers: Sequence[int] | None = None,
 ) -> list[tuple[KVBuffer, KVBuffer]]:
-    """Storage for the keys and the values of each layer, `cells` rows."""
+    """Storage for the keys and the values of each layer, `cells` rows. `layers` are their numbers."""
     return [
         (
-            backend.kv_buffer(KVRole.KEYS, cells, shape.heads, shape.key_size, types.keys),
-            backend.kv_buffer(KVRole.VALUES, cells, shape.heads, shape.value_size, types.values),
+            backend.kv_buffer(KVRole.KEYS, cells, shape.heads, shape.key_size, types.keys, layer),
+            backend.kv_buffer(KVRole.VALUES, cells, shape.heads, shape.value_size, types.values, layer),
         )
-        for shape in shapes
+        for layer, shape in zip(layers or range(len(shapes)), shapes, strict=True)
     ]
 
 

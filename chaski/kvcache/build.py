@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chaski.kvcache.base import Cache, KVTypes
@@ -11,7 +11,7 @@ from chaski.kvcache.encoder import EncoderCache
 from chaski.kvcache.kinds import CacheSize, Causal, Encoder, LayerKind, Recurrent
 from chaski.kvcache.recurrent import RecurrentCache
 from chaski.kvcache.wrapper import WrapperCache
-from chaski.ml.backend import Backend
+from chaski.ml.backend import Backend, ByDevice, summed
 
 __all__ = ["KindMemory", "build_cache", "cache_memory"]
 
@@ -25,8 +25,8 @@ def build_cache(backend: Backend, layers: Sequence[LayerKind], size: CacheSize, 
     caches = [_build(backend, group, size, types) for group in groups]
     if len(caches) == 1:
         return caches[0]
-    kinds = {id(layer): kind for kind, group in enumerate(groups) for layer in group}
-    return WrapperCache(caches, [kinds[id(layer)] for layer in layers])
+    kinds = {number: kind for kind, group in enumerate(groups) for number in group}
+    return WrapperCache(caches, [kinds[number] for number in range(len(layers))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class KindMemory:
     kind: str
     layers: int
     cells: int
-    num_bytes: int
+    num_bytes: ByDevice
 
 
 def cache_memory(
@@ -46,36 +46,50 @@ def cache_memory(
     return [_memory(backend, group, size, types) for group in _groups(layers)]
 
 
-def _memory(backend: Backend, group: Sequence[LayerKind], size: CacheSize, types: KVTypes) -> KindMemory:
-    cells = group[0].num_cells(size, backend.cache_config)
-    rows = [row for layer in group for row in layer.rows(types, size)]
-    num_bytes = sum(
-        backend.kv_bytes(row.role, row.cells or cells, row.heads, row.size, row.dtype) for row in rows
+def _memory(backend: Backend, group: _Group, size: CacheSize, types: KVTypes) -> KindMemory:
+    kind = next(iter(group.values()))
+    cells = kind.num_cells(size, backend.cache_config)
+    num_bytes = summed(
+        backend.kv_bytes(row.role, row.cells or cells, row.heads, row.size, row.dtype, number)
+        for number, layer in group.items()
+        for row in layer.rows(types, size)
     )
-    return KindMemory(str(group[0]), len(group), cells, num_bytes)
+    return KindMemory(str(kind), len(group), cells, num_bytes)
 
 
-def _groups(layers: Sequence[LayerKind]) -> list[list[LayerKind]]:
+_Group = Mapping[int, LayerKind]
+"""Layers that share a cache, by their numbers."""
+
+
+def _groups(layers: Sequence[LayerKind]) -> list[_Group]:
     """The layers that share a cache: their heads may differ, but not which tokens they keep.
 
     Recurrent ones come last. They never refuse a batch, so none of their states has to be taken back.
     """
-    groups: dict[str, list[LayerKind]] = {}
-    for layer in layers:
-        groups.setdefault(str(layer), []).append(layer)
-    return sorted(groups.values(), key=lambda group: isinstance(group[0], Recurrent))
+    groups: dict[str, dict[int, LayerKind]] = {}
+    for number, layer in enumerate(layers):
+        groups.setdefault(str(layer), {})[number] = layer
+    return sorted(groups.values(), key=lambda group: isinstance(next(iter(group.values())), Recurrent))
 
 
-def _build(backend: Backend, group: Sequence[LayerKind], size: CacheSize, types: KVTypes) -> Cache:
-    match group[0]:
+def _build(backend: Backend, group: _Group, size: CacheSize, types: KVTypes) -> Cache:
+    layers, numbers = list(group.values()), list(group)
+    match layers[0]:
         case Causal(span=span):
-            shapes = [layer.shape for layer in group if isinstance(layer, Causal)]
+            shapes = [layer.shape for layer in layers if isinstance(layer, Causal)]
             return CausalCache(
-                backend, shapes, size.sequences, size.capacity, types, max_batch=size.max_batch, span=span
+                backend,
+                shapes,
+                size.sequences,
+                size.capacity,
+                types,
+                max_batch=size.max_batch,
+                span=span,
+                layers=numbers,
             )
         case Encoder(max_rows=max_rows, row_size=row_size):
-            shapes = [layer.shape for layer in group if isinstance(layer, Encoder)]
-            return EncoderCache(backend, shapes, max_rows, row_size, size.sequences, types)
+            shapes = [layer.shape for layer in layers if isinstance(layer, Encoder)]
+            return EncoderCache(backend, shapes, max_rows, row_size, size.sequences, types, numbers)
         case Recurrent():
-            layers = [layer for layer in group if isinstance(layer, Recurrent)]
-            return RecurrentCache(backend, layers, size.sequences)
+            recurrent = [layer for layer in layers if isinstance(layer, Recurrent)]
+            return RecurrentCache(backend, recurrent, size.sequences, numbers)

@@ -50,14 +50,16 @@ class CausalCache:
         *,
         max_batch: int,
         span: AttentionSpan = _EVERYTHING,
+        layers: Sequence[int] | None = None,
     ) -> None:
+        """`layers` are the numbers of the layers in the model; None for 0, 1, ..."""
         self.capacity = capacity
         self._span = span
         self._kept = span.kept(capacity)
         self._max_batch = max_batch
         self._config = backend.cache_config
         num_cells = self._config.padded(span.num_cells(sequences, capacity, max_batch), sequences)
-        self._layers = kv_buffers(backend, shapes, num_cells, types)
+        self._layers = kv_buffers(backend, shapes, num_cells, types, layers)
         self._key_shift = _key_shift(backend, shapes, [keys for keys, _ in self._layers], max_batch)
         page, alignment = self._config.page, self._config.alignment
         self._table = (

@@ -90,12 +90,14 @@ class EncoderCache:
         row_size: int,
         sequences: int,
         types: KVTypes,
+        layers: Sequence[int] | None = None,
     ) -> None:
+        """`layers` are the numbers of the layers in the model; None for 0, 1, ..."""
         self._max_rows = max_rows
         self._row_size = row_size
         self._cells_each = backend.cache_config.spaced(max_rows)
         cells = backend.cache_config.padded(sequences * self._cells_each)
-        self._layers = kv_buffers(backend, shapes, cells, types)
+        self._layers = kv_buffers(backend, shapes, cells, types, layers)
         self._masks = MaskInputs(backend.cache_config, cells, sequences, max_rows)
         self._states = [_State()] * sequences
         self._before = self._states

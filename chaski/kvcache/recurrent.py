@@ -100,15 +100,27 @@ class RecurrentCache:
     A batch has the tokens of a sequence side by side, any number of each. It always finds room.
     """
 
-    def __init__(self, backend: Backend, layers: Sequence[Recurrent], sequences: int) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        layers: Sequence[Recurrent],
+        sequences: int,
+        numbers: Sequence[int] | None = None,
+    ) -> None:
+        """`numbers` are those of the layers in the model; None for 0, 1, ..."""
         self._checkpoints = layers[0].checkpoints
         self._chunk, self._ring = layers[0].chunk, layers[0].ring
         num_rows = self._checkpoints.num_rows(sequences)
 
-        def buffers(shapes: Sequence[StateShape], cells: int) -> tuple[KVBuffer, ...]:
-            return tuple(backend.kv_buffer(KVRole.STATES, cells, s.heads, s.size, DType.F32) for s in shapes)
+        def buffers(number: int, shapes: Sequence[StateShape], cells: int) -> tuple[KVBuffer, ...]:
+            return tuple(
+                backend.kv_buffer(KVRole.STATES, cells, s.heads, s.size, DType.F32, number) for s in shapes
+            )
 
-        self._layers = [(buffers(each.states, num_rows), buffers(each.tokens, sequences)) for each in layers]
+        self._layers = [
+            (buffers(number, each.states, num_rows), buffers(number, each.tokens, sequences))
+            for number, each in zip(numbers or range(len(layers)), layers, strict=True)
+        ]
         self._rows = _Rows(num_rows)
         self._tracks = [_Track() for _ in range(sequences)]
 

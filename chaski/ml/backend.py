@@ -8,7 +8,8 @@ or refuses to. After it nothing grows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -20,20 +21,30 @@ from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.plan import Plan
 
 __all__ = [
+    "HOST",
     "Backend",
     "BackendOptions",
+    "ByDevice",
     "CPUOptions",
     "CacheConfig",
     "Device",
+    "DeviceMemory",
     "MaskForm",
     "Memory",
     "Options",
     "ProgressCallback",
     "stored_type",
+    "summed",
 ]
 
 ProgressCallback = Callable[[float], None]
 """Called with the done share of the work, from 0 to 1."""
+
+HOST = "cpu"
+"""The name of the device whose memory is that of this process, on every backend."""
+
+ByDevice = Mapping[str, int]
+"""Bytes on each device, by its name. Memory of one device is no use to another: nobody adds them up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +113,14 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A processor that a backend can compute on; `features` names its instruction sets."""
+    """A processor with memory of its own.
+
+    `name` is its own on this machine, and short: `HOST`, or the like of `cuda:0`. `model` is the product.
+    `features` names the instruction sets of a processor.
+    """
 
     name: str
-    kind: str
+    model: str
     cores: int
     features: tuple[str, ...]
     memory_bytes: int
@@ -113,19 +128,67 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes that a backend holds: weights, key/value storage, and the buffers of its plans."""
+class DeviceMemory:
+    """Bytes held on one device: weights, key/value storage, and the buffers of plans."""
 
-    weights: int
-    cache: int
-    plans: int
+    device: str
+    weights: int = 0
+    cache: int = 0
+    plans: int = 0
 
     @property
     def total(self) -> int:
+        """All bytes on the device."""
         return self.weights + self.cache + self.plans
 
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a backend holds on each device that it has some on, and in all."""
+
+    devices: tuple[DeviceMemory, ...]
+
+    @property
+    def weights(self) -> int:
+        """Bytes of weights on all devices."""
+        return sum(held.weights for held in self.devices)
+
+    @property
+    def cache(self) -> int:
+        """Bytes of key/value storage on all devices."""
+        return sum(held.cache for held in self.devices)
+
+    @property
+    def plans(self) -> int:
+        """Bytes of the buffers of plans on all devices."""
+        return sum(held.plans for held in self.devices)
+
+    @property
+    def total(self) -> int:
+        """All bytes on all devices."""
+        return sum(held.total for held in self.devices)
+
+    def on(self, device: str) -> DeviceMemory:
+        """The bytes on a device, of which there may be none."""
+        return next((held for held in self.devices if held.device == device), DeviceMemory(device))
+
     def __add__(self, other: Memory) -> Memory:
-        return Memory(self.weights + other.weights, self.cache + other.cache, self.plans + other.plans)
+        names = dict.fromkeys(held.device for held in (*self.devices, *other.devices))
+        pairs = [(self.on(name), other.on(name)) for name in names]
+        return Memory(
+            tuple(
+                DeviceMemory(a.device, a.weights + b.weights, a.cache + b.cache, a.plans + b.plans)
+                for a, b in pairs
+            )
+        )
+
+
+def summed(parts: Iterable[ByDevice]) -> ByDevice:
+    """Return the bytes of all parts together, on each device."""
+    found: Counter[str] = Counter()
+    for part in parts:
+        found.update(part)
+    return found
 
 
 class Backend(Protocol):
@@ -144,7 +207,10 @@ class Backend(Protocol):
         """The layout of caches for this backend."""
 
     def devices(self) -> Sequence[Device]:
-        """The processors that this backend computes on."""
+        """The devices that this backend may hold memory of, with what is available there now.
+
+        Memory of the host is available to everybody: a backend that has only some of it need not list it.
+        """
 
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
         """Give every weight its `handle`. Nothing is read yet, and no memory taken."""
@@ -162,11 +228,19 @@ class Backend(Protocol):
         Raises ModelError where a file cannot be read any more.
         """
 
-    def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
-        """Zeroed storage. Raises UnsupportedError where heads of that size cannot have that type."""
+    def kv_buffer(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> KVBuffer:
+        """Zeroed storage of a layer of the model; None for what is of no layer, such as an encoder's.
 
-    def kv_bytes(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> int:
-        """The bytes that such storage takes."""
+        A backend of several devices places it where the weights of that layer are: `blk.LAYER.` in their
+        names. Raises UnsupportedError where heads of that size cannot have that type.
+        """
+
+    def kv_bytes(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> ByDevice:
+        """The bytes that such storage takes, where it would be. Asked after `place`."""
 
     def compile(self, graph: Graph) -> Plan:
         """Turn a graph into a plan with all its memory."""
@@ -175,7 +249,7 @@ class Backend(Protocol):
         """Make a backend on the same threads, for a model that computes in turns with this one."""
 
     def memory(self) -> Memory:
-        """Return the memory that this backend holds now, in bytes."""
+        """Return the memory that this backend holds now, in bytes: all that `load` takes."""
 
     def close(self) -> None:
         """Release threads and memory. Plans and buffers must not be used any more."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from chaski.kvcache import KindMemory, MaskInputs
 from chaski.ml import ops
-from chaski.ml.backend import Backend
+from chaski.ml.backend import Backend, summed
 from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, KVRole, Tensor
 from chaski.model.multimodal import EncoderShape, Image, MultimodalProcessor
 
@@ -43,7 +43,7 @@ def encoder_memory(backend: Backend, shape: EncoderShape, dtype: DType) -> KindM
     """The memory of the keys and values of an image's patches. Allocates nothing."""
     cells = backend.cache_config.padded(shape.max_patches)
     sizes = {KVRole.KEYS: shape.heads.key_size, KVRole.VALUES: shape.heads.value_size}
-    num_bytes = sum(
+    num_bytes = summed(
         backend.kv_bytes(role, cells, shape.heads.heads, size, dtype) for role, size in sizes.items()
     )
     return KindMemory("patches of an image", 1, cells, num_bytes)

@@ -274,7 +274,7 @@ class LLM:
         return ranked(texts, self.score(query, texts, truncate=truncate).tolist())[:top_n]
 
     def memory(self) -> Memory:
-        """The bytes that the model holds, and its draft model."""
+        """The bytes that the model and its draft model hold, on each device and in all."""
         own = self._backend.memory()
         return own if self._draft is None else own + self._draft.memory()
 
@@ -315,8 +315,12 @@ class LLM:
         if not self._file.metadata:
             return "<LLM closed>"
         name = self.defaults.name or self.path.name
-        size = self.memory().total / 1e9
-        return f"<LLM {name}: context {self.context}, parallel {self.engine.parallel}, {size:.2f} GB>"
+        memory = self.memory()
+        size = f"{memory.total / 1e9:.2f} GB"
+        if len(memory.devices) > 1:
+            parts = ", ".join(f"{held.total / 1e9:.2f} on {held.device}" for held in memory.devices)
+            size = f"{size}: {parts}"
+        return f"<LLM {name}: context {self.context}, parallel {self.engine.parallel}, {size}>"
 
     def _answer(self, request: Answerable, images: Items[ImageSource] = ()) -> EventStream:
         """Prepare an answer now, and compute it when its events are read."""

@@ -78,10 +78,15 @@ class _State:
         running = GaugeMetricFamily("chaski_running", "Requests that have a place", labels=label)
         places = GaugeMetricFamily("chaski_places", "Sequences that are computed together", labels=label)
         memory = GaugeMetricFamily("chaski_memory_bytes", "Memory of a model", labels=label)
+        by_device = GaugeMetricFamily(
+            "chaski_device_memory_bytes", "Memory of a model on a device", labels=["model", "device"]
+        )
         for model in self._loaded():
             held = model.info.memory
             waiting.add_metric([model.name], model.queue.waiting)
             running.add_metric([model.name], model.users - model.queue.waiting)
             places.add_metric([model.name], model.parallel)
-            memory.add_metric([model.name], held.weights + held.cache + held.plans)
-        yield from (waiting, running, places, memory)
+            memory.add_metric([model.name], held.total)
+            for part in held.devices:
+                by_device.add_metric([model.name, part.device], part.total)
+        yield from (waiting, running, places, memory, by_device)

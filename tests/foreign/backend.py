@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.formats.gguf import TensorInfo
-from chaski.ml.backend import CacheConfig, Device, Memory, ProgressCallback
+from chaski.ml.backend import ByDevice, CacheConfig, Device, Memory, ProgressCallback
 from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Operand, Tensor, Weight
 from chaski.ml.plan import FromLaunch, Input
 from chaski.ml.reference import ReferenceBackend
 from chaski.ml.reference.backend import ReferenceLaunch
+
+from .devices import Devices, Holding, layer_of
 
 __all__ = ["ForeignBackend", "ForeignLaunch", "OnDevice"]
 
@@ -52,44 +54,57 @@ class ForeignBackend:
 
     default_kv_dtype = DType.F32
 
-    def __init__(self, name: str, cache_config: CacheConfig) -> None:
+    def __init__(self, name: str, cache_config: CacheConfig, devices: Devices) -> None:
         self.name = name
         self.cache_config = cache_config
+        self._devices = devices
+        self._holding = Holding(devices)
         self._device = ReferenceBackend(cache_config)
         self._queue: deque[ForeignLaunch] = deque()
 
     def devices(self) -> Sequence[Device]:
-        return [Device("imaginary", self.name, 1, (), 1 << 34, 1 << 34)]
+        return self._devices.listed()
 
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
         self._device.place(weights)
-        for weight, _ in weights:
+        layers = [layer_of(info.name) for _, info in weights]
+        self._holding.num_layers = 1 + max((layer for layer in layers if layer is not None), default=0)
+        for (weight, info), layer in zip(weights, layers, strict=True):
+            self._holding.weights[self._holding.device(layer)] += 4 * int(np.prod(info.shape))
             weight.handle = OnDevice(weight.handle)
 
     def load(self, progress: ProgressCallback) -> None:
+        self._holding.take()
         self._device.load(progress)
 
     def wait_loaded(self) -> None:
         self._device.wait_loaded()
 
-    def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
+    def kv_buffer(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> KVBuffer:
         assert role is KVRole.STATES or cells == self.cache_config.padded(cells), "a wish was not fulfilled"
         buffer = self._device.kv_buffer(role, cells, heads, size, dtype)
+        self._holding.cache.update(self.kv_bytes(role, cells, heads, size, dtype, layer))
         return replace(buffer, handle=OnDevice(buffer.handle))
 
-    def kv_bytes(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> int:
-        return self._device.kv_bytes(role, cells, heads, size, dtype)
+    def kv_bytes(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> ByDevice:
+        return {self._holding.device(layer): 4 * cells * heads * size}
 
     def compile(self, graph: Graph) -> ForeignPlan:
+        self._holding.add_workspace()
         return ForeignPlan(graph, self._queue)
 
     def sibling(self) -> ForeignBackend:
-        return ForeignBackend(self.name, self.cache_config)
+        return ForeignBackend(self.name, self.cache_config, self._devices)
 
     def memory(self) -> Memory:
-        return self._device.memory()
+        return self._holding.memory()
 
     def close(self) -> None:
+        self._holding.give_back()
         self._queue.clear()
 
 

@@ -22,6 +22,7 @@ from chaski.kvcache import (
 )
 from chaski.kvcache.batch import Batch
 from chaski.ml import CPUOptions, open_backend
+from chaski.ml.backend import HOST
 from chaski.ml.graph import Dim, DType, Graph, Rope
 
 SIZE = CacheSize(sequences=1, capacity=64, max_batch=16)
@@ -53,7 +54,7 @@ def test_every_layer_finds_storage_of_its_shape(layers: list[LayerKind]) -> None
         else:
             assert (face.keys.heads, face.keys.size) == (layer.shape.heads, layer.shape.key_size)
             assert (face.values.heads, face.values.size) == (layer.shape.heads, layer.shape.value_size)
-    predicted = sum(kind.num_bytes for kind in cache_memory(backend, layers, SIZE, TYPES))
+    predicted = sum(kind.num_bytes[HOST] for kind in cache_memory(backend, layers, SIZE, TYPES))
     assert backend.memory().cache == predicted
 
 
@@ -61,7 +62,7 @@ def test_the_memory_of_each_kind() -> None:
     backend = open_backend("reference")
     size = CacheSize(sequences=3, capacity=100, max_batch=16)
     kinds = cache_memory(backend, [CONV, FULL, WINDOW, WIDE, DELTA], size, KVTypes(DType.F32, DType.F32))
-    assert [(kind.kind, kind.layers, kind.cells, kind.num_bytes) for kind in kinds] == [
+    assert [(kind.kind, kind.layers, kind.cells, kind.num_bytes[HOST]) for kind in kinds] == [
         ("all tokens", 2, 300, 4 * 300 * (2 * (32 + 64) + 4 * (32 + 32))),
         ("window 8", 1, 3 * 8 + 16, 4 * 40 * (32 + 32)),
         ("recurrent, 3 checkpoints", 2, 1 + 3 * 5, 4 * 16 * (2 * 40 + 3 * 16 + 64)),

@@ -20,7 +20,7 @@ from chaski.chat.layout import Prompt
 from chaski.chat.prompts import Prepared, PromptBuilder
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.errors import ChaskiError
-from chaski.ml.backend import Memory
+from chaski.ml.backend import HOST, DeviceMemory, Memory
 from chaski.model.dialects import open_model
 from chaski.model.pooling import Pooling
 from chaski.runner.engine.outputs import Outputs
@@ -38,7 +38,7 @@ from chaski.runner.service.messages import (
     Tokens,
 )
 
-MEMORY = Memory(weights=100, cache=20, plans=3)
+MEMORY = Memory((DeviceMemory(HOST, 100, 20, 3), DeviceMemory("imaginary:0", 4000, 500, 6)))
 
 
 @dataclass(slots=True)

@@ -137,7 +137,12 @@ def test_models(server: Running) -> None:
     for verbose in (False, True):
         check("POST /api/show", server.post("/api/show", {"model": "talker", "verbose": verbose}).json)
     assert len(server.get("/api/tags").json["models"]) == 3
-    assert len(server.get("/api/ps").json["models"]) == 1
+    (running,) = server.get("/api/ps").json["models"]
+    assert (running["size"], running["size_vram"]) == (4629, 4506)
+    assert running["devices"] == {"cpu": 123, "imaginary:0": 4506}
+    metrics = server.get("/metrics").body.decode()
+    assert 'chaski_memory_bytes{model="talker:latest"} 4629.0' in metrics
+    assert 'chaski_device_memory_bytes{device="imaginary:0",model="talker:latest"} 4506.0' in metrics
     assert server.get("/").body == b"Ollama is running"
     for path, body in (("/api/copy", {"source": "talker", "destination": "other"}),):
         assert server.post(path, body).body == b""

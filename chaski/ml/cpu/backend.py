@@ -12,10 +12,13 @@ from chaski.forks import keep_in_forks
 from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.backend import (
+    HOST,
     BackendOptions,
+    ByDevice,
     CacheConfig,
     CPUOptions,
     Device,
+    DeviceMemory,
     Memory,
     ProgressCallback,
     stored_type,
@@ -59,8 +62,8 @@ class CPUBackend:
     def devices(self) -> Sequence[Device]:
         return [
             Device(
+                HOST,
                 cpu_name(),
-                "cpu",
                 physical_cores(),
                 tuple(_native.isa_names()),
                 total_memory(),
@@ -90,9 +93,9 @@ class CPUBackend:
                 matrix.weight.handle.append(target)
 
     def load(self, progress: ProgressCallback) -> None:
-        memory = self.memory()
-        if memory.total > available_memory():
-            raise _out_of_memory("weights, caches and plans", memory.total)
+        total = self.memory().total
+        if total > available_memory():
+            raise _out_of_memory("weights, caches and plans", total)
         for _, info, vector in self._vectors:
             assert self._weights is not None
             values = dequantize(info.data, info.type, info.shape)
@@ -100,15 +103,20 @@ class CPUBackend:
         self._loading.load(self._matrices, self._untouched, progress)
         self._matrices, self._vectors, self._untouched = [], [], []
 
-    def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
-        with _reserving("key/value storage", self.kv_bytes(role, cells, heads, size, dtype)):
-            storage = _native.kv_storage(*_layout_of(role, cells, heads, size, dtype))
+    def kv_buffer(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> KVBuffer:
+        layout = _layout_of(role, cells, heads, size, dtype)
+        with _reserving("key/value storage", _native.kv_storage_bytes(*layout)):
+            storage = _native.kv_storage(*layout)
         self._untouched.append(storage)
         self._cache_bytes += storage.bytes
         return KVBuffer(role, cells, heads, size, dtype, storage)
 
-    def kv_bytes(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> int:
-        return _native.kv_storage_bytes(*_layout_of(role, cells, heads, size, dtype))
+    def kv_bytes(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> ByDevice:
+        return {HOST: _native.kv_storage_bytes(*_layout_of(role, cells, heads, size, dtype))}
 
     def compile(self, graph: Graph) -> CPUPlan:
         plan = CPUPlan(graph, self._pool, self.isa, self._weights, self._is_plain, self._loading)
@@ -120,7 +128,8 @@ class CPUBackend:
         return CPUBackend(*self._options, self._pool)
 
     def memory(self) -> Memory:
-        return Memory(self._weight_bytes, self._cache_bytes, self._plan_bytes)
+        held = DeviceMemory(HOST, self._weight_bytes, self._cache_bytes, self._plan_bytes)
+        return Memory((held,))
 
     def wait_loaded(self) -> None:
         self._loading.wait_loaded()

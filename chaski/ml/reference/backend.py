@@ -10,9 +10,18 @@ import numpy.typing as npt
 
 from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import TensorInfo
-from chaski.ml.backend import CacheConfig, Device, Memory, ProgressCallback, stored_type
+from chaski.ml.backend import (
+    HOST,
+    ByDevice,
+    CacheConfig,
+    Device,
+    DeviceMemory,
+    Memory,
+    ProgressCallback,
+    stored_type,
+)
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Operand, Shape, Tensor, Weight
-from chaski.ml.machine import available_memory, physical_cores, total_memory
+from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
 from chaski.ml.plan import FromLaunch, Input, misfit
 from chaski.ml.reference.cached_ops import Storage
 from chaski.ml.reference.ops import DEFINITIONS
@@ -37,7 +46,7 @@ class ReferenceBackend:
         self._cache = 0
 
     def devices(self) -> Sequence[Device]:
-        return [Device("NumPy", "cpu", physical_cores(), (), total_memory(), available_memory())]
+        return [Device(HOST, cpu_name(), physical_cores(), (), total_memory(), available_memory())]
 
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
         for weight, info in weights:
@@ -47,15 +56,19 @@ class ReferenceBackend:
     def load(self, progress: ProgressCallback) -> None:
         progress(1.0)
 
-    def kv_buffer(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> KVBuffer:
+    def kv_buffer(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> KVBuffer:
         is_permuted = self.cache_config.permuted_values and role is KVRole.VALUES
         shape = (heads, size, cells) if is_permuted else (cells, heads, size)
         storage = Storage(np.zeros(shape, np.float32), stored_type(role, size, dtype), role, is_permuted)
         self._cache += storage.rows.nbytes
         return KVBuffer(role, cells, heads, size, dtype, storage)
 
-    def kv_bytes(self, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> int:
-        return 4 * cells * heads * size
+    def kv_bytes(
+        self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
+    ) -> ByDevice:
+        return {HOST: 4 * cells * heads * size}
 
     def compile(self, graph: Graph) -> ReferencePlan:
         return ReferencePlan(graph)
@@ -64,7 +77,7 @@ class ReferenceBackend:
         return ReferenceBackend(self.cache_config)
 
     def memory(self) -> Memory:
-        return Memory(self._weights, self._cache, 0)
+        return Memory((DeviceMemory(HOST, self._weights, self._cache),))
 
     def wait_loaded(self) -> None:
         """Return at once: `load` leaves nothing for later."""

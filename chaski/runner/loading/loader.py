@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from time import perf_counter
 
 from chaski.env import Environment
 from chaski.errors import TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import CacheSize, KVTypes
-from chaski.ml import BackendOptions, CPUOptions, Options, open_backend
-from chaski.ml.backend import Backend, ProgressCallback
-from chaski.model.metadata import blamed_on
-from chaski.model.registry import Model, build_model, vision_of
+from chaski.ml.backend import ProgressCallback
+from chaski.model.registry import vision_of
 from chaski.names import NATIVE, check_engine
 from chaski.runner.engine.engine import Engine
 from chaski.runner.llm import LLM
 from chaski.runner.loading.engine_choice import choose_engine, native_gap
 from chaski.runner.loading.files import OpenedModel
+from chaski.runner.loading.parts import ModelParts, ReservedModel
 from chaski.runner.loading.pulling import find_or_pull
-from chaski.runner.loading.reservation import Reservation, check_form, kv_types
-from chaski.runner.loading.sizes import cache_size, context_size, thread_count
 from chaski.runner.prefix.slots import Policy
-from chaski.runner.speculation.draft_resources import DraftResources
 
 __all__ = ["load"]
 
@@ -70,82 +63,51 @@ def load(
     ModelError, OutOfMemoryError or OptionError.
     """
     started = perf_counter()
-    environment = Environment.read()
     model = model if isinstance(model, OpenedModel) else OpenedModel.of(find_or_pull(model))
-    found, defaults, file = model.found, model.defaults, model.file
-    draft = found.draft if draft is None else draft
-    encoder = model.open_projector(projector)
+    defaults, file = model.defaults, model.file
     _require_native(file, check_engine(engine) or defaults.engine)
     _check_tokenizer(file)
-    network = build_model(file, encoder)
-    usual = defaults.loading.get("num_ctx", environment.context)
-    context = context_size(found.path, network.config.context_length, context, usual)
-    size = cache_size(environment.parallel or 1 if parallel is None else parallel, context, num_batch)
-    threads = thread_count(threads, defaults.loading.get("num_thread") or environment.threads)
-    flash = environment.flash_attention if flash_attention is None else flash_attention
-    options = BackendOptions(flash), CPUOptions(threads, environment.isa)
-    kv_type = environment.kv_type if kv_type is None else kv_type
-    policy = _policy(environment) if prompt_cache else None
-    parts = _Parts(network, file, encoder, size, kv_type, flash, draft)
-    opened, computing, small = parts.load(backend, options, policy, progress)
-    seconds, vision = perf_counter() - started, vision_of(network)
-    return LLM(file, opened, computing, context, network.config, seconds, defaults, vision, small)
+    parts = ModelParts.of(
+        model,
+        projector=projector,
+        threads=threads,
+        context=context,
+        parallel=parallel,
+        num_batch=num_batch,
+        kv_type=kv_type,
+        flash_attention=flash_attention,
+        draft=draft,
+    )
+    reserved = ReservedModel(parts, backend)
+    computing = _loaded(reserved, parts, _policy(Environment.read()) if prompt_cache else None, progress)
+    seconds, network = perf_counter() - started, parts.network
+    return LLM(
+        file,
+        reserved.backend,
+        computing,
+        parts.size.capacity,
+        network.config,
+        seconds,
+        defaults,
+        vision_of(network),
+        reserved.draft,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The parts of a model that is loaded: its network, its files, its cache and its draft model."""
-
-    network: Model
-    file: GGUFFile
-    encoder: GGUFFile | None
-    size: CacheSize
-    kv_type: str | None
-    flash_attention: bool
-    draft: str | os.PathLike[str] | None
-
-    def load(
-        self, backend: str, options: Sequence[Options], policy: Policy | None, progress: ProgressCallback
-    ) -> tuple[Backend, Engine, DraftResources | None]:
-        """Reserve memory for all of it, and read the weights. Releases everything where that fails."""
-        with ExitStack() as undo:
-            opened = open_backend(backend, *options)
-            undo.callback(opened.close)
-            types = kv_types(self.kv_type, opened, self.file)
-            check_form(types, self.flash_attention)
-            small: DraftResources | None = None
-            if self.draft is not None:
-                vocab_size = self.network.config.vocab_size
-                small = DraftResources(self.draft, self.file, vocab_size, opened, self.size, self.kv_type)
-                undo.callback(small.close)
-            reserved = _reserve(self.network, self.file, opened, self.size, types, self.encoder, small)
-            proposing = None if small is None else small.load(lambda share: None)
-            opened.load(progress)
-            if self.encoder is not None:
-                self.encoder.close()
-            undo.pop_all()
-        parallel = self.size.sequences
-        engine = Engine(reserved.program, reserved.cache, parallel, policy, reserved.images, proposing)
-        return opened, engine, small
-
-
-def _reserve(
-    network: Model,
-    file: GGUFFile,
-    backend: Backend,
-    size: CacheSize,
-    types: KVTypes,
-    encoder: GGUFFile | None,
-    draft: DraftResources | None,
-) -> Reservation:
-    """Places for all of the model. Raises OutOfMemoryError where it and its draft model do not fit."""
-    with blamed_on(file):
-        reserved = Reservation(network, file, backend, size, types, encoder)
-    needs = reserved.needs if draft is None else replace(reserved.needs, draft=draft.num_bytes)
-    needs.check()
-    if draft is not None and not reserved.cache.can_step_back:
-        raise UnsupportedError(f"{file.path.name} cannot take back rejected tokens: load it without a draft")
-    return reserved
+def _loaded(
+    reserved: ReservedModel, parts: ModelParts, policy: Policy | None, progress: ProgressCallback
+) -> Engine:
+    """Read the weights -> an engine. Releases everything where memory is missing, or that fails."""
+    with ExitStack() as undo:
+        undo.callback(reserved.close)
+        reserved.check()
+        proposing = None if reserved.draft is None else reserved.draft.load(lambda share: None)
+        reserved.backend.load(progress)
+        if parts.encoder is not None:
+            parts.encoder.close()
+        undo.pop_all()
+    places = reserved.places
+    return Engine(places.program, places.cache, parts.size.sequences, policy, places.images, proposing)
 
 
 def _require_native(file: GGUFFile, wish: str | None) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from chaski.errors import OptionError, OutOfMemoryError
 from chaski.formats.gguf import GGUFFile
 from chaski.formats.quant import QuantType
 from chaski.kvcache import CacheSize, KindMemory, KVTypes, build_cache, cache_memory
 from chaski.ml import Backend
+from chaski.ml.backend import HOST, ByDevice, summed
 from chaski.ml.graph import DType
+from chaski.ml.machine import available_memory
 from chaski.model.encoder import EncoderProgram, encoder_memory
 from chaski.model.multimodal import EncoderShape
 from chaski.model.program import Program
@@ -28,37 +30,54 @@ _MAX_LIKELY = 128
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """Bytes that a model takes, and bytes that are available for it.
+    """Bytes that a model takes on each device, and bytes that are available there.
 
     `plans` is None where it was not computed, because the rest does not fit already. `draft` are all bytes of
     a draft model.
     """
 
-    weights: int
+    weights: ByDevice
     caches: Sequence[KindMemory]
-    plans: int | None
-    available: int
-    draft: int = 0
+    plans: ByDevice | None
+    available: ByDevice
+    draft: ByDevice = field(default_factory=dict)
 
     @property
-    def total(self) -> int:
-        return self.weights + sum(kind.num_bytes for kind in self.caches) + (self.plans or 0) + self.draft
+    def total(self) -> ByDevice:
+        """All bytes on each device that any are needed on, in the order of `available`."""
+        caches = [kind.num_bytes for kind in self.caches]
+        found = summed((self.weights, *caches, self.plans or {}, self.draft))
+        assert all(device in self.available for device in found if found[device]), "a device is not listed"
+        return {device: found[device] for device in self.available if found.get(device)}
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """The devices that have too little memory for it."""
+        return [device for device, num_bytes in self.total.items() if num_bytes > self.available[device]]
 
     def check(self) -> None:
-        """Raise OutOfMemoryError, with a table of what is needed, where that is too much."""
-        if self.total <= self.available:
+        """Raise OutOfMemoryError, with a table of what is needed on each device, where one has too little."""
+        if not self.missing:
             return
+        total = self.total
+        places = ", and ".join(
+            f"{total[device] / 1e9:.3f} GB on {device}, but {self.available[device] / 1e9:.3f} GB of memory "
+            "are available there"
+            for device in self.missing
+        )
+        table = "".join(self._table(device, len(total) > 1) for device in total)
+        raise OutOfMemoryError(
+            f"the model needs {places}; use a smaller context, fewer parallel sequences or a smaller model:"
+            f"{table}"
+        )
+
+    def _table(self, device: str, is_named: bool) -> str:
+        """What is needed on a device, with its name above it if it is one of several."""
         rows = [("weights", self.weights)]
         rows += [(f"{k.layers} layers, {k.kind}: {k.cells} cells", k.num_bytes) for k in self.caches]
-        if self.plans is not None:
-            rows.append(("plans", self.plans))
-        if self.draft:
-            rows.append(("draft model", self.draft))
-        table = "".join(f"\n  {num_bytes / 1e9:10.3f} GB  {what}" for what, num_bytes in rows)
-        raise OutOfMemoryError(
-            f"the model needs {self.total / 1e9:.3f} GB, but {self.available / 1e9:.3f} GB of memory are "
-            f"available; use a smaller context, fewer parallel sequences or a smaller model:{table}"
-        )
+        rows += [("plans", self.plans or {}), ("draft model", self.draft)]
+        lines = [f"\n  {part[device] / 1e9:10.3f} GB  {what}" for what, part in rows if part.get(device)]
+        return "".join([f"\n  {device}:" if is_named else "", *lines])
 
 
 class Reservation:
@@ -85,9 +104,11 @@ class Reservation:
         caches = cache_memory(backend, model.layer_kinds(), size, types)
         if vision is not None:
             caches += _image_memory(backend, vision.shape, own_type, size.sequences)
-        available = sum(device.available_bytes for device in backend.devices())
-        self.needs = MemoryNeeds(backend.memory().weights, caches, None, available)
-        if self.needs.total <= available:
+        available = {device.name: device.available_bytes for device in backend.devices()}
+        available.setdefault(HOST, available_memory())
+        weights = {held.device: held.weights for held in backend.memory().devices}
+        self.needs = MemoryNeeds(weights, caches, None, available)
+        if not self.needs.missing:
             self.cache = build_cache(backend, model.layer_kinds(), size, types)
             makes_text = model.config.pooling is None
             self.program = Program(
@@ -100,13 +121,14 @@ class Reservation:
             )
             if vision is not None:
                 self.images = EncodedImages(EncoderProgram(vision, backend, own_type), size.sequences)
-            self.needs = replace(self.needs, plans=backend.memory().plans)
+            plans = {held.device: held.plans for held in backend.memory().devices}
+            self.needs = replace(self.needs, plans=plans)
 
 
 def _image_memory(backend: Backend, shape: EncoderShape, dtype: DType, parallel: int) -> list[KindMemory]:
     num_bytes = EncodedImages.bytes_for(shape, parallel)
     rows = num_bytes // (4 * shape.row_size)
-    return [encoder_memory(backend, shape, dtype), KindMemory("encoded images", 1, rows, num_bytes)]
+    return [encoder_memory(backend, shape, dtype), KindMemory("encoded images", 1, rows, {HOST: num_bytes})]
 
 
 def kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:

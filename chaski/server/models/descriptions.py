@@ -13,6 +13,7 @@ from typing import Any
 
 from chaski.errors import ChaskiError
 from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
+from chaski.ml.backend import HOST
 from chaski.server.models.catalog import Catalog, Found
 from chaski.server.models.loaded import LoadedModel
 from chaski.store.describe import modelfile_of, parameter_lines
@@ -95,11 +96,12 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "name": loaded.name,
         "model": loaded.name,
-        "size": memory.weights + memory.cache + memory.plans,
+        "size": memory.total,
         "digest": "",
         "details": _details(StoredConfig()),
         "expires_at": _expiry(loaded),
-        "size_vram": 0,
+        "size_vram": memory.total - memory.on(HOST).total,
+        "devices": {held.device: held.total for held in memory.devices},
         "context_length": loaded.info.context,
         "engine": loaded.info.engine,
         "parallel": loaded.parallel,

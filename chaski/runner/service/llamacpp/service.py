@@ -19,7 +19,7 @@ from chaski.chat.prompts import Prepared, PromptBuilder
 from chaski.chat.requests import Chat, Embed, Rank
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
-from chaski.ml.backend import Memory
+from chaski.ml.backend import HOST, DeviceMemory, Memory
 from chaski.model.pooling import Pooling
 from chaski.names import LLAMA_CPP
 from chaski.runner.engine.outputs import Outputs
@@ -105,7 +105,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
             vocab_size=len(vocabulary),
             chat_template=self._prompts.chat_template,
             load_seconds=perf_counter() - started,
-            memory=Memory(weights=weights, cache=max(_anonymous_bytes() - anonymous, 0), plans=0),
+            memory=Memory((DeviceMemory(HOST, weights, max(_anonymous_bytes() - anonymous, 0)),)),
             engine=LLAMA_CPP,
             capabilities=self._prompts.capabilities,
         )

@@ -15,7 +15,7 @@ from chaski.chat.events import Done, PromptTokens, Text, Thinking, ToolCall
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.chat.sources import StoredFormat
 from chaski.errors import OptionError, WorkerError
-from chaski.ml.backend import Memory
+from chaski.ml.backend import DeviceMemory, Memory
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.service.messages import (
     Describe,
@@ -87,7 +87,7 @@ MESSAGES = [
         vocab_size=6,
         chat_template=None,
         load_seconds=0.1,
-        memory=Memory(1, 2, 3),
+        memory=Memory((DeviceMemory("cpu", 1, 2, 3), DeviceMemory("gpu:0", 4, 5, 6))),
     ),
 ]
 

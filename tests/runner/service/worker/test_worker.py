@@ -211,7 +211,10 @@ def test_progress_of_loading() -> None:
 def test_load_options_are_checked_as_by_load(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in foreign.NAMES:  # the worker's process does not know the backends of the tests
+    for name in [
+        *foreign.NAMES,
+        foreign.SPLIT,
+    ]:  # the worker's process does not know the backends of the tests
         monkeypatch.delitem(BACKENDS, name)
     with pytest.raises(chaski.ChaskiError) as refused:
         chaski.load("guide", **options)

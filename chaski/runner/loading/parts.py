@@ -1,0 +1,114 @@
+"""The parts of a model that is loaded, and the places that are reserved for them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from chaski.env import Environment
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import CacheSize
+from chaski.ml import BackendOptions, CPUOptions, Options, open_backend
+from chaski.ml.backend import Backend
+from chaski.model.metadata import blamed_on
+from chaski.model.registry import Model, build_model
+from chaski.runner.loading.files import OpenedModel
+from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_form, kv_types
+from chaski.runner.loading.sizes import cache_size, context_size, thread_count
+from chaski.runner.speculation.draft_resources import DraftResources
+
+__all__ = ["ModelParts", "ReservedModel"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParts:
+    """Network, files, sizes and draft model, and what backends are told. See `chaski.load`."""
+
+    network: Model
+    file: GGUFFile
+    encoder: GGUFFile | None
+    size: CacheSize
+    kv_type: str | None
+    flash_attention: bool
+    options: tuple[Options, ...]
+    draft: str | os.PathLike[str] | None
+
+    @classmethod
+    def of(
+        cls,
+        model: OpenedModel,
+        *,
+        projector: str | os.PathLike[str] | None = None,
+        threads: int | None = None,
+        context: int | None = None,
+        parallel: int | None = None,
+        num_batch: int = 512,
+        kv_type: str | None = None,
+        flash_attention: bool | None = None,
+        draft: str | os.PathLike[str] | None = None,
+    ) -> ModelParts:
+        """Fill in what is not given, from the model's own parameters and the environment."""
+        environment, loading = Environment.read(), model.defaults.loading
+        encoder = model.open_projector(projector)
+        network = build_model(model.file, encoder)
+        usual = loading.get("num_ctx", environment.context)
+        context = context_size(model.found.path, network.config.context_length, context, usual)
+        parallel = environment.parallel or 1 if parallel is None else parallel
+        flash = environment.flash_attention if flash_attention is None else flash_attention
+        threads = thread_count(threads, loading.get("num_thread") or environment.threads)
+        return cls(
+            network=network,
+            file=model.file,
+            encoder=encoder,
+            size=cache_size(parallel, context, num_batch),
+            kv_type=environment.kv_type if kv_type is None else kv_type,
+            flash_attention=flash,
+            options=(BackendOptions(flash), CPUOptions(threads, environment.isa)),
+            draft=model.found.draft if draft is None else draft,
+        )
+
+
+class ReservedModel:
+    """A backend that has places for all parts of a model, and for its draft model on a sibling.
+
+    No memory is taken before they load, and `check` says whether there is enough.
+    """
+
+    def __init__(self, parts: ModelParts, backend: str) -> None:
+        self._parts = parts
+        with ExitStack() as undo:
+            self.backend: Backend = open_backend(backend, *parts.options)
+            undo.callback(self.backend.close)
+            types = kv_types(parts.kv_type, self.backend, parts.file)
+            check_form(types, parts.flash_attention)
+            self.draft: DraftResources | None = None
+            if parts.draft is not None:
+                vocab_size = parts.network.config.vocab_size
+                self.draft = DraftResources(
+                    parts.draft, parts.file, vocab_size, self.backend, parts.size, parts.kv_type
+                )
+                undo.callback(self.draft.close)
+            with blamed_on(parts.file):
+                self.places = Reservation(
+                    parts.network, parts.file, self.backend, parts.size, types, parts.encoder
+                )
+            self._undo = undo.pop_all()
+
+    @property
+    def needs(self) -> MemoryNeeds:
+        """The memory that all parts take."""
+        needs = self.places.needs
+        return needs if self.draft is None else replace(needs, draft=self.draft.num_bytes)
+
+    def check(self) -> None:
+        """Raise OutOfMemoryError where a device has too little memory, or UnsupportedError for a draft."""
+        self.needs.check()
+        if self.draft is not None and not self.places.cache.can_step_back:
+            name = self._parts.file.path.name
+            raise UnsupportedError(f"{name} cannot take back rejected tokens: load it without a draft")
+
+    def close(self) -> None:
+        """Release everything."""
+        self._undo.close()
