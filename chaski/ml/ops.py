@@ -1,6 +1,7 @@
 """The operations of a graph: one function each, which checks shapes and records a node.
 
-The meaning of every operation is its plain NumPy form in `chaski.ml.reference.ops`, under the same name.
+The meaning of every operation is its plain NumPy form in `chaski.ml.reference.ops`, under the same name; the
+elementwise ones are declared in `chaski.ml.elementwise`, formula and all.
 """
 
 from __future__ import annotations
@@ -8,6 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chaski.ml.cached_ops import attention, rope, rope_table, rotate_cells, short_conv, store
+from chaski.ml.elementwise import (
+    clamped_swiglu,
+    exp,
+    geglu,
+    gelu,
+    gelu_tanh,
+    multiply,
+    quick_gelu,
+    relu,
+    sigmoid,
+    silu,
+    softcap,
+    softplus,
+    swiglu,
+)
 from chaski.ml.graph import Dim, Shape, Tensor, Weight, require
 from chaski.ml.recurrent_ops import chunked_conv, gated_delta
 
@@ -19,6 +35,7 @@ __all__ = [
     "clamped_swiglu",
     "concat",
     "embedding",
+    "exp",
     "gated_delta",
     "geglu",
     "gelu",
@@ -30,6 +47,8 @@ __all__ = [
     "multiply_vector",
     "position_scale",
     "product",
+    "quick_gelu",
+    "relu",
     "rms_norm",
     "rope",
     "rope_table",
@@ -37,8 +56,11 @@ __all__ = [
     "scale_rows",
     "scatter",
     "short_conv",
+    "sigmoid",
+    "silu",
     "slice",
     "softcap",
+    "softplus",
     "space_to_depth",
     "store",
     "swiglu",
@@ -89,39 +111,6 @@ def layer_norm(x: Tensor, weight: Weight, bias: Weight, eps: float) -> Tensor:
     return x.graph.record("layer_norm", (x, weight, bias), x.shape, eps=eps)
 
 
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) · up, element by element (Shazeer 2020)."""
-    require(gate.shape == up.shape, "swiglu", gate.shape, up.shape)
-    return gate.graph.record("swiglu", (gate, up), gate.shape)
-
-
-def geglu(gate: Tensor, up: Tensor) -> Tensor:
-    """gelu(gate) · up, element by element (Shazeer 2020), gelu by its tanh approximation."""
-    require(gate.shape == up.shape, "geglu", gate.shape, up.shape)
-    return gate.graph.record("geglu", (gate, up), gate.shape)
-
-
-def clamped_swiglu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
-    """g · sigmoid(alpha g) · (u + 1), with g = min(gate, limit) and u = up within ±limit (gpt-oss)."""
-    require(gate.shape == up.shape, "clamped_swiglu", gate.shape, up.shape)
-    return gate.graph.record("clamped_swiglu", (gate, up), gate.shape, alpha=alpha, limit=limit)
-
-
-def gelu(x: Tensor) -> Tensor:
-    """x · Φ(x), element by element; Φ is the normal distribution (Hendrycks & Gimpel 2016)."""
-    return x.graph.record("gelu", (x,), x.shape)
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    """`gelu` by its tanh approximation, element by element."""
-    return x.graph.record("gelu_tanh", (x,), x.shape)
-
-
-def softcap(x: Tensor, cap: float) -> Tensor:
-    """cap · tanh(x / cap), element by element: values are bounded to ±cap."""
-    return x.graph.record("softcap", (x,), x.shape, cap=cap)
-
-
 def position_scale(positions: Tensor, length: int, beta: float, offset: int = 0) -> Tensor:
     """1 + beta · ln(1 + floor((position + offset) / length)) -> (n, 1), a factor for queries.
 
@@ -131,12 +120,6 @@ def position_scale(positions: Tensor, length: int, beta: float, offset: int = 0)
     return positions.graph.record(
         "position_scale", (positions,), shape, length=length, beta=beta, offset=offset
     )
-
-
-def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """a · b, element by element."""
-    require(a.shape == b.shape, "multiply", a.shape, b.shape)
-    return a.graph.record("multiply", (a, b), a.shape)
 
 
 def add_vector(x: Tensor, vector: Weight) -> Tensor:

@@ -41,4 +41,4 @@ class Decoder(Module):
         if self.config.pooling is not None:
             return x
         logits = self.output(x) if self.output.weight.is_present else self.token_embd.project(x)
-        return ops.softcap(logits, softcap) if softcap else logits
+        return ops.softcap(logits, cap=softcap) if softcap else logits

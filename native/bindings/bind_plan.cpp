@@ -61,7 +61,7 @@ void bind_plan(nb::module_& m) {
         .def("floats", &floats)
         .def("check_indices", &check_indices, "name"_a, "dim"_a, "indices"_a, "limit"_a, "limit_dim"_a);
     bind_attention(m, plan);
-    bind_elements(plan);
+    bind_elements(m, plan);
     bind_moe(plan);
     bind_products(plan);
     bind_recurrent(plan);

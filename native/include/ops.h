@@ -90,27 +90,27 @@ struct Attention {
     [[gnu::always_inline]] std::int64_t group() const { return heads / keys.heads; }
 };
 
+constexpr int kMaxElementwiseOperands = 3;
+
+// y = f(x...) element by element, with numbers that are the same for all. y may be one of the operands.
+struct Elementwise {
+    const char* name;
+    int operands;
+    int parameters;
+    void (*apply)(const float* const* x, const float* parameters, std::int64_t count, float* y);
+};
+
 struct Ops {
+    // Every operation of elementwise.cpp; a row without a name is the end.
+    const Elementwise* elementwise;
     // y = x / sqrt(mean(x²) + eps) · weight for one row of `size` elements; null is a weight of 1.
     void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t size, float* y);
     // y = (x - mean(x)) / sqrt(variance(x) + eps) · weight + bias for one row.
     void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, std::int64_t size,
                        float* y);
-    // y = silu(gate) · up, gelu(gate) · up by the tanh approximation, and gpt-oss's bounded form of the
-    // first: g · sigmoid(alpha g) · (u + 1), g = min(gate, limit), u = up within ±limit.
-    void (*swiglu)(const float* gate, const float* up, std::int64_t count, float* y);
-    void (*geglu)(const float* gate, const float* up, std::int64_t count, float* y);
-    void (*clamped_swiglu)(const float* gate, const float* up, float alpha, float limit, std::int64_t count,
-                           float* y);
-    // x · Φ(x), Φ to about 1e-7.
-    void (*gelu)(const float* x, std::int64_t count, float* y);
-    // The same by the tanh approximation.
-    void (*gelu_tanh)(const float* x, std::int64_t count, float* y);
-    void (*softcap)(const float* x, float cap, std::int64_t count, float* y);
+    // What other steps are made of: y = x · factor, y = a + b, y = fma(x, factor, y).
     void (*scale)(const float* x, float factor, std::int64_t count, float* y);
-    void (*multiply)(const float* a, const float* b, std::int64_t count, float* y);
     void (*add)(const float* a, const float* b, std::int64_t count, float* y);
-    // y = fma(x, factor, y).
     void (*add_scaled)(float* y, const float* x, float factor, std::int64_t count);
     // The largest of every 16th element: maxima[l] of x[l], x[l + 16], ... -inf where there are none. All
     // are NaN where any element is.

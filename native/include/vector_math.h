@@ -117,6 +117,23 @@ CHASKI_INLINE F32x16 exp(F32x16 x) {
     return times_2_to(p, n);
 }
 
+// ln(1 + x) for x of 0 to 1, to about 2 units in the last place.
+//
+// It is 2 artanh(s) with s = x / (2 + x), at most 1/3; artanh(s) by its power series s + s³/3 + s⁵/5 + ...
+CHASKI_INLINE F32x16 log1p(F32x16 x) {
+    const F32x16 s = x / (x + splat(2.0f)), square = s * s;
+    F32x16 p = splat(1.0f / 17);
+    p = fma(p, square, splat(1.0f / 15));
+    p = fma(p, square, splat(1.0f / 13));
+    p = fma(p, square, splat(1.0f / 11));
+    p = fma(p, square, splat(1.0f / 9));
+    p = fma(p, square, splat(1.0f / 7));
+    p = fma(p, square, splat(1.0f / 5));
+    p = fma(p, square, splat(1.0f / 3));
+    const F32x16 twice = s + s;
+    return fma(p * square, twice, twice);
+}
+
 // cap · tanh(x / cap), with tanh(t) = 1 - 2 / (e^2t + 1).
 CHASKI_INLINE F32x16 bounded(F32x16 x, float cap) {
     const F32x16 power = exp(x * splat(2.0f / cap));

@@ -1,8 +1,24 @@
 #include "elements.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace chaski {
+
+std::unique_ptr<Step> elementwise(const Elementwise& op, int dim, std::int64_t width,
+                                  const std::vector<const float*>& operands, std::vector<float> parameters,
+                                  float* y, const Quantizer& quantize) {
+    std::array<const float*, kMaxElementwiseOperands> x;
+    x.fill(operands.front());
+    std::copy(operands.begin(), operands.end(), x.begin());
+    return each_stretch(dim, width, [=, apply = op.apply](std::int64_t at, std::int64_t count) {
+        auto from = x;
+        for (const float*& place : from) place += at;
+        apply(from.data(), parameters.data(), count, y + at);
+        quantize(y, at, count);
+    });
+}
 
 std::unique_ptr<Step> scale_rows(const Ops& ops, int dim, std::int64_t width, const float* x,
                                  const float* factors, float* y) {

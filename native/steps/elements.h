@@ -1,6 +1,8 @@
 // Steps that work element by element, or norm by norm, and may quantize what they make.
 #pragma once
 
+#include <vector>
+
 #include "kinds.h"
 #include "ops.h"
 #include "quantizer.h"
@@ -19,25 +21,10 @@ std::unique_ptr<Step> norm(int dim, std::int64_t heads, std::int64_t size, const
     });
 }
 
-// y = f(x, count, y).
-template <class F>
-std::unique_ptr<Step> map(int dim, std::int64_t width, const float* x, float* y, const Quantizer& quantize,
-                          F f) {
-    return each_stretch(dim, width, [=](std::int64_t at, std::int64_t count) {
-        f(x + at, count, y + at);
-        quantize(y, at, count);
-    });
-}
-
-// y = f(a, b, count, y).
-template <class F>
-std::unique_ptr<Step> map(int dim, std::int64_t width, const float* a, const float* b, float* y,
-                          const Quantizer& quantize, F f) {
-    return each_stretch(dim, width, [=](std::int64_t at, std::int64_t count) {
-        f(a + at, b + at, count, y + at);
-        quantize(y, at, count);
-    });
-}
+// An elementwise operation, of as many operands and parameters as it has.
+std::unique_ptr<Step> elementwise(const Elementwise& op, int dim, std::int64_t width,
+                                  const std::vector<const float*>& operands, std::vector<float> parameters,
+                                  float* y, const Quantizer& quantize);
 
 // Each row times its own factor.
 std::unique_ptr<Step> scale_rows(const Ops& ops, int dim, std::int64_t width, const float* x,

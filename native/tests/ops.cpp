@@ -1,4 +1,4 @@
-// Norms, activations, rotation, and the cells of key/value storage.
+// Norms, elementwise operations, rotation, and the cells of key/value storage.
 #include <algorithm>
 #include <limits>
 
@@ -39,22 +39,16 @@ void compare_elements(Comparison& compare) {
     compare_rows(compare, "layer_norm", [](const Ops& ops, In a, In b, In c, std::int64_t n, float* y) {
         ops.layer_norm(a, b, c, 1e-5f, n, y);
     });
-    compare_rows(compare, "swiglu",
-                 [](const Ops& ops, In a, In b, In, std::int64_t n, float* y) { ops.swiglu(a, b, n, y); });
-    compare_rows(compare, "geglu",
-                 [](const Ops& ops, In a, In b, In, std::int64_t n, float* y) { ops.geglu(a, b, n, y); });
-    compare_rows(compare, "clamped_swiglu", [](const Ops& ops, In a, In b, In, std::int64_t n, float* y) {
-        ops.clamped_swiglu(a, b, 1.702f, 7.0f, n, y);
-    });
-    compare_rows(compare, "gelu_tanh",
-                 [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.gelu_tanh(a, n, y); });
-    compare_rows(compare, "gelu",
-                 [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.gelu(a, n, y); });
-    compare_rows(compare, "softcap",
-                 [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.softcap(a, 30.0f, n, y); });
-    compare_rows(compare, "scale",
+    const Elementwise* all = compare.tables()[0].ops.elementwise;
+    for (int i = 0; all[i].name != nullptr; ++i) {
+        compare_rows(compare, all[i].name, [i](const Ops& ops, In a, In b, In c, std::int64_t n, float* y) {
+            const float *operands[] = {a, b, c}, parameters[] = {1.702f, 7.0f, 0.3f};
+            ops.elementwise[i].apply(operands, parameters, n, y);
+        });
+    }
+    compare_rows(compare, "scaled",
                  [](const Ops& ops, In a, In, In, std::int64_t n, float* y) { ops.scale(a, 0.3f, n, y); });
-    compare_rows(compare, "add",
+    compare_rows(compare, "sum",
                  [](const Ops& ops, In a, In b, In, std::int64_t n, float* y) { ops.add(a, b, n, y); });
     compare_rows(compare, "lane_maxima", [](const Ops& ops, In a, In, In, std::int64_t n, float* y) {
         float maxima[kLanes];

@@ -139,7 +139,7 @@ def test_activations(tmp_path: Path, isa: str, size: int) -> None:
         x, up = ops.embedding(ids, w["table"]), ops.embedding(ids, w["up"])
         factors = ops.position_scale(ids, length=3, beta=0.3, offset=1)
         y = ops.geglu(x, up) + ops.clamped_swiglu(x, up, alpha=1.702, limit=2.5) * 0.75
-        return ops.scale_rows(ops.softcap(y, 5.0), factors) + ops.gelu(x) + ops.gelu_tanh(up)
+        return ops.scale_rows(ops.softcap(y, cap=5.0), factors) + ops.gelu(x) + ops.gelu_tanh(up)
 
     expected, found = results(tmp_path, arrays, record, 9, isa)
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=4e-6)

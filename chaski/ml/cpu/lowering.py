@@ -35,6 +35,9 @@ class Buffer:
 Place = Buffer | KVBuffer
 """Memory that a step reads or writes."""
 
+Places = Place | None | tuple[Place, ...]
+"""What an argument of a step stands for: nothing where an operand is absent, several where it is a list."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -106,7 +109,7 @@ class Lowering:
     def call(
         self,
         step: str,
-        reads: Mapping[str, Tensor | Place | None],
+        reads: Mapping[str, Tensor | Place | None | tuple[Tensor, ...]],
         writes: Mapping[str, Place | None],
         **arguments: Any,
     ) -> None:
@@ -114,9 +117,14 @@ class Lowering:
 
         A tensor means the buffer of its values. None becomes an argument of -1: no such operand.
         """
-        read = {name: self.buffer(x) if isinstance(x, Tensor) else x for name, x in reads.items()}
+        read = {name: self._places(x) for name, x in reads.items()}
         places = {name: -1 if place is None else place for name, place in {**read, **writes}.items()}
         self.calls.append(Call(step, places | arguments, _touched(read), _touched(writes)))
+
+    def _places(self, x: Tensor | Place | None | tuple[Tensor, ...]) -> Places:
+        if isinstance(x, tuple):
+            return tuple(self.buffer(tensor) for tensor in x)
+        return self.buffer(x) if isinstance(x, Tensor) else x
 
     def setup(self, step: str, **arguments: Any) -> None:
         """Add a step that only reads the inputs, before the threads start."""
@@ -204,8 +212,9 @@ def _source(node: Operand) -> Tensor:
     return _source(node.operands[0]) if node.op == "reshape" else node
 
 
-def _touched(places: Mapping[str, Place | None]) -> frozenset[Place]:
-    return frozenset(place for place in places.values() if place is not None)
+def _touched(places: Mapping[str, Places]) -> frozenset[Place]:
+    lists = (place if isinstance(place, tuple) else (place,) for place in places.values())
+    return frozenset(place for some in lists for place in some if place is not None)
 
 
 def _sums_of_products(graph: Graph, uses: Mapping[Tensor, int]) -> dict[Tensor, Tensor]:

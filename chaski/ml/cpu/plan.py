@@ -199,11 +199,12 @@ def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 def _emit(plan: _native.Plan, call: Call, offsets: Mapping[Buffer, int]) -> None:
     """Add one step; buffers among the arguments become their offsets, key/value storage its handle."""
-    arguments: dict[str, Any] = {}
-    for name, value in call.arguments.items():
+
+    def native(value: Any) -> Any:
         if isinstance(value, Buffer):
-            value = offsets[value]
-        elif isinstance(value, KVBuffer):
-            value = value.handle
-        arguments[name] = value
-    getattr(plan, call.step)(**arguments)
+            return offsets[value]
+        if isinstance(value, tuple):
+            return [native(item) for item in value]
+        return value.handle if isinstance(value, KVBuffer) else value
+
+    getattr(plan, call.step)(**{name: native(value) for name, value in call.arguments.items()})

@@ -1,18 +1,19 @@
 """The definition of every operation, in NumPy and float32.
 
 Each function takes the operands of the node as arrays, then the node's attributes by name. Slow on purpose:
-this is what kernels are tested against, so it is written to be read.
+this is what kernels are tested against, so it is written to be read. Elementwise operations come from their
+table.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.reference.cached_ops import (
     attention,
     dense_attention,
@@ -41,10 +42,6 @@ def linear(x: F32, weight: F32, bias: F32 | None = None) -> F32:
     return y if bias is None else y + bias
 
 
-def add(a: F32, b: F32) -> F32:
-    return a + b
-
-
 def rows(x: F32, indices: I32) -> F32:
     return x[indices]
 
@@ -69,10 +66,6 @@ def product(x: F32, weight: F32) -> F32:
     return x @ weight
 
 
-def scale(x: F32, *, factor: float) -> F32:
-    return x * np.float32(factor)
-
-
 def rms_norm(x: F32, weight: F32 | None = None, *, eps: float) -> F32:
     mean_square = np.square(x).mean(axis=-1, keepdims=True)
     y: F32 = x / np.sqrt(mean_square + np.float32(eps))
@@ -86,51 +79,13 @@ def layer_norm(x: F32, weight: F32, bias: F32, *, eps: float) -> F32:
     return y
 
 
-def swiglu(gate: F32, up: F32) -> F32:
-    # 1 + exp(-gate) overflows to infinity for very negative gates; the quotient is then the right limit, 0.
-    with np.errstate(over="ignore"):
-        y: F32 = gate / (1 + np.exp(-gate)) * up
-    return y
-
-
-def geglu(gate: F32, up: F32) -> F32:
-    return gelu_tanh(gate) * up
-
-
-def clamped_swiglu(gate: F32, up: F32, *, alpha: float, limit: float) -> F32:
-    gate, up = np.minimum(gate, np.float32(limit)), np.clip(up, np.float32(-limit), np.float32(limit))
-    with np.errstate(over="ignore"):
-        y: F32 = gate / (1 + np.exp(-np.float32(alpha) * gate)) * (up + 1)
-    return y
-
-
-def gelu(x: F32) -> F32:
-    erf = np.array([math.erf(value) for value in x.ravel() / math.sqrt(2)], np.float32).reshape(x.shape)
-    return np.float32(0.5) * x * (1 + erf)
-
-
-def gelu_tanh(x: F32) -> F32:
-    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
-    y: F32 = np.float32(0.5) * x * (1 + np.tanh(inner))
-    return y
-
-
 def multiply_vector(x: F32, vector: F32) -> F32:
     return x * vector
-
-
-def softcap(x: F32, *, cap: float) -> F32:
-    y: F32 = np.float32(cap) * np.tanh(x / np.float32(cap))
-    return y
 
 
 def position_scale(positions: I32, *, length: int, beta: float, offset: int) -> F32:
     steps = (positions + offset) // length
     return (1 + beta * np.log1p(steps)).astype(np.float32)[:, None]
-
-
-def multiply(a: F32, b: F32) -> F32:
-    return a * b
 
 
 def add_vector(x: F32, vector: F32) -> F32:
@@ -164,14 +119,13 @@ def scale_rows(x: F32, factors: F32) -> F32:
 
 
 DEFINITIONS: dict[str, Callable[..., Any]] = {
+    name: operation.formula for name, operation in ELEMENTWISE.items()
+} | {
     definition.__name__: definition
     for definition in (
         embedding,
         linear,
-        add,
-        scale,
         scale_rows,
-        multiply,
         add_vector,
         multiply_vector,
         slice,
@@ -180,16 +134,10 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         rows,
         rms_norm,
         layer_norm,
-        swiglu,
-        geglu,
-        clamped_swiglu,
-        gelu,
-        gelu_tanh,
         scatter,
         average_rows,
         space_to_depth,
         product,
-        softcap,
         position_scale,
         rope_table,
         rope,

@@ -24,11 +24,6 @@ from chaski.model.multimodal import EncoderShape, Image
 _COLORS = 3
 
 
-def quick_gelu(x: Tensor) -> Tensor:
-    """x · sigmoid(1.702 x), element by element: CLIP's approximation of gelu."""
-    return ops.clamped_swiglu(x, x * 0.0, alpha=1.702, limit=math.inf)
-
-
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
     """`is_swapped`: whether the file calls the way down up, as llama.cpp's first converter did."""
@@ -64,7 +59,7 @@ class VisionConfig:
             num_heads=file.get(f"{prefix}.attention.head_count", int),
             eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
             normal=_normal(file),
-            activation=ops.gelu if file.get(f"{file.architecture}.use_gelu", bool, False) else quick_gelu,
+            activation=ops.gelu if file.get(f"{file.architecture}.use_gelu", bool, False) else ops.quick_gelu,
             is_swapped=first is not None
             and first.shape == (ffn_size, hidden_size) != (hidden_size, ffn_size),
         )

@@ -1,5 +1,11 @@
 #include "../../steps/elements.h"
 
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "isa.h"
 #include "steps.h"
 
 namespace nb = nanobind;
@@ -38,45 +44,34 @@ void add_layer_norm(PlanBuilder& plan, int dim, const Weights* weights, std::int
              });
 }
 
-template <class F>
-void add_map(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t y,
-             std::int64_t quantized, F f) {
-    plan.add(map(dim, width, plan.floats(x, dim, width), plan.floats(y, dim, width),
-                 plan.quantizer(quantized, dim, width), f));
-}
-template <class F>
-void add_map(PlanBuilder& plan, int dim, std::int64_t width, std::size_t a, std::size_t b, std::size_t y,
-             std::int64_t quantized, F f) {
-    plan.add(map(dim, width, plan.floats(a, dim, width), plan.floats(b, dim, width),
-                 plan.floats(y, dim, width), plan.quantizer(quantized, dim, width), f));
+const Elementwise& find_elementwise(const Ops& ops, const std::string& name) {
+    for (const Elementwise* op = ops.elementwise; op->name != nullptr; ++op) {
+        if (op->name == name) return *op;
+    }
+    throw std::invalid_argument("elementwise: no operation " + name);
 }
 
-void add_swiglu(PlanBuilder& plan, int dim, std::int64_t width, std::size_t gate, std::size_t up,
-                std::size_t y, std::int64_t quantized) {
-    add_map(plan, dim, width, gate, up, y, quantized, plan.ops().swiglu);
+// All operands are rows of one width.
+void add_elementwise(PlanBuilder& plan, const std::string& op, int dim, std::int64_t width,
+                     const std::vector<std::size_t>& operands, std::vector<float> parameters, std::size_t y,
+                     std::int64_t quantized) {
+    const Elementwise& found = find_elementwise(plan.ops(), op);
+    require(static_cast<int>(operands.size()) == found.operands &&
+                static_cast<int>(parameters.size()) == found.parameters,
+            op + ": not its number of operands or parameters");
+    std::vector<const float*> places;
+    for (std::size_t x : operands) places.push_back(plan.floats(x, dim, width));
+    plan.add(elementwise(found, dim, width, places, std::move(parameters), plan.floats(y, dim, width),
+                         plan.quantizer(quantized, dim, width)));
 }
 
-void add_geglu(PlanBuilder& plan, int dim, std::int64_t width, std::size_t gate, std::size_t up,
-               std::size_t y, std::int64_t quantized) {
-    add_map(plan, dim, width, gate, up, y, quantized, plan.ops().geglu);
-}
-
-void add_clamped_swiglu(PlanBuilder& plan, int dim, std::int64_t width, float alpha, float limit,
-                        std::size_t gate, std::size_t up, std::size_t y, std::int64_t quantized) {
-    add_map(
-        plan, dim, width, gate, up, y, quantized,
-        [&ops = plan.ops(), alpha, limit](const float* g, const float* u, std::int64_t count, float* result) {
-            ops.clamped_swiglu(g, u, alpha, limit, count, result);
-        });
-}
-
-void add_sum(PlanBuilder& plan, int dim, std::int64_t width, std::size_t a, std::size_t b, std::size_t y) {
-    add_map(plan, dim, width, a, b, y, -1, plan.ops().add);
-}
-
-void add_multiply(PlanBuilder& plan, int dim, std::int64_t width, std::size_t a, std::size_t b, std::size_t y,
-                  std::int64_t quantized) {
-    add_map(plan, dim, width, a, b, y, quantized, plan.ops().multiply);
+// The operations that there are, each with how many operands and parameters it takes.
+std::map<std::string, std::pair<int, int>> elementwise_operations() {
+    std::map<std::string, std::pair<int, int>> found;
+    for (const Elementwise* op = ops_of("portable").elementwise; op->name != nullptr; ++op) {
+        found[op->name] = {op->operands, op->parameters};
+    }
+    return found;
 }
 
 // Adds a vector of the weights to every row.
@@ -86,30 +81,6 @@ void add_vector(PlanBuilder& plan, int dim, std::int64_t width, const Weights* w
     add_norm(plan, dim, 1, width, x, y, -1, [&ops = plan.ops(), v, width](const float* row, float* result) {
         ops.add(row, v, width, result);
     });
-}
-
-void add_gelu(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t y,
-              std::int64_t quantized) {
-    add_map(plan, dim, width, x, y, quantized, plan.ops().gelu);
-}
-
-void add_gelu_tanh(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t y,
-                   std::int64_t quantized) {
-    add_map(plan, dim, width, x, y, quantized, plan.ops().gelu_tanh);
-}
-
-void add_softcap(PlanBuilder& plan, int dim, std::int64_t width, float cap, std::size_t x, std::size_t y) {
-    add_map(plan, dim, width, x, y, -1,
-            [&ops = plan.ops(), cap](const float* from, std::int64_t count, float* result) {
-                ops.softcap(from, cap, count, result);
-            });
-}
-
-void add_scale(PlanBuilder& plan, int dim, std::int64_t width, float factor, std::size_t x, std::size_t y) {
-    add_map(plan, dim, width, x, y, -1,
-            [&ops = plan.ops(), factor](const float* from, std::int64_t count, float* result) {
-                ops.scale(from, factor, count, result);
-            });
 }
 
 void add_scale_rows(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t factors,
@@ -126,22 +97,15 @@ void add_position_scale(PlanBuilder& plan, int dim, std::size_t positions, std::
 
 }  // namespace
 
-void bind_elements(nb::class_<PlanBuilder>& plan) {
+void bind_elements(nb::module_& m, nb::class_<PlanBuilder>& plan) {
+    m.def("elementwise_operations", &elementwise_operations);
     plan.def("rms_norm", &add_rms_norm, "dim"_a, "weights"_a.none(), "weight"_a, "heads"_a, "size"_a, "eps"_a,
              "x"_a, "y"_a, "quantized"_a)
         .def("layer_norm", &add_layer_norm, "dim"_a, "weights"_a.none(), "weight"_a, "bias"_a, "heads"_a,
              "size"_a, "eps"_a, "x"_a, "y"_a, "quantized"_a)
-        .def("swiglu", &add_swiglu, "dim"_a, "width"_a, "gate"_a, "up"_a, "y"_a, "quantized"_a)
-        .def("geglu", &add_geglu, "dim"_a, "width"_a, "gate"_a, "up"_a, "y"_a, "quantized"_a)
-        .def("clamped_swiglu", &add_clamped_swiglu, "dim"_a, "width"_a, "alpha"_a, "limit"_a, "gate"_a,
-             "up"_a, "y"_a, "quantized"_a)
-        .def("add", &add_sum, "dim"_a, "width"_a, "a"_a, "b"_a, "y"_a)
-        .def("multiply", &add_multiply, "dim"_a, "width"_a, "a"_a, "b"_a, "y"_a, "quantized"_a)
+        .def("elementwise", &add_elementwise, "op"_a, "dim"_a, "width"_a, "operands"_a, "parameters"_a, "y"_a,
+             "quantized"_a)
         .def("add_vector", &add_vector, "dim"_a, "width"_a, "weights"_a.none(), "vector"_a, "x"_a, "y"_a)
-        .def("gelu", &add_gelu, "dim"_a, "width"_a, "x"_a, "y"_a, "quantized"_a)
-        .def("gelu_tanh", &add_gelu_tanh, "dim"_a, "width"_a, "x"_a, "y"_a, "quantized"_a)
-        .def("softcap", &add_softcap, "dim"_a, "width"_a, "cap"_a, "x"_a, "y"_a)
-        .def("scale", &add_scale, "dim"_a, "width"_a, "factor"_a, "x"_a, "y"_a)
         .def("scale_rows", &add_scale_rows, "dim"_a, "width"_a, "x"_a, "factors"_a, "y"_a)
         .def("position_scale", &add_position_scale, "dim"_a, "positions"_a, "length"_a, "beta"_a, "offset"_a,
              "y"_a);

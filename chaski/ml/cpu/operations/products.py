@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chaski.ml.cpu.lowering import Lowering, offset, width
+from chaski.ml.cpu.operations.elements import elementwise
 from chaski.ml.graph import Tensor, Weight
 
 __all__ = ["add", "layer_norm", "linear", "product", "rms_norm"]
@@ -55,9 +56,7 @@ def add(lowering: Lowering, node: Tensor, a: Tensor, b: Tensor) -> None:
         if lowering.sums.get(product) is node:
             _product(lowering, node, product, residual)
             return
-    lowering.call(
-        "add", {"a": a, "b": b}, {"y": lowering.new(node)}, dim=lowering.dim(node), width=width(node)
-    )
+    elementwise(lowering, node, a, b)
 
 
 def _product(lowering: Lowering, node: Tensor, product: Tensor, residual: Tensor | None) -> None:

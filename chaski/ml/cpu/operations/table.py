@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from chaski import _native
 from chaski.ml.cpu.lowering import Lowering
 from chaski.ml.cpu.operations import attention, elements, moe, products, recurrent, rows
+from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Graph
 
 __all__ = ["OPERATIONS", "lower"]
 
-OPERATIONS: Mapping[str, Callable[..., None]] = {
+OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, elements.elementwise) | {
     "input": rows.input,
     "reshape": rows.reshape,
     "embedding": rows.embedding,
@@ -27,16 +28,8 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
     "add": products.add,
     "rms_norm": products.rms_norm,
     "layer_norm": products.layer_norm,
-    "swiglu": elements.gated,
-    "geglu": elements.gated,
-    "clamped_swiglu": elements.gated,
-    "multiply": elements.multiply,
     "scale_rows": elements.scale_rows,
     "add_vector": elements.add_vector,
-    "gelu": elements.gelu,
-    "gelu_tanh": elements.gelu,
-    "softcap": elements.map,
-    "scale": elements.map,
     "position_scale": elements.position_scale,
     "rope_table": attention.rope_table,
     "rope": attention.rope,
