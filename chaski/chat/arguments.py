@@ -14,14 +14,16 @@ _ROLES = ("system", "user", "assistant", "tool", "developer")
 _FORM = 'a list of messages such as {"role": "user", "content": "hello"}'
 
 
-def token_ids(prompt: object, what: str = "the prompt") -> list[int]:
+def token_ids(
+    prompt: object, what: str = "the prompt", form: str = "a text, or a list of token ids"
+) -> list[int]:
     """Return a prompt of ids as a list. Raises OptionError for anything but whole numbers."""
     if isinstance(prompt, Iterable) and not isinstance(prompt, str | bytes | Mapping):
         try:
             return [operator.index(token) for token in prompt]
         except TypeError:
             pass
-    raise OptionError(f"{what} is {prompt!r:.80}; it must be a text, or a list of token ids")
+    raise OptionError(f"{what} is {prompt!r:.80}; it must be {form}")
 
 
 def text_list(texts: Any) -> list[Any]:

@@ -84,16 +84,16 @@ class PromptScores:
 class Done:
     """The end of the answer, always the last event.
 
-    reason           "stop": an end token or a stop string; "length": a limit on tokens; "cancelled": its
-                     reader left
-    stop_string      the stop string that ended it, if one did
-    prompt_tokens    tokens of the prompt, cached ones included
-    cached_tokens    tokens of the prompt that were not computed again; `evaluated_tokens` are the others
-    generated_tokens tokens sampled, an end token and those that a stop string removed included
-    dropped_tokens   tokens that truncation took out of the prompt, not counted in `prompt_tokens`
-    proposed_tokens  tokens that speculation proposed, computed ahead; `accepted_tokens` of them were right
-    shifted_tokens   tokens of prompt and answer that were forgotten on the way, when the context was full
-    thinking_tokens  tokens of the answer up to the last one of its thinking
+    reason            "stop": an end token or a stop string; "length": a limit on tokens; "cancelled": its
+                      reader left
+    stop_string       the stop string that ended it, if one did
+    prompt_tokens     tokens of the prompt, cached ones included
+    cached_tokens     tokens of the prompt that were not computed again; `evaluated_tokens` are the others
+    generated_tokens  tokens sampled, an end token and those that a stop string removed included
+    dropped_tokens    tokens that truncation took out of the prompt, not counted in `prompt_tokens`
+    proposed_tokens   tokens that speculation proposed, computed ahead; `accepted_tokens` of them were right
+    shifted_tokens    tokens of prompt and answer that were forgotten on the way, when the context was full
+    thinking_tokens   tokens of the answer up to the last one of its thinking
     """
 
     reason: DoneReason

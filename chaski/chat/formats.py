@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from chaski.text.parsers.schema import Tools
     from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
 
-__all__ = ["ChatFormat", "GoFormat", "JinjaFormat", "Message", "Think"]
+__all__ = ["ChatFormat", "FillInTokens", "GoFormat", "JinjaFormat", "Message", "Think"]
 
 Message: TypeAlias = Mapping[str, Any]
 """One turn of a conversation: at least `role` (system, user, assistant) and `content`.
@@ -23,6 +23,9 @@ Message: TypeAlias = Mapping[str, Any]
 """
 Think: TypeAlias = bool | str | None
 """True or False: the model thinks or not; a text: how much; None: the model's default."""
+
+FillInTokens: TypeAlias = tuple[str, str, str]
+"""Control tokens of a file that stand before the prompt, before the suffix, and before the answer."""
 
 _NOTHING: Mapping[str, Any] = {}
 _OLLAMA_KEYS = ("thinking", "tool_calls", "tool_name")
@@ -62,9 +65,18 @@ class ChatFormat:
         """
         raise NotImplementedError
 
-    def fill_in(self, prompt: str, suffix: str) -> str:
-        """Return the text that asks for what belongs between two texts. Raises UnsupportedError."""
-        raise UnsupportedError("this model does not support insert")
+    def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:
+        """Return the text that asks for what belongs between two texts, by the template or by `tokens`.
+
+        Raises UnsupportedError if the model has neither.
+        """
+        if tokens is None:
+            raise UnsupportedError(
+                "this model does not support insert: neither its template nor its file says how to fill in "
+                "before a suffix; leave out suffix, or use a model that can"
+            )
+        before, behind, between = tokens
+        return f"{before}{prompt}{behind}{suffix}{between}"
 
     def parser(self, prompt: str, tools: Tools = (), thinks: bool = True, thought: str = "") -> Parser:
         """Return a parser of the answer to `prompt`; a `thought` at the end of the prompt goes on."""
@@ -91,9 +103,11 @@ class GoFormat(ChatFormat):
         _check_variables(variables, ())
         return self.template.render(messages, tools=tools, think=think)
 
-    def fill_in(self, prompt: str, suffix: str) -> str:
+    def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:
         assert self.template is not None
-        return self.template.render_prompt(prompt, suffix=suffix)
+        if "insert" in self.capabilities:
+            return self.template.render_prompt(prompt, suffix=suffix)
+        return ChatFormat.fill_in(self, prompt, suffix, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +131,10 @@ class JinjaFormat(ChatFormat):
         turns = [_as_jinja(turn) for turn in with_placed_images(messages)]
         return self.template.render(turns, tools=tools or None, **extra)
 
-    def fill_in(self, prompt: str, suffix: str) -> str:
-        return (
-            self.insertion.fill_in(prompt, suffix)
-            if self.insertion
-            else ChatFormat.fill_in(self, prompt, suffix)
-        )
+    def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:
+        if self.insertion is not None:
+            return self.insertion.fill_in(prompt, suffix, tokens)
+        return ChatFormat.fill_in(self, prompt, suffix, tokens)
 
 
 def _check_variables(given: Collection[str], known: Collection[str]) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -131,9 +131,7 @@ class PromptBuilder(PromptEncoder):
 
     def _continuation(self, request: Generate, images: Items[Image]) -> Prepared:
         """Prepare an answer that continues a prompt; images come at its placeholders or else first."""
-        return self._prepared(
-            self._laid_out(request.prompt, images), request.options, tells=request.tells_prompt
-        )
+        return self._prepared(request, self._laid_out(request.prompt, images), request.options)
 
     def _answer(self, request: Chat, images: Items[Image]) -> Prepared:
         """Prepare the answer to a conversation whose messages count these images.
@@ -158,11 +156,11 @@ class PromptBuilder(PromptEncoder):
             options["format"] = schema_of_call(conversation.tools)
         lead = None if conversation.has_begun_answer(text) else parser.lead
         return self._prepared(
+            request,
             prompt,
             {**_PARSED, **after_thinking(options, lead)},
             whole - len(prompt.tokens),
             AnswerParser(parser, request.parallel_calls),
-            request.tells_prompt,
         )
 
     def _filling(self, request: Fill, images: Items[Image]) -> Prepared:
@@ -171,15 +169,10 @@ class PromptBuilder(PromptEncoder):
         Raises UnsupportedError if there is neither.
         """
         chat_format = self._chosen_format(request.stored, request.template)
-        tokens = fill_in_tokens(self._file)
-        if "insert" in chat_format.capabilities or tokens is None:
-            text = chat_format.fill_in(request.prompt, request.suffix)
-        else:
-            before, behind, between = tokens
-            text = f"{before}{request.prompt}{behind}{request.suffix}{between}"
+        text = chat_format.fill_in(request.prompt, request.suffix, fill_in_tokens(self._file))
         whole = with_placeholders(text + request.begun, len(images))
         prompt = self._read_text(whole, images, self._with_bos)
-        return self._prepared(prompt, request.options, tells=request.tells_prompt)
+        return self._prepared(request, prompt, request.options)
 
     def _conversation(self, request: Chat) -> Conversation:
         """Check a conversation, and put the model's own turns before it."""
@@ -242,14 +235,16 @@ class PromptBuilder(PromptEncoder):
 
     def _prepared(
         self,
+        request: Generate | Chat | Fill,
         whole: Prompt,
         options: Mapping[str, Any],
         dropped: int = 0,
         parser: AnswerParser | None = None,
-        tells: bool = False,
     ) -> Prepared:
         self._require_text()
         limits, sampling = parse_options({**self.defaults.options, **options})
+        if request.draw and sampling.seed is not None:
+            sampling = replace(sampling, seed=sampling.seed + request.draw)
         prompt = self._fitted(whole, limits)
         self._require_tokens(sampling.logit_bias)
         self._require_tokens(limits.stop_token_ids)
@@ -263,7 +258,7 @@ class PromptBuilder(PromptEncoder):
             limits=limits,
             sampling=sampling,
             parser=parser,
-            told=told if tells else None,
+            told=told if request.tells_prompt else None,
         )
 
     def _fitted(self, prompt: Prompt, limits: AnswerOptions) -> Prompt:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chaski.errors import ContextLengthError, UnsupportedError
+from chaski.errors import ContextLengthError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from chaski.chat.tokenizing import TextTokenizer
 
-__all__ = ["RANKING_TEMPLATE", "Ranked", "checked_template", "pair_ids", "ranked"]
+__all__ = ["RANKING_TEMPLATE", "Ranked", "checked_count", "checked_template", "pair_ids", "ranked"]
 
 RANKING_TEMPLATE = "tokenizer.chat_template.rerank"
 """The key of a file that says how its model is asked, with {query} and {document} where they belong."""
@@ -35,6 +35,13 @@ def ranked(documents: Sequence[str], scores: Sequence[float]) -> list[Ranked]:
     """Documents with their scores, the best one first; those that are equally good in their order."""
     best = sorted(range(len(documents)), key=lambda index: -scores[index])
     return [Ranked(index, scores[index], documents[index]) for index in best]
+
+
+def checked_count(top_n: int | None) -> int | None:
+    """Return the number of documents to keep, None for all. Raises OptionError."""
+    if top_n is not None and (not isinstance(top_n, int) or isinstance(top_n, bool) or top_n < 0):
+        raise OptionError(f"option top_n is {top_n!r:.40}; it must be a whole number from 0 on, or None")
+    return top_n
 
 
 def checked_template(template: str | None) -> str:

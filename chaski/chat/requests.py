@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chaski.chat.arguments import message_list, text_list, token_ids
-from chaski.chat.images import ImageFile, ImageSource, image_bytes
+from chaski.chat.arguments import message_list, string_list, text_list, token_ids
+from chaski.chat.images import ImageSource, image_bytes
 from chaski.chat.options import parse_options
 from chaski.chat.sources import StoredFormat
 from chaski.errors import OptionError
@@ -22,6 +22,8 @@ __all__ = [
     "detached",
     "embed_request",
     "generate_request",
+    "rank_request",
+    "sendable",
 ]
 
 
@@ -30,12 +32,14 @@ class Generate:
     """Continue a prompt, a text or ids, with image files at its placeholders.
 
     tells_prompt  an event with the tokens of the prompt comes first
+    draw          number of answers to the same prompt before this one, which is added to the seed
     """
 
     prompt: str | tuple[int, ...]
     options: dict[str, Any]
     images: tuple[bytes, ...] = ()
     tells_prompt: bool = False
+    draw: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Chat:
     shortens    whether the oldest turns of a conversation that is too long are left out; None for the
                 value of option `truncate`
     tells_prompt  an event with the tokens of the prompt comes first
+    draw        as in `Generate`
     """
 
     messages: tuple[Any, ...]
@@ -68,6 +73,7 @@ class Chat:
     context: tuple[int, ...] = ()
     shortens: bool | None = None
     tells_prompt: bool = False
+    draw: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,7 @@ class Fill:
     stored: StoredFormat | None = None
     template: str | None = None
     tells_prompt: bool = False
+    draw: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +115,15 @@ class Rank:
     truncate: bool = False
 
 
-def generate_request(
-    prompt: str | Iterable[int], options: Mapping[str, Any], images: Iterable[ImageFile] = ()
-) -> Generate:
-    """Return the request, with options checked by name and value, and images read as bytes.
-
-    Raises OptionError or SamplingError.
-    """
-    parse_options(options)
-    ids = prompt if isinstance(prompt, str) else tuple(token_ids(prompt))
-    return Generate(ids, dict(options), tuple(map(image_bytes, images)))
+def generate_request(prompt: str | Iterable[int], suffix: str, options: Mapping[str, Any]) -> Generate | Fill:
+    """Return the request to continue a prompt, or to fill in between it and a suffix. Raises OptionError."""
+    if not isinstance(suffix, str):
+        raise OptionError(f"the suffix is {suffix!r:.80}; it must be a text")
+    if not suffix:
+        return Generate(prompt if isinstance(prompt, str) else tuple(token_ids(prompt)), dict(options))
+    if not isinstance(prompt, str):
+        raise OptionError(f"the prompt is {prompt!r:.80}; before a suffix it must be a text")
+    return Fill(prompt, suffix, dict(options))
 
 
 def chat_request(
@@ -125,16 +131,23 @@ def chat_request(
     tools: Iterable[Any] | None,
     options: Mapping[str, Any],
     think: bool | str | None = None,
-    images: Iterable[ImageFile] = (),
-) -> Chat:
-    """Return the request, with options checked by name and value, and images read as bytes.
+    images: Iterable[ImageSource] = (),
+) -> tuple[Chat, list[ImageSource]]:
+    """Return the request, and the images that it counts; `images` belong to the last message.
 
-    `images` belong to the last message. Raises OptionError or SamplingError.
+    Raises OptionError for what is no conversation.
     """
-    parse_options(options)
     turns, sources = detached(messages, images)
-    files = tuple(map(image_bytes, sources))
-    return Chat(tuple(turns), tuple(tools or ()), dict(options), files, think)
+    return Chat(tuple(turns), tuple(tools or ()), dict(options), think=think), sources
+
+
+def sendable(call: Generate | Chat | Fill, images: Sequence[ImageSource]) -> Generate | Chat | Fill:
+    """Return a request with its images as bytes, and its options checked by name and value.
+
+    Raises OptionError or SamplingError.
+    """
+    parse_options(call.options)
+    return replace(call, images=tuple(map(image_bytes, images))) if images else call
 
 
 def detached(
@@ -165,3 +178,10 @@ def embed_request(texts: str | Iterable[str | Iterable[int]], truncate: bool, no
     every = text_list(texts)
     prompts = (text if isinstance(text, str) else tuple(token_ids(text, "a text")) for text in every)
     return Embed(tuple(prompts), truncate, normalize)
+
+
+def rank_request(query: str, documents: Iterable[str], truncate: bool) -> Rank:
+    """Return the request. Raises OptionError where the query or a document is no text."""
+    if not isinstance(query, str):
+        raise OptionError(f"the query is {query!r:.80}; it must be a text")
+    return Rank(query, tuple(string_list(documents, "documents")), truncate)

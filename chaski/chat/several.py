@@ -1,19 +1,51 @@
-"""Requests for several answers at once: the options of each, and their progress."""
+"""Requests for several answers at once: the number of each, their place in errors, and their progress."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from chaski.errors import OptionError
+from chaski.chat.images import ImageSource
+from chaski.chat.requests import Chat, Fill, Generate
+from chaski.errors import ChaskiError, OptionError
 from chaski.progress_bar import ProgressBar
 
-__all__ = ["ProgressOption", "options_of_each", "progress_of", "request_list"]
+__all__ = ["ProgressOption", "Request", "each_time", "progress_of", "request_list", "suffix_list"]
 
 ProgressOption: TypeAlias = bool | Callable[[float], None]
 """True for a bar on the standard error, or a function that is called with the done share, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call for an answer, and the images that it counts, as the user gave them.
+
+    place  place in a list of several, as an error names it; empty for a call that comes alone
+    """
+
+    call: Generate | Chat | Fill
+    images: Sequence[ImageSource] = ()
+    place: str = ""
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Name the place in errors that are raised within."""
+        try:
+            yield
+        except ChaskiError as error:
+            raise self.named(error) from None
+
+    def named(self, error: ChaskiError) -> ChaskiError:
+        """Return an error that names the place. It is a copy: several readers may get the same error."""
+        if not self.place:
+            return error
+        named = copy(error)
+        named.args = (f"{self.place}: {error}", *error.args[1:])
+        return named
 
 
 def request_list(requests: object, what: str) -> list[Any]:
@@ -25,18 +57,29 @@ def request_list(requests: object, what: str) -> list[Any]:
     raise OptionError(f"the {what} are {requests!r:.80}; they must be a list of several")
 
 
-def options_of_each(options: Mapping[str, Any], n: int, default_seed: object) -> list[Mapping[str, Any]]:
-    """The options of `n` answers to one prompt: with a seed, each has the next one. Raises OptionError."""
+def suffix_list(suffix: str | Sequence[str], count: int) -> list[str]:
+    """Return the suffix of each of `count` prompts, from one for all or a list. Raises OptionError."""
+    if isinstance(suffix, str):
+        return [suffix] * count
+    found = request_list(suffix, "suffixes")
+    if len(found) != count:
+        raise OptionError(f"there are {len(found)} suffixes and {count} prompts; give one suffix for each")
+    return found
+
+
+def each_time(requests: Sequence[Request], n: int, what: str) -> list[Request]:
+    """Every request `n` times in turn, with its place, counted from 0. Raises OptionError."""
     try:
         count = operator.index(n)
     except TypeError:
         count = 0
     if count < 1:
         raise OptionError(f"option n is {n!r:.40}; it must be a whole number from 1 on")
-    seed = options.get("seed", default_seed)
-    if not isinstance(seed, int) or count == 1:
-        return [options] * count
-    return [{**options, "seed": seed + index} for index in range(count)]
+    return [
+        Request(replace(request.call, draw=draw), request.images, f"{what} {index}")
+        for index, request in enumerate(requests)
+        for draw in range(count)
+    ]
 
 
 @contextmanager

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from collections.abc import Sequence as Items
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,19 +10,14 @@ import numpy.typing as npt
 from chaski.chat.answer import Answer, collect
 from chaski.chat.answer_parser import AnswerParser
 from chaski.chat.events import Done, Event
-from chaski.chat.several import ProgressOption, progress_of
+from chaski.chat.several import ProgressOption, Request, progress_of
 from chaski.errors import ChaskiError
 from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.engine.sequence import Sequence
+from chaski.runner.methods import EventStream
 
-__all__ = ["EventStream", "answers_of", "events_of", "outputs_of"]
-
-EventStream: TypeAlias = Generator[Event, None, None]
-"""`Text` as it is made, of a conversation `Thinking` and `ToolCall` too, at last one `Done`.
-
-Closing it ends the answer.
-"""
+__all__ = ["answers_of", "events_of", "outputs_of"]
 
 
 def events_of(engine: Engine, sequence: Sequence, parser: AnswerParser | None = None) -> EventStream:
@@ -41,17 +34,20 @@ def events_of(engine: Engine, sequence: Sequence, parser: AnswerParser | None = 
 
 
 def answers_of(
-    engine: Engine, asked: Items[tuple[Sequence, AnswerParser | None]], progress: ProgressOption
+    engine: Engine,
+    begun: Items[tuple[Request, Sequence, AnswerParser | None]],
+    progress: ProgressOption,
 ) -> list[Answer]:
-    """Whole answers in order, computed together. An error of one ends all."""
+    """Whole answers in order, computed together. An error of one ends all, and names its place."""
     answers: list[Answer] = []
-    sequences = [sequence for sequence, _ in asked]
+    sequences = [sequence for _, sequence, _ in begun]
     try:
         with progress_of(progress, f"{len(sequences)} answers") as tell:
             for sequence in sequences:
                 engine.submit(sequence)
-            for sequence, parser in asked:
-                answers.append(collect(_until_done(engine, sequence, parser)))
+            for request, sequence, parser in begun:
+                with request.naming():
+                    answers.append(collect(_until_done(engine, sequence, parser)))
                 tell(len(answers) / len(sequences))
     except BaseException:
         _cancel(sequences)

@@ -27,6 +27,7 @@ from chaski.runner.engine.outputs import Outputs
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.base_channel import ActiveCall
 from chaski.runner.service.messages import (
+    Answerable,
     Describe,
     Info,
     ModelCall,
@@ -101,9 +102,9 @@ class _Prompts(PromptBuilder):
     def _require_text(self) -> None:
         """It makes both."""
 
-    def _prepared(self, whole: Prompt, options: Any, *more: Any, **named: Any) -> Prepared:
+    def _prepared(self, request: Answerable, whole: Prompt, options: Any, *more: Any) -> Prepared:
         self.noted = dict(options)
-        return super()._prepared(whole, options, *more, **named)
+        return super()._prepared(request, whole, options, *more)
 
 
 @dataclass(eq=False)

@@ -20,8 +20,8 @@ from chaski.store.recipe import Recipe
 from chaski.store.store import Store
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
-from tests.server.test_rerank import write_ranker
 from tests.tiny_llama import write_tiny_llama
+from tests.tiny_ranker import write_tiny_ranker
 
 FAULT = "text 1 of 2, counted from 0, has values that are no finite numbers"
 BAD = "Z"
@@ -44,7 +44,7 @@ def damaged(path: Path) -> Path:
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("no-numbers")
     vectors = write_tiny_llama(folder / "vectors.gguf", llama__pooling_type=1)
-    return {"vectors": damaged(vectors), "ranker": damaged(write_ranker(folder / "ranker.gguf"))}
+    return {"vectors": damaged(vectors), "ranker": damaged(write_tiny_ranker(folder / "ranker.gguf"))}
 
 
 @pytest.fixture(scope="module")

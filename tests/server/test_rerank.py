@@ -10,33 +10,18 @@ import numpy as np
 import pytest
 
 import chaski
-from chaski.formats.gguf import open_gguf
-from chaski.formats.gguf_writer import write_gguf
-from chaski.formats.quant import QuantType
 from chaski.names import ModelName
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
-from tests.rewriting import all_tensors
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
-from tests.tiny_llama import HIDDEN, write_tiny_llama
+from tests.tiny_llama import write_tiny_llama
+from tests.tiny_ranker import LABELS, write_tiny_ranker
 
-TEMPLATE = "<q>{query}<d>{document}<a>"
 DOCUMENTS = ["the end", "in the other", "another {query}", "hello there", "an inner thing"]
 ASKED: Any = {"model": "ranker", "query": "the other end", "documents": DOCUMENTS}
-LABELS = np.random.default_rng(3).standard_normal((2, HIDDEN)).astype(np.float32) / 4
-
-
-def write_ranker(path: Path, labels: np.ndarray = LABELS, template: str = TEMPLATE) -> Path:
-    """A tiny Llama with outputs for its labels."""
-    write_tiny_llama(path, llama__pooling_type=4, tokenizer__chat_template__rerank=template)
-    plain = open_gguf(path)
-    tensors: dict[str, Any] = dict(all_tensors(plain))
-    ranking = path.with_name(f"ranking-{path.name}")
-    write_gguf(ranking, plain.metadata, tensors | {"cls.output.weight": (labels, QuantType.F32)})
-    return ranking
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +29,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """`ranker`, `scorer` of one label, `silent` that does not say how it is asked, and `talker`."""
     folder = tmp_path_factory.mktemp("ranking")
     files = {
-        "ranker": write_ranker(folder / "two.gguf"),
-        "scorer": write_ranker(folder / "one.gguf", LABELS[:1]),
-        "silent": write_ranker(folder / "silent.gguf", template="no place"),
+        "ranker": write_tiny_ranker(folder / "two.gguf"),
+        "scorer": write_tiny_ranker(folder / "one.gguf", LABELS[:1]),
+        "silent": write_tiny_ranker(folder / "silent.gguf", template="no place"),
         "talker": write_tiny_llama(folder / "talker.gguf"),
     }
     for name, file in files.items():
@@ -83,7 +68,7 @@ def test_the_best_comes_first(server: Running, expected: np.ndarray) -> None:
 
 def test_the_same_in_the_process(server: Running, tmp_path: Path) -> None:
     served = server.post("/v1/rerank", ASKED).json["results"]
-    with chaski.load(write_ranker(tmp_path / "two.gguf"), threads=1, parallel=2) as model:
+    with chaski.load(write_tiny_ranker(tmp_path / "two.gguf"), threads=1, parallel=2) as model:
         scores = model.score(ASKED["query"], DOCUMENTS)
         found = model.rerank(ASKED["query"], DOCUMENTS, top_n=3)
         assert [model.score(ASKED["query"], [each])[0] for each in DOCUMENTS] == scores.tolist(), "as alone"

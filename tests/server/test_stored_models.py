@@ -6,6 +6,7 @@ All before and behind it is real: the store, the server, the service of a model,
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -194,7 +195,9 @@ def test_same_prompts_and_answers(ways: Ways, edge: Edge, picture: Path) -> None
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.inserts], ids=lambda case: case.name)
-def test_same_prompts_for_a_suffix(server: Running, edge: Edge, case: Case) -> None:
+def test_same_prompts_for_a_suffix(
+    server: Running, edge: Edge, store: Path, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = {"model": case.name, "prompt": "before", "suffix": "after", "stream": False}
     edge.answer = "Fine."
     assert server.post("/api/generate", asked).json["response"] == "Fine."
@@ -202,3 +205,14 @@ def test_same_prompts_for_a_suffix(server: Running, edge: Edge, case: Case) -> N
     assert edge.text == FILLED
     assert server.post("/v1/completions", asked).json["choices"][0]["text"] == "Fine."
     assert edge.prompts[-1] == first
+    infill = {"model": case.name, "input_prefix": "before", "input_suffix": "after"}
+    assert server.post("/infill", infill).json["content"] == "Fine."
+    assert edge.prompts[-1] == first
+    monkeypatch.setenv("OLLAMA_MODELS", str(store))
+    with chaski.load(case.name, threads=1) as model:
+        assert model.generate("before", suffix="after").text == "Fine."
+        assert edge.prompts[-1] == first
+        assert asyncio.run(model.asynchronous().generate("before", suffix="after")).text == "Fine."
+        assert edge.prompts[-1] == first
+        assert [each.text for each in model.generate_many(["before"], suffix="after")] == ["Fine."]
+        assert edge.prompts[-1] == first

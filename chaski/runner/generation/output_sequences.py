@@ -9,13 +9,21 @@ import numpy.typing as npt
 
 from chaski.chat.groups import Groups
 from chaski.chat.image_rows import Images
+from chaski.chat.requests import Embed, Rank
 from chaski.errors import ModelError
 from chaski.model.output_rows import OutputRows
 from chaski.model.pooling import Pooling
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.engine.sequence import Sequence
 
-__all__ = ["EmbeddingSequence", "LogitsSequence", "embeddings", "normalized", "relevance"]
+__all__ = [
+    "EmbeddingSequence",
+    "LogitsSequence",
+    "embeddings",
+    "normalized",
+    "relevance",
+    "vectors_or_scores",
+]
 
 F32 = npt.NDArray[np.float32]
 
@@ -128,3 +136,8 @@ def relevance(outputs: F32) -> F32:
     shares: F32 = np.exp(outputs - outputs.max(axis=1, keepdims=True))
     first: F32 = shares[:, 0] / shares.sum(axis=1)
     return first
+
+
+def vectors_or_scores(call: Embed | Rank, rows: F32) -> F32:
+    """Return the vectors of texts as they are, and the relevance of documents (documents,)."""
+    return relevance(rows) if isinstance(call, Rank) else rows

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from collections.abc import Sequence as Items
-from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias, TypeVar, Unpack
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.answer import Answer, collect
 from chaski.chat.events import Done, Event
-from chaski.chat.images import ImageFile, image_bytes
-from chaski.chat.options import GenerateOptions
-from chaski.chat.requests import Chat, Embed, Rank, chat_request, embed_request, generate_request
+from chaski.chat.images import ImageSource
+from chaski.chat.ranking import Ranked, ranked
+from chaski.chat.requests import Chat, Embed, Rank, sendable
+from chaski.chat.several import ProgressOption, Request, progress_of
 from chaski.runner.engine.outputs import Outputs
+from chaski.runner.generation.output_sequences import vectors_or_scores
+from chaski.runner.methods import ModelMethods
 from chaski.runner.service.messages import (
     Answerable,
     Channel,
@@ -27,12 +30,12 @@ from chaski.runner.service.messages import (
     ModelCall,
     ModelReply,
     RenderChat,
-    ReplyCallback,
     String,
     Tokenize,
     TokenizeChat,
     Tokens,
 )
+from chaski.runner.service.replies import ManyReplies, Reply, checked, numbered, with_images
 
 __all__ = ["AsyncEventStream", "AsyncModel"]
 
@@ -40,10 +43,24 @@ AsyncEventStream: TypeAlias = AsyncGenerator[Event, None]
 """`Text` as it is made, at last one `Done`. Closing it, or cancelling its task, ends the answer."""
 
 R = TypeVar("R", bound=ModelReply)
+T = TypeVar("T")
+A = Coroutine[Any, Any, T]
 
 
-class AsyncModel:
+class AsyncModel(
+    ModelMethods[
+        A[Answer],
+        AsyncEventStream,
+        A[list[Answer]],
+        A[npt.NDArray[np.float32]],
+        A[list[int]],
+        A[str],
+        A[list[Ranked]],
+    ]
+):
     """The methods of `LLM`, for event loops. Made by `asynchronous()` of a model, and closed with it.
+
+    Arguments are checked when a method is called; what it returns is awaited, or iterated by `async for`.
 
     A task that is cancelled, or a stream that is closed, frees its slot within one batch.
     """
@@ -51,70 +68,6 @@ class AsyncModel:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._mail: _Mail | None = None
-
-    async def generate(
-        self,
-        prompt: str | Items[int],
-        images: Items[ImageFile] = (),
-        **options: Unpack[GenerateOptions],
-    ) -> Answer:
-        """Continue `prompt`, as `LLM.generate` does."""
-        return collect([event async for event in self.stream(prompt, images, **options)])
-
-    def stream(
-        self,
-        prompt: str | Items[int],
-        images: Items[ImageFile] = (),
-        **options: Unpack[GenerateOptions],
-    ) -> AsyncEventStream:
-        """`generate` in pieces, as they are made."""
-        return self.events(generate_request(prompt, options, images))
-
-    async def chat(
-        self,
-        messages: Items[Mapping[str, Any]],
-        tools: Items[Mapping[str, Any]] | None = None,
-        *,
-        think: bool | str | None = None,
-        images: Items[ImageFile] = (),
-        **options: Unpack[GenerateOptions],
-    ) -> Answer:
-        """Answer a conversation, as `LLM.chat` does."""
-        events = self.stream_chat(messages, tools, think=think, images=images, **options)
-        return collect([event async for event in events])
-
-    def stream_chat(
-        self,
-        messages: Items[Mapping[str, Any]],
-        tools: Items[Mapping[str, Any]] | None = None,
-        *,
-        think: bool | str | None = None,
-        images: Items[ImageFile] = (),
-        **options: Unpack[GenerateOptions],
-    ) -> AsyncEventStream:
-        """`chat` in pieces, as they are made."""
-        return self.events(chat_request(messages, tools, options, think, images))
-
-    async def embed(
-        self, texts: str | Items[str | Items[int]], *, truncate: bool = False, normalize: bool = True
-    ) -> npt.NDArray[np.float32]:
-        """One vector a text -> (len(texts), size), as `LLM.embed` makes them."""
-        return (await self.vectors(embed_request(texts, truncate, normalize))).rows
-
-    async def tokenize(
-        self,
-        text: str,
-        add_special: bool = True,
-        parse_special: bool = True,
-        images: Items[ImageFile] = (),
-    ) -> list[int]:
-        """The ids of a text, as `LLM.tokenize` gives them."""
-        call = Tokenize(text, add_special, parse_special, tuple(map(image_bytes, images)))
-        return list((await self._ask(call, Tokens)).token_ids)
-
-    async def detokenize(self, token_ids: Iterable[int]) -> str:
-        """The text of ids; control tokens are left out."""
-        return (await self._ask(Detokenize(tuple(map(int, token_ids))), String)).text
 
     async def info(self, wait_loaded: bool = False) -> Info:
         """Return the description of the model. A worker that has not loaded the model yet loads it.
@@ -139,55 +92,84 @@ class AsyncModel:
         """Yield all events that answer a request, not only those of its text."""
         with self._replies(call) as replies:
             while True:
-                event = await replies.get()
-                assert isinstance(event, Event)
+                event = checked(await replies.get())
+                assert isinstance(event, Event), "an answer is made of events"
                 yield event
                 if isinstance(event, Done):
                     return
 
+    async def _answer(self, request: Request) -> Answer:
+        return collect([event async for event in self._stream(request)])
+
+    def _stream(self, request: Request) -> AsyncEventStream:
+        return self.events(sendable(request.call, request.images))
+
+    async def _answers(self, requests: Items[Request], progress: ProgressOption) -> list[Answer]:
+        replies = ManyReplies(requests)
+        arrived: _Arrived[tuple[int, Reply]] = _Arrived()
+        with progress_of(progress, replies.label) as tell, ExitStack() as running:
+            put = self._post(arrived)
+            for index, call in enumerate(replies.calls):
+                ticket = self._channel.start(call, numbered(put, index))
+                running.callback(ticket.cancel)
+            while replies.num_left:
+                if replies.add(*await arrived.get()):
+                    tell(replies.done)
+        return replies.answers()
+
+    async def _array(self, call: Embed | Rank) -> npt.NDArray[np.float32]:
+        return vectors_or_scores(call, (await self.vectors(call)).rows)
+
+    async def _ranking(self, call: Rank, top_n: int | None) -> list[Ranked]:
+        return ranked(call.documents, (await self._array(call)).tolist())[:top_n]
+
+    async def _tokens(self, call: Tokenize, images: Items[ImageSource]) -> list[int]:
+        return list((await self._ask(with_images(call, images), Tokens)).token_ids)
+
+    async def _text(self, call: Detokenize) -> str:
+        return (await self._ask(call, String)).text
+
     async def _ask(self, call: ModelCall, kind: type[R]) -> R:
         with self._replies(call) as replies:
-            reply = await replies.get()
-        assert isinstance(reply, kind)
+            reply = checked(await replies.get())
+        assert isinstance(reply, kind), "each call has its kind of reply"
         return reply
 
     @contextmanager
-    def _replies(self, call: ModelCall) -> Iterator[_Replies]:
-        replies = _Replies()
+    def _replies(self, call: ModelCall) -> Iterator[_Arrived[Reply]]:
+        replies: _Arrived[Reply] = _Arrived()
         ticket = self._channel.start(call, self._post(replies))
         try:
             yield replies
         finally:
             ticket.cancel()
 
-    def _post(self, replies: _Replies) -> ReplyCallback:
+    def _post(self, arrived: _Arrived[T]) -> Callable[[T], None]:
+        """Return what puts something into `arrived` from any thread."""
         loop = asyncio.get_running_loop()
         if self._mail is None or self._mail.loop is not loop:
             self._mail = _Mail(loop)
         mail = self._mail
-        return lambda reply: mail.put(replies, reply)
+        return lambda item: mail.put(arrived, item)
 
 
-class _Replies:
-    """The replies to one call, for one task of the loop that it was made in."""
+class _Arrived(Generic[T]):
+    """What came for one task of the loop that it was made in."""
 
     def __init__(self) -> None:
-        self._arrived: deque[ModelReply | Exception] = deque()
+        self._items: deque[T] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
-    def add(self, reply: ModelReply | Exception) -> None:
-        self._arrived.append(reply)
+    def add(self, item: T) -> None:
+        self._items.append(item)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def get(self) -> ModelReply:
-        if not self._arrived:
+    async def get(self) -> T:
+        if not self._items:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        reply = self._arrived.popleft()
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+        return self._items.popleft()
 
 
 class _Mail:
@@ -195,12 +177,12 @@ class _Mail:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._arrived: deque[tuple[_Replies, ModelReply | Exception]] = deque()
+        self._arrived: deque[tuple[_Arrived[Any], Any]] = deque()
         self._is_called = False
 
-    def put(self, replies: _Replies, reply: ModelReply | Exception) -> None:
+    def put(self, arrived: _Arrived[T], item: T) -> None:
         """Deliver a reply. Callable from any thread."""
-        self._arrived.append((replies, reply))
+        self._arrived.append((arrived, item))
         if not self._is_called:
             self._is_called = True
             # A closed loop has no tasks that wait for the reply.
@@ -210,5 +192,5 @@ class _Mail:
     def _sort(self) -> None:
         self._is_called = False
         while self._arrived:
-            replies, reply = self._arrived.popleft()
-            replies.add(reply)
+            arrived, item = self._arrived.popleft()
+            arrived.add(item)

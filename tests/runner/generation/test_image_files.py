@@ -74,4 +74,4 @@ def test_event_loops_and_other_processes_give_the_same_answers(model: chaski.LLM
         with pytest.raises(ImageError, match="not an image"):
             worker.generate("x", [b"nothing"])
         with pytest.raises(OptionError, match="as files only"):
-            worker.generate("x", [image("gemma3", 0)])  # type: ignore[list-item]
+            worker.generate("x", [image("gemma3", 0)])

@@ -6,41 +6,17 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from collections.abc import Sequence as Items
-from contextlib import contextmanager
 from pathlib import Path
-from queue import SimpleQueue
 from time import monotonic
-from types import TracebackType
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TypedDict, Unpack
 
-import numpy as np
-import numpy.typing as npt
-
-from chaski.chat.answer import Answer, collect
-from chaski.chat.events import Done, Event
-from chaski.chat.images import ImageFile, image_bytes
-from chaski.chat.options import GenerateOptions
-from chaski.chat.requests import chat_request, embed_request, generate_request
 from chaski.errors import ChaskiError, OptionError, WorkerError
 from chaski.forks import ForkGuard
 from chaski.ml.backend import ProgressCallback
 from chaski.names import check_engine
-from chaski.runner.engine.outputs import Outputs
 from chaski.runner.service.asynchronous import AsyncModel
-from chaski.runner.service.messages import (
-    CallHandle,
-    Describe,
-    Detokenize,
-    Info,
-    ModelCall,
-    ModelReply,
-    ReplyCallback,
-    String,
-    Tokenize,
-    Tokens,
-)
+from chaski.runner.service.blocking import ChannelMethods
+from chaski.runner.service.messages import CallHandle, Describe, Info, ModelCall, ReplyCallback
 from chaski.runner.service.worker.codec import Load
 from chaski.runner.service.worker.process import InFlight, Process
 
@@ -49,8 +25,6 @@ __all__ = ["LoadOptions", "Worker"]
 # After this many processes in a row that ended before they had loaded, wait this many seconds.
 _MAX_CRASHES = 3
 _PAUSE = 30.0
-
-R = TypeVar("R", bound=ModelReply)
 
 
 class LoadOptions(TypedDict, total=False):
@@ -69,7 +43,7 @@ class LoadOptions(TypedDict, total=False):
     draft: str | None
 
 
-class Worker:
+class Worker(ChannelMethods):
     """A model in a process of its own, with the methods of an `LLM`. Safe to use from several threads.
 
     The process starts with the first request; `info` starts it too. If it dies, the requests that it was
@@ -110,69 +84,6 @@ class Worker:
         """Return the description of the model; load the model if it is not loaded yet."""
         return self._ask(Describe(), Info)
 
-    def generate(
-        self,
-        prompt: str | Items[int],
-        images: Items[ImageFile] = (),
-        **options: Unpack[GenerateOptions],
-    ) -> Answer:
-        """Continue `prompt`, as `LLM.generate` does."""
-        return collect(self.stream(prompt, images, **options))
-
-    def stream(
-        self,
-        prompt: str | Items[int],
-        images: Items[ImageFile] = (),
-        **options: Unpack[GenerateOptions],
-    ) -> Generator[Event, None, None]:
-        """`generate` in pieces, as they are made."""
-        return self._events(generate_request(prompt, options, images))
-
-    def chat(
-        self,
-        messages: Items[Mapping[str, Any]],
-        tools: Items[Mapping[str, Any]] | None = None,
-        *,
-        think: bool | str | None = None,
-        images: Items[ImageFile] = (),
-        **options: Unpack[GenerateOptions],
-    ) -> Answer:
-        """Answer a conversation, as `LLM.chat` does."""
-        return collect(self.stream_chat(messages, tools, think=think, images=images, **options))
-
-    def stream_chat(
-        self,
-        messages: Items[Mapping[str, Any]],
-        tools: Items[Mapping[str, Any]] | None = None,
-        *,
-        think: bool | str | None = None,
-        images: Items[ImageFile] = (),
-        **options: Unpack[GenerateOptions],
-    ) -> Generator[Event, None, None]:
-        """`chat` in pieces, as they are made."""
-        return self._events(chat_request(messages, tools, options, think, images))
-
-    def embed(
-        self, texts: str | Items[str | Items[int]], *, truncate: bool = False, normalize: bool = True
-    ) -> npt.NDArray[np.float32]:
-        """One vector a text -> (len(texts), size), as `LLM.embed` makes them."""
-        return self._ask(embed_request(texts, truncate, normalize), Outputs).rows
-
-    def tokenize(
-        self,
-        text: str,
-        add_special: bool = True,
-        parse_special: bool = True,
-        images: Items[ImageFile] = (),
-    ) -> list[int]:
-        """The ids of a text, as `LLM.tokenize` gives them."""
-        call = Tokenize(text, add_special, parse_special, tuple(map(image_bytes, images)))
-        return list(self._ask(call, Tokens).token_ids)
-
-    def detokenize(self, token_ids: Iterable[int]) -> str:
-        """The text of ids; control tokens are left out."""
-        return self._ask(Detokenize(tuple(map(int, token_ids))), String).text
-
     def asynchronous(self) -> AsyncModel:
         """The same model for event loops: `async for event in worker.asynchronous().stream(prompt)`."""
         return AsyncModel(self)
@@ -199,14 +110,6 @@ class Worker:
             process = self._process
         if process is not None:
             process.close()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _living_process(self) -> Process:
         with self._starting:
@@ -237,30 +140,6 @@ class Worker:
         except OSError as error:
             raise WorkerError(f"no worker can be started for {self._model}: {error}") from None
 
-    def _events(self, call: ModelCall) -> Generator[Event, None, None]:
-        with self._replies(call) as replies:
-            while True:
-                event = _next(replies)
-                assert isinstance(event, Event)
-                yield event
-                if isinstance(event, Done):
-                    return
-
-    def _ask(self, call: ModelCall, kind: type[R]) -> R:
-        with self._replies(call) as replies:
-            reply = _next(replies)
-        assert isinstance(reply, kind)
-        return reply
-
-    @contextmanager
-    def _replies(self, call: ModelCall) -> Iterator[SimpleQueue[ModelReply | Exception]]:
-        replies: SimpleQueue[ModelReply | Exception] = SimpleQueue()
-        ticket = self.start(call, replies.put)
-        try:
-            yield replies
-        finally:
-            ticket.cancel()
-
 
 class _Patience:
     """Refuses for a while to start another process after several that ended while they loaded."""
@@ -283,10 +162,3 @@ class _Patience:
                 f"loading ended {self._crashes} times in a row without a model, and is tried again in "
                 f"{wait:.0f} s at the soonest; at last {last.error}"
             )
-
-
-def _next(replies: SimpleQueue[ModelReply | Exception]) -> ModelReply:
-    reply = replies.get()
-    if isinstance(reply, Exception):
-        raise reply
-    return reply

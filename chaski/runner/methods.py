@@ -1,0 +1,249 @@
+"""The methods that every loaded model has, in this process or another, with their options.
+
+Each method makes typed requests of its arguments, and leaves the answers to one of few primitives. The types
+of results are parameters: a model that blocks returns an `Answer`, one for event loops an awaitable of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Sequence as Items
+from types import TracebackType
+from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.chat.answer import Answer, collect
+from chaski.chat.arguments import token_ids as checked_ids
+from chaski.chat.events import Event
+from chaski.chat.formats import Message
+from chaski.chat.images import ImageSource
+from chaski.chat.options import GenerateOptions, parse_options
+from chaski.chat.ranking import Ranked, checked_count, ranked
+from chaski.chat.requests import Embed, Rank, chat_request, embed_request, generate_request, rank_request
+from chaski.chat.several import ProgressOption, Request, each_time, request_list, suffix_list
+from chaski.runner.service.messages import Detokenize, Tokenize
+
+__all__ = ["BlockingMethods", "EventStream", "ModelMethods"]
+
+AnswerT = TypeVar("AnswerT")
+EventsT = TypeVar("EventsT")
+AnswersT = TypeVar("AnswersT")
+ArrayT = TypeVar("ArrayT")
+TokensT = TypeVar("TokensT")
+TextT = TypeVar("TextT")
+RankingT = TypeVar("RankingT")
+
+EventStream: TypeAlias = Generator[Event, None, None]
+"""`Text` as it is made, of a conversation `Thinking` and `ToolCall` too, at last one `Done`.
+
+Closing it ends the answer.
+"""
+
+
+class ModelMethods(ABC, Generic[AnswerT, EventsT, AnswersT, ArrayT, TokensT, TextT, RankingT]):
+    """The methods of a loaded model. Safe to use from several threads."""
+
+    def generate(
+        self,
+        prompt: str | Items[int],
+        images: Items[ImageSource] = (),
+        *,
+        suffix: str = "",
+        **options: Unpack[GenerateOptions],
+    ) -> AnswerT:
+        """Continue `prompt`: a text, taken as it is with BOS before it where the file asks for it, or ids.
+
+        With a `suffix`, write the text that belongs between `prompt` and it, by the model's template or the
+        tokens that its file names for this; the answer is that of `suffix` in Ollama's and OpenAI's APIs.
+
+        `images` (bytes of image files, or paths) come where the text says `[img-0]`, `[img-1]`, ...; those
+        that it does not place come in front. Raises OptionError for a prompt that does not fit, unless
+        `truncate` is set, and UnsupportedError for images if the model does not see, and for a suffix if it
+        cannot fill in.
+        """
+        return self._answer(Request(generate_request(prompt, suffix, options), images))
+
+    def stream(
+        self,
+        prompt: str | Items[int],
+        images: Items[ImageSource] = (),
+        *,
+        suffix: str = "",
+        **options: Unpack[GenerateOptions],
+    ) -> EventsT:
+        """`generate` in pieces, as they are made."""
+        return self._stream(Request(generate_request(prompt, suffix, options), images))
+
+    def chat(
+        self,
+        messages: Items[Message],
+        tools: Items[Mapping[str, Any]] | None = None,
+        *,
+        think: bool | str | None = None,
+        images: Items[ImageSource] = (),
+        **options: Unpack[GenerateOptions],
+    ) -> AnswerT:
+        """Answer a conversation, written with the model's own template and taken apart by its format.
+
+        What the model's `defaults` say goes before it. The `images` of a message (a list of bytes or paths)
+        come where its text says `[img]`, else in front of it; `images` here belong to the last message.
+        `think` is whether, or how much, the model thinks; one that can does, unless it is told otherwise.
+        """
+        return self._answer(Request(*chat_request(messages, tools, options, think, images)))
+
+    def stream_chat(
+        self,
+        messages: Items[Message],
+        tools: Items[Mapping[str, Any]] | None = None,
+        *,
+        think: bool | str | None = None,
+        images: Items[ImageSource] = (),
+        **options: Unpack[GenerateOptions],
+    ) -> EventsT:
+        """`chat` in pieces, as they are made: `Text`, `Thinking` and `ToolCall`."""
+        return self._stream(Request(*chat_request(messages, tools, options, think, images)))
+
+    def generate_many(
+        self,
+        prompts: Items[str | Items[int]],
+        *,
+        suffix: str | Items[str] = "",
+        n: int = 1,
+        progress: ProgressOption = False,
+        **options: Unpack[GenerateOptions],
+    ) -> AnswersT:
+        """Continue several prompts, `parallel` at a time -> their answers in order, `n` for each prompt.
+
+        Each answer is the one that `generate` gives alone. With a `seed`, the answers to one prompt have that
+        seed and the ones after it. `suffix` is one for all prompts, or a list of one for each.
+        `progress=True` draws a bar; a function is called with the done share, from 0 to 1. An error names the
+        prompt that it is about, counted from 0, and ends the call: the other answers are not computed any
+        further, and what other calls compute goes on.
+        """
+        parse_options(options)
+        found = request_list(prompts, "prompts")
+        pairs = zip(found, suffix_list(suffix, len(found)), strict=True)
+        asked = [Request(generate_request(prompt, behind, options)) for prompt, behind in pairs]
+        return self._answers(each_time(asked, n, "prompt"), progress)
+
+    def chat_many(
+        self,
+        conversations: Items[Items[Message]],
+        tools: Items[Mapping[str, Any]] | None = None,
+        *,
+        think: bool | str | None = None,
+        n: int = 1,
+        progress: ProgressOption = False,
+        **options: Unpack[GenerateOptions],
+    ) -> AnswersT:
+        """Answer several conversations, as `generate_many` continues prompts; `think` is as for `chat`."""
+        parse_options(options)
+        found = request_list(conversations, "conversations")
+        asked = [Request(*chat_request(messages, tools, options, think)) for messages in found]
+        return self._answers(each_time(asked, n, "conversation"), progress)
+
+    def embed(
+        self, texts: str | Items[str | Items[int]], *, truncate: bool = False, normalize: bool = True
+    ) -> ArrayT:
+        """One vector a text (or list of ids) -> (len(texts), size), of length 1 each with `normalize`.
+
+        Texts are computed together, `parallel` at a time. `truncate` cuts off the end of a text that does not
+        fit into the context. Raises UnsupportedError for a model that makes text, and ModelError
+        for vectors that are not all finite numbers.
+        """
+        return self._array(embed_request(texts, truncate, normalize))
+
+    def score(self, query: str, documents: Items[str], *, truncate: bool = False) -> ArrayT:
+        """Relevance of each document to `query`, from 0 to 1 -> (len(documents),) float32.
+
+        `truncate` cuts off the end of a document that does not fit into the context. Raises UnsupportedError
+        for a model that does not rank.
+        """
+        return self._array(rank_request(query, documents, truncate))
+
+    def rerank(
+        self, query: str, documents: Items[str], *, top_n: int | None = None, truncate: bool = False
+    ) -> RankingT:
+        """The documents that answer `query` best, the best one first; `top_n` of them, or all.
+
+        Scores are those of `score`; documents that are equally good stay in their order.
+        """
+        return self._ranking(rank_request(query, documents, truncate), checked_count(top_n))
+
+    def tokenize(
+        self,
+        text: str,
+        add_special: bool = True,
+        parse_special: bool = True,
+        images: Items[ImageSource] = (),
+    ) -> TokensT:
+        """The ids of a text, with BOS if the file asks for it.
+
+        `parse_special` reads the spelling of control tokens as those tokens. `images` come as in `generate`;
+        a row of image k is the id -1 - k, and such ids with their images are a prompt again.
+        """
+        return self._tokens(Tokenize(text, add_special, parse_special), images)
+
+    def detokenize(self, token_ids: Iterable[int]) -> TextT:
+        """The text of ids; control tokens are left out."""
+        return self._text(
+            Detokenize(tuple(checked_ids(token_ids, "the text", "given as a list of token ids")))
+        )
+
+    @abstractmethod
+    def _answer(self, request: Request) -> AnswerT:
+        """Compute a whole answer."""
+
+    @abstractmethod
+    def _stream(self, request: Request) -> EventsT:
+        """Check a request at once, and yield the events of its answer as they are made."""
+
+    @abstractmethod
+    def _answers(self, requests: Items[Request], progress: ProgressOption) -> AnswersT:
+        """Compute whole answers together; the first error names its request, and cancels the others."""
+
+    @abstractmethod
+    def _array(self, call: Embed | Rank) -> ArrayT:
+        """Compute the vectors of texts, or the relevance of documents."""
+
+    @abstractmethod
+    def _ranking(self, call: Rank, top_n: int | None) -> RankingT:
+        """Sort documents by their relevance."""
+
+    @abstractmethod
+    def _tokens(self, call: Tokenize, images: Items[ImageSource]) -> TokensT:
+        """Return the ids of a text."""
+
+    @abstractmethod
+    def _text(self, call: Detokenize) -> TextT:
+        """Return the text of ids."""
+
+
+class BlockingMethods(
+    ModelMethods[Answer, EventStream, list[Answer], npt.NDArray[np.float32], list[int], str, list[Ranked]]
+):
+    """The methods of a model whose calls return when all is computed.
+
+    It is closed by `close`, or as a context manager.
+    """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the model holds. It must not be used any more."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _answer(self, request: Request) -> Answer:
+        return collect(self._stream(request))
+
+    def _ranking(self, call: Rank, top_n: int | None) -> list[Ranked]:
+        return ranked(call.documents, self._array(call).tolist())[:top_n]
