@@ -7,6 +7,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from chaski.chat.defaults import Defaults
     from chaski.chat.events import Event
     from chaski.runner.llm import LLM
@@ -55,11 +57,12 @@ def open_model(
     context: int | None,
     backend: str,
     engine: str | None,
-    draft: str | None = None,
+    draft: Path | None = None,
 ) -> LLM | WorkerModel:
     """Load a model with a progress bar, in the engine that is asked for or that has it.
 
-    name: what the user calls it.
+    name   what the user calls it
+    draft  file of its draft model
     """
     from chaski.cli.progress import load_model
     from chaski.names import NATIVE, check_engine
@@ -82,7 +85,7 @@ def open_model(
             context=context,
             backend=backend,
             engine=chosen,
-            draft=draft,
+            draft=None if draft is None else str(draft),
             progress=bar,
         )
         return WorkerModel(worker, model.defaults)

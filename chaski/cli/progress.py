@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from chaski.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from chaski.runner.llm import LLM
     from chaski.runner.loading.files import OpenedModel
 
@@ -24,7 +26,7 @@ def load_model(
     num_batch: int = 512,
     backend: str = "cpu",
     engine: str | None = None,
-    draft: str | None = None,
+    draft: Path | None = None,
 ) -> LLM:
     """`chaski.load` with a progress bar."""
     from chaski.runner.loading.loader import load

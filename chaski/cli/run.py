@@ -163,9 +163,8 @@ class _Opener:
         if self.keepalive is not None:
             raise click.UsageError("--keepalive is for a model of a running server: chaski serve")
         found = _found(name, self.insecure)
-        if self.draft is not None:
-            _found(self.draft, self.insecure)
-        return open_model(found, name, **loading, backend=self.backend, engine=self.engine, draft=self.draft)
+        draft = None if self.draft is None else _found(self.draft, self.insecure).path
+        return open_model(found, name, **loading, backend=self.backend, engine=self.engine, draft=draft)
 
 
 def _answer_options(options: Mapping[str, object], form: str | None) -> dict[str, Any]:

@@ -37,25 +37,34 @@ def counting() -> list[bool]:
     return is_on
 
 
-@pytest.mark.parametrize("template", [TEMPLATE, None])
+@pytest.mark.parametrize(("template", "draft"), [(TEMPLATE, False), (None, False), (TEMPLATE, True)])
 def test_a_start_opens_each_file_once(
-    counting: list[bool], template: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    counting: list[bool], template: str | None, draft: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "store"
     file = write_tiny_llama(tmp_path / "a.gguf", chat_template=template)
     for _ in create(Store(store), ModelName.parse("tiny"), Recipe(sources=[file], template="{{ .Prompt }}")):
         pass
+    if draft:
+        small = write_tiny_llama(tmp_path / "b.gguf", memory=0.5)
+        for _ in create(Store(store), ModelName.parse("small"), Recipe(sources=[small])):
+            pass
     monkeypatch.setenv("OLLAMA_MODELS", str(store))
     opened.clear()
     counting[0] = True
     try:
-        result = CliRunner().invoke(chaski_command, ["run", "tiny", "--num-predict", "1", "hello"])
+        more = ["--draft", "small"] if draft else []
+        result = CliRunner().invoke(chaski_command, ["run", "tiny", *more, "--num-predict", "1", "hello"])
     finally:
         counting[0] = False
     assert result.exit_code == 0, result.output
     of_store = {path: count for path, count in opened.items() if path.startswith(str(store))}
-    (manifest,) = (path for path in of_store if "manifests" in path)
-    weights = max((path for path in of_store if "blobs" in path), key=lambda path: Path(path).stat().st_size)
-    assert of_store[manifest] == 1, "it is looked up once"
-    assert of_store[weights] == 1, "its file is opened once"
+    manifests = [path for path in of_store if "manifests" in path]
+    models = 2 if draft else 1
+    assert len(manifests) == models
+    blobs = sorted(
+        (path for path in of_store if "blobs" in path), key=lambda path: -Path(path).stat().st_size
+    )
+    assert [of_store[path] for path in manifests] == [1] * models, "each is looked up once"
+    assert [of_store[path] for path in blobs[:models]] == [1] * models, "its file is opened once"
     assert max(of_store.values()) == 1, of_store
