@@ -136,6 +136,43 @@ def test_scores_of_the_prompt_by_themselves(server: Running, guide: chaski.LLM) 
             )
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_scores_of_a_conversation_in_the_form_of_vllm(server: Running, guide: chaski.LLM, n: int) -> None:
+    """Beside the choices, and once for all of them: their prompt is the same."""
+    messages = [{"role": "user", "content": TEXTS[1]}]
+    asked = {"model": "guide", "messages": messages, "max_tokens": 2, "temperature": 0, "n": n}
+    reply = server.post("/v1/chat/completions", asked | {"prompt_logprobs": 2}).json
+    first, *others = reply["prompt_logprobs"]
+    expected = guide.chat(messages, num_predict=0, prompt_logprobs=2).prompt_logprobs
+    assert first is None
+    assert len(others) == reply["usage"]["prompt_tokens"] - 1
+    assert len(reply["choices"]) == n
+    assert all("prompt_logprobs" not in choice for choice in reply["choices"])
+    for found, sampled in zip(others, expected, strict=True):
+        assert found[str(sampled.token_id)]["logprob"] == sampled.logprob
+        assert set(found[str(sampled.token_id)]) == {"logprob", "rank", "decoded_token"}
+        ranks = [found[str(top.token_id)]["rank"] for top in sampled.top_logprobs or ()]
+        assert ranks == [1, 2]
+    plain = server.post("/v1/chat/completions", asked).json
+    assert "prompt_logprobs" not in plain
+    assert [each["message"] for each in plain["choices"]] == [each["message"] for each in reply["choices"]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"prompt_logprobs": 21}, "must be between 0 and 20"),
+        ({"prompt_logprobs": -1}, "must be between 0 and 20"),
+        ({"prompt_logprobs": 0, "stream": True}, "a stream does not tell prompt_logprobs"),
+    ],
+)
+def test_scores_of_conversations_that_are_refused(fake: Running, fields: dict[str, Any], text: str) -> None:
+    asked = {"model": "guide", "messages": [{"role": "user", "content": "x"}]}
+    reply = fake.post("/v1/chat/completions", asked | fields)
+    assert reply.status == 400
+    assert text in reply.json["error"]["message"]
+
+
 def test_the_best_of_several_answers(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "guide", "prompt": TEXTS[1], "max_tokens": 6, "seed": 3}
     asked |= {"temperature": 4, "logprobs": 0}

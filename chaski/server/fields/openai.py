@@ -95,6 +95,9 @@ CHAT: FieldTable = {
     "messages": Field(OBJECTS, "the conversation", True, MESSAGES),
     "logprobs": Field(FLAG, "whether to tell the log-probability of each token"),
     "top_logprobs": Field(WHOLE, "and of that many others in its place, 0 to 20"),
+    "prompt_logprobs": Field(
+        WHOLE, "tell how likely the tokens of the prompt were, and of that many others, 0 to 20; no stream"
+    ),
 }
 
 COMPLETION: FieldTable = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
@@ -25,7 +25,10 @@ async def chat(http: HTTPRequest) -> Reply:
     """Answer a conversation."""
     request, count = openai.read_chat(http.body), openai.read_count(http.body)
     http.ignored.update(request.ignored)
-    answers = _answers(request, count, lambda each: http.services.chat.chat(each, http.client))
+    first, *others = _repeated(request, count)
+    # All answers have the same prompt: its scores are computed once.
+    requests = [first, *(replace(each, prompt_logprobs=None) for each in others)]
+    answers = [http.services.chat.chat(each, http.client) for each in requests]
     if request.stream:
         chunks = openai.Chunks(request.model, custom_tools=request.custom_tools)
         return _chunks(answers, chunks, openai.includes_usage(http.body))
@@ -36,11 +39,9 @@ async def completions(http: HTTPRequest) -> Reply:
     """Answer prompts, texts or tokens, or tell how likely they are."""
     request = openai.read_completion(http.body)
     answers = [
-        answer
+        http.services.chat.generate(each, http.client)
         for prompt in request.prompts
-        for answer in _answers(
-            prompt, request.best_of, lambda each: http.services.chat.generate(each, http.client)
-        )
+        for each in _repeated(prompt, request.best_of)
     ]
     if request.prompts[0].stream:
         return _chunks(answers, openai.Chunks(request.model, request), openai.includes_usage(http.body))
@@ -72,11 +73,11 @@ def _model(name: str, created: float, owner: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": int(created), "owned_by": owner}
 
 
-def _answers(request: W, count: int, answer: Callable[[W], ServiceEvents]) -> list[ServiceEvents]:
-    """Start several answers to one request; with a seed, each one has the next seed."""
+def _repeated(request: W, count: int) -> list[W]:
+    """Return the requests for several answers to one; with a seed, each one has the next seed."""
     seed = request.options.get("seed")
     seeds = [seed if seed is None or seed < 0 else seed + index for index in range(count)]
-    return [answer(replace(request, options={**request.options, "seed": each})) for each in seeds]
+    return [replace(request, options={**request.options, "seed": each}) for each in seeds]
 
 
 async def _wholes(answers: list[ServiceEvents]) -> list[Whole]:

@@ -54,8 +54,7 @@ async def generate_call(job: Job, request: GenerateRequest) -> Generate | Fill |
     require(not (is_plain and request.template_variables), "chat_template_kwargs need a conversation")
     if request.raw or request.token_ids:
         prompt = tuple(request.token_ids) or request.prompt
-        more = {} if request.prompt_logprobs is None else {"prompt_logprobs": request.prompt_logprobs}
-        return Generate(prompt, job.answer_options(request.format, **more), tuple(request.images), True)
+        return Generate(prompt, job.answer_options(request.format), tuple(request.images), True)
     # A template of the request is checked by the model, which reads it.
     own = None if request.template else await asyncio.to_thread(lambda: job.info.chat_format)
     if request.fills_in:

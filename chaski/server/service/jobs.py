@@ -68,7 +68,7 @@ class Job:
         """Seconds since the request came."""
         return perf_counter() - self.started
 
-    def answer_options(self, format: Any = None, **more: Any) -> dict[str, Any]:
+    def answer_options(self, format: Any = None) -> dict[str, Any]:
         """Return the options of an answer: those of the model, replaced by those of the request."""
         request = self.request
         options = {**self.info.defaults.options, **self.options.generate, "cache_salt": self.cache_salt}
@@ -78,7 +78,9 @@ class Job:
             options["format"] = format
         if request.logprobs:
             options |= {"logprobs": True, "top_logprobs": request.top_logprobs}
-        return options | more
+        if request.prompt_logprobs is not None:
+            options["prompt_logprobs"] = request.prompt_logprobs
+        return options
 
     def _bounded(self, context: int | None) -> int | None:
         """Return the context, at most the one that the model was trained with."""

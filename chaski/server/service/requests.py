@@ -19,6 +19,7 @@ class ModelRequest:
     keep_alive  seconds that the model stays loaded; None for the server's setting
     format      "json" or a JSON schema that the answer follows
     template_variables  variables of the model's template besides the conversation
+    prompt_logprobs  number of top log-probabilities to return with each token of the prompt; None for none
     """
 
     model: str
@@ -32,6 +33,7 @@ class ModelRequest:
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,6 @@ class GenerateRequest(ModelRequest):
     context  tokens of an earlier conversation that precede the prompt
     images   image files as bytes
     token_ids  the prompt as tokens, instead of a text
-    prompt_logprobs  number of top log-probabilities to return with each token of the prompt; None for none
     echoes   the prompt is returned before the answer
     begun    beginning of the text to fill in; if it is None, text is filled in only before a suffix
     """
@@ -76,7 +77,6 @@ class GenerateRequest(ModelRequest):
     images: Sequence[bytes] = ()
     returns_context: bool = False
     token_ids: Sequence[int] = ()
-    prompt_logprobs: int | None = None
     echoes: bool = False
     begun: str | None = None
 

@@ -104,7 +104,10 @@ def chat_whole(model: str, answers: Sequence[Whole], custom_tools: Collection[st
         for index, answer in enumerate(answers)
     ]
     head = _head(_id("chatcmpl"), "chat.completion", int(time.time()), model)
-    return head | {"choices": choices, "usage": _usage([answer.finish for answer in answers])}
+    said = {"choices": choices, "usage": _usage([answer.finish for answer in answers])}
+    # All answers have the same prompt, and the first one tells of it.
+    prompted = answers[0].prompted
+    return head | said | ({} if prompted is None else {"prompt_logprobs": _prompt_logprobs(prompted)})
 
 
 def completion_whole(request: CompletionRequest, answers: Sequence[Whole]) -> dict[str, Any]:
@@ -140,8 +143,13 @@ def _completed(
     said: dict[str, Any] = {"text": text if echoed is None else echoed.text + text}
     said["logprobs"] = _text_logprobs(scores, begin, echoed) if request.has_logprobs else None
     if request.has_prompt_logprobs and prompted is not None:
-        said["prompt_logprobs"] = [None, *map(_by_id, prompted.scores)]
+        said["prompt_logprobs"] = _prompt_logprobs(prompted)
     return said
+
+
+def _prompt_logprobs(prompted: Prompted) -> list[dict[str, Any] | None]:
+    """Return the scores of a prompt's tokens in vLLM's form; the first token has none."""
+    return [None, *map(_by_id, prompted.scores)]
 
 
 def _by_id(score: Score) -> dict[str, Any]:

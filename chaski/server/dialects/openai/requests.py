@@ -86,6 +86,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
         drops_think=True,
         logprobs=fields.flag("logprobs", False),
         top_logprobs=top_of(fields.integer("top_logprobs", 0)),
+        prompt_logprobs=_chat_prompt_top(fields),
         **_common(fields),
     )
 
@@ -173,6 +174,14 @@ def _prompt_top(asked: int | None, echoed: int | None) -> int | None:
     if any(not 0 <= top <= MAX_TOP for top in found):
         raise OptionError(f"prompt_logprobs and logprobs must be between 0 and {MAX_TOP}")
     return max(found, default=None)
+
+
+def _chat_prompt_top(fields: Fields) -> int | None:
+    """Read `prompt_logprobs` of a chat, which vLLM has no place for in a stream either."""
+    top = _prompt_top(fields.integer("prompt_logprobs", None), None)
+    if top is not None and fields.flag("stream", False):
+        raise OptionError("a stream does not tell prompt_logprobs; leave out stream or prompt_logprobs")
+    return top
 
 
 def read_count(body: Mapping[str, Any]) -> int:
