@@ -101,7 +101,7 @@ def _metadata(checkpoint: Checkpoint, mixture: Mixture) -> Metadata:
     entries = _general(family.architecture, "model", checkpoint.folder, number)
     entries |= {f"{family.architecture}.{key}": value for key, value in family.metadata(config).items()}
     return entries | tokenizer_metadata(
-        checkpoint.folder, config, family.pre_tokenizers, family.num_extra_tokens
+        checkpoint.folder, config, family.pre_tokenizers, family.num_extra_tokens, family.has_merges
     )
 
 

@@ -78,6 +78,7 @@ class Family:
     defaults: settings that its configurations may leave out.
     num_extra_tokens: embeddings behind those of the vocabulary, of tokens that have no logits.
     modules: folders of sentence-transformers beside the weights, by what stands before their tensors' names.
+    has_merges: its readers want the merges of a SentencePiece vocabulary, not the scores.
     pre_tokenizers: what this architecture calls them, where that is not the usual name of the same rule.
     """
 
@@ -89,6 +90,7 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     num_extra_tokens: int = 0
     modules: Mapping[str, str] = field(default_factory=dict)
+    has_merges: bool = False
     pre_tokenizers: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -102,6 +102,7 @@ class Weight:
     `plain` matrices are kept as rows of float32, for operations other than matrix products.
     `stored` is the shape that files may have for it instead, with the same elements in order.
     `host` weights stay readable from Python (`array`, float32) and are not given to the backend.
+    `unused` weights are known in a file and not loaded.
     `handle` is the backend's own form of the data.
     """
 
@@ -109,6 +110,7 @@ class Weight:
     optional: bool = False
     host: bool = False
     plain: bool = False
+    unused: bool = False
     stored: tuple[int, ...] | None = None
     name: str = ""
     handle: object | None = None

@@ -26,15 +26,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """The metadata that all transformer decoders have; a model reads the rest of its keys itself."""
+    """The metadata that all transformer decoders have; a model reads the rest of its keys itself.
 
+    `ffn_sizes` and `kv_heads` have a number for each layer; models whose layers are alike take `ffn_size` and
+    `num_kv_heads`.
+    """
+
+    file: str
     vocab_size: int
     context_length: int
     hidden_size: int
-    ffn_size: int
+    ffn_sizes: tuple[int, ...]
     num_layers: int
     num_heads: int
-    num_kv_heads: int
+    kv_heads: tuple[int, ...]
     head_size: int
     value_size: int
     eps: float
@@ -62,14 +67,16 @@ class DecoderConfig:
                 f"{file.path}: {arch}.pooling_type is 0 (none) or missing, though all tokens see each "
                 "other: the file does not say how it makes embeddings; convert it anew from its checkpoint"
             )
+        num_layers = file.get(f"{arch}.block_count", int)
         return cls(
+            file=f"{file.path}: {arch}",
             vocab_size=vocab_size(file),
             context_length=file.get(f"{arch}.context_length", int),
             hidden_size=hidden_size,
-            ffn_size=same_in_all_layers(file, f"{arch}.feed_forward_length"),
-            num_layers=file.get(f"{arch}.block_count", int),
+            ffn_sizes=_of_layers(file, f"{arch}.feed_forward_length", num_layers),
+            num_layers=num_layers,
             num_heads=num_heads,
-            num_kv_heads=_num_kv_heads(file),
+            kv_heads=kv_heads(file, num_layers),
             head_size=head_size,
             value_size=file.get(f"{arch}.attention.value_length", int, 0) or head_size,
             eps=file.get(f"{arch}.attention.{eps}", float),
@@ -78,6 +85,23 @@ class DecoderConfig:
             num_labels=file.tensors[CLASSIFIER].shape[0] if pooling is Pooling.RANK else 0,
             is_causal=is_causal,
         )
+
+    @property
+    def ffn_size(self) -> int:
+        """The size of all feed-forward blocks. Raises UnsupportedError where layers differ."""
+        return self._same("feed_forward_length", self.ffn_sizes)
+
+    @property
+    def num_kv_heads(self) -> int:
+        """The key/value heads of the layers that attend. Raises UnsupportedError where these differ."""
+        return self._same("attention.head_count_kv", tuple(heads for heads in self.kv_heads if heads))
+
+    def _same(self, key: str, numbers: tuple[int, ...]) -> int:
+        if len(set(numbers)) > 1:
+            raise UnsupportedError(
+                f"{self.file}.{key} differs from layer to layer, which is not supported for this architecture"
+            )
+        return max(numbers, default=0)
 
 
 def same_in_all_layers(file: GGUFFile, key: str) -> int:
@@ -95,25 +119,19 @@ def same_in_all_layers(file: GGUFFile, key: str) -> int:
     return int(numbers.pop())
 
 
-def kv_heads(file: GGUFFile, num_layers: int) -> list[int]:
+def kv_heads(file: GGUFFile, num_layers: int) -> tuple[int, ...]:
     """The key/value heads of each layer: files have one number for all, or one for each."""
     key = f"{file.architecture}.attention.head_count_kv"
     if key not in file.metadata:
-        return [same_in_all_layers(file, f"{file.architecture}.attention.head_count")] * num_layers
-    if isinstance(file.metadata[key], np.ndarray):
-        return [int(heads) for heads in file.get(key, list[int])]
-    return [file.get(key, int)] * num_layers
+        return (same_in_all_layers(file, f"{file.architecture}.attention.head_count"),) * num_layers
+    return _of_layers(file, key, num_layers)
 
 
-def _num_kv_heads(file: GGUFFile) -> int:
-    """The key/value heads of the layers that attend."""
-    numbers = set(kv_heads(file, 1)) - {0}
-    if len(numbers) > 1:
-        raise UnsupportedError(
-            f"{file.path}: {file.architecture}.attention.head_count_kv differs from layer to layer, which is "
-            "not supported"
-        )
-    return max(numbers, default=0)
+def _of_layers(file: GGUFFile, key: str, num_layers: int) -> tuple[int, ...]:
+    """A number of each layer, where files have one for all or one for each."""
+    if isinstance(file.metadata.get(key), np.ndarray):
+        return tuple(int(number) for number in file.get(key, list[int]))
+    return (file.get(key, int),) * num_layers
 
 
 def sliding_layers(file: GGUFFile, num_layers: int, period: int) -> tuple[bool, ...]:

@@ -36,6 +36,7 @@ class Dialect:
                   `tensors` → the names of these
     left_out      beginnings of tensors that nothing here uses: an encoder of images
     pre           the pre-tokenizer where the file says none, or `default`
+    by_merges     the kind of tokenizer where the file has merges
     token         an id and the token there without which `pre` is not meant
     """
 
@@ -49,6 +50,7 @@ class Dialect:
     in_turn: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     pre: str = ""
+    by_merges: str = ""
     token: tuple[int, str] | None = None
 
 
@@ -105,6 +107,11 @@ DIALECTS: Mapping[str, Dialect] = {
         # The 1B was written with a bound of logits that it does not have, the others without their scaling.
         by_layers={34: _EIGHTFOLD, 48: _EIGHTFOLD, 62: _EIGHTFOLD},
         not_meant={26: ("final_logit_softcapping",)},
+    ),
+    "gemma4": Dialect(
+        tensors={"blk.*.ffn_gate_inp.per_expert_scale": "blk.*.ffn_down_exps.scale"},
+        by_merges="gemma4",  # its converter names another one beside them
+        left_out=(*_VISION, "a."),
     ),
     "gpt-oss": _GPT_OSS,
     "gptoss": replace(
@@ -195,6 +202,8 @@ def in_our_names(file: GGUFFile) -> GGUFFile:
     metadata = {key: value for key, value in dialect.defaults.items() if key not in missing} | metadata
     metadata |= {f"{target}.{key}": value for key, value in values.items()}
     metadata["general.architecture"] = target
+    if dialect.by_merges and f"{_TOKENIZER}merges" in metadata:
+        metadata[f"{_TOKENIZER}model"] = dialect.by_merges
     if dialect.pre and _means_pre(metadata, dialect.token):
         metadata[f"{_TOKENIZER}pre"] = dialect.pre
     return GGUFFile(file.path, metadata, tensors)
@@ -209,7 +218,9 @@ def _keys(file: GGUFFile, dialect: Dialect, prefix: str) -> dict[str, GGUFValue]
     found = {key: file.metadata[prefix + key] for key in _own(file, prefix)}
     renamed = {new: found.pop(old) for old, new in dialect.keys.items() if old in found}
     if dialect.left_out:
-        found = {key: value for key, value in found.items() if not key.startswith(("vision.", "mm."))}
+        found = {
+            key: value for key, value in found.items() if not key.startswith(("audio.", "vision.", "mm."))
+        }
     return found | renamed
 
 

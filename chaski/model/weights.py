@@ -30,7 +30,7 @@ def place_weights(model: Model, file: GGUFFile, backend: Backend, projector: GGU
     for weight, info in pairs:
         if weight.host:
             weight.array = dequantize(info.data, info.type, info.shape)
-    backend.place([(weight, info) for weight, info in pairs if not weight.host])
+    backend.place([(weight, info) for weight, info in pairs if not weight.host and not weight.unused])
 
 
 def match_weights(

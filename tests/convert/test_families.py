@@ -24,6 +24,7 @@ OURS = {
     "tokenizer.ggml.bos_token_id",
     "tokenizer.ggml.eos_token_id",
     "tokenizer.ggml.eos_token_ids",
+    "tokenizer.ggml.pre",
     "tokenizer.ggml.unknown_token_id",
 }
 # Of pairs of texts, which nobody here makes; and tokens that Gemma 1 has only as CodeGemma, which their texts

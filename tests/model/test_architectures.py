@@ -149,6 +149,8 @@ def test_a_cached_prefix_gives_the_same_text(name: str, path: Path) -> None:
         ("llama4", "blk.1.ffn_down_exps.weight", (3, 32, 32), r"\(3, 32, 32\), but .* \(4, 32, 32\)"),
         ("phi3-long", "rope_factors_long.weight", None, "one of rope_factors_short and .* is missing"),
         ("phi3", "blk.0.attn_qkv.weight", (100, 64), "tensor blk.0.attn_q.weight .* is missing"),
+        ("gemma4", "blk.1.attn_k.weight", None, "tensor blk.1.attn_k.weight .* is missing"),
+        ("gemma4-small", "blk.4.attn_k.weight", (7, 32), r"has shape \(7, 32\), but .* \(40, 32\)"),
         ("lfm2", "blk.0.shortconv.conv.weight", (32, 4), r"has shape \(32, 4\), but .* \(32, 3\)"),
     ],
 )
@@ -183,6 +185,23 @@ def test_the_factors_of_a_rope_are_chosen_by_the_context_of_the_model(tmp_path: 
     with chaski.load(path, context=129) as model, chaski.load(swapped, context=128) as other:
         np.testing.assert_array_equal(found := model.logits(ids[:20]), other.logits(ids[:20]))
     assert np.abs(found - wanted[:20]).max() > 0.1
+
+
+def test_matrices_that_a_layer_has_and_does_not_use(tmp_path: Path) -> None:
+    """Published files have keys and values of layers that read those of others. They take no memory."""
+    path = DATA / "gemma4-small.gguf"
+    with open_gguf(path) as file:
+        tensors = {
+            key: (dequantize(info.data, info.type, info.shape), QuantType.F32)
+            for key, info in file.tensors.items()
+        }
+        shapes = {"attn_k.weight": (40, 32), "attn_v.weight": (40, 32), "attn_k_norm.weight": (40,)}
+        tensors |= {f"blk.4.{key}": (np.ones(s, np.float32), QuantType.F32) for key, s in shapes.items()}
+        write_gguf(tmp_path / "more.gguf", file.metadata, tensors)
+    ids, _ = expected("gemma4-small")
+    np.testing.assert_array_equal(logits(tmp_path / "more.gguf", ids), logits(path, ids))
+    with chaski.load(path) as model, chaski.load(tmp_path / "more.gguf") as other:
+        assert other.memory().weights == model.memory().weights
 
 
 @pytest.mark.parametrize("name", ["gemma2", "phi3", "qwen3"])

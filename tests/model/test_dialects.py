@@ -105,6 +105,11 @@ CASES = {
         architecture="gemma3",
         renames={r"^dense_2\.": "dense.0.", r"^dense_3\.": "dense.1.", r"^output_norm\.": "norm."},
     ),
+    "gemma4 beside encoders of images and sounds": Case(
+        "architectures/gemma4-small",
+        {**TOWER_KEYS, "audio.block_count": 1},
+        added={**TOWER, "a.blk.0.attn_q.weight": (8, 8)},
+    ),
     "gptoss": Case(
         "architectures/gpt-oss",
         {"expert_feed_forward_length": None, "rope.scaling.type": None},
@@ -288,6 +293,14 @@ def test_llama_3_is_known_by_its_token(tmp_path: Path) -> None:
         "tokenizer.ggml.tokens": tokens,
     }
     assert in_our_names(file_with(metadata)).metadata["tokenizer.ggml.pre"] == "llama-bpe"
+
+
+def test_gemma_4_is_cut_by_its_merges() -> None:
+    """Its converter of Ollama names the kind of Gemma 3."""
+    metadata: dict[str, Any] = {"general.architecture": "gemma4", "tokenizer.ggml.model": "llama"}
+    assert in_our_names(file_with(metadata)).metadata["tokenizer.ggml.model"] == "llama"
+    metadata["tokenizer.ggml.merges"] = ["a b"]
+    assert in_our_names(file_with(metadata)).metadata["tokenizer.ggml.model"] == "gemma4"
 
 
 def test_gemma_3_has_no_space_in_front() -> None:

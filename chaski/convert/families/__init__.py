@@ -16,6 +16,8 @@ FAMILIES = {
     "Gemma3ForCausalLM": "gemma3",
     "Gemma3ForConditionalGeneration": "gemma3",
     "Gemma3TextModel": "gemma_embedding",
+    "Gemma4ForCausalLM": "gemma4",
+    "Gemma4ForConditionalGeneration": "gemma4",
     "GptOssForCausalLM": "gptoss",
     "Lfm2ForCausalLM": "lfm2",
     "LlamaForCausalLM": "llama",

@@ -9,7 +9,7 @@ from chaski.convert.config import Config
 from chaski.convert.metadata import Metadata
 from chaski.convert.tokenizer.byte_level import byte_level_metadata
 from chaski.convert.tokenizer.files import TokenizerFiles, read_files
-from chaski.convert.tokenizer.sentencepiece import sentencepiece_metadata
+from chaski.convert.tokenizer.sentencepiece import merges_metadata, sentencepiece_metadata
 from chaski.convert.tokenizer.special import special_metadata
 from chaski.convert.tokenizer.tokens import TokenList
 from chaski.convert.tokenizer.wordpiece import wordpiece_metadata
@@ -21,20 +21,25 @@ _LONGEST_REASON = 200  # characters
 
 
 def tokenizer_metadata(
-    folder: Path, config: Config, pre_tokenizers: Mapping[str, str], num_extra: int = 0
+    folder: Path,
+    config: Config,
+    pre_tokenizers: Mapping[str, str],
+    num_extra: int = 0,
+    has_merges: bool = False,
 ) -> Metadata:
     """The `tokenizer.*` keys for the tokenizer in `folder`.
 
     config: the model's. pre_tokenizers: names that the family has for some. num_extra: tokens behind the
-    vocabulary. Raises TokenizerError for files that are malformed or do not fit the model, UnsupportedError
-    for kinds that GGUF cannot say.
+    vocabulary. has_merges: the family's readers want the merges of a SentencePiece vocabulary.
+    Raises TokenizerError for files that are malformed or do not fit the model, UnsupportedError for kinds
+    that GGUF cannot say.
     """
     files = read_files(folder, config)
     if not files.tokenizer.values and not files.sentencepiece.exists():
         raise TokenizerError(f"{folder}: no tokenizer: neither tokenizer.json nor tokenizer.model is there")
     tokens = TokenList(files.tokenizer.path, config.get("vocab_size", int) + num_extra)
     try:
-        entries = _vocabulary(files, tokens, pre_tokenizers)
+        entries = merges_metadata(files, tokens) if has_merges else _vocabulary(files, tokens, pre_tokenizers)
         return entries | special_metadata(files, tokens.ids())
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         # The files are JSON of strangers, in which any value may be of any type.

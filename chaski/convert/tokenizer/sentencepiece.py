@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies → `tokenizer.ggml.model` = `llama` (BPE) or `t5` (unigram).
+"""SentencePiece vocabularies → `tokenizer.ggml.model` = `llama` (BPE), `t5` (unigram) or `gemma4` (merges).
 
 They come as `tokenizer.model`, a protocol buffer, of which the few fields that matter are read here, or
 as a `tokenizer.json` that was made from one.
@@ -22,9 +22,14 @@ from chaski.convert.tokenizer.tokens import TokenList
 from chaski.errors import TokenizerError, UnsupportedError
 from chaski.text.tokenizer.vocabulary import PREFIX, TokenType
 
-__all__ = ["sentencepiece_metadata"]
+__all__ = ["merges_metadata", "sentencepiece_metadata"]
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+# Tokens around thoughts, calls and results: their text is part of an answer, and a parser reads it.
+_VISIBLE = frozenset({"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>'}) | frozenset(
+    {"<|tool_response>", "<tool_response|>"}
+)
+_NO_SCORE = -1000.0
 _MODELS = {1: "t5", 2: "llama"}  # unigram and BPE, as the trainer's settings number them
 
 
@@ -34,6 +39,21 @@ def sentencepiece_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata
     entries = read(files, tokens)
     tokens.add(files.added_tokens().values())
     return tokens.metadata(_MODELS[2], "default", scores=True) | entries
+
+
+def merges_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
+    """Tokens and the merges themselves instead of scores, as Gemma 4 has them. Scores mean nothing then."""
+    if not files.tokenizer.values:
+        raise UnsupportedError(
+            f"{files.tokenizer.path}: Gemma 4 needs a tokenizer.json, which has the merges"
+        )
+    entries = _from_json(files, tokens)
+    tokens.add(files.added_tokens().values())
+    for token, token_id in tokens.ids().items():
+        type = TokenType.USER_DEFINED if token in _VISIBLE else tokens.types[token_id]
+        tokens.put(token_id, token, type, _NO_SCORE)
+    merges = [" ".join(part.replace(" ", "\u0120") for part in pair) for pair in read_merges(files)]
+    return tokens.metadata("gemma4", "gemma4", scores=True) | entries | {f"{PREFIX}merges": merges}
 
 
 def _from_json(files: TokenizerFiles, tokens: TokenList) -> Metadata:

@@ -1,8 +1,8 @@
 """Building blocks of models. They declare weights and record operations; they do not compute."""
 
-from chaski.ml.nn.attention import attention
+from chaski.ml.nn.attention import SharedHistory, attend, attention
 from chaski.ml.nn.layers import Embedding, LayerNorm, Linear, PatchEmbedding, RMSNorm, SwiGLU
-from chaski.ml.nn.module import Joined, Module
+from chaski.ml.nn.module import Joined, Module, Unused
 from chaski.ml.nn.moe import GatedSharedExpert, MoE, MoEWithSharedExpert, RouterConfig, SharedExpert
 from chaski.ml.nn.rope import RopeFactors
 
@@ -20,6 +20,9 @@ __all__ = [
     "RopeFactors",
     "RouterConfig",
     "SharedExpert",
+    "SharedHistory",
     "SwiGLU",
+    "Unused",
+    "attend",
     "attention",
 ]

@@ -7,7 +7,7 @@ from typing import Protocol
 from chaski.ml import ops
 from chaski.ml.graph import AnyMask, Tensor, Weight
 
-__all__ = ["History", "attention"]
+__all__ = ["History", "SharedHistory", "attend", "attention"]
 
 
 class History(Protocol):
@@ -15,6 +15,23 @@ class History(Protocol):
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
         """Store k and v of this batch; return all keys, all values, and the mask."""
+
+
+class SharedHistory:
+    """A layer's history that layers behind it read as well: the first one stores, the others `attend`."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._stored: tuple[Tensor, Tensor, AnyMask] | None = None
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
+        self._stored = self._history.update(k, v)
+        return self._stored
+
+    def read(self) -> tuple[Tensor, Tensor, AnyMask]:
+        """Return what `update` has returned."""
+        assert self._stored is not None, "the layer that stores comes first"
+        return self._stored
 
 
 def attention(
@@ -37,7 +54,19 @@ def attention(
 
     Whether it is computed in the fused or the plain form is the backend's affair, see `BackendOptions`.
     """
-    keys, values, mask = history.update(k, v)
+    return attend(q, history.update(k, v), scale=scale, sinks=sinks, softcap=softcap)
+
+
+def attend(
+    q: Tensor,
+    stored: tuple[Tensor, Tensor, AnyMask],
+    *,
+    scale: float,
+    sinks: Weight | None = None,
+    softcap: float = 0.0,
+) -> Tensor:
+    """Look at keys and values that are stored, as `attention` does behind `History.update`."""
+    keys, values, mask = stored
     attended = ops.attention(q, keys, values, mask, scale, sinks, softcap)
     heads, value_size = attended.shape[1:]
     assert isinstance(heads, int)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from chaski.ml.graph import Weight
 
-__all__ = ["Joined", "Module"]
+__all__ = ["Joined", "Module", "Unused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +63,10 @@ class Module:
             elif isinstance(value, list):
                 for index, item in enumerate(value):
                     yield f"{path}.{index}", item
+
+
+class Unused(Module):
+    """A tensor that files may have, and that nothing is computed with. It is not loaded."""
+
+    def __init__(self, *shape: int) -> None:
+        self.weight = Weight(shape, optional=True, unused=True)

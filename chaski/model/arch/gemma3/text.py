@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
@@ -38,7 +39,7 @@ class Attention(llama.Attention):
 class Layer(Module):
     """Norms stand before and behind both blocks. `window` is None where all tokens are seen."""
 
-    def __init__(self, config: DecoderConfig, attn: llama.Attention, window: int | None) -> None:
+    def __init__(self, config: DecoderConfig, attn: Callable[..., Tensor], window: int | None) -> None:
         self.window = window
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         self.attn = attn
@@ -47,10 +48,13 @@ class Layer(Module):
         self.ffn = SwiGLU(config.hidden_size, config.ffn_size, ops.geglu)
         self.post_ffw_norm = RMSNorm(config.hidden_size, config.eps)
 
-    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
+    def __call__(self, x: Tensor, rope: Tensor, cache: Any, outputs: Tensor | None) -> Tensor:
         h, x = output_rows(outputs, self.attn(self.attn_norm(x), rope, cache), x)
         x = x + self.post_attention_norm(h)
-        return x + self.post_ffw_norm(self.ffn(self.ffn_norm(x)))
+        return x + self.post_ffw_norm(self.feed_forward(x))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        return self.ffn(self.ffn_norm(x))
 
 
 class TextModel(Decoder):

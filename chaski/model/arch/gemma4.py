@@ -1,0 +1,160 @@
+"""Gemma 4, text (Google 2026): windows with smaller heads, shared keys and values, embeddings per layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
+from chaski.ml import ops
+from chaski.ml.graph import AnyMask, Rope, Tensor, Weight
+from chaski.ml.nn import Linear, Module, RMSNorm, RopeFactors, SharedHistory, Unused, attend
+from chaski.model.arch.gemma3 import text
+from chaski.model.config import DecoderConfig, sliding_layers
+from chaski.model.decoder import Decoder
+from chaski.model.input import Inputs, output_rows
+from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
+from chaski.model.rope import RopeConfig
+
+_PERIOD = 6
+
+
+class Queries(Module):
+    """What all layers attend with. Scores are not scaled."""
+
+    inline = True
+
+    def __init__(self, config: DecoderConfig) -> None:
+        self._config = c = config
+        self.attn_q = Linear(c.hidden_size, c.num_heads * c.head_size)
+        self.attn_q_norm = RMSNorm(c.head_size, c.eps)
+        self.attn_output = Linear(c.num_heads * c.head_size, c.hidden_size)
+
+    def attend(self, x: Tensor, rope: Tensor, stored: tuple[Tensor, Tensor, AnyMask]) -> Tensor:
+        q = self.attn_q_norm(self.attn_q(x).reshape(self._config.num_heads, self._config.head_size))
+        return self.attn_output(attend(ops.rope(q, rope), stored, scale=1.0))
+
+
+class Attention(Queries):
+    """Without a matrix for values these are the keys before their norm and rope."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__(config)
+        size = config.num_kv_heads * config.head_size
+        self.attn_k = Linear(config.hidden_size, size)
+        self.attn_v = Linear(config.hidden_size, size, optional=True)
+        self.attn_k_norm = RMSNorm(config.head_size, config.eps)
+
+    def __call__(self, x: Tensor, rope: Tensor, history: SharedHistory) -> Tensor:
+        heads = self._config.num_kv_heads, self._config.head_size
+        k = v = self.attn_k(x)
+        if self.attn_v.weight.is_present:
+            v = self.attn_v(x)
+        k = ops.rope(self.attn_k_norm(k.reshape(*heads)), rope)
+        v = ops.rms_norm(v.reshape(*heads), None, self._config.eps)
+        return self.attend(x, rope, history.update(k, v))
+
+
+class SharedAttention(Queries):
+    """Keys and values are those of an earlier layer; checkpoints have matrices for them all the same."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__(config)
+        size = config.num_kv_heads * config.head_size
+        self.attn_k, self.attn_v = (Unused(size, config.hidden_size) for _ in "kv")
+        self.attn_k_norm = Unused(config.head_size)
+
+    def __call__(self, x: Tensor, rope: Tensor, history: SharedHistory) -> Tensor:
+        return self.attend(x, rope, history.read())
+
+
+class Factor(Module):
+    """A number that all of a layer's output is multiplied with."""
+
+    def __init__(self) -> None:
+        self.weight = Weight((1,), optional=True, host=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x if self.weight.array is None else x * float(self.weight.array[0])
+
+
+class Layer(text.Layer):
+    """`own` is what embeddings per layer, of `per_layer` elements, have for it."""
+
+    def __init__(
+        self, config: DecoderConfig, attn: Attention | SharedAttention, window: int | None, per_layer: int
+    ) -> None:
+        super().__init__(config, attn, window)
+        self.config = config
+        self.per_layer = PerLayerBlock(config, per_layer) if per_layer else None
+        self.layer_output_scale = Factor()
+
+    def __call__(
+        self, x: Tensor, rope: Tensor, history: Any, outputs: Tensor | None, own: Tensor | None = None
+    ) -> Tensor:
+        x = super().__call__(x, rope, history, outputs)
+        if self.per_layer is not None and own is not None:
+            x = x + self.per_layer(x, *output_rows(outputs, own))
+        return self.layer_output_scale(x)
+
+
+class Model(Decoder):
+    """The last layers store nothing: they read what the last one of their kind before them has stored."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        config = DecoderConfig.read(file)
+        super().__init__(config)
+        window = file.get("gemma4.attention.sliding_window", int)
+        self._local = _local(file, config)
+        self._num_stored = config.num_layers - file.get("gemma4.attention.shared_kv_layers", int, 0)
+        size = file.get("gemma4.embedding_length_per_layer_input", int, 0)
+        self.per_layer = PerLayerInputs(config, size) if size else None
+        self.rope_freqs = RopeFactors(config.rope.dims)
+        self.blk: list[Layer] = []
+        near = sliding_layers(file, config.num_layers, _PERIOD)
+        for is_near, kv_heads, ffn_size in zip(near, config.kv_heads, config.ffn_sizes, strict=True):
+            sized = replace(self._local if is_near else config, kv_heads=(kv_heads,), ffn_sizes=(ffn_size,))
+            attn = Attention(sized) if len(self.blk) < self._num_stored else SharedAttention(sized)
+            self.blk.append(Layer(sized, attn, window if is_near else None, size))
+        self._softcap = file.get("gemma4.final_logit_softcapping", float, 0.0)
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        kinds = []
+        for layer in self.blk[: self._num_stored]:
+            c = layer.config
+            shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope(layer))
+            kinds.append(Causal(shape, AttentionSpan(layer.window)))
+        return kinds
+
+    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+        x = self.token_embd(inputs.tokens) * self.config.hidden_size**0.5
+        vectors = [None] * len(self.blk) if self.per_layer is None else self.per_layer(inputs.tokens, x)
+        ropes: dict[int | None, Tensor] = {}
+        histories: dict[int | None, SharedHistory] = {}
+        for index, layer in enumerate(self.blk):
+            if layer.window not in ropes:
+                ropes[layer.window] = ops.rope_table(inputs.positions, self._rope(layer))
+            if index < self._num_stored:
+                histories[layer.window] = SharedHistory(caches[index])
+            outputs = inputs.outputs if layer is self.blk[-1] else None
+            x = layer(x, ropes[layer.window], histories[layer.window], outputs, vectors[index])
+        return self.head(x, self._softcap)
+
+    def _rope(self, layer: Layer) -> Rope:
+        """Pairs whose factor is huge do not turn: layers that see all rotate a quarter of a head."""
+        if layer.window is not None:
+            return self._local.rope.rope(neox=True)
+        return self.config.rope.rope(neox=True, factors=self.rope_freqs.weight.array)
+
+
+def _local(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
+    """The configuration of layers with a window, whose heads are smaller, and whose rope is another."""
+    size = file.get("gemma4.attention.key_length_swa", int, config.head_size)
+    rope = RopeConfig(
+        file.get("gemma4.rope.dimension_count_swa", int, 0) or size,
+        file.get("gemma4.rope.freq_base_swa", float, 10000.0),
+    )
+    values = file.get("gemma4.attention.value_length_swa", int, size)
+    return replace(config, head_size=size, value_size=values, rope=rope)
