@@ -1,58 +1,22 @@
+"""None"""
+
 from __future__ import annotations
 
-import os
-import pty
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import chaski
-from chaski.cli.chat import chat
 from chaski.cli.chat_help import PARAMETERS, WORDS
 from chaski.cli.session import Session
 from chaski.names import ModelName
-from chaski.server.service.options import KNOWN_OPTIONS
 from chaski.store.create import create
 from chaski.store.model import find_model
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
+from tests.cli.chatting import opened, options, said, talk
 from tests.cli.terminals import terminal
 from tests.tiny_llama import write_tiny_llama
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def model(tiny_llama: Path) -> Iterator[chaski.LLM]:
-    with chaski.load(tiny_llama) as loaded:
-        yield loaded
-
-
-@pytest.fixture
-def session(model: chaski.LLM) -> Session:
-    return Session(model, {"temperature": 0, "num_predict": 6})
-
-
-def talk(session: Session, monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
-    """Type the lines, then end the input. An exception among them is what Ctrl-C or Ctrl-D does."""
-    typed = iter([*lines, EOFError])
-
-    def read(prompt: str) -> str:
-        line = next(typed)
-        if isinstance(line, str):
-            return line
-        raise line
-
-    monkeypatch.setattr("builtins.input", read)
-    chat(session)
-
-
-def said(session: Session) -> list[str]:
-    return [message["content"] for message in session.history if message["role"] == "user"]
 
 
 def test_the_conversation_is_remembered(
@@ -113,12 +77,6 @@ def test_parameters(
     output = capsys.readouterr().out
     assert "Set parameter 'stop' to 'end fin'" in output
     assert "    seed           42\n" in output
-
-
-def options() -> set[str]:
-    """The options of an answer that people set by hand, and those of loading that a chat can change."""
-    unknown = {"num_batch", "num_gpu", "main_gpu", "use_mmap", "engine", "logit_bias"}
-    return set(KNOWN_OPTIONS) - unknown
 
 
 def test_every_option_is_in_the_help() -> None:
@@ -251,102 +209,3 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path: Path) -> None:
         chat.wait_for_prompt(2)
         chat.type("/bye\r")
         assert chat.wait_for_end() == 0
-
-
-# ---- other models, and models made of a chat ----
-
-
-@pytest.fixture
-def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
-
-
-def opened(tiny_llama: Path) -> Session:
-    options = {"temperature": 0, "num_predict": 6}
-
-    def load(name: str, num_ctx: int | None = None, num_thread: int | None = None) -> chaski.LLM:
-        return chaski.load(name, context=num_ctx, threads=num_thread)
-
-    return Session(load(str(tiny_llama)), options, name=str(tiny_llama), open=load)
-
-
-def test_a_chat_is_saved_and_loaded(
-    own_store: None,
-    tiny_llama: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    session = opened(tiny_llama)
-    lines = ("/set system be brief", "hello", "/save mine", "/list", "/load mine", "/show system")
-    talk(session, monkeypatch, *lines)
-    output = capsys.readouterr().out
-    assert "Created new model 'mine'" in output
-    assert "mine:latest" in output
-    assert output.rstrip().endswith("be brief")
-    assert (session.history, session.name) == ([], "mine")
-    defaults = session.model.defaults
-    assert [turn["content"] for turn in defaults.opening][:1] == ["hello"]
-    assert defaults.options == {"temperature": 0, "num_predict": 6}
-    talk(session, monkeypatch, "/show modelfile")
-    assert "SYSTEM be brief" in capsys.readouterr().out
-    session.model.close()
-
-
-def test_what_cannot_be_loaded_changes_nothing(
-    own_store: None,
-    tiny_llama: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    session = opened(tiny_llama)
-    lines = ("hello", "/load nothing", "/load", "/save", "/save ../x", "/show license", "still here")
-    talk(session, monkeypatch, *lines)
-    errors = capsys.readouterr().err
-    for text in ("no file 'nothing'", "/load needs", "/save needs", "license"):
-        assert text in errors
-    assert said(session) == ["hello", "still here"]
-    session.model.close()
-
-
-def test_formats(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    talk(session, monkeypatch, "/set format json", "hello")
-    assert session.history[-1]["content"].lstrip().startswith("{")
-    talk(session, monkeypatch, "/set noformat")
-    assert "format" not in session.options
-
-
-# ---- what was typed ----
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_typed_lines_are_kept_for_the_next_chat(tiny_llama: Path, tmp_path: Path, kept: bool) -> None:
-    folder = tmp_path / ".ollama"
-    folder.mkdir()
-    (folder / "history").write_text("".join(f"old {number}\n" for number in range(150)))
-    arguments = [str(tiny_llama), "--num-predict", "1", *([] if kept else ["--nohistory"])]
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "chaski", "run", *arguments],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        cwd=ROOT,
-        env={**os.environ, "HOME": str(tmp_path), "TERM": "dumb"},
-        start_new_session=True,
-    )
-    os.close(theirs)
-    os.write(ours, b"hello there\n/bye\n")
-    try:
-        while os.read(ours, 4096):
-            pass
-    except OSError:
-        pass  # how the end of a terminal reads
-    assert process.wait(30) == 0
-    os.close(ours)
-    lines = (folder / "history").read_text().splitlines()
-    if kept:
-        assert lines == [f"old {number}" for number in range(52, 150)] + ["hello there", "/bye"]
-        assert (folder / "history").stat().st_mode & 0o777 == 0o600
-    else:
-        assert len(lines) == 150
-    assert [path.name for path in folder.iterdir()] == ["history"]

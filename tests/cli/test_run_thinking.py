@@ -19,7 +19,7 @@ from chaski.store.store import Store
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import running
-from tests.server.test_openai_client import TEMPLATE
+from tests.server.thinker import TEMPLATE
 from tests.speaking_llama import write_speaking_llama
 from tests.tiny_llama import write_tiny_llama
 

@@ -20,7 +20,7 @@ from tests.clients.conftest import CLIENTS, Run, call, codex
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import FakeWorker, Script
 from tests.server.running import Running, running
-from tests.server.test_openai_client import TEMPLATE
+from tests.server.thinker import TEMPLATE
 from tests.tiny_llama import write_tiny_llama
 
 MODELS = ("thinker", "gpt-5.5")

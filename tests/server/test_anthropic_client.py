@@ -11,7 +11,7 @@ import pytest
 from chaski.chat.requests import Generate
 from tests.server.fake_worker import Script
 from tests.server.running import Running
-from tests.server.test_openai_client import WEATHER, fake, fresh, script
+from tests.server.thinker import WEATHER, fake, fresh, script
 
 __all__ = ["fake", "fresh", "script"]
 

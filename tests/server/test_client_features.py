@@ -30,7 +30,7 @@ from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
-from tests.server.test_openai_client import WEATHER, client_of, fake, fresh, script
+from tests.server.thinker import WEATHER, client_of, fake, fresh, script
 from tests.store.fake_registry import FakeRegistry
 from tests.tiny_llama import write_tiny_llama
 

@@ -25,9 +25,9 @@ from chaski.store.store import Store
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
-from tests.server.test_openai_client import fake, fresh, script
 from tests.server.test_tools_and_thinking import ASKED, THOUGHT
 from tests.server.test_tools_and_thinking import server as speaking
+from tests.server.thinker import fake, fresh, script
 from tests.tiny_llama import write_tiny_llama
 
 langchain = pytest.importorskip("langchain_ollama")

@@ -20,7 +20,7 @@ from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Reply, Running, running
 from tests.server.shapes import SHAPES, faults
-from tests.server.test_openai_client import TEMPLATE, WEATHER
+from tests.server.thinker import TEMPLATE, WEATHER
 from tests.store.fake_registry import FakeRegistry
 from tests.tiny_llama import write_tiny_llama
 

@@ -16,9 +16,9 @@ from chaski.server.dialects.responses import read_response
 from chaski.server.response_store import ResponseStore, StoredResponse
 from tests.server.fake_worker import Script
 from tests.server.running import Running
-from tests.server.test_openai_client import WEATHER, client_of, fake, fresh, script
+from tests.server.thinker import WEATHER, client_of, fake, faked, fresh, script
 
-__all__ = ["fake", "fresh", "script"]
+__all__ = ["fake", "faked", "fresh", "script"]
 
 QUESTION = "how do I use fewer cores?"
 ASKED: Any = {"model": "guide", "input": QUESTION, "temperature": 0, "max_output_tokens": 16}
@@ -29,12 +29,6 @@ CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Cusco"}}</tool_cal
 @pytest.fixture(scope="module")
 def client(server: Running) -> Iterator[openai.OpenAI]:
     with client_of(server) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def faked(fake: Running) -> Iterator[openai.OpenAI]:
-    with client_of(fake) as found:
         yield found
 
 

@@ -19,7 +19,7 @@ from chaski.store.store import Store
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
-from tests.server.test_openai_client import client_of
+from tests.server.thinker import client_of
 from tests.tiny_llama import write_tiny_llama
 
 TEMPLATE = (

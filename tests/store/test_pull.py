@@ -1,8 +1,9 @@
+"""None"""
+
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import subprocess
 import sys
@@ -13,53 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from chaski.errors import DigestError, ModelNotFoundError, RegistryError, StoreError
 from chaski.names import Digest
-from chaski.store.download import Pace
 from chaski.store.http import Access
-from chaski.store.progress import StoreProgress
 from chaski.store.pull import pull
 from chaski.store.store import Store
 from chaski.store.verify import verify
-from tests.store import fake_registry
-from tests.store.fake_registry import FakeRegistry, answer, cut_after, stall_after
+from tests.store.fake_registry import FakeRegistry, cut_after, stall_after
+from tests.store.pulling import LAYERS, LOCAL, PACE, WEIGHTS, assert_pulled, pulled
 from tests.store.stores import assert_valid
 
 ROOT = Path(__file__).parents[2]
-WEIGHTS = random.Random(1).randbytes(1_000_000)
-LAYERS = {"model": WEIGHTS, "template": b"{{ .Prompt }}", "params": b"{}", "license": b""}
-LOCAL = Access(insecure=True, private_hosts=frozenset({"127.0.0.1"}), stall_seconds=0.3)
-PACE = Pace(connections=4, min_part_bytes=100_000, pause_seconds=0.001, report_seconds=0.001)
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    with FakeRegistry().running() as running:
-        yield running
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "models")
-
-
-def pulled(
-    store: Store, registry: FakeRegistry, access: Access = LOCAL, pace: Pace = PACE
-) -> list[StoreProgress]:
-    return list(pull(store, registry.name(), access, pace))
-
-
-def assert_pulled(store: Store, registry: FakeRegistry, data: bytes) -> None:
-    """The model is here, exactly, and nothing of the way here is left."""
-    entry = store.entry(registry.name())
-    manifest = store.root / "manifests" / registry.host / "me/model/1"
-    assert manifest.read_bytes() == data
-    assert entry.size == sum(
-        len(store.blobs.path(layer.digest).read_bytes()) for layer in entry.manifest.blobs
-    )
-    assert_valid(store)
-    blobs = {layer.digest.file_name for layer in entry.manifest.blobs}
-    assert set(os.listdir(store.blobs.folder)) == blobs
 
 
 def flip(store: Store, registry: FakeRegistry, kind: str, position: int) -> Path:
@@ -157,8 +121,12 @@ def pulling(store: Store, registry: FakeRegistry) -> Iterator[Iterator[int]]:
     """A process that pulls, gives the bytes that it has, and is killed at the end of the block."""
     program = (
         "import sys\n"
+        "from pathlib import Path\n"
         "from chaski.names import ModelName\n"
-        "from tests.store.test_pull import PACE, Access, Path, Store, pull\n"
+        "from chaski.store.http import Access\n"
+        "from chaski.store.pull import pull\n"
+        "from chaski.store.store import Store\n"
+        "from tests.store.pulling import PACE\n"
         "access = Access(True, frozenset({'127.0.0.1'}))\n"
         "for event in pull(Store(Path(sys.argv[1])), ModelName.parse(sys.argv[2]), access, PACE):\n"
         "    print(event.completed or 0, flush=True)\n"
@@ -252,171 +220,3 @@ def test_a_download_that_ollama_has_begun_goes_on(store: Store, registry: FakeRe
     pulled(store, registry)
     assert_pulled(store, registry, data)
     assert {h["Range"] for _, _, h in registry.requests if "Range" in h} == {"bytes=600000-999999"}
-
-
-@pytest.mark.parametrize(
-    "notes",
-    [
-        {"0": '{"N":0,"Offset":0,"Size":1000000,"Completed":500000}'},  # of bytes that are not there
-        {"0": '{"N":0,"Offset":0,"Size":500000,"Completed":500000}'},  # a gap at the end
-        {"0": '{"N":0,"Offset":5,"Size":999995,"Completed":5}'},
-        {"0": '{"N":0,"Offset":0,"Size":1000000,"Completed":2000000}'},
-        {"0": '{"N":0,"Offset":0,"Size":1000000,"Completed":-1}'},
-        {"0": '{"N":0,"Offset":0'},
-        {"0": '{"N":"0"}'},
-        {"0": "[]"},
-        {"7": '{"N":7,"Offset":0,"Size":1000000,"Completed":1000000}'},
-    ],
-)
-def test_a_beginning_that_is_wrong_does_no_harm(
-    store: Store, registry: FakeRegistry, notes: dict[str, str]
-) -> None:
-    data = registry.put(LAYERS)
-    digest = Digest.parse(json.loads(data)["layers"][0]["digest"])
-    partial = store.blobs.folder / f"{digest.file_name}-partial"
-    partial.parent.mkdir(parents=True)
-    partial.write_bytes(bytes(1_000_000))
-    for number, text in notes.items():
-        Path(f"{partial}-{number}").write_text(text)
-    pulled(store, registry)
-    assert_pulled(store, registry, data)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        stall_after(1000),
-        stall_after(0),
-        fake_registry.shifted,
-        answer(503),
-        answer(429),
-        answer(206, {"Content-Range": "bytes 0-9/10"}, b"0123456789"),
-        answer(206, {}, b"0123456789"),
-        answer(206, {"Content-Range": "bytes " + "9" * 5000 + "-1/2"}, b"x"),
-    ],
-)
-def test_faults_that_pass(store: Store, registry: FakeRegistry, fault: fake_registry.Fault) -> None:
-    data = registry.put(LAYERS)
-    registry.faults.extend([fault] * 3)
-    pulled(store, registry)
-    assert_pulled(store, registry, data)
-
-
-def test_a_server_without_ranges(store: Store, registry: FakeRegistry) -> None:
-    data = registry.put(LAYERS)
-    registry.has_ranges = False
-    pulled(store, registry)
-    assert_pulled(store, registry, data)
-
-
-def test_a_server_without_ranges_that_cuts(store: Store, registry: FakeRegistry) -> None:
-    data = registry.put(LAYERS)
-    registry.has_ranges = False
-    pace = Pace(connections=1, min_part_bytes=10_000_000, pause_seconds=0.001)
-    registry.faults.extend([cut_after(300_000), cut_after(0)])
-    pulled(store, registry, pace=pace)
-    assert_pulled(store, registry, data)
-
-
-@pytest.mark.parametrize(
-    ("fault", "error", "message"),
-    [
-        (cut_after(0), RegistryError, "max retries exceeded: 127.0.0.1"),
-        (answer(503), RegistryError, "max retries exceeded: 127.0.0.1:[0-9]+ answered 503"),
-        (answer(404), RegistryError, "127.0.0.1:[0-9]+ answered 404"),
-        (answer(500, body=b"secret"), RegistryError, "answered 500$"),
-        (answer(200, {"Content-Encoding": "gzip"}, b"\x1f\x8b"), RegistryError, "compressed its answer"),
-        (answer(307, {"Location": "/v2/me/model/blobs/sha256:0"}), RegistryError, "answered 404"),
-        (answer(302, {"Location": "file:///etc/passwd"}), RegistryError, "cannot be used"),
-        (answer(302, {"Location": "http://user:pw@127.0.0.1/"}), RegistryError, "cannot be used"),
-        (answer(302, {"Location": "http://127.0.0.2:1/"}), RegistryError, "127.0.0.2 has a private address"),
-        (answer(302, {"Location": "http://169.254.169.254/"}), RegistryError, "has a private address"),
-        (answer(302), RegistryError, "redirects without end"),
-        (fake_registry.swapped, DigestError, "digest mismatch, file must be downloaded again"),
-    ],
-)
-def test_faults_that_stay(
-    store: Store, registry: FakeRegistry, fault: fake_registry.Fault, error: type[Exception], message: str
-) -> None:
-    registry.put(LAYERS)
-    registry.faults.extend([fault] * 200)
-    with pytest.raises(error, match=message):
-        pulled(store, registry)
-    assert list(store.names()) == []
-    assert list(store.blobs) == []
-
-
-def test_more_bytes_than_the_manifest_says(store: Store, registry: FakeRegistry) -> None:
-    registry.put({"model": b"small"})
-    registry.faults.extend([fake_registry.longer])
-    with pytest.raises(RegistryError, match="more bytes than the manifest says"):
-        pulled(store, registry)
-    assert list(store.blobs) == []
-
-
-def test_a_blob_that_is_no_blob_of_its_digest(store: Store, registry: FakeRegistry) -> None:
-    """What the registry itself holds is wrong; the model that is here stays what it is."""
-    data = registry.put({"model": b"good"})
-    pulled(store, registry)
-    changed = registry.put({"model": b"best"})
-    registry.blobs[json.loads(changed)["layers"][0]["digest"]] = b"evil"
-    with pytest.raises(DigestError, match=r"again: want sha256:[0-9a-f]{64}, got sha256:"):
-        pulled(store, registry)
-    assert_pulled(store, registry, data)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"{}", b"<html>", b'{"schemaVersion":2,"config":{"digest":"sha256:../../x","size":1},"layers":[]}'],
-)
-def test_what_is_no_manifest(store: Store, registry: FakeRegistry, data: bytes) -> None:
-    registry.manifests["me/model:1"] = data
-    with pytest.raises(RegistryError, match="pull model manifest: not a manifest of a model"):
-        pulled(store, registry)
-    assert list(store.names()) == []
-
-
-def test_a_manifest_without_end(store: Store, registry: FakeRegistry) -> None:
-    registry.manifests["me/model:1"] = b" " * (5 << 20)
-    with pytest.raises(RegistryError, match="sent more than 4194304 bytes"):
-        pulled(store, registry)
-
-
-def test_no_such_model(store: Store, registry: FakeRegistry) -> None:
-    with pytest.raises(ModelNotFoundError, match="pull model manifest: file does not exist"):
-        pulled(store, registry)
-
-
-def test_a_model_larger_than_the_disk(store: Store, registry: FakeRegistry) -> None:
-    found = json.loads(registry.put(LAYERS))
-    found["layers"][0]["size"] = 1 << 49
-    registry.manifests["me/model:1"] = json.dumps(found).encode()
-    with pytest.raises(StoreError, match="the disk has"):
-        pulled(store, registry)
-
-
-def test_two_pulls_of_one_model_share_the_work(store: Store, registry: FakeRegistry) -> None:
-    data = registry.put(LAYERS)
-    first = pull(store, registry.name(), LOCAL, PACE)
-    next(event for event in first if event.completed)
-    second = pull(store, registry.name(), LOCAL, PACE)
-    next(event for event in second if event.completed is not None)
-    assert [event.status for event in first][-1] == "success"
-    assert [event.status for event in second][-1] == "success"
-    assert_pulled(store, registry, data)
-    assert len([headers for _, _, headers in registry.requests if "Range" in headers]) == 4
-
-
-def test_http_only_when_it_is_asked_for(store: Store, registry: FakeRegistry) -> None:
-    registry.put(LAYERS)
-    with pytest.raises(RegistryError, match=r"^insecure protocol http$"):
-        pulled(store, registry, Access(private_hosts=LOCAL.private_hosts))
-
-
-def test_private_addresses_only_when_they_are_named(store: Store, registry: FakeRegistry) -> None:
-    registry.put(LAYERS)
-    for hosts in ((), ("127.0.0.1:1",), ("models.lan",)):
-        with pytest.raises(RegistryError, match=r"127\.0\.0\.1 has a private address"):
-            pulled(store, registry, Access(insecure=True, private_hosts=frozenset(hosts)))
-    assert registry.requests == []
-    pulled(store, registry, Access(insecure=True, private_hosts=frozenset({registry.host})))

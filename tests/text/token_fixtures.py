@@ -25,6 +25,7 @@ FAMILIES = (
     "deepseek-v3",
     "deepseek-coder",
 )
+KEY = "tokenizer.ggml."
 SENTENCEPIECE = ("sentencepiece_prefix", "sentencepiece_plain")
 
 

@@ -1,0 +1,168 @@
+"""A program that counts on, as the model of an engine, and requests to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaski.chat.events import Done
+from chaski.errors import NotSupportedError
+from chaski.kvcache.batch import Batch
+from chaski.model.output_rows import OutputRows
+from chaski.runner.engine.engine import Engine
+from chaski.runner.engine.sequence import Sequence
+from chaski.runner.generation.generation import Generation
+from chaski.runner.generation.request import GenerationRequest
+from chaski.runner.prefix.slots import Policy
+from chaski.sample import SamplingOptions
+
+VOCAB = 1000
+NAN_TOKEN = 666
+UNKNOWN = -1
+
+
+class Computed:
+    """Stands for a launch with these logits."""
+
+    def __init__(self, logits: NDArray[np.float32]) -> None:
+        self._logits = logits
+
+    def wait(self) -> None:
+        """Everything is computed at its launch."""
+
+    def rows(self, output: str, begin: int = 0, end: int | None = None) -> NDArray[np.float32]:
+        assert output == "outputs"
+        return self._logits[begin:end]
+
+
+class CountingProgram:
+    """Stands for `Program` and `Cache`: it checks what the engine promises to both, and remembers batches."""
+
+    def __init__(self, parallel: int, max_tokens: int = 8, max_outputs: int = 4) -> None:
+        self.max_tokens = max_tokens
+        self.max_outputs = max_outputs
+        self.max_top_logits = 4
+        self.stored: list[list[int]] = [[] for _ in range(parallel)]
+        self.batches: list[Batch] = []
+        self.calls: list[str] = []
+        self.fail: Callable[[], None] = lambda: None
+        self.can_trim = True
+        self.can_go_back = True
+        self.can_move = True
+        self.shared_from: int | None = None
+
+    def prepare(self, batch: Batch) -> Batch:
+        self.calls.append("prepare")
+        assert 0 < len(batch.tokens) <= self.max_tokens
+        assert len(batch.outputs) <= self.max_outputs
+        assert not batch.tokens.any(), "tokens are filled in later"
+        for position, sequence in zip(batch.positions, batch.sequences, strict=True):
+            assert position == len(self.stored[sequence])
+            self.stored[sequence].append(UNKNOWN)
+        return batch
+
+    def undo_forward(self, batch: Batch) -> None:
+        self.calls.append("undo")
+        for sequence in batch.sequences:
+            assert self.stored[sequence].pop() == UNKNOWN
+
+    def launch(self, batch: Batch, num_top_logits: list[int]) -> None:
+        assert len(num_top_logits) == len(batch.outputs)
+        assert all(0 <= count <= self.max_top_logits for count in num_top_logits)
+        self.calls.append("launch")
+        self.fail()
+        tokens, positions, sequences, outputs = (array.copy() for array in _arrays(batch))
+        self.batches.append(Batch(tokens, positions, sequences, outputs, batch.ends))
+        for token, position, sequence in zip(*_arrays(batch)[:3], strict=True):
+            assert self.stored[sequence][position] == UNKNOWN
+            self.stored[sequence][position] = int(token)
+
+    def wait(self) -> None:
+        """Everything is computed at its launch."""
+
+    def outputs(self) -> OutputRows:
+        self.calls.append("outputs")
+        batch = self.batches[-1]
+        logits = np.zeros((len(batch.outputs), VOCAB), np.float32)
+        after = (batch.tokens[batch.outputs] + 1) % VOCAB
+        logits[np.arange(len(after)), after] = 1
+        logits[batch.tokens[batch.outputs] == NAN_TOKEN] = np.nan
+        return OutputRows(Computed(logits), 0, len(logits), VOCAB)
+
+    def top_logits(self) -> NDArray[np.float32]:
+        """None are found, so samplers look for themselves."""
+        return np.full((len(self.batches[-1].outputs), 2, self.max_top_logits), np.nan, np.float32)
+
+    @property
+    def can_step_back(self) -> bool:
+        return self.can_go_back
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        assert source != target
+        self.stored[target] = self.stored[source][:length]
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        held = len(self.stored[sequence])
+        return position <= held if self.can_go_back else position == held
+
+    def forget(self, sequences: Iterable[int]) -> None:
+        for sequence in sequences:
+            self.stored[sequence] = []
+
+    def resumable(self, sequence: int, position: int) -> int:
+        return position if self.can_resume(sequence, position) else 0
+
+    def length(self, sequence: int) -> int:
+        return len(self.stored[sequence])
+
+    def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+        if end is not None and not self.can_move:
+            raise NotSupportedError("keys cannot be moved")
+
+    def first_shared(self, sequence: int, begin: int) -> int:
+        shared, self.shared_from = self.shared_from, None  # what is computed again is not shared
+        return len(self.stored[sequence]) if shared is None else shared
+
+    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+        self.check_remove(sequence, begin, end)
+        assert end is None or begin <= end <= len(self.stored[sequence])
+        if end is None and 0 < begin < len(self.stored[sequence]) and not self.can_trim:
+            raise NotSupportedError("the tail cannot be removed")
+        if end is None and not self.can_resume(sequence, begin):
+            begin = 0
+        del self.stored[sequence][begin:end]
+
+
+def _arrays(batch: Batch) -> tuple[NDArray[np.int32], ...]:
+    return batch.tokens, batch.positions, batch.sequences, batch.outputs
+
+
+def make(parallel: int = 1, prompt_cache: bool = True) -> tuple[Engine, CountingProgram]:
+    program: Any = CountingProgram(parallel)
+    return Engine(program, program, parallel, Policy.SMALLER_LOSS if prompt_cache else None), program
+
+
+def request(prompt: list[int], num_predict: int = 3, **options: Any) -> Generation:
+    greedy = SamplingOptions(temperature=0)
+    return Generation(
+        GenerationRequest(prompt=prompt, limit=len(prompt) + num_predict, sampling=greedy, **options)
+    )
+
+
+def run(engine: Engine, sequence: Sequence) -> Done:
+    engine.submit(sequence)
+    return finish(engine, sequence)
+
+
+def finish(engine: Engine, sequence: Sequence) -> Done:
+    engine.wait(sequence)
+    event = sequence.events.popleft()
+    assert isinstance(event, Done)
+    return event
+
+
+def step(engine: Engine) -> None:
+    engine._exclusive.run(engine._step)
