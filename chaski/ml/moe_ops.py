@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from chaski.ml.graph import DType, Tensor, Weight
 
-__all__ = ["Gating", "combine", "dispatch", "expert_linear", "group_by_expert", "router"]
+__all__ = ["Gating", "combine", "dispatch", "expert_linear", "group_by_expert", "router", "scale_experts"]
 
 
 class Gating(IntEnum):
@@ -51,6 +51,11 @@ def router(
         normalized=normalized,
         scale=scale,
     )
+
+
+def scale_experts(routes: Tensor, scales: Weight) -> Tensor:
+    """`routes` (n, 2, count), whose weights are multiplied by `scales` (experts,) of their experts."""
+    return routes.graph.record("scale_experts", (routes, scales), routes.shape)
 
 
 def group_by_expert(routes: Tensor, experts: int) -> Tensor:

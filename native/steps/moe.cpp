@@ -17,6 +17,11 @@ void softmax(float* scores, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) scores[i] /= total;
 }
 
+// A NaN in the logits must not lead outside of the experts.
+std::int32_t index_of(float expert, std::int64_t experts) {
+    return expert >= 0.0f && expert < static_cast<float>(experts) ? static_cast<std::int32_t>(expert) : 0;
+}
+
 }  // namespace
 
 void RouterStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
@@ -61,10 +66,19 @@ void RouterStep::set_weights(const float* scores, const float* experts, float* w
     for (std::int64_t j = 0; j < router_.count; ++j) weights[j] *= factor;
 }
 
+void ScaleExpertsStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {
+    for (std::int64_t i = begin; i < end; ++i) {
+        const float* chosen = routes_ + i * 2 * count_;
+        float* scaled = scaled_ + i * 2 * count_;
+        for (std::int64_t j = 0; j < count_; ++j) {
+            scaled[j] = chosen[j];
+            scaled[count_ + j] = chosen[count_ + j] * scales_[index_of(chosen[j], experts_)];
+        }
+    }
+}
+
 std::int32_t GroupByExpertStep::expert_of(std::int64_t pair) const {
-    // A NaN in the logits must not lead outside of the experts.
-    float expert = routes_[pair / count_ * 2 * count_ + pair % count_];
-    return expert >= 0.0f && expert < static_cast<float>(experts_) ? static_cast<std::int32_t>(expert) : 0;
+    return index_of(routes_[pair / count_ * 2 * count_ + pair % count_], experts_);
 }
 
 void GroupByExpertStep::run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const {

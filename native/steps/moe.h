@@ -41,6 +41,22 @@ class RouterStep final : public RowStep {
     float* routes_;
 };
 
+// The same routes, each weight times the scale of its expert: [experts].
+class ScaleExpertsStep final : public RowStep {
+   public:
+    ScaleExpertsStep(int dim, std::int64_t experts, std::int64_t count, const float* scales,
+                     const float* routes, float* scaled)
+        : RowStep(dim), experts_(experts), count_(count), scales_(scales), routes_(routes), scaled_(scaled) {}
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const std::int64_t experts_;
+    const std::int64_t count_;
+    const float* scales_;
+    const float* routes_;
+    float* scaled_;
+};
+
 // Four lists of [token · count] entries side by side. Entry i of `pair` is the pair of row i, of `row` the
 // row of pair i. Groups are the experts that were chosen, in ascending order: entry i of `expert` is that of
 // group i, or -1 behind the last one, and `end` is where its rows end.

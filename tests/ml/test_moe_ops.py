@@ -14,7 +14,7 @@ from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, Weight
-from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by_expert, router
+from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by_expert, router, scale_experts
 
 F32 = npt.NDArray[np.float32]
 
@@ -48,6 +48,8 @@ class Mixture:
             scale=1.5,
             bias=w["rank"] if gating is Gating.SIGMOID else None,
         )
+        if normalized:
+            routes = scale_experts(routes, w["rank"])
         groups = group_by_expert(routes, EXPERTS)
         rows = dispatch(ops.embedding(ids, w["x"]), groups, routes if weighs_inputs else None)
         hidden = expert_linear(rows, groups, w["matrices"], w["bias"])

@@ -110,6 +110,11 @@ CASES = {
         {**TOWER_KEYS, "audio.block_count": 1},
         added={**TOWER, "a.blk.0.attn_q.weight": (8, 8)},
     ),
+    "gemma4, the first files with experts": Case(
+        "architectures/gemma4-moe",
+        {},
+        renames={r"\.ffn_down_exps\.scale": ".ffn_gate_inp.per_expert_scale"},
+    ),
     "gptoss": Case(
         "architectures/gpt-oss",
         {"expert_feed_forward_length": None, "rope.scaling.type": None},

@@ -19,7 +19,7 @@ TEXTS = ["the other end in the", "a 123 th (an) on the inner t", "x"]
 NEAR = 0.1
 
 
-@pytest.mark.parametrize("name", ["gemma", "gemma4", "gemma4-small"])
+@pytest.mark.parametrize("name", ["gemma", "gemma4", "gemma4-moe", "gemma4-small"])
 def test_the_most_likely_tokens_are_those_of_llama_cpp(name: str) -> None:
     path = DATA / "architectures" / f"{name}.gguf"
     options = {"temperature": 0, "num_predict": 24, "logprobs": True, "top_logprobs": 20}

@@ -94,6 +94,12 @@ def metadata(config: Config) -> Metadata:
         entries["attention.head_count_kv"] = [layer.kv_heads for layer in layers]
     if config.get("use_double_wide_mlp", bool, False):
         entries["feed_forward_length"] = [layer.ffn_size for layer in layers]
+    if config.get("enable_moe_block", bool, False):
+        entries |= {
+            "expert_count": config.get("num_experts", int),
+            "expert_used_count": config.get("top_k_experts", int),
+            "expert_feed_forward_length": config.get("moe_intermediate_size", int),
+        }
     if "final_logit_softcapping" in config:
         entries["final_logit_softcapping"] = config.get("final_logit_softcapping", float)
     return entries
@@ -103,7 +109,6 @@ def _check(config: Config) -> None:
     config.expect("hidden_activation", "gelu_pytorch_tanh")
     config.expect("attention_bias", False)
     config.expect("use_bidirectional_attention", None, "vision")
-    config.expect("enable_moe_block", False)
     if rope(config, _NEAR).get("rope_type", str, "default") != "default":
         raise UnsupportedError(
             f"{config.path}: only plain rotary embeddings are known for layers with a window"
@@ -125,6 +130,11 @@ def layer(config: Config, own: _Layer) -> Iterator[Row]:
     yield norm(config, "ffn_norm", "pre_feedforward_layernorm")
     yield from feed_forward(config, own.ffn_size)
     yield norm(config, "post_ffw_norm", "post_feedforward_layernorm")
+    if config.get("enable_moe_block", bool, False):
+        yield Row("ffn_gate_inp", "router.proj", (config.get("num_experts", int), hidden))
+        yield norm(config, "post_ffw_norm_1", "post_feedforward_layernorm_1")
+        yield norm(config, "pre_ffw_norm_2", "pre_feedforward_layernorm_2")
+        yield norm(config, "post_ffw_norm_2", "post_feedforward_layernorm_2")
     if per_layer:
         yield Row("inp_gate", "per_layer_input_gate", (per_layer, hidden))
         yield Row("proj", "per_layer_projection", (hidden, per_layer))
@@ -141,10 +151,23 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
         yield Mapped("per_layer_token_embd.weight", (count, width), ("embed_tokens_per_layer.weight",))
         yield Mapped("per_layer_model_proj.weight", (width, hidden), ("per_layer_model_projection.weight",))
         yield Mapped("per_layer_proj_norm.weight", (size,), ("per_layer_projection_norm.weight",))
-    yield Constant("rope_freqs.weight", _rope_factors(config))
     for index, own in enumerate(layers):
         yield from in_layer(index, layer(config, own))
-        yield Mapped(f"blk.{index}.layer_output_scale.weight", (1,), (f"layers.{index}.layer_scalar",))
+        for name, source, shape in _plain_parameters(config):
+            yield Mapped(f"blk.{index}.{name}", shape, (f"layers.{index}.{source}",))
+    yield Constant("rope_freqs.weight", _rope_factors(config))  # by now heads have the size that is said
+
+
+def _plain_parameters(config: Config) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """What a layer has whose name in the checkpoint has no suffix."""
+    yield "layer_output_scale.weight", "layer_scalar", (1,)
+    if config.get("enable_moe_block", bool, False):
+        hidden, inner = config.get("hidden_size", int), config.get("moe_intermediate_size", int)
+        count = config.get("num_experts", int)
+        yield "ffn_gate_inp.scale", "router.scale", (hidden,)
+        yield "ffn_gate_up_exps.weight", "experts.gate_up_proj", (count, 2 * inner, hidden)
+        yield "ffn_down_exps.weight", "experts.down_proj", (count, hidden, inner)
+        yield "ffn_down_exps.scale", "router.per_expert_scale", (count,)
 
 
 def _rope_factors(config: Config) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

@@ -3,11 +3,19 @@
 from chaski.ml.nn.attention import SharedHistory, attend, attention
 from chaski.ml.nn.layers import Embedding, LayerNorm, Linear, PatchEmbedding, RMSNorm, SwiGLU
 from chaski.ml.nn.module import Joined, Module, Unused
-from chaski.ml.nn.moe import GatedSharedExpert, MoE, MoEWithSharedExpert, RouterConfig, SharedExpert
+from chaski.ml.nn.moe import (
+    ExpertLinear,
+    GatedSharedExpert,
+    MoE,
+    MoEWithSharedExpert,
+    RouterConfig,
+    SharedExpert,
+)
 from chaski.ml.nn.rope import RopeFactors
 
 __all__ = [
     "Embedding",
+    "ExpertLinear",
     "GatedSharedExpert",
     "Joined",
     "LayerNorm",

@@ -11,7 +11,7 @@ from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by
 from chaski.ml.nn.layers import Linear
 from chaski.ml.nn.module import Joined, Module
 
-__all__ = ["GatedSharedExpert", "MoE", "MoEWithSharedExpert", "RouterConfig", "SharedExpert"]
+__all__ = ["ExpertLinear", "GatedSharedExpert", "MoE", "MoEWithSharedExpert", "RouterConfig", "SharedExpert"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ExpertLinear(Module):
 class MoE(Module):
     """Gated feed-forward blocks of `hidden` elements, of which each token goes through a few.
 
-    `activation` makes one of gate and up.
+    `activation` makes one of gate and up. The experts are chosen by x, or by a `chooser` in its place.
     """
 
     inline = True
@@ -73,9 +73,18 @@ class MoE(Module):
         self.ffn_up_exps = ExpertLinear(config.num_experts, size, hidden)
         self.ffn_down_exps = ExpertLinear(config.num_experts, hidden, size)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, chooser: Tensor | None = None) -> Tensor:
         config = self._router
-        routes = router(
+        routes = self.routes(x if chooser is None else chooser)
+        groups = group_by_expert(routes, config.num_experts)
+        rows = dispatch(x, groups, routes if config.weighs_inputs else None)
+        hidden = self._activation(self.ffn_gate_exps(rows, groups), self.ffn_up_exps(rows, groups))
+        return combine(self.ffn_down_exps(hidden, groups), groups, None if config.weighs_inputs else routes)
+
+    def routes(self, x: Tensor) -> Tensor:
+        """The experts of each token and their weights (n, 2, used)."""
+        config = self._router
+        return router(
             self.ffn_gate_inp(x),
             config.num_used,
             config.gating,
@@ -83,10 +92,6 @@ class MoE(Module):
             scale=config.scale,
             bias=self.exp_probs_b.bias if config.has_bias else None,
         )
-        groups = group_by_expert(routes, config.num_experts)
-        rows = dispatch(x, groups, routes if config.weighs_inputs else None)
-        hidden = self._activation(self.ffn_gate_exps(rows, groups), self.ffn_up_exps(rows, groups))
-        return combine(self.ffn_down_exps(hidden, groups), groups, None if config.weighs_inputs else routes)
 
 
 class SharedExpert(Module):

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from chaski.ml.moe_ops import Gating
 
-__all__ = ["combine", "dispatch", "expert_linear", "group_by_expert", "router"]
+__all__ = ["combine", "dispatch", "expert_linear", "group_by_expert", "router", "scale_experts"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -29,6 +29,11 @@ def router(
     if normalized:
         weights = weights / weights.sum(axis=1, keepdims=True)
     return np.stack([chosen.astype(np.float32), weights * np.float32(scale)], axis=1)
+
+
+def scale_experts(routes: F32, scales: F32) -> F32:
+    chosen, weights = routes[:, 0], routes[:, 1]
+    return np.stack([chosen, weights * scales[chosen.astype(np.int32)]], axis=1)
 
 
 def group_by_expert(routes: F32, *, experts: int) -> I32:

@@ -24,7 +24,14 @@ from chaski.ml.reference.cached_ops import (
     short_conv,
     store,
 )
-from chaski.ml.reference.moe_ops import combine, dispatch, expert_linear, group_by_expert, router
+from chaski.ml.reference.moe_ops import (
+    combine,
+    dispatch,
+    expert_linear,
+    group_by_expert,
+    router,
+    scale_experts,
+)
 from chaski.ml.reference.recurrent_ops import chunked_conv, gated_delta
 
 __all__ = ["DEFINITIONS"]
@@ -150,6 +157,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         chunked_conv,
         gated_delta,
         router,
+        scale_experts,
         group_by_expert,
         dispatch,
         expert_linear,

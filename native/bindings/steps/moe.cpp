@@ -21,6 +21,14 @@ void add_router(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t c
                                           plan.floats(y, dim, 2 * count)));
 }
 
+void add_scale_experts(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count,
+                       const Weights* weights, std::int64_t scales, std::size_t x, std::size_t y) {
+    require(0 < count && count <= experts, "scale_experts: bad count");
+    plan.add(std::make_unique<ScaleExpertsStep>(dim, experts, count, plan.vector(weights, scales, experts),
+                                                plan.floats(x, dim, 2 * count),
+                                                plan.floats(y, dim, 2 * count)));
+}
+
 void add_group_by_expert(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count,
                          std::size_t routes, std::size_t y) {
     require(experts > 0 && count > 0, "group_by_expert: no experts");
@@ -72,6 +80,8 @@ void add_combine(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t wi
 void bind_moe(nb::class_<PlanBuilder>& plan) {
     plan.def("router", &add_router, "dim"_a, "experts"_a, "count"_a, "gating"_a, "normalized"_a, "scale"_a,
              "weights"_a.none(), "bias"_a, "x"_a, "y"_a)
+        .def("scale_experts", &add_scale_experts, "dim"_a, "experts"_a, "count"_a, "weights"_a.none(),
+             "scales"_a, "x"_a, "y"_a)
         .def("group_by_expert", &add_group_by_expert, "dim"_a, "experts"_a, "count"_a, "routes"_a, "y"_a)
         .def("dispatch", &add_dispatch, "dim"_a, "count"_a, "width"_a, "x"_a, "routes"_a, "groups"_a, "y"_a)
         .def("dispatch_quantized", &add_dispatch_quantized, "dim"_a, "count"_a, "width"_a, "x"_a, "groups"_a,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaski.ml.cpu.lowering import Lowering, offset, width
 from chaski.ml.graph import Tensor, Weight
 
-__all__ = ["combine", "dispatch", "expert_linear", "group_by_expert", "router"]
+__all__ = ["combine", "dispatch", "expert_linear", "group_by_expert", "router", "scale_experts"]
 
 
 def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None = None) -> None:
@@ -18,6 +18,19 @@ def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None
         weights=lowering.weights,
         bias=offset(bias),
         **node.attributes,
+    )
+
+
+def scale_experts(lowering: Lowering, node: Tensor, routes: Tensor, scales: Weight) -> None:
+    lowering.call(
+        "scale_experts",
+        {"x": routes},
+        {"y": lowering.new(node)},
+        dim=lowering.dim(node),
+        experts=scales.shape[0],
+        count=node.shape[2],
+        weights=lowering.weights,
+        scales=offset(scales),
     )
 
 

@@ -37,6 +37,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "rotate_cells": attention.rotate_cells,
     "attention": attention.attention,
     "router": moe.router,
+    "scale_experts": moe.scale_experts,
     "group_by_expert": moe.group_by_expert,
     "dispatch": moe.dispatch,
     "expert_linear": moe.expert_linear,

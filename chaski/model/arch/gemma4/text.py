@@ -9,65 +9,20 @@ from typing import Any
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
-from chaski.ml.graph import AnyMask, Rope, Tensor, Weight
-from chaski.ml.nn import Linear, Module, RMSNorm, RopeFactors, SharedHistory, Unused, attend
+from chaski.ml.graph import Rope, Tensor, Weight
+from chaski.ml.moe_ops import Gating
+from chaski.ml.nn import Module, RMSNorm, RopeFactors, SharedHistory
 from chaski.model.arch.gemma3 import text
+from chaski.model.arch.gemma4.attention import Attention, SharedAttention
+from chaski.model.arch.gemma4.experts import Experts
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
+from chaski.model.experts import read_router
 from chaski.model.input import Inputs, output_rows
 from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
 from chaski.model.rope import RopeConfig
 
 _PERIOD = 6
-
-
-class Queries(Module):
-    """What all layers attend with. Scores are not scaled."""
-
-    inline = True
-
-    def __init__(self, config: DecoderConfig) -> None:
-        self._config = c = config
-        self.attn_q = Linear(c.hidden_size, c.num_heads * c.head_size)
-        self.attn_q_norm = RMSNorm(c.head_size, c.eps)
-        self.attn_output = Linear(c.num_heads * c.head_size, c.hidden_size)
-
-    def attend(self, x: Tensor, rope: Tensor, stored: tuple[Tensor, Tensor, AnyMask]) -> Tensor:
-        q = self.attn_q_norm(self.attn_q(x).reshape(self._config.num_heads, self._config.head_size))
-        return self.attn_output(attend(ops.rope(q, rope), stored, scale=1.0))
-
-
-class Attention(Queries):
-    """Without a matrix for values these are the keys before their norm and rope."""
-
-    def __init__(self, config: DecoderConfig) -> None:
-        super().__init__(config)
-        size = config.num_kv_heads * config.head_size
-        self.attn_k = Linear(config.hidden_size, size)
-        self.attn_v = Linear(config.hidden_size, size, optional=True)
-        self.attn_k_norm = RMSNorm(config.head_size, config.eps)
-
-    def __call__(self, x: Tensor, rope: Tensor, history: SharedHistory) -> Tensor:
-        heads = self._config.num_kv_heads, self._config.head_size
-        k = v = self.attn_k(x)
-        if self.attn_v.weight.is_present:
-            v = self.attn_v(x)
-        k = ops.rope(self.attn_k_norm(k.reshape(*heads)), rope)
-        v = ops.rms_norm(v.reshape(*heads), None, self._config.eps)
-        return self.attend(x, rope, history.update(k, v))
-
-
-class SharedAttention(Queries):
-    """Keys and values are those of an earlier layer; checkpoints have matrices for them all the same."""
-
-    def __init__(self, config: DecoderConfig) -> None:
-        super().__init__(config)
-        size = config.num_kv_heads * config.head_size
-        self.attn_k, self.attn_v = (Unused(size, config.hidden_size) for _ in "kv")
-        self.attn_k_norm = Unused(config.head_size)
-
-    def __call__(self, x: Tensor, rope: Tensor, history: SharedHistory) -> Tensor:
-        return self.attend(x, rope, history.read())
 
 
 class Factor(Module):
@@ -100,6 +55,28 @@ class Layer(text.Layer):
         return self.layer_output_scale(x)
 
 
+class ExpertLayer(Layer):
+    """The dense block and the experts read norms of the same states; the sum is normalized once more."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        attn: Attention | SharedAttention,
+        window: int | None,
+        per_layer: int,
+        experts: Experts,
+    ) -> None:
+        super().__init__(config, attn, window, per_layer)
+        self.post_ffw_norm_1 = RMSNorm(config.hidden_size, config.eps)
+        self.pre_ffw_norm_2 = RMSNorm(config.hidden_size, config.eps)
+        self.experts = experts
+        self.post_ffw_norm_2 = RMSNorm(config.hidden_size, config.eps)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        dense = self.post_ffw_norm_1(super().feed_forward(x))
+        return dense + self.post_ffw_norm_2(self.experts(self.pre_ffw_norm_2(x), chooser=x))
+
+
 class Model(Decoder):
     """The last layers store nothing: they read what the last one of their kind before them has stored."""
 
@@ -117,7 +94,7 @@ class Model(Decoder):
         for is_near, kv_heads, ffn_size in zip(near, config.kv_heads, config.ffn_sizes, strict=True):
             sized = replace(self._local if is_near else config, kv_heads=(kv_heads,), ffn_sizes=(ffn_size,))
             attn = Attention(sized) if len(self.blk) < self._num_stored else SharedAttention(sized)
-            self.blk.append(Layer(sized, attn, window if is_near else None, size))
+            self.blk.append(_layer(file, sized, attn, window if is_near else None, size))
         self._softcap = file.get("gemma4.final_logit_softcapping", float, 0.0)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
@@ -147,6 +124,20 @@ class Model(Decoder):
         if layer.window is not None:
             return self._local.rope.rope(neox=True)
         return self.config.rope.rope(neox=True, factors=self.rope_freqs.weight.array)
+
+
+def _layer(
+    file: GGUFFile,
+    config: DecoderConfig,
+    attn: Attention | SharedAttention,
+    window: int | None,
+    per_layer: int,
+) -> Layer:
+    if not file.get("gemma4.expert_count", int, 0):
+        return Layer(config, attn, window, per_layer)
+    hidden = file.get("gemma4.expert_feed_forward_length", int)
+    router = read_router(file, Gating.SOFTMAX, normalized=True)
+    return ExpertLayer(config, attn, window, per_layer, Experts(config, hidden, router))
 
 
 def _local(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
