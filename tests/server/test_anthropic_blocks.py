@@ -23,54 +23,56 @@ def text_document(kind: str, **source: Any) -> dict[str, Any]:
     return {"type": "document", "title": "a.txt", "source": {"type": kind, **source}}
 
 
+ENCODED = base64.b64encode(b"tau = 6").decode()
+RESULTS = [{"type": "web_search_result", "title": "t", "url": "u", "encrypted_content": "e"}]
+BLOCKS: Any = [
+    {
+        "role": "user",
+        "content": [
+            {**text_document("text", media_type="text/plain", data="pi = 3"), "context": "numbers"},
+            text_document("content", content=[{"type": "text", "text": "e = 2"}]),
+            text_document("base64", media_type="text/plain", data=ENCODED),
+            text_document("base64", media_type="application/pdf", data="JVBERi0="),
+            text_document("url", url="https://example.org/a.pdf"),
+            {"type": "container_upload", "file_id": "file_1"},
+            {"type": "search_result", "source": "s", "title": "t", "content": [{"text": "r"}]},
+        ],
+    },
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "abc"},
+            {"type": "redacted_thinking", "data": "xyz"},
+            {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "x"}},
+            {"type": "web_search_tool_result", "tool_use_id": "s1", "content": RESULTS},
+            {"type": "text", "text": "so", "citations": []},
+            {"type": "tool_use", "id": "t1", "name": "find", "input": {}},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {
+                "type": "tool_result",
+                "tool_use_id": "t1",
+                "content": [
+                    {"type": "tool_reference", "tool_name": "weather"},
+                    text_document("text", media_type="text/plain", data="cold"),
+                ],
+            },
+            {"type": "made_up", "x": 1},
+        ],
+    },
+]  # fmt: skip
+
+
 def test_blocks_that_are_no_text_never_fail_a_conversation(fake: Running, script: Script) -> None:
-    encoded = base64.b64encode(b"tau = 6").decode()
-    results = [{"type": "web_search_result", "title": "t", "url": "u", "encrypted_content": "e"}]
-    messages = [
-        {
-            "role": "user",
-            "content": [
-                {**text_document("text", media_type="text/plain", data="pi = 3"), "context": "numbers"},
-                text_document("content", content=[{"type": "text", "text": "e = 2"}]),
-                text_document("base64", media_type="text/plain", data=encoded),
-                text_document("base64", media_type="application/pdf", data="JVBERi0="),
-                text_document("url", url="https://example.org/a.pdf"),
-                {"type": "container_upload", "file_id": "file_1"},
-                {"type": "search_result", "source": "s", "title": "t", "content": [{"text": "r"}]},
-            ],
-        },
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "hm", "signature": "abc"},
-                {"type": "redacted_thinking", "data": "xyz"},
-                {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "x"}},
-                {"type": "web_search_tool_result", "tool_use_id": "s1", "content": results},
-                {"type": "text", "text": "so", "citations": []},
-                {"type": "tool_use", "id": "t1", "name": "find", "input": {}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "t1",
-                    "content": [
-                        {"type": "tool_reference", "tool_name": "weather"},
-                        text_document("text", media_type="text/plain", data="cold"),
-                    ],
-                },
-                {"type": "made_up", "x": 1},
-            ],
-        },
-    ]  # fmt: skip
     system = [
         {"type": "text", "text": "Be kind."},
         {"type": "mystery"},
         {"type": "text", "text": "Be brief."},
     ]
-    reply = fake.post("/v1/messages", {**ASKED, "messages": messages, "system": system})
+    reply = fake.post("/v1/messages", {**ASKED, "messages": BLOCKS, "system": system})
     assert reply.status == 200
     assert "[system]Be kind.\n\nBe brief.[user]" in bytes(last_prompt(script)).decode()
     assert reply.headers["x-chaski-ignored"] == (

@@ -1,0 +1,22 @@
+"""Workers in tests: their processes, and answers that are compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import chaski
+
+QUESTION = [{"role": "user", "content": "What is chaski?"}]
+
+
+def same(answer: chaski.Answer, other: chaski.Answer) -> bool:
+    return (answer.text, answer.token_ids, answer.logprobs) == (other.text, other.token_ids, other.logprobs)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether there is such a process; one that ended and was not waited for counts as gone."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
