@@ -126,7 +126,7 @@ class Plan:
     def floats(
         self, arg0: int, arg1: int, arg2: int, /
     ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]: ...
-    def check_indices(self, name: str, dim: int, indices: int, limit: int, limit_dim: int) -> None: ...
+    def check_indices(self, name: str, dim: int, indices: int, limit: int, limit_dim: int | None) -> None: ...
     def rope_table(
         self, dim: int, positions: int, frequencies: Sequence[float], magnitude: float, table: int
     ) -> None: ...
@@ -153,21 +153,21 @@ class Plan:
         spans: int,
         tiles: int,
         weights: Weights | None,
-        sinks: int,
-        parts: int,
+        sinks: int | None,
+        parts: int | None,
         y: int,
     ) -> None: ...
     def rms_norm(
         self,
         dim: int,
         weights: Weights | None,
-        weight: int,
+        weight: int | None,
         heads: int,
         size: int,
         eps: float,
         x: int,
         y: int,
-        quantized: int,
+        quantized: int | None,
     ) -> None: ...
     def layer_norm(
         self,
@@ -180,7 +180,7 @@ class Plan:
         eps: float,
         x: int,
         y: int,
-        quantized: int,
+        quantized: int | None,
     ) -> None: ...
     def elementwise(
         self,
@@ -190,10 +190,10 @@ class Plan:
         operands: Sequence[int],
         parameters: Sequence[float],
         y: int,
-        quantized: int,
+        quantized: int | None,
     ) -> None: ...
-    def add_vector(
-        self, dim: int, width: int, weights: Weights | None, vector: int, x: int, y: int
+    def by_vector(
+        self, op: str, dim: int, width: int, weights: Weights | None, vector: int, x: int, y: int
     ) -> None: ...
     def scale_rows(self, dim: int, width: int, x: int, factors: int, y: int) -> None: ...
     def position_scale(
@@ -208,7 +208,7 @@ class Plan:
         normalized: bool,
         scale: float,
         weights: Weights | None,
-        bias: int,
+        bias: int | None,
         x: int,
         y: int,
     ) -> None: ...
@@ -217,7 +217,7 @@ class Plan:
     ) -> None: ...
     def group_by_expert(self, dim: int, experts: int, count: int, routes: int, y: int) -> None: ...
     def dispatch(
-        self, dim: int, count: int, width: int, x: int, routes: int, groups: int, y: int
+        self, dim: int, count: int, width: int, x: int, routes: int | None, groups: int, y: int
     ) -> None: ...
     def dispatch_quantized(self, dim: int, count: int, width: int, x: int, groups: int, y: int) -> None: ...
     def expert_matmul(
@@ -226,22 +226,24 @@ class Plan:
         count: int,
         experts: Sequence[WeightMatrix],
         weights: Weights | None,
-        bias: int,
-        x: int,
-        quantized: int,
+        bias: int | None,
+        x: int | None,
+        quantized: int | None,
         groups: int,
         y: int,
     ) -> None: ...
-    def combine(self, dim: int, count: int, width: int, x: int, routes: int, groups: int, y: int) -> None: ...
+    def combine(
+        self, dim: int, count: int, width: int, x: int, routes: int | None, groups: int, y: int
+    ) -> None: ...
     def matmul(
         self,
         dim: int,
         weight: WeightMatrix,
-        x: int,
-        quantized: int,
+        x: int | None,
+        quantized: int | None,
         weights: Weights | None,
-        bias: int,
-        residual: int,
+        bias: int | None,
+        residual: int | None,
         y: int,
     ) -> None: ...
     def product(

@@ -61,8 +61,9 @@ def scale_experts(routes: Tensor, scales: Weight) -> Tensor:
 def group_by_expert(routes: Tensor, experts: int) -> Tensor:
     """The order of rows for `routes` (n, 2, count) -> (n, count, 4) int32, for the operations below.
 
-    Of n · count entries each: the pair of a row, the row of a pair; for the chosen experts in ascending order
-    their number (-1 behind the last) and where their rows end.
+    It has four lists of n · count entries: the pair of a row; the row of a pair; the numbers of the chosen
+    experts in ascending order; and where the rows of each of them end. Entries behind the last chosen expert
+    are experts without rows.
     """
     shape = (routes.shape[0], routes.shape[2], 4)
     return routes.graph.record("group_by_expert", (routes,), shape, DType.I32, experts=experts)

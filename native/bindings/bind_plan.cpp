@@ -1,6 +1,7 @@
 // Thread pools and plans for Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -26,10 +27,10 @@ Floats floats(nb::handle self, std::size_t offset, std::size_t rows, std::size_t
     return Floats(data, {rows, width}, self);
 }
 
-// The limit is fixed where `limit_dim` is -1.
+// The limit is that of the dimension, or a fixed one.
 void check_indices(PlanBuilder& plan, const std::string& name, int dim, std::size_t indices,
-                   std::int64_t limit, int limit_dim) {
-    if (limit_dim >= 0) plan.require_dim(limit_dim);
+                   std::int64_t limit, std::optional<int> limit_dim) {
+    if (limit_dim) plan.require_dim(*limit_dim);
     plan.add(
         std::make_unique<IndexCheckStep>(name, dim, plan.indices(indices, dim), Extent{limit, limit_dim}));
 }

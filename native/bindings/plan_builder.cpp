@@ -22,42 +22,43 @@ std::int64_t PlanBuilder::maximum(int dim) const {
     return plan_->maxima()[dim];
 }
 
-const float* PlanBuilder::optional_vector(const Weights* weights, std::int64_t place, std::int64_t size) {
-    return place < 0 ? nullptr : vector(weights, place, size);
+const float* PlanBuilder::optional_vector(const Weights* weights, Optional place, std::int64_t size) {
+    return place ? vector(weights, *place, size) : nullptr;
 }
 
-const float* PlanBuilder::vector(const Weights* weights, std::int64_t place, std::int64_t size) {
-    require(weights != nullptr && place >= 0 && size > 0, "plan: a vector is missing");
+const float* PlanBuilder::vector(const Weights* weights, std::size_t place, std::int64_t size) {
+    require(weights != nullptr && size > 0, "plan: a vector is missing");
     held_.push_back(weights->memory());
-    return weights->vector(static_cast<std::size_t>(place), static_cast<std::size_t>(size));
+    return weights->vector(place, static_cast<std::size_t>(size));
 }
 
-Activations PlanBuilder::quantized(std::int64_t offset, int dim, std::int64_t width) {
-    require(offset >= 0, "plan: quantized activations are missing");
+Activations PlanBuilder::quantized(std::size_t offset, int dim, std::int64_t width) {
     require(width > 0 && width % 32 == 0,
             "quantized activations come in blocks of 32, not in rows of " + std::to_string(width));
-    const auto at = static_cast<std::size_t>(offset), count = static_cast<std::size_t>(maximum(dim) * width);
+    const auto count = static_cast<std::size_t>(maximum(dim) * width);
     const QuantizedLayout layout(count);
     const bool is_super = in_super_blocks_ && width % kSuperElements == 0;
-    return {plan_->buffer<std::int8_t>(at, count), plan_->buffer<float>(at + layout.scales, count / 32),
-            plan_->buffer<std::int16_t>(at + layout.sums, count / 16), nullptr,
-            is_super ? plan_->buffer<SuperScale>(at + layout.supers, count / kSuperElements) : nullptr};
+    return {plan_->buffer<std::int8_t>(offset, count),
+            plan_->buffer<float>(offset + layout.scales, count / 32),
+            plan_->buffer<std::int16_t>(offset + layout.sums, count / 16), nullptr,
+            is_super ? plan_->buffer<SuperScale>(offset + layout.supers, count / kSuperElements) : nullptr};
 }
 
-Quantizer PlanBuilder::quantizer(std::int64_t offset, int dim, std::int64_t width) {
-    return {kernels_, offset < 0 ? Activations{} : quantized(offset, dim, width)};
+Quantizer PlanBuilder::quantizer(Optional offset, int dim, std::int64_t width) {
+    return {kernels_, offset ? quantized(*offset, dim, width) : Activations{}};
 }
 
-Activations PlanBuilder::activations(const Matrix& matrix, std::int64_t x, std::int64_t quantized_x, int dim,
+Activations PlanBuilder::activations(const Matrix& matrix, Optional x, Optional quantized_x, int dim,
                                      std::int64_t width) {
     if (is_quantized(matrix.type)) {
-        const Activations rows = quantized(quantized_x, dim, width);
+        require(quantized_x.has_value(), "plan: quantized activations are missing");
+        const Activations rows = quantized(*quantized_x, dim, width);
         require(rows.supers != nullptr || !wants_super_blocks(matrix.type),
                 "plan: a matrix of that type wants activations in super-blocks");
         return rows;
     }
-    require(x >= 0, "plan: activations are missing");
-    return {nullptr, nullptr, nullptr, floats(static_cast<std::size_t>(x), dim, width)};
+    require(x.has_value(), "plan: activations are missing");
+    return {nullptr, nullptr, nullptr, floats(*x, dim, width)};
 }
 
 const KVStorage& PlanBuilder::held(const OwnedStorage& storage) {

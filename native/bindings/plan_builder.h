@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,10 @@ struct QuantizedLayout {
           bytes(supers + align_up(count / kSuperElements * sizeof(SuperScale))) {}
 };
 
-// Activations are float32 rows [row][width], of as many rows as a run-time dimension has at most. A place of
-// -1 is none, where that is said.
+// An offset in the arena, or a vector's place in the weights, that a step may do without.
+using Optional = std::optional<std::size_t>;
+
+// Activations are float32 rows [row][width], of as many rows as a run-time dimension has at most.
 class PlanBuilder {
    public:
     PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::size_t arena_bytes,
@@ -49,20 +52,21 @@ class PlanBuilder {
     float* floats(std::size_t offset, int dim, std::int64_t width) { return rows<float>(offset, dim, width); }
     const std::int32_t* indices(std::size_t offset, int dim) { return rows<std::int32_t>(offset, dim, 1); }
 
-    // Null for -1.
-    float* optional_floats(std::int64_t offset, int dim, std::int64_t width) {
-        return offset < 0 ? nullptr : floats(static_cast<std::size_t>(offset), dim, width);
+    // Null without an offset.
+    float* optional_floats(Optional offset, int dim, std::int64_t width) {
+        return offset ? floats(*offset, dim, width) : nullptr;
     }
-    // A vector of the weights; null for -1.
-    const float* optional_vector(const Weights* weights, std::int64_t place, std::int64_t size);
-    const float* vector(const Weights* weights, std::int64_t place, std::int64_t size);
+    // A vector of the weights; null without a place.
+    const float* optional_vector(const Weights* weights, Optional place, std::int64_t size);
+    const float* vector(const Weights* weights, std::size_t place, std::int64_t size);
 
     // They are in super-blocks where the plan is, if their width allows.
-    Activations quantized(std::int64_t offset, int dim, std::int64_t width);
-    // What rounds a step's result, for -1 nothing.
-    Quantizer quantizer(std::int64_t offset, int dim, std::int64_t width);
-    // What a matrix reads: the float rows `x`, or, if it is quantized, their int8 form; the other may be -1.
-    Activations activations(const Matrix& matrix, std::int64_t x, std::int64_t quantized_x, int dim,
+    Activations quantized(std::size_t offset, int dim, std::int64_t width);
+    // What rounds a step's result; it does nothing without an offset.
+    Quantizer quantizer(Optional offset, int dim, std::int64_t width);
+    // What a matrix reads: the float rows `x`, or, if it is quantized, their int8 form; the other may be
+    // absent.
+    Activations activations(const Matrix& matrix, Optional x, Optional quantized_x, int dim,
                             std::int64_t width);
 
     // The storage, which from now on lives as long as the plan.

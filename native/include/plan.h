@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,9 @@ using Sizes = std::vector<std::int64_t>;
 // A length that is fixed, or that of a run-time dimension.
 struct Extent {
     std::int64_t fixed = 0;
-    int dim = -1;
+    std::optional<int> dim;
 
-    std::int64_t in(const Sizes& sizes) const { return dim < 0 ? fixed : sizes[dim]; }
+    std::int64_t in(const Sizes& sizes) const { return dim ? sizes[*dim] : fixed; }
 };
 
 // A piece of items that cost the same: long at first, so that each thread reads memory in one long stream,

@@ -97,7 +97,10 @@ void GroupByExpertStep::run(const Sizes& sizes, std::int64_t, std::int64_t, std:
             groups_[group++].end = row;
         }
     }
-    for (; group < pairs; ++group) groups_[group].expert = -1;
+    for (; group < pairs; ++group) {
+        groups_[group].expert = 0;
+        groups_[group].end = row;
+    }
     for (std::int64_t pair = 0; pair < pairs; ++pair) {
         std::int32_t own = next[expert_of(pair)]++;
         groups_[own].pair = static_cast<std::int32_t>(pair);
@@ -152,7 +155,7 @@ void ExpertMatmulStep::run(const Sizes&, std::int64_t begin, std::int64_t end, s
     std::int64_t panels = num_panels(experts_[0].matrix.rows);
     while (begin < end) {
         std::int64_t group = begin / slabs_, stop = std::min(end, (group + 1) * slabs_);
-        if (groups_[group].expert < 0) return;  // so are all behind it
+        if (groups_[group].end == first_row(group)) return;  // so are all behind it
         std::int64_t last = stop - group * slabs_;
         multiply(group, (begin - group * slabs_) * kSlab, std::min(last * kSlab, panels), scratch);
         begin = stop;
@@ -163,7 +166,7 @@ void ExpertMatmulStep::multiply(std::int64_t group, std::int64_t panel_begin, st
                                 std::byte* scratch) const {
     const std::int32_t expert = groups_[group].expert;
     const Matrix& w = experts_[expert].matrix;
-    const std::int64_t row = group == 0 ? 0 : groups_[group - 1].end;
+    const std::int64_t row = first_row(group);
     Output out{y_ + row * w.rows, w.rows, bias_ == nullptr ? nullptr : bias_ + expert * w.rows, nullptr};
     chaski::multiply(kernels_, experts_[expert], panel_begin, panel_end, behind(x_, row * w.k),
                      groups_[group].end - row, out, scratch);

@@ -59,7 +59,7 @@ class ScaleExpertsStep final : public RowStep {
 
 // Four lists of [token · count] entries side by side. Entry i of `pair` is the pair of row i, of `row` the
 // row of pair i. Groups are the experts that were chosen, in ascending order: entry i of `expert` is that of
-// group i, or -1 behind the last one, and `end` is where its rows end.
+// group i, and `end` is where its rows end. Groups behind the last one have no rows.
 struct Group {
     std::int32_t pair;
     std::int32_t row;
@@ -128,6 +128,7 @@ class ExpertMatmulStep final : public Step {
         std::int64_t pairs = sizes[dim_] * count_;
         return pairs < experts ? pairs : experts;
     }
+    std::int64_t first_row(std::int64_t group) const { return group == 0 ? 0 : groups_[group - 1].end; }
     void multiply(std::int64_t group, std::int64_t panel_begin, std::int64_t panel_end,
                   std::byte* scratch) const;
 

@@ -101,6 +101,6 @@ def test_an_unknown_operation_or_a_wrong_number_of_operands_is_refused_by_the_na
     pool = _native.ThreadPool(1)
     plan = _native.Plan(pool, "auto", 1024, ["rows"], [2], False)
     with pytest.raises(ValueError, match="no operation cosine"):
-        plan.elementwise("cosine", 0, 4, [0], [], 0, -1)
+        plan.elementwise("cosine", 0, 4, [0], [], 0, None)
     with pytest.raises(ValueError, match="swiglu: not its number of operands"):
-        plan.elementwise("swiglu", 0, 4, [0], [], 0, -1)
+        plan.elementwise("swiglu", 0, 4, [0], [], 0, None)

@@ -76,7 +76,7 @@ class Lowering:
         self.tiles: dict[tuple[Tensor, int], int] = {}
         self._buffers: dict[Tensor, Buffer] = {}
         self._quantized: dict[Tensor, Buffer] = {}
-        self._checked: set[tuple[Tensor, int, int]] = set()
+        self._checked: set[tuple[Tensor, int, int | None]] = set()
 
     def buffer(self, node: Tensor) -> Buffer:
         """Return the buffer of a node's values."""
@@ -115,11 +115,10 @@ class Lowering:
     ) -> None:
         """Add a step that the threads compute, with the places that it reads or writes, and other arguments.
 
-        A tensor means the buffer of its values. None becomes an argument of -1: no such operand.
+        A tensor means the buffer of its values, and None that there is no such operand.
         """
         read = {name: self._places(x) for name, x in reads.items()}
-        places = {name: -1 if place is None else place for name, place in {**read, **writes}.items()}
-        self.calls.append(Call(step, places | arguments, _touched(read), _touched(writes)))
+        self.calls.append(Call(step, {**read, **writes, **arguments}, _touched(read), _touched(writes)))
 
     def _places(self, x: Tensor | Place | None | tuple[Tensor, ...]) -> Places:
         if isinstance(x, tuple):
@@ -130,7 +129,7 @@ class Lowering:
         """Add a step that only reads the inputs, before the threads start."""
         self.calls.append(Call(step, arguments, frozenset(), frozenset()))
 
-    def check(self, indices: Tensor, limit: int, limit_dim: int = -1) -> None:
+    def check(self, indices: Tensor, limit: int, limit_dim: int | None = None) -> None:
         """Add a check that refuses runs in which an input holds an index outside [0, limit)."""
         if (indices, limit, limit_dim) not in self._checked:
             self._checked.add((indices, limit, limit_dim))
@@ -198,10 +197,10 @@ def width(node: Tensor) -> int:
     return math.prod(d for d in node.shape[1:] if isinstance(d, int))
 
 
-def offset(weight: Weight | None) -> int:
-    """Return a vector's offset in the weights' memory; -1 for None."""
+def offset(weight: Weight | None) -> int | None:
+    """Return a vector's offset in the weights' memory; None for None."""
     if weight is None:
-        return -1
+        return None
     assert isinstance(weight.handle, Vector), f"{weight.name} is not a vector"
     return weight.handle.offset
 

@@ -42,7 +42,7 @@ def group_by_expert(routes: F32, *, experts: int) -> I32:
     groups[:, 0] = np.argsort(of_pairs, kind="stable")
     groups[groups[:, 0], 1] = np.arange(len(of_pairs))
     chosen, sizes = np.unique(of_pairs, return_counts=True)
-    groups[:, 2:] = -1
+    groups[:, 2:] = 0, len(of_pairs)
     groups[: len(chosen), 2] = chosen
     groups[: len(chosen), 3] = np.cumsum(sizes)
     return groups.reshape(len(routes), routes.shape[2], 4)
@@ -62,7 +62,7 @@ def expert_linear(x: F32, groups: I32, weight: F32, bias: F32 | None = None) -> 
     y = np.empty((len(rows), weight.shape[1]), np.float32)
     begin = 0
     for _, _, expert, end in groups.reshape(-1, 4):
-        if expert < 0:
+        if end == begin:
             break
         y[begin:end] = rows[begin:end] @ weight[expert].T
         if bias is not None:

@@ -1,5 +1,6 @@
 #include "../../steps/attention.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include "../../steps/cells.h"
@@ -56,11 +57,11 @@ int add_tiles(PlanBuilder& plan, int tokens, int history, std::size_t spans, std
     return plan.num_tiles() - 1;
 }
 
-// `parts` is -1 where a batch is never split; `sinks` is the place of a vector of the weights, or -1.
+// Without `parts` a batch is never split. `sinks` is the place of a vector of the weights.
 void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, float scale, float cap,
                    bool is_plain, std::size_t q, const OwnedStorage& keys, const OwnedStorage& values,
-                   std::size_t cells, std::size_t spans, int tiles, const Weights* weights,
-                   std::int64_t sinks, std::int64_t parts, std::size_t y) {
+                   std::size_t cells, std::size_t spans, int tiles, const Weights* weights, Optional sinks,
+                   Optional parts, std::size_t y) {
     const KVStorage& k = plan.held(keys);
     const KVStorage& v = plan.held(values);
     require(heads > 0 && heads % k.heads == 0 && k.heads == v.heads && k.cells == v.cells,
@@ -81,9 +82,8 @@ void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, 
                         is_plain,
                         is_plain ? plain_attention_length(plan.maximum(history)) : kAttentionChunk};
     const int threads = plan.plan().threads();
-    std::int64_t size =
-        parts < 0 ? 0 : attention_parts(heads, k.heads, v.size, plan.maximum(history), threads);
-    float* space = parts < 0 ? nullptr : plan.plan().buffer<float>(parts, size);
+    std::int64_t size = parts ? attention_parts(heads, k.heads, v.size, plan.maximum(history), threads) : 0;
+    float* space = parts ? plan.plan().buffer<float>(*parts, size) : nullptr;
     plan.add(std::make_unique<AttentionStep>(plan.ops(), job, plan.tiles(tiles),
                                              tokens_per_tile(job.group(), is_plain), space, size, threads));
 }

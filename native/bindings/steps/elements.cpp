@@ -1,6 +1,7 @@
 #include "../../steps/elements.h"
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -16,16 +17,16 @@ namespace {
 
 template <class F>
 void add_norm(PlanBuilder& plan, int dim, std::int64_t heads, std::int64_t size, std::size_t x, std::size_t y,
-              std::int64_t quantized, F normalize) {
+              Optional quantized, F normalize) {
     require(heads > 0, "norm: no heads");
     std::int64_t width = heads * size;
     plan.add(norm(dim, heads, size, plan.floats(x, dim, width), plan.floats(y, dim, width),
                   plan.quantizer(quantized, dim, width), normalize));
 }
 
-// `weight` is -1 for 1.
-void add_rms_norm(PlanBuilder& plan, int dim, const Weights* weights, std::int64_t weight, std::int64_t heads,
-                  std::int64_t size, float eps, std::size_t x, std::size_t y, std::int64_t quantized) {
+// Without `weight` it is 1.
+void add_rms_norm(PlanBuilder& plan, int dim, const Weights* weights, Optional weight, std::int64_t heads,
+                  std::int64_t size, float eps, std::size_t x, std::size_t y, Optional quantized) {
     const float* w = plan.optional_vector(weights, weight, size);
     add_norm(plan, dim, heads, size, x, y, quantized,
              [&ops = plan.ops(), w, eps, size](const float* row, float* result) {
@@ -33,9 +34,9 @@ void add_rms_norm(PlanBuilder& plan, int dim, const Weights* weights, std::int64
              });
 }
 
-void add_layer_norm(PlanBuilder& plan, int dim, const Weights* weights, std::int64_t weight,
-                    std::int64_t bias, std::int64_t heads, std::int64_t size, float eps, std::size_t x,
-                    std::size_t y, std::int64_t quantized) {
+void add_layer_norm(PlanBuilder& plan, int dim, const Weights* weights, std::size_t weight, std::size_t bias,
+                    std::int64_t heads, std::int64_t size, float eps, std::size_t x, std::size_t y,
+                    Optional quantized) {
     const float* w = plan.vector(weights, weight, size);
     const float* b = plan.vector(weights, bias, size);
     add_norm(plan, dim, heads, size, x, y, quantized,
@@ -54,7 +55,7 @@ const Elementwise& find_elementwise(const Ops& ops, const std::string& name) {
 // All operands are rows of one width.
 void add_elementwise(PlanBuilder& plan, const std::string& op, int dim, std::int64_t width,
                      const std::vector<std::size_t>& operands, std::vector<float> parameters, std::size_t y,
-                     std::int64_t quantized) {
+                     Optional quantized) {
     const Elementwise& found = find_elementwise(plan.ops(), op);
     require(static_cast<int>(operands.size()) == found.operands &&
                 static_cast<int>(parameters.size()) == found.parameters,
@@ -74,12 +75,15 @@ std::map<std::string, std::pair<int, int>> elementwise_operations() {
     return found;
 }
 
-// Adds a vector of the weights to every row.
-void add_vector(PlanBuilder& plan, int dim, std::int64_t width, const Weights* weights, std::int64_t vector,
-                std::size_t x, std::size_t y) {
+// An operation of two operands, the second of which is a vector of the weights, the same for every row.
+void add_by_vector(PlanBuilder& plan, const std::string& op, int dim, std::int64_t width,
+                   const Weights* weights, std::size_t vector, std::size_t x, std::size_t y) {
+    const Elementwise& found = find_elementwise(plan.ops(), op);
+    require(found.operands == 2 && found.parameters == 0, op + ": not an operation of two operands alone");
     const float* v = plan.vector(weights, vector, width);
-    add_norm(plan, dim, 1, width, x, y, -1, [&ops = plan.ops(), v, width](const float* row, float* result) {
-        ops.add(row, v, width, result);
+    add_norm(plan, dim, 1, width, x, y, std::nullopt, [&found, v, width](const float* row, float* result) {
+        const float* operands[] = {row, v};
+        found.apply(operands, nullptr, width, result);
     });
 }
 
@@ -105,7 +109,8 @@ void bind_elements(nb::module_& m, nb::class_<PlanBuilder>& plan) {
              "size"_a, "eps"_a, "x"_a, "y"_a, "quantized"_a)
         .def("elementwise", &add_elementwise, "op"_a, "dim"_a, "width"_a, "operands"_a, "parameters"_a, "y"_a,
              "quantized"_a)
-        .def("add_vector", &add_vector, "dim"_a, "width"_a, "weights"_a.none(), "vector"_a, "x"_a, "y"_a)
+        .def("by_vector", &add_by_vector, "op"_a, "dim"_a, "width"_a, "weights"_a.none(), "vector"_a, "x"_a,
+             "y"_a)
         .def("scale_rows", &add_scale_rows, "dim"_a, "width"_a, "x"_a, "factors"_a, "y"_a)
         .def("position_scale", &add_position_scale, "dim"_a, "positions"_a, "length"_a, "beta"_a, "offset"_a,
              "y"_a);

@@ -1,6 +1,7 @@
 // `routes` is [row][2][count], `groups` [row][count] of Group.
 #include "../../steps/moe.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include "steps.h"
@@ -12,7 +13,7 @@ namespace chaski {
 namespace {
 
 void add_router(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count, int gating,
-                bool normalized, float scale, const Weights* weights, std::int64_t bias, std::size_t x,
+                bool normalized, float scale, const Weights* weights, Optional bias, std::size_t x,
                 std::size_t y) {
     require(0 < count && count <= experts && 0 <= gating && gating <= 2, "router: bad count or gating");
     RouterConfig router{experts,    count, static_cast<Gating>(gating),
@@ -37,21 +38,21 @@ void add_group_by_expert(PlanBuilder& plan, int dim, std::int64_t experts, std::
 }
 
 void add_dispatch(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t width, std::size_t x,
-                  std::int64_t routes, std::size_t groups, std::size_t y) {
+                  Optional routes, std::size_t groups, std::size_t y) {
     plan.add(dispatch(plan.ops(), dim, count, width, plan.floats(x, dim, width),
                       plan.optional_floats(routes, dim, 2 * count), plan.rows<Group>(groups, dim, count),
                       plan.floats(y, dim, count * width)));
 }
 
-void add_dispatch_quantized(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t width,
-                            std::int64_t x, std::size_t groups, std::int64_t y) {
+void add_dispatch_quantized(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t width, std::size_t x,
+                            std::size_t groups, std::size_t y) {
     plan.add(dispatch_quantized(dim, count, width, plan.quantized(x, dim, width),
                                 plan.rows<Group>(groups, dim, count), plan.quantized(y, dim, count * width)));
 }
 
 void add_expert_matmul(PlanBuilder& plan, int dim, std::int64_t count,
-                       const std::vector<OwnedMatrix>& experts, const Weights* weights, std::int64_t bias,
-                       std::int64_t x, std::int64_t quantized, std::size_t groups, std::size_t y) {
+                       const std::vector<OwnedMatrix>& experts, const Weights* weights, Optional bias,
+                       Optional x, Optional quantized, std::size_t groups, std::size_t y) {
     require(!experts.empty() && count > 0, "expert_matmul: no experts");
     const Matrix& m = experts[0].matrix;
     for (const OwnedMatrix& expert : experts) {
@@ -69,7 +70,7 @@ void add_expert_matmul(PlanBuilder& plan, int dim, std::int64_t count,
 }
 
 void add_combine(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t width, std::size_t x,
-                 std::int64_t routes, std::size_t groups, std::size_t y) {
+                 Optional routes, std::size_t groups, std::size_t y) {
     plan.add(combine(plan.ops(), dim, count, width, plan.floats(x, dim, count * width),
                      plan.optional_floats(routes, dim, 2 * count), plan.rows<Group>(groups, dim, count),
                      plan.floats(y, dim, width)));

@@ -1,3 +1,5 @@
+#include <nanobind/stl/optional.h>
+
 #include "../../steps/matmul.h"
 #include "steps.h"
 
@@ -7,8 +9,8 @@ using namespace nb::literals;
 namespace chaski {
 namespace {
 
-void add_matmul(PlanBuilder& plan, int dim, const OwnedMatrix& weight, std::int64_t x, std::int64_t quantized,
-                const Weights* weights, std::int64_t bias, std::int64_t residual, std::size_t y) {
+void add_matmul(PlanBuilder& plan, int dim, const OwnedMatrix& weight, Optional x, Optional quantized,
+                const Weights* weights, Optional bias, Optional residual, std::size_t y) {
     const Matrix& m = weight.matrix;
     const Output out{plan.floats(y, dim, m.rows), m.rows, plan.optional_vector(weights, bias, m.rows),
                      plan.optional_floats(residual, dim, m.rows)};
@@ -18,14 +20,14 @@ void add_matmul(PlanBuilder& plan, int dim, const OwnedMatrix& weight, std::int6
 
 // The matrix is a vector of the weights: [depth][width] as float32.
 void add_product(PlanBuilder& plan, int dim, std::int64_t depth, std::int64_t width, const Weights* weights,
-                 std::int64_t matrix, std::size_t x, std::size_t y) {
+                 std::size_t matrix, std::size_t x, std::size_t y) {
     require(depth > 0 && width > 0, "product: no elements");
     plan.add(std::make_unique<ProductStep>(plan.ops(), dim, depth, width,
                                            plan.vector(weights, matrix, depth * width),
                                            plan.floats(x, dim, depth), plan.floats(y, dim, width)));
 }
 
-void add_quantize(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::int64_t quantized) {
+void add_quantize(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t quantized) {
     const Quantizer quantize{plan.kernels(), plan.quantized(quantized, dim, width)};
     const float* from = plan.floats(x, dim, width);
     plan.add(

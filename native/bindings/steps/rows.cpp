@@ -87,8 +87,7 @@ void bind_rows(nb::module_& m, nb::class_<PlanBuilder>& plan) {
     plan.def("embedding", &add_embedding, "dim"_a, "table"_a, "ids"_a, "y"_a)
         .def("rows", &add_rows, "dim"_a, "source_dim"_a, "width"_a, "x"_a, "indices"_a, "y"_a)
         .def("scatter", &add_scatter, "dim"_a, "target_dim"_a, "width"_a, "x"_a, "places"_a, "y"_a)
-        .def("slice", &add_slice, "dim"_a, "groups"_a, "source_width"_a, "first"_a, "width"_a, "x"_a,
-             "y"_a)
+        .def("slice", &add_slice, "dim"_a, "groups"_a, "source_width"_a, "first"_a, "width"_a, "x"_a, "y"_a)
         .def("concat_columns", &add_concat_columns, "dim"_a, "width"_a, "target_width"_a, "first"_a,
              "stride"_a, "x"_a, "y"_a)
         .def("space_to_depth", &add_space_to_depth, "dim"_a, "source_dim"_a, "width"_a, "count"_a, "x"_a,

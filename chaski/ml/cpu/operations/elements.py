@@ -6,7 +6,7 @@ from chaski.ml.cpu.lowering import Lowering, offset, width
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Tensor, Weight
 
-__all__ = ["add_vector", "elementwise", "position_scale", "scale_rows"]
+__all__ = ["by_vector", "elementwise", "position_scale", "scale_rows"]
 
 
 def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
@@ -33,11 +33,13 @@ def scale_rows(lowering: Lowering, node: Tensor, x: Tensor, factors: Tensor) -> 
     )
 
 
-def add_vector(lowering: Lowering, node: Tensor, x: Tensor, vector: Weight) -> None:
+def by_vector(lowering: Lowering, node: Tensor, x: Tensor, vector: Weight) -> None:
+    """`add_vector` and `multiply_vector`: the elementwise operation with one vector for every row."""
     lowering.call(
-        "add_vector",
+        "by_vector",
         {"x": x},
         {"y": lowering.new(node)},
+        op=node.op.removesuffix("_vector"),
         dim=lowering.dim(node),
         width=width(node),
         weights=lowering.weights,

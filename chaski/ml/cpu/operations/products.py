@@ -17,7 +17,7 @@ def layer_norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight, bias
     _norm(lowering, node, x, weight=offset(weight), bias=offset(bias))
 
 
-def _norm(lowering: Lowering, node: Tensor, x: Tensor, **vectors: int) -> None:
+def _norm(lowering: Lowering, node: Tensor, x: Tensor, **vectors: int | None) -> None:
     size = node.shape[-1]
     assert isinstance(size, int)
     lowering.call(
