@@ -143,7 +143,10 @@ class Cache(Protocol):
         """
 
     def first_shared(self, sequence: int, begin: int) -> int:
-        """The first position from `begin` on that other sequences share storage of; else the length."""
+        """The first position that others share storage of, of what `remove` of a middle to `begin` writes to.
+
+        It is among those from `begin` on, or in the same page before it; the length where there is none.
+        """
 
     def forget(self, sequences: Iterable[int]) -> None:
         """Empty these sequences, whatever an operation that failed has left of them.

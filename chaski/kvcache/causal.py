@@ -17,7 +17,7 @@ from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache.attention_span import AttentionSpan
 from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
 from chaski.kvcache.batch import Batch
-from chaski.kvcache.key_shift import KeyShift
+from chaski.kvcache.key_shift import CellCopy, KeyShift
 from chaski.kvcache.masks import MaskInputs
 from chaski.kvcache.pages import PagedTable
 from chaski.kvcache.table import Table, first_without
@@ -62,6 +62,9 @@ class CausalCache:
         self._layers = kv_buffers(backend, shapes, num_cells, types, layers)
         self._key_shift = _key_shift(backend, shapes, [keys for keys, _ in self._layers], max_batch)
         page, alignment = self._config.page, self._config.alignment
+        buffers = [buffer for layer in self._layers for buffer in layer]
+        has_pages = page > 1 and self._key_shift is not None
+        self._copy = CellCopy(backend, buffers, page) if has_pages else None
         self._table = (
             PagedTable(sequences, capacity, num_cells, page)
             if page > 1
@@ -157,15 +160,16 @@ class CausalCache:
         what = f"sequence {sequence}: tokens {begin} to {end} of {length} cannot be removed"
         if self._key_shift is None:
             raise NotSupportedError(f"{what}: the model's keys cannot be moved to other positions")
-        if self._table.floor(begin) != begin or self._table.floor(end) != end:
-            raise NotSupportedError(f"{what}: the backend's pages do not begin there")
+        if self._table.floor(end - begin) != end - begin:
+            raise NotSupportedError(f"{what}: that is no number of whole pages")
         # As if no more were stored than the next token sees: what trimming left depends on other sequences.
         first = 0 if self._kept is None else self._span.first_visible([length])[0]
         if not self._is_visible(length - (end - begin), first_without(first, begin, end)):
             raise NotSupportedError(f"{what}: the next token would see some that need not be there any more")
 
     def first_shared(self, sequence: int, begin: int) -> int:
-        stored = self._table.stored(sequence, begin)
+        # What stays before a middle is copied into the page that the rest begins in.
+        stored = self._table.stored(sequence, self._table.floor(begin))
         return self.length(sequence) - len(stored) + self._table.cells.first_shared(stored)
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
@@ -178,14 +182,19 @@ class CausalCache:
             assert self._key_shift is not None
             assert self.first_shared(sequence, end) == length, "keys that others see too cannot be rotated"
             self._key_shift.move_down(self._table.stored(sequence, end), end - begin)
-            self._table.drop_middle(sequence, begin, end)
+            kept = self._table.kept_in_page(sequence, begin)
+            if kept:
+                assert self._copy is not None
+                places = self._table.stored(sequence, end - kept, end)
+                self._copy.copy(self._table.stored(sequence, begin - kept, begin), places)
+            self._table.drop_middle(sequence, begin - kept, end - kept)
 
     def forget(self, sequences: Iterable[int]) -> None:
         self._table.forget(sequences)
 
     def close(self) -> None:
         self._layers = []
-        self._key_shift = None
+        self._key_shift = self._copy = None
 
     def _is_visible(self, position: int, first: int) -> bool:
         """True if what is stored from `first` on has all that a token at `position` sees before itself."""

@@ -1,5 +1,7 @@
 """Key shift: keys move to lower positions, rotated back by the angles of the distance.
 
+What stays before them in a page is copied beside them: a page has one place for each position.
+
 A rotary embedding rotates a key by position · frequency, so a key that moves down by d positions rotates back
 by d · frequency, whatever its position was. Values know no position. A key in 16 bits is rounded once more
 with each move.
@@ -16,7 +18,7 @@ from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Rope, Tensor
 
-__all__ = ["KeyShift"]
+__all__ = ["CellCopy", "KeyShift"]
 
 I32 = npt.NDArray[np.int32]
 
@@ -45,3 +47,19 @@ class KeyShift:
         for begin in range(0, len(cells), self._max_cells):
             part = cells[begin : begin + self._max_cells]
             self._plan.launch({"cells": part, "distances": np.full_like(part, distance)}).wait()
+
+
+class CellCopy:
+    """A plan that copies the content of up to `max_cells` cells in all layers, compiled with the cache."""
+
+    def __init__(self, backend: Backend, buffers: Sequence[KVBuffer], max_cells: int) -> None:
+        graph = Graph()
+        sources = graph.input("sources", (Dim("cells", max_cells),), DType.I32)
+        targets = graph.input("targets", sources.shape, DType.I32)
+        for buffer in buffers:
+            ops.copy_cells(sources, targets, buffer)
+        self._plan = backend.compile(graph)
+
+    def copy(self, sources: I32, targets: I32) -> None:
+        """Copy `sources` to `targets`, none of which is a source."""
+        self._plan.launch({"sources": sources, "targets": targets}).wait()

@@ -64,3 +64,6 @@ class PagedTable(Table):
 
     def floor(self, position: int) -> int:
         return position - position % self._page
+
+    def kept_in_page(self, sequence: int, position: int) -> int:
+        return min(position % self._page, max(position - self.firsts[sequence], 0))

@@ -72,6 +72,10 @@ class Table:
         """The highest position up to this one at which others may go on with what is before it."""
         return position
 
+    def kept_in_page(self, sequence: int, position: int) -> int:
+        """The number of tokens before a position that have to be in one page with it."""
+        return 0
+
     def cells_of(self, sequences: Sequence[int], positions: Sequence[int]) -> list[int]:
         """The cell of each token."""
         views = self._views

@@ -21,7 +21,7 @@ from chaski.ml.graph import (
     require,
 )
 
-__all__ = ["attention", "rope", "rope_table", "rotate_cells", "short_conv", "store"]
+__all__ = ["attention", "copy_cells", "rope", "rope_table", "rotate_cells", "short_conv", "store"]
 
 
 def rope_table(positions: Tensor, rope: Rope) -> Tensor:
@@ -79,6 +79,17 @@ def rotate_cells(cells: Tensor, table: Tensor, buffer: KVBuffer) -> Tensor:
     shape: Shape = (buffer.cells, buffer.heads, buffer.size)
     neox = _is_neox(table)
     return cells.graph.record("rotate_cells", (cells, table, buffer), shape, buffer.dtype, neox=neox)
+
+
+def copy_cells(sources: Tensor, targets: Tensor, buffer: KVBuffer) -> Tensor:
+    """Copy the rows `sources` (n,) int32 of `buffer` to the rows `targets` (n,), bit for bit.
+
+    No target is listed twice, or is a source. Returns the buffer's new content, as `store` does. Only
+    backends with pages are asked for it.
+    """
+    require(sources.shape == targets.shape, "copy_cells", sources.shape, targets.shape)
+    shape: Shape = (buffer.cells, buffer.heads, buffer.size)
+    return sources.graph.record("copy_cells", (sources, targets, buffer), shape, buffer.dtype)
 
 
 def attention(

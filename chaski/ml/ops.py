@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chaski.ml.cached_ops import attention, rope, rope_table, rotate_cells, short_conv, store
+from chaski.ml.cached_ops import (
+    attention,
+    copy_cells,
+    rope,
+    rope_table,
+    rotate_cells,
+    short_conv,
+    store,
+)
 from chaski.ml.elementwise import (
     clamped_swiglu,
     exp,
@@ -34,6 +42,7 @@ __all__ = [
     "chunked_conv",
     "clamped_swiglu",
     "concat",
+    "copy_cells",
     "embedding",
     "exp",
     "gated_delta",

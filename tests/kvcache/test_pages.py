@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from chaski.errors import NotSupportedError
 from chaski.kvcache import AttentionSpan, CausalCache, KVShape, KVTypes
 from chaski.kvcache.batch import Batch
 from chaski.ml.backend import CacheConfig, MaskForm
-from chaski.ml.graph import DType, Rope
+from chaski.ml.graph import DType, KVBuffer, Rope
 from chaski.ml.reference import ReferenceBackend
+from chaski.ml.reference.cached_ops import Storage
 
 SEQUENCES, CAPACITY, MAX_BATCH = 4, 50, 12
 
@@ -50,6 +52,13 @@ class Written:
         self.cells: dict[int, int] = {}
         self.sequences: list[list[int]] = [[] for _ in range(SEQUENCES)]
         self.count = 0
+        assert cache._copy is not None
+        cache._copy.copy = self.copy  # type: ignore[method-assign]
+
+    def copy(self, sources: npt.NDArray[np.int32], targets: npt.NDArray[np.int32]) -> None:
+        assert not set(sources.tolist()) & set(targets.tolist())
+        found = [self.cells[cell] for cell in sources.tolist()]
+        self.cells.update(zip(targets.tolist(), found, strict=True))
 
     def forward(self, counts: dict[int, int]) -> None:
         batch = batch_of(self.cache, counts)
@@ -99,7 +108,7 @@ def test_tokens_are_at_their_places_of_pages(span: AttentionSpan, page: int) -> 
         elif kind == 1:
             assert cache.resumable(source, length) <= length
             cache.remove(source, length)
-        elif kind == 2 and (begin := length // page * page) + page < cache.length(source):
+        elif kind == 2 and (begin := length) + page < cache.length(source):
             try:
                 if cache.first_shared(source, begin + page) == cache.length(source):
                     cache.remove(source, begin, begin + page)
@@ -117,14 +126,50 @@ def test_tokens_are_at_their_places_of_pages(span: AttentionSpan, page: int) -> 
     assert moved > 3 or span.visible is not None
 
 
-def test_a_middle_that_does_not_end_with_a_page_is_computed_again() -> None:
+def test_a_middle_that_is_no_number_of_pages_is_computed_again() -> None:
     cache = opened(AttentionSpan(), 4)
     cache.start_forward(batch_of(cache, {0: 12}))
-    for begin, end in ((4, 7), (3, 7)):
-        with pytest.raises(NotSupportedError, match="pages do not begin there"):
+    for begin, end in ((4, 7), (3, 8)):
+        with pytest.raises(NotSupportedError, match="no number of whole pages"):
             cache.remove(0, begin, end)
     cache.remove(0, 4, 8)
     assert cache.length(0) == 8
+
+
+def rows_of(buffer: KVBuffer) -> npt.NDArray[np.float32]:
+    assert isinstance(buffer.handle, Storage)
+    return buffer.handle.rows
+
+
+@pytest.mark.parametrize("is_permuted", [False, True])
+def test_tokens_before_a_middle_are_copied_into_the_page_behind_it(is_permuted: bool) -> None:
+    config = CacheConfig(alignment=4, page=4, mask=MaskForm.PAGED, permuted_values=is_permuted)
+    types = KVTypes(DType.F32, DType.F32)
+    shape = KVShape(2, 4, 6, Rope(np.zeros(0, np.float32)))
+    cache = CausalCache(ReferenceBackend(config), [shape], 2, 24, types, max_batch=24)
+    ((keys, values),) = cache._layers
+    for buffer in (keys, values):
+        rows_of(buffer)[:] = np.random.default_rng(1).normal(size=rows_of(buffer).shape)
+
+    def stored(buffer: KVBuffer) -> npt.NDArray[np.float32]:
+        rows = rows_of(buffer)
+        cells = rows.transpose(2, 0, 1) if buffer is values and is_permuted else rows
+        return np.array(cells[cache.cells(0)])
+
+    cache.start_forward(batch_of(cache, {0: 21}))
+    wanted = [np.delete(stored(buffer), np.s_[3:15], axis=0) for buffer in (keys, values)]
+    cache.copy_prefix(0, 1, 12)
+    # What somebody else holds of the page in which the rest begins must not be written to.
+    assert (cache.first_shared(0, 15), cache.first_shared(0, 11)) == (21, 8)
+    cache.remove(0, 3, 15)
+    assert cache.length(0) == 9
+    assert (cache.cells(0) % 4 == np.arange(9) % 4).all()
+    assert len(np.unique(cache.cells(0) // 4)) == 3
+    for buffer, rows in zip((keys, values), wanted, strict=True):
+        assert (stored(buffer) == rows).all()
+    cache.remove(0, 0)
+    cache.remove(1, 0)
+    assert cache.num_free == cache.num_cells
 
 
 def test_part_of_a_page_is_not_shared() -> None:

@@ -77,7 +77,7 @@ def test_what_follows_a_shift_equals_that_of_transformers(name: str, backend: st
         wanted = arrays.get("shifted")
     runs = Runs(DATA / f"{name}.gguf", backend, DType.F32)
     runs.forward({0: ids[:BEGIN]})
-    if wanted is None or backend == "foreign":  # a recurrence, whose state cannot forget, or part of a page
+    if wanted is None or backend == "foreign":  # a recurrence, whose state cannot forget; no whole pages
         with pytest.raises(NotSupportedError):
             runs.cache.remove(0, DROPPED.start, DROPPED.stop)
         return

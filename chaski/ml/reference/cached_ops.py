@@ -17,6 +17,7 @@ from chaski.ml.graph import KVRole
 __all__ = [
     "Storage",
     "attention",
+    "copy_cells",
     "dense_attention",
     "paged_attention",
     "rope",
@@ -102,6 +103,12 @@ def store(x: F32, cells: I32, buffer: Storage) -> Storage:
 
 def rotate_cells(cells: I32, table: F32, buffer: Storage, *, neox: bool) -> Storage:
     buffer.write(cells, rope(buffer.rows[cells], table, neox=neox))
+    return buffer
+
+
+def copy_cells(sources: I32, targets: I32, buffer: Storage) -> Storage:
+    cells = np.moveaxis(buffer.rows, -1, 0) if buffer.is_permuted else buffer.rows
+    cells[targets] = cells[sources]
     return buffer
 
 

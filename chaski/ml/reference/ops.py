@@ -16,6 +16,7 @@ import numpy.typing as npt
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.reference.cached_ops import (
     attention,
+    copy_cells,
     dense_attention,
     paged_attention,
     rope,
@@ -150,6 +151,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         rope,
         store,
         rotate_cells,
+        copy_cells,
         attention,
         dense_attention,
         paged_attention,

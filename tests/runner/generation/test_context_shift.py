@@ -11,7 +11,7 @@ from chaski.ml import BACKENDS, open_backend
 from chaski.runner.generation.request import SHIFT_MULTIPLE
 from tests.foreign import NAMES
 
-PATH = Path(__file__).parents[2] / "data" / "architectures" / "qwen3.gguf"
+DATA = Path(__file__).parents[2] / "data" / "architectures"
 PROMPT = [5, 9, 2, 7, 1, 3, 8, 8, 4, 6, 5, 5, 2, 9, 9, 1, 4, 7]
 
 
@@ -24,14 +24,18 @@ def test_tokens_stay_where_every_device_reads_them_fastest(backend: str) -> None
     assert SHIFT_MULTIPLE % config.page == 0
 
 
-def shifted(backend: str, num_keep: int) -> list[int]:
-    options = {"num_predict": 120, "temperature": 0, "ignore_eos": True, "num_keep": num_keep}
-    with chaski.load(PATH, backend=backend, kv_type="f32", context=64, num_batch=24) as model:
-        result = model.generate(PROMPT, **options)
-    assert result.done.shifted_tokens > 0
-    return list(result.token_ids)
+def shifted(backend: str, num_keep: int, name: str = "qwen3") -> list[list[int]]:
+    """Two answers at the same time, whose prompts share pages, each past a full context twice."""
+    options = {"num_predict": 90, "temperature": 0, "ignore_eos": True, "num_keep": num_keep}
+    path = DATA / f"{name}.gguf"
+    with chaski.load(path, backend=backend, kv_type="f32", context=64, num_batch=24, parallel=2) as model:
+        results = model.generate_many([PROMPT, [*PROMPT, 3, 3]], **options)
+    assert min(result.done.shifted_tokens for result in results) > 16
+    return [list(result.token_ids) for result in results]
 
 
 @pytest.mark.parametrize("backend", NAMES)
-def test_shifted_answers_are_those_of_the_reference(backend: str) -> None:
-    assert shifted(backend, 16) == shifted("reference", 16)
+@pytest.mark.parametrize(("name", "num_keep"), [("qwen3", 16), ("qwen3", 4), ("gemma3", 20)])
+def test_shifted_answers_are_those_of_the_reference(backend: str, name: str, num_keep: int) -> None:
+    """Also where what stays ends in the middle of a page, and with layers that see a window."""
+    assert shifted(backend, num_keep, name) == shifted("reference", num_keep, name)
