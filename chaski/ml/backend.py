@@ -246,7 +246,10 @@ class Backend(Protocol):
         """Turn a graph into a plan with all its memory."""
 
     def sibling(self) -> Backend:
-        """Make a backend on the same threads, for a model that computes in turns with this one."""
+        """Make a backend on the same threads and devices, for a model that computes in turns with this one.
+
+        It holds memory of its own, and `devices` of both tell what is left by both.
+        """
 
     def memory(self) -> Memory:
         """Return the memory that this backend holds now, in bytes: all that `load` takes."""

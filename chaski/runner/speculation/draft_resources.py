@@ -1,4 +1,4 @@
-"""Loading a draft model beside another model: the same vocabulary, the same slots, the same threads."""
+"""Loading a draft model beside another model: the same vocabulary, slots, threads and devices."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DraftResources:
         return DraftModel(program, cache, self._size.sequences, self._num_shared)
 
     def memory(self) -> Memory:
-        """The bytes that it holds."""
+        """The bytes that it holds on each device."""
         return self._backend.memory()
 
     def wait_loaded(self) -> None:
