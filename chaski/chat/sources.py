@@ -1,4 +1,4 @@
-"""All that says how conversations with a model are written: in its file, and stored beside it."""
+"""The sources of a model's chat format: templates in its file, and what is stored beside it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StoredFormat:
 
 @dataclass(frozen=True, slots=True)
 class TemplateSources:
-    """All that says how conversations with a model are written.
+    """The sources of a model's chat format, in its file and in the store.
 
     name           the model's, for messages
     architecture   of its file

@@ -74,11 +74,11 @@ def command(
     as_json: bool,
 ) -> None:
     """Measure MODEL, a name or a path to a GGUF file, on random tokens."""
-    from chaski.cli.progress import load_model
+    from chaski.cli.progress import load_with_bar
 
     workload = Workload(prompt, generate, depth, batch)
     context = depth + prompt + generate
-    with load_model(model, threads=threads, context=context, parallel=batch, backend=backend) as loaded:
+    with load_with_bar(model, threads=threads, context=context, parallel=batch, backend=backend) as loaded:
         loaded.logits([0])
         first_logits = seconds_since_process_start()
         result = measure(loaded, workload, range(repeat), first_logits)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chaski.runner.service.worker import Worker
     from chaski.store.model import StoredModel
 
-__all__ = ["WorkerModel", "open_model"]
+__all__ = ["WorkerModel", "load_for_chat"]
 
 
 class WorkerModel:
@@ -49,7 +49,7 @@ class WorkerModel:
         self._worker.close()
 
 
-def open_model(
+def load_for_chat(
     found: StoredModel,
     name: str,
     *,
@@ -64,7 +64,7 @@ def open_model(
     name   what the user calls it
     draft  file of its draft model
     """
-    from chaski.cli.progress import load_model
+    from chaski.cli.progress import load_with_bar
     from chaski.names import NATIVE, check_engine
     from chaski.progress_bar import ProgressBar
     from chaski.runner.loading.engine_choice import choose_engine
@@ -74,7 +74,7 @@ def open_model(
     model = OpenedModel.of(found)
     chosen = choose_engine(model.file, check_engine(engine) or model.defaults.engine)
     if chosen == NATIVE:
-        return load_model(
+        return load_with_bar(
             model, name, threads=threads, context=context, backend=backend, engine=NATIVE, draft=draft
         )
     model.file.close()

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from chaski.runner.llm import LLM
     from chaski.runner.loading.files import OpenedModel
 
-__all__ = ["load_model"]
+__all__ = ["load_with_bar"]
 
 
-def load_model(
+def load_with_bar(
     model: str | OpenedModel,
     label: str = "",
     *,

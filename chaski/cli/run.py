@@ -152,7 +152,7 @@ class _Opener:
 
         Raises ModelNotFoundError, and UsageError for `--keepalive` without a server.
         """
-        from chaski.cli.local import open_model
+        from chaski.cli.local import load_for_chat
 
         loading = {"threads": num_thread or self.threads, "context": num_ctx or self.context}
         is_own_choice = bool(any(loading.values()) or self.draft or self.engine or self.backend != "cpu")
@@ -164,7 +164,7 @@ class _Opener:
             raise click.UsageError("--keepalive is for a model of a running server: chaski serve")
         found = _found(name, self.insecure)
         draft = None if self.draft is None else _found(self.draft, self.insecure).path
-        return open_model(found, name, **loading, backend=self.backend, engine=self.engine, draft=draft)
+        return load_for_chat(found, name, **loading, backend=self.backend, engine=self.engine, draft=draft)
 
 
 def _answer_options(options: Mapping[str, object], form: str | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from chaski.convert.tensors import Planned
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.safetensors import SafeTensor, open_checkpoint
 
-__all__ = ["Checkpoint", "computing", "open_model"]
+__all__ = ["Checkpoint", "computing", "plan_conversion"]
 
 # Prefixes that wrappers put before the names of a text model, in any order that some release had.
 _WRAPPERS = re.compile(r"^(?:model\.|language_model\.|bert\.)+|(?<=^vision_tower\.)vision_model\.")
@@ -42,7 +42,7 @@ class Checkpoint:
     vision: VisionFamily | None = None
 
 
-def open_model(folder: Path) -> Checkpoint:
+def plan_conversion(folder: Path) -> Checkpoint:
     """Open the checkpoint in `folder` and plan its conversion; no weights are read.
 
     Raises ModelError for tensors that are missing, left over or of another shape than the configuration

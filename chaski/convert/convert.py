@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from chaski.convert.checkpoint import Checkpoint, computing, open_model
+from chaski.convert.checkpoint import Checkpoint, computing, plan_conversion
 from chaski.convert.metadata import Metadata
 from chaski.convert.mixture import Mixture, Sizes, find_mixture
 from chaski.convert.tensors import Planned, Sources
@@ -58,7 +58,7 @@ def convert(
     for values that the type cannot hold.
     """
     mixture = find_mixture(type)
-    checkpoint = open_model(folder)
+    checkpoint = plan_conversion(folder)
     with computing(checkpoint.config):
         files = _files(checkpoint, mixture, out, projector)
     return _write(checkpoint, mixture, files, progress)

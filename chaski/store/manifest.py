@@ -78,7 +78,7 @@ class Manifest:
 
     @property
     def blobs(self) -> tuple[ManifestLayer, ...]:
-        """All that it refers to: the layers, then the description."""
+        """The blobs that it refers to: the layers, then the description."""
         return (*self.layers, self.config)
 
     @property

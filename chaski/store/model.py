@@ -15,7 +15,7 @@ from chaski.store.manifest import MAX_JSON_VALUES
 from chaski.store.parameters import Parameter
 from chaski.store.store import Entry, Store
 
-__all__ = ["StoredConfig", "StoredModel", "find_model", "read_config", "read_model"]
+__all__ = ["StoredConfig", "StoredModel", "find_model", "read_model", "read_stored_config"]
 
 _SHOWN_NAMES = 8
 
@@ -98,7 +98,7 @@ def find_model(model: str | os.PathLike[str], store: Store | None = None) -> Sto
     raise ModelNotFoundError(f"no file {str(model)!r} and no model of that name; models here: {shown}")
 
 
-def read_config(store: Store, entry: Entry) -> StoredConfig:
+def read_stored_config(store: Store, entry: Entry) -> StoredConfig:
     """The configuration that a model's manifest names. Raises StoreError."""
     if entry.bundled is not None:
         return StoredConfig.parse(entry.bundled.config)
@@ -108,7 +108,7 @@ def read_config(store: Store, entry: Entry) -> StoredConfig:
 def read_model(store: Store, entry: Entry) -> StoredModel:
     """Read the layers of a stored model. Raises StoreError for damaged ones, UnsupportedError."""
     manifest, blobs = entry.manifest, store.blobs
-    config = read_config(store, entry)
+    config = read_stored_config(store, entry)
     if entry.bundled is not None:
         return StoredModel(entry.name, entry.bundled.path, config=config)
 

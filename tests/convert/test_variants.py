@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chaski.convert.checkpoint import Checkpoint, open_model
+from chaski.convert.checkpoint import Checkpoint, plan_conversion
 from chaski.convert.convert import convert
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.dequantize import dequantize
@@ -103,7 +103,7 @@ def test_factors_of_a_rope_are_one_for_each_pair(tmp_path: Path, factors: list[A
     scaling = {"type": "longrope", "short_factor": [1.0, 1.0, 1.0], "long_factor": factors}
     folder = changed("phi3", tmp_path / "phi3", {"rope_scaling": scaling})
     with pytest.raises(ModelError, match="'long_factor' does not have a number for each rotated pair"):
-        open_model(folder)
+        plan_conversion(folder)
 
 
 OLDER: dict[str, tuple[str, dict[str, Any]]] = {
@@ -167,7 +167,7 @@ OLDER: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", OLDER)
 def test_configurations_of_older_releases_say_the_same(tmp_path: Path, case: str) -> None:
     name, values = OLDER[case]
-    model, older = open_model(DATA / name), open_model(changed(name, tmp_path / name, values))
+    model, older = plan_conversion(DATA / name), plan_conversion(changed(name, tmp_path / name, values))
     found, wanted = (m.family.metadata(m.config) for m in (older, model))
     assert {key: str(value) for key, value in found.items()} == {
         key: str(value) for key, value in wanted.items()

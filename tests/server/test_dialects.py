@@ -11,7 +11,7 @@ from chaski.errors import OptionError, UnsupportedError
 from chaski.server.dialects import anthropic, ollama, openai
 from chaski.server.http.problems import problem_of
 from chaski.server.service.events import Delta, Finish
-from chaski.server.service.options import read_options
+from chaski.server.service.options import checked_options
 
 CALL = ToolCall("weather", {"z": 1, "a": {"y": 2}})
 DONE = Done(
@@ -115,16 +115,16 @@ def test_wrong_types_are_named(body: dict[str, Any]) -> None:
 
 
 def test_options_of_ollama() -> None:
-    assert not read_options(
+    assert not checked_options(
         {"special": True, "cache_salt": "hers", "format": "json"}
     ).generate  # ours, not theirs
     given = {"seed": -1, "repeat_last_n": -1, "num_predict": 5.9, "num_ctx": 99, "nobody": 1, "top_k": None}
-    found = read_options(given)
+    found = checked_options(given)
     assert found.generate == {"seed": None, "repeat_last_n": None, "num_predict": 5}
     assert (found.context, found.threads) == (99, None)
     for wrong in ({"stop": 5}, {"stop": [5]}, {"stop": ["x"] * 65}, {"seed": True}, {"use_mmap": 1}):
         with pytest.raises(OptionError, match="option"):
-            read_options(wrong)
+            checked_options(wrong)
 
 
 # ---- OpenAI's ----

@@ -19,7 +19,7 @@ from PIL import Image
 import chaski
 from chaski.chat.events import Done, Text
 from chaski.chat.prompts import Prepared
-from chaski.cli.local import open_model
+from chaski.cli.local import load_for_chat
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.runner.llm import LLM
@@ -146,7 +146,7 @@ def ways(request: pytest.FixtureRequest, server: Running, store: Path) -> Iterat
         patch.setenv("OLLAMA_MODELS", str(store))
         model = chaski.load(case.name, threads=1)
         found = find_model(case.name)
-        here = open_model(found, case.name, threads=1, context=None, backend="cpu", engine=None)
+        here = load_for_chat(found, case.name, threads=1, context=None, backend="cpu", engine=None)
     assert isinstance(here, LLM)
     with model, here:
         yield Ways(case, server, model, here)

@@ -8,7 +8,7 @@ from typing import Any
 from chaski.errors import OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
 from chaski.server.fields.reader import Fields
-from chaski.server.service.options import read_options
+from chaski.server.service.options import checked_options
 from chaski.store.recipe import CheckpointFiles, ModelSource, Recipe
 
 __all__ = ["read_recipe"]
@@ -79,7 +79,7 @@ def _model(label: str) -> ModelName:
 
 def _parameters(fields: Fields) -> dict[str, Any]:
     given = {name: value for name, value in fields.mapping("parameters").items() if value is not None}
-    read_options(given)
+    checked_options(given)
     return given
 
 

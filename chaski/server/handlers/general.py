@@ -40,7 +40,7 @@ async def health(http: HTTPRequest) -> Reply:
 
 
 async def openapi(http: HTTPRequest) -> Reply:
-    """All endpoints and their fields, as an OpenAPI document."""
+    """Return all endpoints and their fields, as an OpenAPI document."""
     return _document(http)
 
 

@@ -45,7 +45,7 @@ async def ps(http: HTTPRequest) -> Reply:
 
 
 async def show(http: HTTPRequest) -> Reply:
-    """All about a model."""
+    """Describe a model in full."""
     fields = Fields(http.body)
     label, is_verbose = fields.text("model", "name"), fields.flag("verbose", False)
     shown = await asyncio.to_thread(describe, http.services.catalog, label, is_verbose)

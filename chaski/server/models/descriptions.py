@@ -17,7 +17,7 @@ from chaski.ml.backend import HOST
 from chaski.server.models.catalog import Catalog, Found
 from chaski.server.models.loaded import LoadedModel
 from chaski.store.describe import modelfile_of, parameter_lines
-from chaski.store.model import StoredConfig, StoredModel, read_config
+from chaski.store.model import StoredConfig, StoredModel, read_stored_config
 
 __all__ = ["describe", "listed", "running"]
 
@@ -33,7 +33,7 @@ def listed(catalog: Catalog) -> list[dict[str, Any]]:
     found = []
     for entry in catalog.store.entries():
         try:
-            config = read_config(catalog.store, entry)
+            config = read_stored_config(catalog.store, entry)
         except ChaskiError as error:
             _log.warning("%s is left out: %s", entry.name.short, error)
             continue

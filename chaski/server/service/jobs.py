@@ -17,7 +17,7 @@ from chaski.server.metrics import Metrics
 from chaski.server.models.catalog import Catalog, Found
 from chaski.server.models.loaded import LoadedModel, ModelNeeds
 from chaski.server.models.pool import ModelPool
-from chaski.server.service.options import RequestOptions, read_options
+from chaski.server.service.options import RequestOptions, checked_options
 from chaski.server.service.requests import ModelRequest
 from chaski.server.settings import Settings
 
@@ -102,7 +102,7 @@ class Jobs:
         found, info = await asyncio.to_thread(self.catalog.look_up, request.model)
         # Without keys there is one user, to whom all prompts belong.
         cache_salt = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
-        return Job(request, found, info, read_options(request.options), started, cache_salt)
+        return Job(request, found, info, checked_options(request.options), started, cache_salt)
 
     @asynccontextmanager
     async def use(self, job: Job, client: str) -> AsyncIterator[LoadedModel]:

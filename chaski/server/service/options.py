@@ -12,7 +12,7 @@ from chaski.errors import OptionError
 from chaski.names import check_engine
 from chaski.sample.options import nearest
 
-__all__ = ["KNOWN_OPTIONS", "RequestOptions", "read_options"]
+__all__ = ["KNOWN_OPTIONS", "RequestOptions", "checked_options"]
 
 _INTEGERS = {
     *("num_keep", "seed", "num_predict", "top_k", "repeat_last_n", "num_ctx", "num_batch", "num_gpu"),
@@ -29,7 +29,7 @@ _FLAGS = {"use_mmap", "ignore_eos", "include_stop_str_in_output"}
 _LISTS = {"bad_words": str, "dry_sequence_breakers": str, "choice": str, "stop_token_ids": int}
 _TEXTS = {"regex", "grammar"}
 KNOWN_OPTIONS = frozenset({*_INTEGERS, *_FLOATS, *_FLAGS, *_LISTS, *_TEXTS, "stop", "logit_bias", "engine"})
-"""The names that `read_options` knows. `server/fields/audit.py` warns of others, or refuses them."""
+"""The names that `checked_options` knows. `server/fields/audit.py` warns of others, or refuses them."""
 # In Ollama any number below 0 means a fresh seed, or all tokens.
 _NONE_BELOW_ZERO = {"seed", "repeat_last_n", "dry_penalty_last_n"}
 _MAX_STOPS = 64
@@ -47,7 +47,7 @@ class RequestOptions:
     engine: str | None = None
 
 
-def read_options(raw: Mapping[str, Any]) -> RequestOptions:
+def checked_options(raw: Mapping[str, Any]) -> RequestOptions:
     """Check options; unknown ones are ignored. Raises OptionError or SamplingError."""
     values = {name: _typed(name, value) for name, value in raw.items() if value is not None}
     generate = {name: value for name, value in values.items() if name in _GENERATE and value is not None}
