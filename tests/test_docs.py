@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import itertools
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import chaski
+from chaski.chat.options import AnswerOptions
 from chaski.model.registry import ARCHITECTURES
+from chaski.runner.service.asynchronous import AsyncModel
+from chaski.sample.options import SamplingOptions
 from tools.docs import PAGES
 
 ROOT = Path(__file__).parent.parent
@@ -54,6 +61,29 @@ def test_lines_fit_a_window(page: Path) -> None:
     """Rows of tables cannot be broken."""
     lines = enumerate(page.read_text().splitlines(), 1)
     assert [number for number, line in lines if len(line) > 110 and not line.startswith("|")] == []
+
+
+def documented() -> Iterator[object]:
+    """What the pages of Python are made of."""
+    for value in [
+        *(getattr(chaski, name) for name in chaski.__all__),
+        AsyncModel,
+        SamplingOptions,
+        AnswerOptions,
+    ]:
+        yield value
+        if isinstance(value, type):
+            yield from (member for name, member in inspect.getmembers(value) if not name.startswith("_"))
+
+
+def test_tables_of_docstrings_can_be_read_as_such() -> None:
+    """`docs/conf.py` takes a name and two spaces for a row, and fails to read a table with another one."""
+    row = re.compile(r"\w+(?:, \w+)* {2,}\S.*")
+    for value in documented():
+        lines = (inspect.getdoc(value) or "").splitlines()
+        for before, line in itertools.pairwise(lines):
+            if row.fullmatch(before) and line.strip() and not line.startswith(" "):
+                assert row.fullmatch(line), f"{value}: {line}"
 
 
 PLACE = re.compile(r"`((?:chaski|native|tests|tools|benchmarks|docs)/[\w./-]+):([\w.:]+)`")

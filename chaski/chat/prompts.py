@@ -101,11 +101,13 @@ class PromptBuilder(PromptEncoder):
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """Capabilities of conversations with the model in Ollama's terms: tools, insert, thinking."""
+        """Capabilities of the model's prompts in Ollama's terms: tools, insert, thinking."""
         try:
-            return self.chat_format.capabilities
+            found = self.chat_format.capabilities
         except (TemplateError, UnsupportedError):
             return ()
+        fills_in = "insert" not in found and fill_in_tokens(self._file) is not None
+        return (*found, "insert") if fills_in else found
 
     def prepare(self, request: Generate | Chat | Fill, images: Items[Image] = ()) -> Prepared:
         """Prepare an answer; `images` are those that the request counts.

@@ -127,6 +127,7 @@ def test_the_seed_of_a_stored_model_counts_up(tmp_path: Path, kind: str, file: P
 
 
 def test_a_suffix(way: Way, here: chaski.LLM, file: Path) -> None:
+    assert "insert" in here.capabilities
     before, behind, between = open_gguf(file).get("tokenizer.ggml.tokens", list[str])[10:13]
     alone = [here.generate(f"{before}{text}{behind}end{between}", seed=3, **DRAW) for text in PROMPTS]
     assert content(way.generate(PROMPTS[0], suffix="end", seed=3, **DRAW)) == content(alone[0])
@@ -154,6 +155,8 @@ def test_a_model_that_cannot_fill_in(tiny_llama: Path, kind: str) -> None:
         with pytest.raises(UnsupportedError, match="neither its template nor its file says how to fill in"):
             way.generate("a", suffix="end")
         assert way.generate("a", suffix="", num_predict=2).text
+    with chaski.load(tiny_llama, threads=1) as model:
+        assert "insert" not in model.capabilities
 
 
 def test_an_error_in_a_list_names_its_place(way: Way) -> None:

@@ -59,6 +59,7 @@ MESSAGES = [
     Chat(({"role": "user", "content": "look", "images": [0]},), (), {}, (b"GIF",), think="low"),
     Chat((), (), {}, stored=StoredFormat("a", "{{ .Prompt }}", parser="qwen3"), context=(1, 2)),
     Fill("a", "b", {}, images=(b"GIF",)),
+    Fill("a", "b", {"seed": 1}, draw=3),
     Rank("why?", ("a", "b")),
     RenderChat(Chat(({"role": "user", "content": "hello"},), (), {})),
     TokenizeChat(Chat(({"role": "user", "content": "hello"},), (), {}, (b"GIF",))),
