@@ -10,7 +10,7 @@ _TEMPLATE = "tokenizer.chat_template"
 
 
 def file_templates(file: GGUFFile) -> tuple[str | None, str | None]:
-    """The chat template of a file, and the one that stands for it where there are tools, if there is another.
+    """Return the chat template of a file, and its template for conversations with tools, if there is one.
 
     A file that has only the latter means it always.
     """

@@ -59,7 +59,7 @@ class Prepared:
     context   number of tokens that the context holds
     num_keep  number of first tokens that a context shift keeps; None ends the answer at a full context
     parser    parser of the answer; None if its text is the answer
-    told      event with the tokens of the prompt, if the request asks for it
+    told      event with the tokens of the prompt, if the request wants one
     """
 
     prompt: Prompt

@@ -34,15 +34,15 @@ class StoredFormat:
 class TemplateSources:
     """The sources of a model's chat format, in its file and in the store.
 
-    name           the model's, for messages
-    architecture   of its file
-    jinja          the template of its file
-    bos, eos       what templates in Jinja call by these names
-    go             the template of Ollama that was stored with it
-    renderer_name  what the model asks for instead of a template
-    renderer       what stands for that, where it is known
-    parser         the format of answers that was stored with it; empty where the template shows it
-    tool_jinja     what the file has instead of `jinja` where there are tools
+    name           name of the model, for messages
+    architecture   architecture of its file
+    jinja          template of its file
+    bos, eos       texts of these tokens, for templates in Jinja
+    go             template of Ollama that is stored with the model
+    renderer_name  name of the renderer that is stored in place of a template
+    renderer       the renderer of that name, if it is known
+    parser         name of the stored parser of answers; empty where the template shows the format
+    tool_jinja     template of the file for conversations with tools, if it has one
     """
 
     name: str

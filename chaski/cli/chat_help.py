@@ -9,7 +9,7 @@ __all__ = ["HELP", "HINT", "PARAMETERS", "SET_HELP", "SHOW_HELP", "TOPICS", "WOR
 HINT = "Send a message (/? for help)"
 HELP = """\
 Available commands:
-  /set NAME ...    change the session; /set alone says what there is
+  /set NAME ...    change the session; /set alone lists the names
   /show NAME       tell about the model; /show alone says what there is
   /load MODEL      go on with another model, and a new conversation
   /save NAME       make a model of this one with its options, its system

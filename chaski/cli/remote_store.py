@@ -50,7 +50,7 @@ def transfer(server: Remote, path: str, body: Mapping[str, Any]) -> Iterator[Sto
 def create_there(server: Remote, name: str, recipe: Recipe) -> Iterator[StoreProgress]:
     """Make a model of a recipe on a server, which gets the files that the recipe names.
 
-    Raises UnsupportedError for what its API cannot be told.
+    Raises UnsupportedError for what its API cannot express.
     """
     body: dict[str, Any] = {"model": name, **(yield from _sources(server, recipe.sources))}
     if recipe.draft is not None:

@@ -52,7 +52,7 @@ class _Command(click.Command):
 )
 @click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
 @click.option(
-    "--engine", metavar="NAME", help="native or llama.cpp.  [default: whoever has the architecture]"
+    "--engine", metavar="NAME", help="native or llama.cpp.  [default: the one that has the architecture]"
 )
 @click.option("--format", "form", metavar="FORMAT", help="Answer in json, or by this JSON schema.")
 @click.option(

@@ -127,7 +127,7 @@ class Blobs:
             return hash_file(self.path(digest)) == digest
 
     def set_aside(self, digest: Digest, seen: os.stat_result | None = None) -> bool:
-        """Rename a damaged blob, so that it is missing and whoever needs it brings it anew.
+        """Rename a damaged blob, so that it is missing and the next pull or create fetches it again.
 
         seen: the file as it was before it was found damaged. Where it has been replaced since, it stays.
         """

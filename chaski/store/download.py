@@ -32,7 +32,7 @@ class Pace:
     min_part_bytes, max_part_bytes   a blob is cut into `connections` parts within these sizes
     tries             how often a request may fail in a row before the transfer does
     pause_seconds     how long to wait after the first failure; twice as long after each further one
-    report_seconds    how often progress is told
+    report_seconds    seconds between reports of progress
     send_bytes        how much of a blob one request of an upload carries
     """
 

@@ -40,7 +40,7 @@ def read_texts(body: Mapping[str, Any]) -> RerankRequest:
     """A request with `texts`. Raises OptionError."""
     fields = Fields(body)
     if fields.flag("raw_scores", False):
-        raise OptionError("raw_scores are not told here; leave it out")
+        raise OptionError("raw_scores are not available here; leave it out")
     return read_rerank(
         {
             "model": fields.text("model"),

@@ -42,7 +42,7 @@ def unread_fields(body: Mapping[str, Any], known: Mapping[str, Known]) -> Iterat
 def _unread_within(value: object, inner: ReadParts, path: str) -> Iterator[str]:
     """Yield the names of unread fields of an object, or of the objects of a list."""
     if isinstance(value, list):
-        # A longer list is refused by whoever reads it.
+        # The reader of the field refuses a longer list.
         items, path = value[:MAX_ITEMS], f"{path}[]"
     else:
         items = [value]

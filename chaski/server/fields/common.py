@@ -108,7 +108,7 @@ THINKING: FieldTable = {
     "reasoning_effort": Field(TEXT, "the same: none, minimal, low, medium, high, xhigh, max"),
     "reasoning": Field(
         OBJECT,
-        "the same, as `effort` or `enabled`; thoughts are told whole, whatever `summary` says",
+        "the same, as `effort` or `enabled`; replies have whole thoughts, whatever `summary` says",
         parts=reads("effort", "enabled", "summary", "generate_summary"),
     ),
     "chat_template_kwargs": Field(

@@ -52,14 +52,14 @@ APPLY_TEMPLATE: FieldTable = {**CHAT, **_ANY_MODEL}
 TOKENIZE: FieldTable = {
     **CHAT,
     **_ANY_MODEL,
-    "messages": Field(OBJECTS, "the conversation whose prompt is told", parts=MESSAGES),
+    "messages": Field(OBJECTS, "the conversation that the template writes", parts=MESSAGES),
     "prompt": Field(TEXT, "or a text"),
     "add_special_tokens": Field(FLAG, "with `prompt`: with the tokens around every text; true by default"),
-    "return_token_strs": Field(FLAG, "whether the texts of tokens are told; false by default"),
+    "return_token_strs": Field(FLAG, "whether the reply has the texts of tokens; false by default"),
     "content": Field(TEXT, "or a text, for an answer as llama.cpp's"),
     "add_special": Field(FLAG, "with `content`: with the tokens around every text; false by default"),
     "parse_special": Field(FLAG, "with `content`: control tokens are read as such; true by default"),
-    "with_pieces": Field(FLAG, "with `content`: whether the texts of tokens are told; false by default"),
+    "with_pieces": Field(FLAG, "with `content`: whether the reply has the texts of tokens; false by default"),
 }
 
 DETOKENIZE: FieldTable = {**_ANY_MODEL, **KEEP_ALIVE, **_TOKEN_LIST}

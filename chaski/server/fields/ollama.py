@@ -54,7 +54,7 @@ _EMBED: FieldTable = {
     **KEEP_ALIVE,
 }
 
-_PROGRESS = {"stream": Field(FLAG, "whether every step is told, or only the last; true by default")}
+_PROGRESS = {"stream": Field(FLAG, "whether the reply has every step, or only the last; true by default")}
 REGISTRY: FieldTable = {
     **MODEL,
     **NAME,

@@ -1,6 +1,6 @@
 """`Endpoint`: what is common to all handlers that take JSON and answer with JSON or with a stream.
 
-The body is read within limits; a client that leaves cancels the work. An error is told in the form of the
+The body is read within limits; a client that leaves cancels the work. An error is sent in the form of the
 API: with its status before the first byte, and as the end of the stream after it.
 """
 
@@ -76,7 +76,7 @@ class Endpoint:
         try:
             async with bodies.read(scope, receive) as body:
                 await self._work(body, api, scope, receive, send)
-        except ChaskiError as error:  # of the body: what the work raises is told already
+        except ChaskiError as error:  # of the body: errors of the work were sent already
             await _refuse(api, error, scope, receive, send)
 
     async def _work(
@@ -147,7 +147,7 @@ async def _stream(pieces: Stream, api: Api, send: Send) -> None:
 class _Outbox:
     """Sends pieces of a body as they come, and joins pieces that come without a pause.
 
-    What was added goes out as soon as whoever adds has to wait for more. To send costs as much as all else
+    What was added goes out as soon as the source has to wait for more. Sending costs as much as all else
     that is done for a token.
     """
 

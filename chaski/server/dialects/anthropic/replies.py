@@ -30,7 +30,7 @@ class Blocks:
     _open: str | None = None
 
     def begin(self, input_tokens: int) -> _Event:
-        """The head of the message. How much of the prompt was cached, is told at the end."""
+        """Return the head of the message. The end of the message says how much of the prompt was cached."""
         usage = {"input_tokens": input_tokens, "output_tokens": 0}
         message = _message(self.id, self.model, [], None, None, usage)
         return "message_start", {"type": "message_start", "message": message}

@@ -1,4 +1,4 @@
-"""Tools of Anthropic's API as functions: a client's own, and those whose schema goes without saying."""
+"""Tools of Anthropic's API as functions: a client's own, and those with a well-known schema."""
 
 from __future__ import annotations
 

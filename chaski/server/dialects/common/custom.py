@@ -25,7 +25,7 @@ def custom_input(arguments: Mapping[str, Any]) -> str:
 
 
 def custom_description(name: str, description: str, grammar: Fields, ignored: Ignored) -> str:
-    """The description, with the grammar of the input if there is one: it is told, but not enforced."""
+    """Return the description, with the grammar of the input if there is one, which nothing enforces."""
     definition = grammar.text("definition")
     if not definition:
         return description

@@ -46,8 +46,8 @@ class CompletionRequest:
 
     prompts       a request for each of them; they differ in nothing else
     count         how many answers each gets, the best ones of `best_of`
-    has_logprobs  the scores of answers are told, with those of what is given back of the prompt
-    has_prompt_logprobs  the scores of prompts are told by themselves
+    has_logprobs  the reply has the scores of the answer, and of the prompt where it is echoed
+    has_prompt_logprobs  the reply has the scores of the prompt in a field of their own
     """
 
     prompts: Sequence[GenerateRequest]
