@@ -260,6 +260,47 @@ class Plan:
         states: KVStorage,
         y: int,
     ) -> None: ...
+    def chunked_conv(
+        self,
+        dim: int,
+        segments_dim: int,
+        x: int,
+        filter: Sequence[float],
+        segments: int,
+        states: KVStorage,
+        rows: KVStorage,
+        y: int,
+    ) -> None: ...
+    def delta_rows(
+        self,
+        dim: int,
+        segments_dim: int,
+        k: int,
+        log_decay: int,
+        segments: int,
+        keys: KVStorage,
+        log_decays: KVStorage,
+        tiled: bool,
+        before: bool,
+    ) -> None: ...
+    def gated_delta(
+        self,
+        dim: int,
+        segments_dim: int,
+        q: int,
+        k: int,
+        v: int,
+        log_decay: int,
+        beta: int,
+        segments: int,
+        states: KVStorage,
+        keys: KVStorage,
+        values: KVStorage,
+        log_decays: KVStorage,
+        value_size: int,
+        tiled: bool,
+        y: int,
+    ) -> None: ...
     def embedding(self, dim: int, table: WeightMatrix, ids: int, y: int) -> None: ...
     def rows(self, dim: int, source_dim: int, width: int, x: int, indices: int, y: int) -> None: ...
     def scatter(self, dim: int, target_dim: int, width: int, x: int, places: int, y: int) -> None: ...

@@ -16,11 +16,11 @@
 //   y = e_i (q_i S);            for j = b to i:      y = fma(d_ij (q_i k_j), u_j, y)
 //   behind the last token l of the chunk:  S := e_l S;  for j = b to l:  S := fma(k_j, d_lj u_j, S)
 //
-//   Products k S, q S, k_i k_j and q_i k_j begin with 0 and run along the key in ascending order, by fma. All is
-//   float32, rounded to nearest; exp is that of vector_math.h.
+//   Products k S, q S, k_i k_j and q_i k_j begin with 0 and run along the key in ascending order, by fma. All
+//   is float32, rounded to nearest; exp is that of vector_math.h.
 //
-// All sums run over tokens or over elements of a key, and none over lanes: a lane is a column of S, or a token
-// j. So neither the length of vectors nor the cut into tiles, batches or threads changes a bit.
+// All sums run over tokens or over elements of a key, and none over lanes: a lane is a column of S, or a
+// token j. So neither the length of vectors nor the cut into tiles, batches or threads changes a bit.
 #pragma once
 
 #include "ops.h"
@@ -34,5 +34,82 @@ constexpr std::int64_t kDeltaChunk = 32;
 // Rows that are kept of a sequence: of the open chunk and the one before, so that the last tokens can be
 // dropped again. A token's row is at its position modulo this.
 constexpr std::int64_t kDeltaRing = 2 * kDeltaChunk;
+// Columns of the state that are computed together.
+constexpr std::int64_t kDeltaColumns = 64;
+
+// The tokens [begin, end) of a sequence, the first of them at `position`. Its rows are in a cell of their
+// own. The state before its open chunk is read from `source`; that of the last boundary that the tokens reach
+// is written to `target`, which is 0 where they reach none.
+struct ChunkSegment {
+    std::int32_t begin;
+    std::int32_t end;
+    std::int32_t position;
+    std::int32_t cell;
+    std::int32_t source;
+    std::int32_t target;
+
+    [[gnu::always_inline]] std::int64_t chunk() const { return position / kDeltaChunk * kDeltaChunk; }
+    [[gnu::always_inline]] std::int64_t end_position() const { return position + (end - begin); }
+    // The index of the token at a position.
+    [[gnu::always_inline]] std::int64_t token(std::int64_t at) const { return begin + (at - position); }
+};
+
+// Consecutive groups of heads share a key head; or, if tiled, head h has key head h modulo their number. Rows
+// of values in storage have `columns` elements, a multiple of 16. All storage is float32.
+struct GatedDelta {
+    const float* q;  // [token][key head][key size]
+    const float* k;
+    const float* v;          // [token][head][value size]
+    const float* log_decay;  // [token][head]
+    const float* beta;
+    float* y;              // [token][head][value size]
+    KVStorage states;      // [head] [key size][columns]
+    KVStorage keys;        // [key head] [ring panel][key size][16]: lanes are tokens
+    KVStorage values;      // [head] [ring][columns]: pseudo values
+    KVStorage log_decays;  // [head] [ring]
+    std::int64_t value_size;
+    bool is_tiled;
+
+    [[gnu::always_inline]] std::int64_t heads() const { return log_decays.heads; }
+    [[gnu::always_inline]] std::int64_t key_heads() const { return keys.heads; }
+    [[gnu::always_inline]] std::int64_t key_size() const { return keys.size / kDeltaRing; }
+    [[gnu::always_inline]] std::int64_t columns() const { return values.size / kDeltaRing; }
+    [[gnu::always_inline]] std::int64_t group() const { return heads() / key_heads(); }
+    // The number of a head among those of a key head -> its number among all.
+    [[gnu::always_inline]] std::int64_t head(std::int64_t key_head, std::int64_t index) const {
+        return is_tiled ? index * key_heads() + key_head : key_head * group() + index;
+    }
+    [[gnu::always_inline]] const float* key_row(const float* x, std::int64_t token,
+                                                std::int64_t key_head) const {
+        return x + (token * key_heads() + key_head) * key_size();
+    }
+    // The columns of all heads of a key head are cut into blocks, each of one head.
+    [[gnu::always_inline]] std::int64_t blocks() const {
+        return group() * ((columns() + kDeltaColumns - 1) / kDeltaColumns);
+    }
+    // Where the keys, pseudo values or decays of the chunk that begins at a position are in their ring.
+    [[gnu::always_inline]] float* rows(const KVStorage& of, std::int64_t head, const ChunkSegment& segment,
+                                       std::int64_t chunk) const {
+        return reinterpret_cast<float*>(of.row(head, segment.cell)) +
+               chunk % kDeltaRing * (of.size / kDeltaRing);
+    }
+};
+
+// Writes the keys and log decays of the tokens at the positions [begin, end) to their rows.
+inline void store_delta_rows(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head,
+                             std::int64_t begin, std::int64_t end) {
+    for (std::int64_t at = begin; at < end; ++at) {
+        const std::int64_t chunk = at / kDeltaChunk * kDeltaChunk, index = at - chunk,
+                           token = segment.token(at);
+        const float* k = job.key_row(job.k, token, key_head);
+        float* lane = job.rows(job.keys, key_head, segment, chunk) +
+                      index / kLanes * job.key_size() * kLanes + index % kLanes;
+        for (std::int64_t i = 0; i < job.key_size(); ++i) lane[i * kLanes] = k[i];
+        for (std::int64_t i = 0; i < job.group(); ++i) {
+            const std::int64_t head = job.head(key_head, i);
+            job.rows(job.log_decays, head, segment, chunk)[index] = job.log_decay[token * job.heads() + head];
+        }
+    }
+}
 
 }  // namespace chaski

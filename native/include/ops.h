@@ -100,6 +100,9 @@ struct Elementwise {
     void (*apply)(const float* const* x, const float* parameters, std::int64_t count, float* y);
 };
 
+struct ChunkSegment;
+struct GatedDelta;  // gated_delta.h
+
 struct Ops {
     // Every operation of elementwise.cpp; a row without a name is the end.
     const Elementwise* elementwise;
@@ -137,6 +140,11 @@ struct Ops {
                             float* part, std::byte* scratch);
     void (*attention_join)(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
                            const float* parts, std::byte* scratch);
+    // The gated delta rule for the blocks [begin, end) of columns of a key head's heads, along a segment. The
+    // rows of keys and decays of its first chunk are stored before, those of later ones when all are done.
+    std::size_t (*gated_delta_scratch)(const GatedDelta& job);
+    void (*gated_delta)(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head,
+                        std::int64_t begin, std::int64_t end, std::byte* scratch);
 };
 
 // The length of the one chunk that holds all of a history, and starts at a multiple of 64.

@@ -1,4 +1,4 @@
-// The attention and storage kernels of one instruction set; what they compute is said in ops.h.
+// The attention, storage and recurrence kernels of one instruction set; what they compute is said in ops.h.
 #pragma once
 
 #include "ops.h"
@@ -19,5 +19,9 @@ void attention_chunk(const Attention& job, Tile tile, std::int64_t kv_head, std:
                      std::byte* scratch);
 void attention_join(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
                     const float* parts, std::byte* scratch);
+
+std::size_t gated_delta_scratch(const GatedDelta& job);
+void gated_delta(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head,
+                 std::int64_t begin, std::int64_t end, std::byte* scratch);
 
 }  // namespace chaski::CHASKI_ISA

@@ -111,6 +111,8 @@ const Ops kOps = {
     .attention = attention,
     .attention_chunk = attention_chunk,
     .attention_join = attention_join,
+    .gated_delta_scratch = gated_delta_scratch,
+    .gated_delta = gated_delta,
 };
 
 }  // namespace chaski::CHASKI_ISA

@@ -26,6 +26,15 @@ inline constexpr int kStreamTile = 1, kStreamTokens = 0;
 inline constexpr int kFloatStreamTile = 1, kFloatStreamTokens = 2, kPairTile = 2;
 #endif
 
+// The gated delta net: tiles of tokens, two rows of sums each, by vectors; of one token
+// alone by more of them.
+#if defined(__AVX512VNNI__)
+inline constexpr int kDeltaTokens = 3, kDeltaVectors = 4, kDeltaAloneVectors = 4;
+#elif defined(__AVX2__) || defined(CHASKI_NEON)
+inline constexpr int kDeltaTokens = 3, kDeltaVectors = 1, kDeltaAloneVectors = 2;
+#else
+inline constexpr int kDeltaTokens = 1, kDeltaVectors = 1, kDeltaAloneVectors = 1;
+#endif
 // f(first, size) for n tokens in parts of at most kTile that are as long as can be; `size` is known to the
 // compiler.
 template <int kSize, class F>

@@ -84,5 +84,6 @@ class Random {
 void compare_matmul(Comparison& compare);
 void compare_ops(Comparison& compare);
 void compare_attention(Comparison& compare);
+void compare_gated_delta(Comparison& compare);
 
 }  // namespace chaski

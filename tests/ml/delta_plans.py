@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,8 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """What a layer computes for some tokens before the convolution: rows, and logits of decay and rate."""
+
+    NAMES: ClassVar = ("x", "log_decay", "beta")
 
     x: F32
     log_decay: F32
@@ -99,11 +102,15 @@ class DeltaNet:
         positions = [np.arange(count) + start for start, count in zip(starts, counts, strict=True)]
         every = np.concatenate(positions).astype(np.int32)
         sequences = np.repeat([sequence for sequence, _ in parts], counts).astype(np.int32)
-        inputs = dict(self.cache.start_forward(Batch(every, every, sequences, every[:0])))
-        for name in ("x", "log_decay", "beta"):
-            inputs[name] = np.concatenate([getattr(tokens, name) for _, tokens in parts])
-        found = self._plan.launch(inputs).rows(result).copy()
+        segments = self.cache.start_forward(Batch(every, every, sequences, every[:0]))["segments"]
+        tokens = [tokens for _, tokens in parts]
+        joined = Tokens(*(np.concatenate([getattr(one, name) for one in tokens]) for name in Tokens.NAMES))
+        found = self.launch(joined, segments, result).reshape(len(every), -1)
         return np.split(found, np.cumsum(counts)[:-1])
+
+    def launch(self, tokens: Tokens, segments: npt.NDArray[np.int32], result: str = "y") -> F32:
+        inputs = {name: getattr(tokens, name) for name in Tokens.NAMES}
+        return self._plan.launch({**inputs, "segments": segments}).rows(result).copy()
 
     def whole(self, tokens: Tokens, sequence: int = 0, result: str = "y") -> F32:
         (found,) = self.forward((sequence, tokens), result=result)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from chaski import _native
 from chaski.ml import CPUOptions, open_backend
 from chaski.ml.recurrent_ops import CHUNK
 from tests.foreign import NAMES
@@ -23,7 +24,7 @@ SHAPES = [
     pytest.param(Shape(1, 3, 20, 80, taps=2), id="odd sizes"),
     pytest.param(Shape(2, 2, 32, 16, taps=3), id="a key head a head"),
 ]
-PLACES = [("reference", "auto", 1)]
+PLACES = [("reference", "auto", 1), *(("cpu", name, 1) for name in _native.isa_names()), ("cpu", "auto", 2)]
 
 
 def net(backend: str = "reference", isa: str = "auto", threads: int = 1, shape: Shape = SHAPE) -> DeltaNet:
@@ -74,11 +75,14 @@ def in_parts(delta: DeltaNet, tokens: Tokens, counts: Sequence[int]) -> F32:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("backend", "isa", "threads"), PLACES)
 def test_one_answer_whatever_the_schedule(backend: str, isa: str, threads: int, shape: Shape) -> None:
-    """Sequences grow by any number of tokens, alone or together, lose tails, and take over prefixes."""
+    """Sequences grow by any number of tokens, alone or together, lose tails, and take over prefixes.
+
+    What is expected was computed at once, alone, by one thread with the fastest kernels.
+    """
     random = np.random.default_rng(5)
     delta = net(backend, isa, threads, shape)
     texts = [Tokens.random(shape, 230, seed) for seed in range(2)]
-    expected = [net(backend, isa, 1, shape).whole(text) for text in texts]
+    expected = [net(backend, "auto", 1, shape).whole(text) for text in texts]
     source = [0, 1, 0]  # the text that a sequence computes
     for _ in range(60):
         growing = []
@@ -128,3 +132,85 @@ def test_another_machine_computes_the_same(name: str) -> None:
     shape = SHAPE
     tokens = Tokens.random(shape, 100)
     assert (in_parts(net(name), tokens, (10, 60, 30)) == net().whole(tokens)).all()
+
+
+# What torch_recurrent_gated_delta_rule of transformers 5.23 makes of the tokens of `counted`: the first two
+# columns of heads 0 and 3, for the tokens 0, 31, 32 and 99.
+STORED = [
+    [-0.003433101, 0.01232021, 0.0004654583, -0.0004845513],
+    [-0.04920821, 0.01742056, 0.1554785, -0.04952478],
+    [0.03143276, -0.0112368, -0.1640575, 0.05235419],
+    [0.08722194, -0.02771886, -0.2324671, 0.07019598],
+]
+
+
+def counted(count: int) -> Tokens:
+    """Tokens that any program can make: no random numbers."""
+    index = np.arange(count * SHAPE.channels, dtype=np.float64).reshape(count, -1)
+    gates = np.arange(count * SHAPE.value_heads, dtype=np.float64).reshape(count, -1)
+    return Tokens(
+        np.sin(index * 0.37).astype(np.float32),
+        -np.exp(3 * np.sin(gates) - 3).astype(np.float32),
+        (0.5 + 0.5 * np.cos(gates * 1.7)).astype(np.float32),
+    )
+
+
+def test_values_of_transformers() -> None:
+    found = net().whole(counted(100)).reshape(100, SHAPE.value_heads, SHAPE.value_size)
+    some = found[[0, 31, 32, 99]][:, [0, 3], :2].reshape(4, -1)
+    np.testing.assert_allclose(some, STORED, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_both_rules_of_transformers(backend: str, shape: Shape) -> None:
+    tokens = Tokens.random(shape, 150)
+    expected = of_transformers(net(backend, shape=shape), shape, tokens)
+    found = net(backend, shape=shape).whole(tokens).reshape(expected[0].shape)
+    np.testing.assert_allclose(found, expected[0], atol=2e-6)
+    np.testing.assert_allclose(found, expected[1], atol=1e-5)
+
+
+def of_transformers(delta: DeltaNet, shape: Shape, tokens: Tokens) -> list[F32]:
+    """What its recurrent and its chunked rule make of the rows that `delta` has."""
+    torch = pytest.importorskip("torch")
+    name = "transformers.models.qwen3_next.modeling_qwen3_next"
+    rules = pytest.importorskip(name)
+    rows = {}
+    for result in "qkv":
+        delta.cache.remove(0, 0)
+        rows[result] = delta.whole(tokens, result=result).reshape(len(tokens.x), -1, shape_of(shape, result))
+    if shape.tiled:
+        group = shape.value_heads // shape.key_heads
+        rows |= {name: np.tile(rows[name], (1, group, 1)) for name in "qk"}
+    rows["q"] = rows["q"] * np.float32(shape.key_size**0.5)  # the rule scales it itself
+    arguments = [torch.from_numpy(np.ascontiguousarray(rows[name]))[None] for name in "qkv"]
+    gates = {"g": torch.from_numpy(tokens.log_decay)[None], "beta": torch.from_numpy(tokens.beta)[None]}
+    return [
+        rule(*arguments, **gates)[0][0].numpy()
+        for rule in (rules.torch_recurrent_gated_delta_rule, rules.torch_chunk_gated_delta_rule)
+    ]
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        pytest.param([(0, 3, 0, 0, 0, 0)], id="a token is missing"),
+        pytest.param([(0, 5, 0, 0, 0, 0)], id="a token too many"),
+        pytest.param([(0, 2, 0, 0, 0, 0), (1, 4, 0, 1, 0, 0)], id="a token twice"),
+        pytest.param([(0, 4, -1, 0, 0, 0)], id="a position below 0"),
+        pytest.param([(0, 4, 0, 3, 0, 0)], id="no such cell"),
+        pytest.param([(0, 4, 0, 0, 99, 0)], id="no such state to read"),
+        pytest.param([(0, 4, CHUNK - 4, 0, 0, 99)], id="no such state to write"),
+        pytest.param([(0, 4, CHUNK - 4, 0, 0, 0)], id="the state of a boundary has no place"),
+        pytest.param([(0, 4, CHUNK - 5, 0, 0, 1)], id="a place for a boundary that is not reached"),
+        pytest.param([(0, 4, CHUNK - 4, 0, 1, 1)], id="a state is read and written"),
+        pytest.param([], id="none"),
+    ],
+)
+def test_segments_that_do_not_fit_are_refused(segments: list[tuple[int, ...]]) -> None:
+    delta = net("cpu")
+    with pytest.raises(ValueError, match="segments"):
+        delta.launch(Tokens.random(SHAPE, 4), np.array(segments, np.int32).reshape(-1, 6))
+    delta.launch(Tokens.random(SHAPE, 4), np.array([(0, 4, CHUNK - 4, 0, 0, 1)], np.int32))

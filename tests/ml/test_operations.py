@@ -126,7 +126,8 @@ def test_norms_of_heads(tmp_path: Path, isa: str, heads: int) -> None:
     def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
         x = ops.embedding(ids, w["table"]).reshape(heads, size)
         y = ops.layer_norm(x, w["weight"], w["bias"], 1e-5) + ops.rms_norm(x, None, 1e-5)
-        return (y + ops.rms_norm(x, w["weight"], 1e-2)).reshape(heads * size)
+        y = y + ops.rms_norm(x, w["weight"], 1e-2) + ops.l2_norm(x, 1e-3)
+        return y.reshape(heads * size)
 
     expected, found = results(tmp_path, arrays, record, 9, isa)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
@@ -152,7 +153,7 @@ def test_columns_and_products_of_them(tmp_path: Path, isa: str) -> None:
     def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
         x = ops.embedding(ids, w["table"])
         a, b, c = (ops.slice(x, 21 * i, 21) for i in range(3))
-        return ops.add_vector(ops.multiply(a, b), w["vector"]) + c
+        return ops.add_vector(ops.multiply(a, b), w["vector"]) + ops.multiply_vector(c, w["vector"])
 
     expected, found = results(tmp_path, arrays, record, 9, isa)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)

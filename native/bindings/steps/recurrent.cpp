@@ -1,5 +1,7 @@
 #include <nanobind/stl/vector.h>
 
+#include "../../steps/chunked_conv.h"
+#include "../../steps/delta_rule.h"
 #include "../../steps/short_conv.h"
 #include "steps.h"
 
@@ -9,11 +11,16 @@ using namespace nb::literals;
 namespace chaski {
 namespace {
 
+const KVStorage& float_rows(PlanBuilder& plan, const OwnedStorage& owned, const std::string& step) {
+    const KVStorage& s = plan.held(owned);
+    require(s.type == DType::F32 && !s.in_panels, step + ": states are float32 rows");
+    return s;
+}
+
 // `filter` is [tap][channel], and `states` has a head for each tap but the last.
 void add_short_conv(PlanBuilder& plan, int dim, int segments_dim, std::size_t x, std::vector<float> filter,
                     std::size_t segments, const OwnedStorage& states, std::size_t y) {
-    const KVStorage& s = plan.held(states);
-    require(s.type == DType::F32 && !s.in_panels, "short_conv: states are float32 rows");
+    const KVStorage& s = float_rows(plan, states, "short_conv");
     require(static_cast<std::int64_t>(filter.size()) == (s.heads + 1) * s.size,
             "short_conv: the filter does not fit the states");
     plan.add(std::make_unique<ShortConvStep>(dim, segments_dim, plan.floats(x, dim, s.size),
@@ -21,11 +28,76 @@ void add_short_conv(PlanBuilder& plan, int dim, int segments_dim, std::size_t x,
                                              s, plan.floats(y, dim, s.size)));
 }
 
+void add_chunked_conv(PlanBuilder& plan, int dim, int segments_dim, std::size_t x, std::vector<float> filter,
+                      std::size_t segments, const OwnedStorage& states, const OwnedStorage& rows,
+                      std::size_t y) {
+    const KVStorage& s = float_rows(plan, states, "chunked_conv");
+    const KVStorage& r = float_rows(plan, rows, "chunked_conv");
+    require(static_cast<std::int64_t>(filter.size()) == (s.heads + 1) * s.size && s.heads < kDeltaChunk &&
+                r.heads == kDeltaRing && r.size == s.size,
+            "chunked_conv: filter, states and rows do not fit each other");
+    plan.add(std::make_unique<ChunkedConvStep>(
+        dim, segments_dim, plan.floats(x, dim, s.size), std::move(filter),
+        plan.rows<ChunkSegment>(segments, segments_dim, 1), s, r, plan.floats(y, dim, s.size)));
+}
+
+// Storage of keys and decays, and what is written to it.
+GatedDelta delta_rows(PlanBuilder& plan, int dim, std::size_t k, std::size_t log_decay,
+                      const OwnedStorage& keys, const OwnedStorage& log_decays, bool is_tiled) {
+    GatedDelta job{};
+    job.keys = float_rows(plan, keys, "gated_delta");
+    job.log_decays = float_rows(plan, log_decays, "gated_delta");
+    job.is_tiled = is_tiled;
+    require(job.keys.size % kDeltaRing == 0 && job.log_decays.size == kDeltaRing &&
+                job.keys.cells == job.log_decays.cells && job.heads() % job.key_heads() == 0,
+            "gated_delta: rows do not fit each other");
+    job.k = plan.floats(k, dim, job.key_heads() * job.key_size());
+    job.log_decay = plan.floats(log_decay, dim, job.heads());
+    return job;
+}
+
+void add_delta_rows(PlanBuilder& plan, int dim, int segments_dim, std::size_t k, std::size_t log_decay,
+                    std::size_t segments, const OwnedStorage& keys, const OwnedStorage& log_decays,
+                    bool is_tiled, bool is_before) {
+    plan.add(std::make_unique<DeltaRowsStep>(segments_dim,
+                                             delta_rows(plan, dim, k, log_decay, keys, log_decays, is_tiled),
+                                             plan.rows<ChunkSegment>(segments, segments_dim, 1), is_before));
+}
+
+void add_gated_delta(PlanBuilder& plan, int dim, int segments_dim, std::size_t q, std::size_t k,
+                     std::size_t v, std::size_t log_decay, std::size_t beta, std::size_t segments,
+                     const OwnedStorage& states, const OwnedStorage& keys, const OwnedStorage& values,
+                     const OwnedStorage& log_decays, std::int64_t value_size, bool is_tiled, std::size_t y) {
+    GatedDelta job = delta_rows(plan, dim, k, log_decay, keys, log_decays, is_tiled);
+    job.states = float_rows(plan, states, "gated_delta");
+    job.values = float_rows(plan, values, "gated_delta");
+    job.value_size = value_size;
+    require(job.states.heads == job.log_decays.heads && job.values.heads == job.states.heads &&
+                job.values.size % (kDeltaRing * kLanes) == 0 && job.values.cells == job.keys.cells &&
+                job.states.size == job.key_size() * job.columns() && value_size > 0 &&
+                value_size <= job.columns() && value_size > job.columns() - kLanes,
+            "gated_delta: states and rows do not fit each other");
+    job.q = plan.floats(q, dim, job.key_heads() * job.key_size());
+    job.v = plan.floats(v, dim, job.heads() * value_size);
+    job.beta = plan.floats(beta, dim, job.heads());
+    job.y = plan.floats(y, dim, job.heads() * value_size);
+    plan.add(std::make_unique<GatedDeltaStep>(plan.ops(), dim, segments_dim, job,
+                                              plan.rows<ChunkSegment>(segments, segments_dim, 1),
+                                              plan.plan().threads()));
+}
+
 }  // namespace
 
 void bind_recurrent(nb::class_<PlanBuilder>& plan) {
     plan.def("short_conv", &add_short_conv, "dim"_a, "segments_dim"_a, "x"_a, "filter"_a, "segments"_a,
-             "states"_a, "y"_a);
+             "states"_a, "y"_a)
+        .def("chunked_conv", &add_chunked_conv, "dim"_a, "segments_dim"_a, "x"_a, "filter"_a, "segments"_a,
+             "states"_a, "rows"_a, "y"_a)
+        .def("delta_rows", &add_delta_rows, "dim"_a, "segments_dim"_a, "k"_a, "log_decay"_a, "segments"_a,
+             "keys"_a, "log_decays"_a, "tiled"_a, "before"_a)
+        .def("gated_delta", &add_gated_delta, "dim"_a, "segments_dim"_a, "q"_a, "k"_a, "v"_a, "log_decay"_a,
+             "beta"_a, "segments"_a, "states"_a, "keys"_a, "values"_a, "log_decays"_a, "value_size"_a,
+             "tiled"_a, "y"_a);
 }
 
 }  // namespace chaski

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaski.ml.cpu.lowering import Lowering
 from chaski.ml.graph import KVBuffer, Tensor
 
-__all__ = ["short_conv"]
+__all__ = ["chunked_conv", "gated_delta", "short_conv"]
 
 
 def short_conv(lowering: Lowering, node: Tensor, x: Tensor, segments: Tensor, states: KVBuffer) -> None:
@@ -17,3 +17,49 @@ def short_conv(lowering: Lowering, node: Tensor, x: Tensor, segments: Tensor, st
         segments_dim=lowering.dim(segments),
         filter=node.attributes["filter"].T.ravel().tolist(),
     )
+
+
+def chunked_conv(
+    lowering: Lowering, node: Tensor, x: Tensor, segments: Tensor, states: KVBuffer, rows: KVBuffer
+) -> None:
+    lowering.call(
+        "chunked_conv",
+        {"x": x, "segments": segments, "states": states, "rows": rows},
+        {"y": lowering.new(node), "states": states, "rows": rows},
+        dim=lowering.dim(node),
+        segments_dim=lowering.dim(segments),
+        filter=node.attributes["filter"].T.ravel().tolist(),
+    )
+
+
+def gated_delta(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    segments: Tensor,
+    states: KVBuffer,
+    keys: KVBuffer,
+    values: KVBuffer,
+    log_decays: KVBuffer,
+) -> None:
+    inputs = {"k": k, "log_decay": log_decay, "segments": segments}
+    rows = {"keys": keys, "log_decays": log_decays}
+    kept = {"states": states, "values": values}
+    arguments = {
+        "dim": lowering.dim(node),
+        "segments_dim": lowering.dim(segments),
+        "tiled": node.attributes["tiled"],
+    }
+    lowering.call("delta_rows", {**inputs, **rows}, rows, before=True, **arguments)
+    lowering.call(
+        "gated_delta",
+        {"q": q, "v": v, "beta": beta, **inputs, **rows, **kept},
+        {"y": lowering.new(node), **kept},
+        value_size=v.shape[2],
+        **arguments,
+    )
+    lowering.call("delta_rows", {**inputs, **rows}, rows, before=False, **arguments)

@@ -44,6 +44,8 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "expert_linear": moe.expert_linear,
     "combine": moe.combine,
     "short_conv": recurrent.short_conv,
+    "chunked_conv": recurrent.chunked_conv,
+    "gated_delta": recurrent.gated_delta,
 }
 """Each takes the lowering, the node and the node's operands."""
 

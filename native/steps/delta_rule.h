@@ -1,0 +1,57 @@
+// The gated delta net as steps: rows of the chunk that a segment begins in are stored before anything reads
+// them, those of later chunks when nothing reads the earlier ones any more.
+#pragma once
+
+#include "chunks.h"
+
+namespace chaski {
+
+// An item is a segment and a key head.
+class DeltaRowsStep final : public Step {
+   public:
+    DeltaRowsStep(int segments_dim, const GatedDelta& job, const ChunkSegment* segments, bool is_before)
+        : segments_dim_(segments_dim), job_(job), segments_(segments), is_before_(is_before) {}
+    void prepare(const Sizes& sizes) override;
+    std::int64_t items(const Sizes& sizes) const override {
+        return has_rows_ ? sizes[segments_dim_] * job_.key_heads() : 0;
+    }
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const int segments_dim_;
+    const GatedDelta job_;
+    const ChunkSegment* segments_;
+    const bool is_before_;
+    bool has_rows_ = true;
+};
+
+// An item is a segment, a key head, and a part of the columns of its heads: all of them, unless that leaves
+// threads idle.
+class GatedDeltaStep final : public Step {
+   public:
+    GatedDeltaStep(const Ops& ops, int tokens_dim, int segments_dim, const GatedDelta& job,
+                   const ChunkSegment* segments, int threads)
+        : ops_(ops),
+          tokens_dim_(tokens_dim),
+          segments_dim_(segments_dim),
+          job_(job),
+          segments_(segments),
+          threads_(threads) {}
+    void prepare(const Sizes& sizes) override;
+    std::int64_t items(const Sizes& sizes) const override {
+        return sizes[segments_dim_] * job_.key_heads() * parts_;
+    }
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
+    std::size_t scratch_bytes() const override { return ops_.gated_delta_scratch(job_); }
+
+   private:
+    const Ops& ops_;
+    const int tokens_dim_;
+    const int segments_dim_;
+    const GatedDelta job_;
+    const ChunkSegment* segments_;
+    const int threads_;
+    std::int64_t parts_ = 1;
+};
+
+}  // namespace chaski
