@@ -52,8 +52,8 @@ def plan_conversion(folder: Path) -> Checkpoint:
     _refuse_quantized(config)
     family = find_family(config)
     tensors = _plain_names(open_checkpoint(folder)) | _of_modules(folder, family)
-    config = config.within(len(tensors))
     config = config.part("text_config").over(config).over(Config(config.path, family.defaults))
+    config = Config(config.path, family.observed(tensors.keys())).over(config).within(len(tensors))
     vision = family.vision if "vision_config" in config else None
     with computing(config):
         plan = _checked(folder, family.tensors(config, tensors.keys()), tensors)

@@ -42,11 +42,12 @@ def common_metadata(config: Config, *, truncate: bool = True, rope_tensors: tupl
         "block_count": config.get("num_hidden_layers", int),
         "context_length": context_length(config),
         "embedding_length": config.get("hidden_size", int),
-        "feed_forward_length": config.get("intermediate_size", int),
         "attention.head_count": heads,
         "attention.head_count_kv": config.get("num_key_value_heads", int, heads),
         "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps", float),
     }
+    if "intermediate_size" in config or "num_experts" not in config:  # else no layer is dense
+        entries["feed_forward_length"] = config.get("intermediate_size", int)
     if "head_dim" in config:
         entries |= {"attention.key_length": head_size(config), "attention.value_length": head_size(config)}
     return entries | _rope_metadata(config, truncate, rope_tensors)

@@ -24,7 +24,7 @@ from chaski.formats.quant import QuantType
 __all__ = ["MIXTURES", "Mixture", "Sizes", "find_mixture"]
 
 _SMALL = re.compile(
-    r"_norm\.weight$|ffn_gate_inp|^position_embd|^token_types|shortconv\.conv|^v\.(\w*position|patch)_embd|^v\.(position|patch)_embedding|^v\.patch_conv"
+    r"_norm\.weight$|ffn_gate_inp|^position_embd|^token_types|shortconv\.conv|ssm_conv1d|^v\.(\w*position|patch)_embd|^v\.(position|patch)_embedding|^v\.patch_conv"
 )
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _SMALLER_BLOCKS = {

@@ -20,6 +20,7 @@ from chaski.formats.safetensors import SafeTensor, widen
 
 __all__ = [
     "Arrange",
+    "Concatenated",
     "Constant",
     "Mapped",
     "PackedExperts",
@@ -32,6 +33,7 @@ __all__ = [
 
 TensorShape: TypeAlias = tuple[int, ...]
 Sources: TypeAlias = Mapping[str, SafeTensor]
+F32: TypeAlias = NDArray[np.float32]
 Arrange: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 
 _ELEMENTS_AT_ONCE = 1 << 20
@@ -74,7 +76,7 @@ class Mapped:
 
     names: those tensors. source_shape: what each must have, by default `shape`.
     arrange: what becomes of each, as a view; together they have the elements of `shape` in order.
-    shift: is added to every element.
+    shift: is added to every element. function: is applied to all of them, as float32.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Mapped:
     source_shape: TensorShape | None = None
     arrange: Arrange = as_it_is
     shift: float = 0.0
+    function: Callable[[F32], F32] | None = None
 
     packed = None
 
@@ -97,6 +100,7 @@ class Mapped:
                 raise ModelError(f"{source.path}: tensor {name!r} holds {source.dtype}, not floats")
             for part in _parts(self.arrange(source.data)):
                 values = widen(part, source.dtype).reshape(-1, self.shape[-1])
+                values = values if self.function is None else self.function(values)
                 yield quantize(values + np.float32(self.shift) if self.shift else values, type)
 
 
@@ -111,6 +115,28 @@ def _parts(view: NDArray[Any]) -> Iterator[NDArray[Any]]:
     else:
         for part in view:
             yield from _parts(part)
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenated:
+    """The rows of several parts, one part after the other. The parts may come from one tensor."""
+
+    name: str
+    parts: tuple[Mapped, ...]
+
+    packed = None
+
+    @property
+    def shape(self) -> TensorShape:
+        return sum(part.shape[0] for part in self.parts), *self.parts[0].shape[1:]
+
+    @property
+    def sources(self) -> Mapping[str, TensorShape]:
+        return {name: shape for part in self.parts for name, shape in part.sources.items()}
+
+    def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
+        for part in self.parts:
+            yield from part.chunks(sources, type)
 
 
 @dataclass(frozen=True, slots=True)

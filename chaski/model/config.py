@@ -14,6 +14,7 @@ from chaski.model.rope import RopeConfig, read_rope
 
 __all__ = [
     "DecoderConfig",
+    "is_recurrent",
     "kv_heads",
     "patches_a_side",
     "read_normal",
@@ -73,7 +74,7 @@ class DecoderConfig:
             vocab_size=vocab_size(file),
             context_length=file.get(f"{arch}.context_length", int),
             hidden_size=hidden_size,
-            ffn_sizes=_of_layers(file, f"{arch}.feed_forward_length", num_layers),
+            ffn_sizes=_ffn_sizes(file, num_layers),
             num_layers=num_layers,
             num_heads=num_heads,
             kv_heads=kv_heads(file, num_layers),
@@ -132,6 +133,37 @@ def _of_layers(file: GGUFFile, key: str, num_layers: int) -> tuple[int, ...]:
     if isinstance(file.metadata.get(key), np.ndarray):
         return tuple(int(number) for number in file.get(key, list[int]))
     return (file.get(key, int),) * num_layers
+
+
+def _ffn_sizes(file: GGUFFile, num_layers: int) -> tuple[int, ...]:
+    """The sizes of feed-forward blocks. A file may leave them out where all its layers have experts: 0."""
+    key = f"{file.architecture}.feed_forward_length"
+    if key not in file.metadata and file.get(f"{file.architecture}.expert_count", int, 0):
+        return (0,) * num_layers
+    return _of_layers(file, key, num_layers)
+
+
+def is_recurrent(file: GGUFFile, num_layers: int, interval: int) -> list[bool]:
+    """Flags of all layers: True for a layer that does not attend.
+
+    The file says it for each layer, or has no key/value heads there, or every layer number `interval`
+    attends, unless the file gives another one.
+    """
+    arch = file.architecture
+    declared = file.get(f"{arch}.attention.recurrent_layers", list[bool], None)
+    heads = kv_heads(file, num_layers)
+    if declared is not None:
+        flags = [bool(flag) for flag in declared]
+    elif 0 in heads:
+        flags = [not count for count in heads]
+    else:
+        interval = file.get(f"{arch}.full_attention_interval", int, 0) or interval
+        flags = [bool(layer % interval) for layer in range(1, num_layers + 1)]
+    if len(flags) != num_layers:
+        raise ModelError(
+            f"{file.path}: {arch} does not say of each of {num_layers} layers whether it attends"
+        )
+    return flags
 
 
 def sliding_layers(file: GGUFFile, num_layers: int, period: int) -> tuple[bool, ...]:

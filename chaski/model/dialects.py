@@ -34,7 +34,7 @@ class Dialect:
                   where the file is Ollama's
     in_turn       tensors whose rows, of each matrix of a stack, are those of several in turn: a name as in
                   `tensors` → the names of these
-    left_out      beginnings of tensors that nothing here uses: an encoder of images
+    left_out      beginnings of tensors that nothing here uses, such as an encoder of images
     pre           the pre-tokenizer where the file says none, or `default`
     by_merges     the kind of tokenizer where the file has merges
     token         an id and the token there without which `pre` is not meant
@@ -75,6 +75,13 @@ _GPT_OSS = Dialect(
     defaults={"rope.scaling.type": "yarn"},
     sizes=_EXPERT_SIZE,
     pre="gpt-4o",
+)
+# Its first files of Qwen 3.5 have tensors for multi-token prediction under the names of checkpoints.
+_QWEN35 = Dialect(
+    keys={"norm_top_k_prob": "expert_weights_norm"},
+    tensors={"blk.*.ssm_dt": "blk.*.ssm_dt.bias"},
+    left_out=(*_VISION, "mtp."),
+    pre="qwen35",
 )
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -156,7 +163,10 @@ DIALECTS: Mapping[str, Dialect] = {
     "nomic-bert": Dialect(defaults={"rope.freq_base": 1000.0}),
     # The three positions of a text's token are one, so that it is turned as in Qwen 2.
     "qwen25vl": Dialect(architecture="qwen2", left_out=_VISION, pre="qwen2"),
+    "qwen35": _QWEN35,
+    "qwen35moe": replace(_QWEN35, sizes=_EXPERT_SIZE),
     "qwen3moe": Dialect(keys={"norm_top_k_prob": "expert_weights_norm"}, sizes=_EXPERT_SIZE),
+    "qwen3next": replace(_QWEN35, left_out=(), sizes=_EXPERT_SIZE, pre="qwen2"),
 }
 """By `general.architecture`, of the architectures that have an implementation here, and by `_VARIANTS`."""
 

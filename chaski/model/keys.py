@@ -53,6 +53,8 @@ READ = frozenset(
 )
 """Keys that all architectures read, or that go with tensors that they would refuse."""
 
+_DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
+
 READ_BY: Mapping[str, frozenset[str]] = {
     "attention.key_length_swa": frozenset({"gemma4"}),
     "attention.shared_kv_layers": frozenset({"gemma4"}),
@@ -67,8 +69,10 @@ READ_BY: Mapping[str, frozenset[str]] = {
     "attention.temperature_scale": frozenset({"llama4", "mistral3"}),
     "attn_logit_softcapping": frozenset({"gemma-embedding", "gemma2", "gemma3"}),
     "final_logit_softcapping": frozenset({"gemma2", "gemma3", "gemma4"}),
+    "full_attention_interval": _DELTA_NETS,
     "hidden_activation": frozenset({"gemma", "gemma-embedding", "gemma2", "gemma3", "gemma4"}),
     "interleave_moe_layer_step": frozenset({"llama4"}),
+    "nextn_predict_layers": _DELTA_NETS,
     "rope.freq_base_swa": frozenset({"gemma-embedding", "gemma3", "gemma4"}),
 }
 """Keys of REFUSED that these architectures read, or for which they have one answer."""

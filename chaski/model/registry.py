@@ -35,7 +35,10 @@ ARCHITECTURES = {
     "qwen2": "qwen2",
     "qwen2moe": "qwen2moe",
     "qwen3": "qwen3",
+    "qwen35": "qwen3next",
+    "qwen35moe": "qwen3next",
     "qwen3moe": "qwen3moe",
+    "qwen3next": "qwen3next",
 }
 
 
@@ -65,6 +68,10 @@ class Model(Protocol):
 
     @property
     def config(self) -> ModelConfig: ...
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Beginnings of names of tensors that the file may have, and that the model leaves out."""
 
     def weights(self) -> Iterator[tuple[str, Weight]]:
         """Every weight with the name that it must have in the file."""

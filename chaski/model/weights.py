@@ -41,7 +41,7 @@ def match_weights(
     Raises ModelError when a required tensor is missing, a shape differs, or a tensor is left over: a model
     that does not use all of its file would give wrong text.
     """
-    tensors = dict(file.tensors)
+    tensors = {name: info for name, info in file.tensors.items() if not name.startswith(model.unused)}
     _split_joined(model, tensors)
     if projector is not None:
         twice = sorted(tensors.keys() & projector.tensors.keys())

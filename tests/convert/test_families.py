@@ -82,10 +82,9 @@ def test_tensors_are_those_of_llama_cpp(converted: GGUFFile, name: str) -> None:
         for tensor in converted.tensors.values()
     }
     wanted = expected(name)["tensors"]
-    if "rope_freqs.weight" in found:  # computed, so only near
-        factors = converted.tensors["rope_freqs.weight"].data.view(np.float32)
-        np.testing.assert_allclose(factors, expected(name)["rope_factors"][0], rtol=1e-6)
-        wanted["rope_freqs.weight"] = found["rope_freqs.weight"]
+    for computed, values in expected(name)["computed"].items():  # by functions, so only near
+        np.testing.assert_allclose(converted.tensors[computed].data.view(np.float32), values, rtol=1e-6)
+        wanted[computed] = found[computed]
     assert found == wanted
 
 

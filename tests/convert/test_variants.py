@@ -62,6 +62,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "shares that add up": ("qwen2moe", {"norm_topk_prob": True}, "'norm_topk_prob' is True; only False"),
     "layers without experts": ("qwen2moe", {"mlp_only_layers": [0]}, r"'mlp_only_layers' is \[0\]"),
+    "layers of Qwen 3 Next without experts": (
+        "qwen3next",
+        {"mlp_only_layers": [0]},
+        r"'mlp_only_layers' is \[0\]",
+    ),
+    "shares of Qwen 3 Next": ("qwen3next", {"norm_topk_prob": False}, "'norm_topk_prob' is False; only True"),
+    "biases of Qwen 3.5": ("qwen35", {"attention_bias": True}, "'attention_bias' is True; only False"),
     "layers without positions": (
         "llama4",
         {"no_rope_layers": [1, 0, 1, 0, 1]},
@@ -138,6 +145,15 @@ OLDER: dict[str, tuple[str, dict[str, Any]]] = {
         {"intermediate_size": None, "block_ff_dim": 32, "block_auto_adjust_ff_dim": False},
     ),
     "qwen3moe": ("qwen3moe", {"num_local_experts": None, "num_experts": 4}),
+    "qwen3next": (
+        "qwen3next",
+        {
+            "rope_parameters": None,
+            "rope_theta": 20000.0,
+            "partial_rotary_factor": 0.25,
+            "rope_scaling": None,
+        },
+    ),
     "llama4": (
         "llama4",
         {"no_rope_layers": [], "moe_layers": None, "attn_temperature_tuning": 4, "layer_types": None},
@@ -179,16 +195,24 @@ def planned(model: Checkpoint) -> list[Any]:
     return [(tensor.name, tensor.shape, tensor.sources) for tensor in model.plan]
 
 
+SEEING = ("vision_tower.x", "multi_modal_projector.y")
 WRAPPED = {
-    "gemma3": ("Gemma3ForConditionalGeneration", "model.language_model.", "model."),
-    "mistral3": ("Mistral3ForConditionalGeneration", "language_model.model.", ""),
-    "llama4": ("Llama4ForConditionalGeneration", "language_model.model.", ""),
+    "gemma3": ("Gemma3ForConditionalGeneration", "model.language_model.", "model.", SEEING),
+    "mistral3": ("Mistral3ForConditionalGeneration", "language_model.model.", "", SEEING),
+    "llama4": (
+        "Llama4ForConditionalGeneration",
+        "language_model.model.",
+        "",
+        ("vision_model.x", "multi_modal_projector.y"),
+    ),
+    "qwen35": ("Qwen3_5ForConditionalGeneration", "model.language_model.", "model.", ("visual.x",)),
+    "qwen35moe": ("Qwen3_5MoeForConditionalGeneration", "model.language_model.", "model.", ("visual.x",)),
 }
 
 
 @pytest.mark.parametrize("name", WRAPPED)
 def test_the_text_model_of_one_with_vision(tmp_path: Path, name: str) -> None:
-    architecture, prefix, outer = WRAPPED[name]
+    architecture, prefix, outer, parts = WRAPPED[name]
     folder = tmp_path / name
     shutil.copytree(DATA / name, folder)
     config = json.loads((folder / "config.json").read_text())
@@ -197,9 +221,8 @@ def test_the_text_model_of_one_with_vision(tmp_path: Path, name: str) -> None:
         prefix + name.removeprefix("model."): (tensor.dtype, np.array(tensor.data))
         for name, tensor in open_checkpoint(DATA / name).items()
     }
-    tower = "vision_model" if name == "llama4" else "vision_tower"
-    for part in (f"{tower}.x.weight", "multi_modal_projector.y.weight"):
-        tensors[outer + part] = ("F32", np.zeros(1, np.float32))
+    for part in parts:
+        tensors[f"{outer}{part}.weight"] = ("F32", np.zeros(1, np.float32))
     write_safetensors(folder / "model.safetensors", tensors)
     found, wanted = written(folder), written(changed(name, tmp_path / "plain" / name, {}))
     assert {name: bytes(tensor.data) for name, tensor in found.tensors.items()} == {
@@ -216,6 +239,28 @@ def write_safetensors(path: Path, tensors: dict[str, tuple[str, np.ndarray[Any, 
         header[name] = {"dtype": dtype, "shape": values.shape, "data_offsets": [begin, len(data)]}
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@pytest.mark.parametrize("name", ["qwen3next", "qwen35moe"])
+def test_experts_as_one_tensor(tmp_path: Path, name: str) -> None:
+    """Gate above up in one, of all experts, as published checkpoints of Qwen 3.5 have them."""
+    folder = changed(name, tmp_path / name, {})
+    tensors = {
+        name: (tensor.dtype, np.array(tensor.data)) for name, tensor in open_checkpoint(DATA / name).items()
+    }
+    for layer in range(3):
+        block = f"model.layers.{layer}.mlp.experts."
+        rows = {
+            kind: np.stack([tensors.pop(f"{block}{index}.{kind}_proj.weight")[1] for index in range(4)])
+            for kind in ("gate", "up", "down")
+        }
+        tensors[f"{block}gate_up_proj"] = ("BF16", np.concatenate([rows["gate"], rows["up"]], axis=1))
+        tensors[f"{block}down_proj"] = ("BF16", rows["down"])
+    write_safetensors(folder / "model.safetensors", tensors)
+    wanted = written(changed(name, tmp_path / "apart", {}))
+    assert {name: bytes(tensor.data) for name, tensor in written(folder).tensors.items()} == {
+        name: bytes(tensor.data) for name, tensor in wanted.tensors.items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,46 @@ CASES = {
         added=TOWER,
     ),
     "qwen2 without a size of heads": Case("architectures/qwen2", {"attention.key_length": 0}),
+    # As its converters of February 2026 wrote them: a number of key/value heads for each layer.
+    "qwen3next": Case(
+        "architectures/qwen3next",
+        {
+            "attention.recurrent_layers": None,
+            "attention.head_count_kv": np.array([0, 1, 0], np.uint32),
+            "full_attention_interval": 4,
+            "expert_feed_forward_length": None,
+            "expert_weights_norm": None,
+            "norm_top_k_prob": False,
+        },
+        {"expert_weights_norm": False},
+        renames={r"\.ssm_dt\.bias": ".ssm_dt"},
+    ),
+    "qwen35": Case(
+        "architectures/qwen35",
+        {
+            "attention.head_count_kv": np.array([0, 0, 0, 1], np.uint32),
+            "rope.dimension_sections": np.array([1, 1, 1], np.int32),
+            "rope.mrope_section": np.array([1, 1, 1], np.int32),
+            "mrope_sections": np.array([1, 1, 1], np.int32),
+            "rope.mrope_interleaved": True,
+            "ssm.v_head_reordered": True,
+            "image_token_id": 7,
+            **TOWER_KEYS,
+        },
+        renames={r"\.ssm_dt\.bias": ".ssm_dt"},
+        added={**TOWER, "mtp.fc.weight": (32, 64), "mtp.layers.0.attn_k.weight": (24, 32)},
+    ),
+    "qwen35moe": Case(
+        "architectures/qwen35moe",
+        {
+            "feed_forward_length": 0,
+            "expert_feed_forward_length": None,
+            "ssm.v_head_reordered": True,
+            "attention.head_count_kv": np.array([0, 0, 1], np.uint32),
+            **TOWER_KEYS,
+        },
+        added=TOWER,
+    ),
     "qwen3moe": Case(
         "architectures/qwen3moe",
         {"expert_feed_forward_length": None, "expert_weights_norm": None, "norm_top_k_prob": False},

@@ -26,12 +26,12 @@ def num_experts(config: Config) -> int:
     return config.count("num_experts" if "num_experts" in config else "num_local_experts")
 
 
-def experts(config: Config, layer: int) -> Iterator[Planned]:
-    """The matrices of a layer's experts, one behind the other."""
+def experts(config: Config, layer: int, prefix: str = "layers") -> Iterator[Planned]:
+    """The matrices of a layer's experts, one behind the other; the checkpoint has the layer in `prefix`."""
     number, hidden = num_experts(config), config.get("hidden_size", int)
     size = config.get("moe_intermediate_size", int)
     for name, rows, columns in (("gate", size, hidden), ("up", size, hidden), ("down", hidden, size)):
-        sources = (f"layers.{layer}.mlp.experts.{i}.{name}_proj.weight" for i in range(number))
+        sources = (f"{prefix}.{layer}.mlp.experts.{i}.{name}_proj.weight" for i in range(number))
         shape = (number, rows, columns)
         yield Mapped(f"blk.{layer}.ffn_{name}_exps.weight", shape, tuple(sources), (rows, columns))
 

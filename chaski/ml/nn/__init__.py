@@ -1,7 +1,7 @@
 """Building blocks of models. They declare weights and record operations; they do not compute."""
 
 from chaski.ml.nn.attention import SharedHistory, attend, attention
-from chaski.ml.nn.layers import Embedding, LayerNorm, Linear, PatchEmbedding, RMSNorm, SwiGLU
+from chaski.ml.nn.layers import ConvKernel, Embedding, LayerNorm, Linear, PatchEmbedding, RMSNorm, SwiGLU
 from chaski.ml.nn.module import Joined, Module, Unused
 from chaski.ml.nn.moe import (
     ExpertLinear,
@@ -14,6 +14,7 @@ from chaski.ml.nn.moe import (
 from chaski.ml.nn.rope import RopeFactors
 
 __all__ = [
+    "ConvKernel",
     "Embedding",
     "ExpertLinear",
     "GatedSharedExpert",

@@ -8,7 +8,7 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.nn.module import Joined, Module
 
-__all__ = ["Embedding", "LayerNorm", "Linear", "PatchEmbedding", "RMSNorm", "SwiGLU"]
+__all__ = ["ConvKernel", "Embedding", "LayerNorm", "Linear", "PatchEmbedding", "RMSNorm", "SwiGLU"]
 
 _COLORS = 3
 
@@ -22,6 +22,13 @@ class Linear(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias if self.bias.is_present else None)
+
+
+class ConvKernel(Module):
+    """The filters of a convolution over tokens, one of `taps` for each channel, for `ops.short_conv`."""
+
+    def __init__(self, channels: int, taps: int) -> None:
+        self.weight = Weight((channels, taps), host=True)
 
 
 class PatchEmbedding(Linear):

@@ -34,6 +34,9 @@ class Module:
     joined: ClassVar[Joined | None] = None
     """Joined tensors that files may hold in place of some attributes."""
 
+    unused: tuple[str, ...] = ()
+    """Beginnings of names of tensors that files of the whole model may have, and that nothing here uses."""
+
     def weights(self, prefix: str = "") -> Iterator[tuple[str, Weight]]:
         """Every weight of the tree with the name that it must have in the file."""
         for path, value in self._parts(prefix):

@@ -8,16 +8,11 @@ from typing import Any
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind, Recurrent, RecurrentLayer, StateShape
 from chaski.ml import ops
-from chaski.ml.graph import Tensor, Weight
-from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, SwiGLU
+from chaski.ml.graph import Tensor
+from chaski.ml.nn import ConvKernel, Embedding, Linear, Module, RMSNorm, SwiGLU
 from chaski.model.arch.qwen3 import Attention
 from chaski.model.config import DecoderConfig, kv_heads
 from chaski.model.input import Inputs, output_rows
-
-
-class Kernel(Module):
-    def __init__(self, channels: int, taps: int) -> None:
-        self.weight = Weight((channels, taps), host=True)
 
 
 class ShortConv(Module):
@@ -26,7 +21,7 @@ class ShortConv(Module):
     def __init__(self, hidden_size: int, taps: int) -> None:
         self._size = hidden_size
         self.in_proj = Linear(hidden_size, 3 * hidden_size)
-        self.conv = Kernel(hidden_size, taps)
+        self.conv = ConvKernel(hidden_size, taps)
         self.out_proj = Linear(hidden_size, hidden_size)
 
     def __call__(self, x: Tensor, cache: RecurrentLayer) -> Tensor:

@@ -1,0 +1,9 @@
+"""Qwen 3.5 with experts (Qwen Team 2026)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chaski.convert.families import qwen35
+
+FAMILY = replace(qwen35.FAMILY, architecture="qwen35moe")

@@ -1,0 +1,120 @@
+"""Qwen 3 Next and Qwen 3.5, dense and with experts (Qwen Team 2025, 2026): few of the layers attend.
+
+The others are gated delta nets, see `chaski.model.delta_net`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chaski.errors import ModelError
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
+from chaski.ml import ops
+from chaski.ml.graph import Tensor
+from chaski.ml.moe_ops import Gating
+from chaski.ml.nn import (
+    GatedSharedExpert,
+    Linear,
+    Module,
+    MoE,
+    MoEWithSharedExpert,
+    RMSNorm,
+    SwiGLU,
+    attention,
+)
+from chaski.model.arch import qwen3
+from chaski.model.config import DecoderConfig, is_recurrent
+from chaski.model.decoder import Decoder
+from chaski.model.delta_net import DeltaConfig, GatedDeltaNet
+from chaski.model.experts import read_router
+from chaski.model.input import Inputs, output_rows
+
+
+class GatedAttention(qwen3.Attention):
+    """Of each head a query and, behind it, a gate, whose sigmoid multiplies what the head has attended to."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__(config)
+        self.attn_q = Linear(config.hidden_size, 2 * config.num_heads * config.head_size)
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
+        c = self._config
+        q_gate = self.attn_q(x).reshape(c.num_heads, 2 * c.head_size)
+        q = self.attn_q_norm(ops.slice(q_gate, 0, c.head_size))
+        k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        q, k = ops.rope(q, rope), ops.rope(k, rope)
+        attended = attention(q, k, v, cache, scale=c.head_size**-0.5)
+        gate = ops.slice(q_gate, c.head_size, c.head_size).reshape(c.num_heads * c.head_size)
+        return self.attn_output(ops.multiply(attended, ops.sigmoid(gate)))
+
+
+class Layer(Module):
+    """`attn` takes the norm and `context`: a cache, and the rope in front of it where it attends."""
+
+    def __init__(
+        self, config: DecoderConfig, attn: GatedAttention | GatedDeltaNet, ffn: SwiGLU | MoEWithSharedExpert
+    ) -> None:
+        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.attn = attn
+        self.post_attention_norm = RMSNorm(config.hidden_size, config.eps)
+        self.ffn = ffn
+
+    def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
+        h, x = output_rows(outputs, self.attn(self.attn_norm(x), *context), x)
+        x = x + h
+        return x + self.ffn(self.post_attention_norm(x))
+
+
+class Model(Decoder):
+    """Blocks behind the last layer predict more tokens at once; they are left out."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        config = DecoderConfig.read(file)
+        super().__init__(config)
+        if config.value_size != config.head_size:
+            raise ModelError(f"{file.path}: values of {config.value_size} for heads of {config.head_size}")
+        self._delta = DeltaConfig.read(file)
+        self._rope = config.rope.rope(neox=True)
+        extra = file.get(f"{file.architecture}.nextn_predict_layers", int, 0)
+        layers = config.num_layers - extra
+        if layers < 1:
+            raise ModelError(
+                f"{file.path}: {extra} of {config.num_layers} blocks are for multi-token prediction"
+            )
+        self._is_linear = tuple(is_recurrent(file, config.num_layers, interval=4)[:layers])
+        self.blk = [Layer(config, self._attn(file, index), self.ffn(file)) for index in range(layers)]
+        self.unused = tuple(f"blk.{index}." for index in range(layers, config.num_layers))
+
+    def _attn(self, file: GGUFFile, index: int) -> GatedAttention | GatedDeltaNet:
+        if not self._is_linear[index]:
+            return GatedAttention(self.config)
+        block = f"blk.{index}."
+        names = {name.removeprefix(block) for name in file.tensors if name.startswith(block)}
+        return GatedDeltaNet(self.config.hidden_size, self.config.eps, self._delta, names)
+
+    def ffn(self, file: GGUFFile) -> SwiGLU | MoEWithSharedExpert:
+        """The feed-forward block of a layer."""
+        arch, size = file.architecture, self.config.hidden_size
+        if not file.get(f"{arch}.expert_count", int, 0):
+            return SwiGLU(size, self.config.ffn_size)
+        hidden = file.get(f"{arch}.expert_feed_forward_length", int)
+        shared = file.get(f"{arch}.expert_shared_feed_forward_length", int)
+        router = read_router(file, Gating.SOFTMAX, normalized=True)
+        return MoEWithSharedExpert(MoE(size, hidden, router), GatedSharedExpert(size, shared))
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        c = self.config
+        attending = Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope))
+        linear = self._delta.kind()
+        return [linear if is_linear else attending for is_linear in self._is_linear]
+
+    def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
+        rope = ops.rope_table(inputs.positions, self._rope)
+        x = self.token_embd(inputs.tokens)
+        for layer, is_linear, cache in zip(self.blk, self._is_linear, caches, strict=True):
+            context = (cache,) if is_linear else (rope, cache)
+            x = layer(x, *context, outputs=inputs.outputs if layer is self.blk[-1] else None)
+        return self.head(x)
