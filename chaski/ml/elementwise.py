@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from chaski.ml.graph import DType, Tensor, require
+from chaski.ml.graph import Tensor, require
 
 __all__ = [
     "ELEMENTWISE",
@@ -56,7 +56,7 @@ class Elementwise:
             raise TypeError(f"{self.name} takes {', '.join(self.operands + self.parameters)}")
         shapes = [operand.shape for operand in operands]
         require(all(shape == shapes[0] for shape in shapes), self.name, *shapes)
-        return operands[0].graph.record(self.name, operands, shapes[0], DType.F32, **parameters)
+        return operands[0].graph.record(self.name, operands, shapes[0], None, **parameters)
 
 
 ELEMENTWISE: dict[str, Elementwise] = {}

@@ -66,13 +66,17 @@ Shape = tuple["int | Dim", ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A value in a graph. Made by `Graph` and the functions of `chaski.ml.ops`, never by models directly."""
+    """A value in a graph. Made by `Graph` and the functions of `chaski.ml.ops`, never by models directly.
+
+    `dtype` is nominal: what the model means. A backend may compute in another type, as the cpu does, which
+    rounds to int8 before products with quantized matrices.
+    """
 
     graph: Graph = field(repr=False)
     op: str
     operands: tuple[Operand, ...] = field(repr=False)
     shape: Shape
-    dtype: DType = DType.F32
+    dtype: DType
     attributes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def __add__(self, other: Tensor) -> Tensor:
@@ -103,6 +107,9 @@ class Weight:
     `stored` is the shape that files may have for it instead, with the same elements in order.
     `host` weights stay readable from Python (`array`, float32) and are not given to the backend.
     `unused` weights are known in a file and not loaded.
+    `split` is the axis along which a backend may cut it, to compute the parts apart and put the results side
+    by side with the same bits: outputs of a matrix (of attention in whole heads), experts, rows of a table.
+    None means that every device needs all of it.
     `handle` is the backend's own form of the data.
     """
 
@@ -112,6 +119,7 @@ class Weight:
     plain: bool = False
     unused: bool = False
     stored: tuple[int, ...] | None = None
+    split: int | None = None
     name: str = ""
     handle: object | None = None
     array: npt.NDArray[np.float32] | None = None
@@ -203,8 +211,12 @@ Operand = Tensor | Weight | KVBuffer
 
 @dataclass(slots=True, eq=False)
 class Graph:
-    """The recorded operations of one forward pass, in an order in which they can be run."""
+    """The recorded operations of one forward pass, in an order in which they can be run.
 
+    `dtype` is the nominal type of activations. Inputs, storage and indices say their own.
+    """
+
+    dtype: DType = DType.F32
     nodes: list[Tensor] = field(default_factory=list)
     inputs: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
@@ -214,11 +226,11 @@ class Graph:
         op: str,
         operands: tuple[Operand, ...],
         shape: Shape,
-        dtype: DType = DType.F32,
+        dtype: DType | None = None,
         **attributes: Any,
     ) -> Tensor:
-        """Append one operation and return its result."""
-        tensor = Tensor(self, op, operands, shape, dtype, MappingProxyType(attributes))
+        """Append one operation and return its result, an activation where no `dtype` is given."""
+        tensor = Tensor(self, op, operands, shape, dtype or self.dtype, MappingProxyType(attributes))
         self.nodes.append(tensor)
         return tensor
 

@@ -1,7 +1,16 @@
 """Building blocks of models. They declare weights and record operations; they do not compute."""
 
 from chaski.ml.nn.attention import SharedHistory, attend, attention
-from chaski.ml.nn.layers import ConvKernel, Embedding, LayerNorm, Linear, PatchEmbedding, RMSNorm, SwiGLU
+from chaski.ml.nn.layers import (
+    ConvKernel,
+    Embedding,
+    LayerNorm,
+    Linear,
+    PatchEmbedding,
+    RMSNorm,
+    SwiGLU,
+    TransposedLinear,
+)
 from chaski.ml.nn.module import Joined, Module, Unused
 from chaski.ml.nn.moe import (
     ExpertLinear,
@@ -31,6 +40,7 @@ __all__ = [
     "SharedExpert",
     "SharedHistory",
     "SwiGLU",
+    "TransposedLinear",
     "Unused",
     "attend",
     "attention",

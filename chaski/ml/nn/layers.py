@@ -8,7 +8,16 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.nn.module import Joined, Module
 
-__all__ = ["ConvKernel", "Embedding", "LayerNorm", "Linear", "PatchEmbedding", "RMSNorm", "SwiGLU"]
+__all__ = [
+    "ConvKernel",
+    "Embedding",
+    "LayerNorm",
+    "Linear",
+    "PatchEmbedding",
+    "RMSNorm",
+    "SwiGLU",
+    "TransposedLinear",
+]
 
 _COLORS = 3
 
@@ -17,8 +26,8 @@ class Linear(Module):
     """y = x · weightᵀ + bias. The bias is used when the file has one; `optional` allows both to be absent."""
 
     def __init__(self, in_features: int, out_features: int, optional: bool = False) -> None:
-        self.weight = Weight((out_features, in_features), optional)
-        self.bias = Weight((out_features,), optional=True)
+        self.weight = Weight((out_features, in_features), optional, split=0)
+        self.bias = Weight((out_features,), optional=True, split=0)
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias if self.bias.is_present else None)
@@ -29,6 +38,16 @@ class ConvKernel(Module):
 
     def __init__(self, channels: int, taps: int) -> None:
         self.weight = Weight((channels, taps), host=True)
+
+
+class TransposedLinear(Module):
+    """y = x · weight, for a matrix that files hold transposed: one row for each element that goes in."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        self.weight = Weight((in_features, out_features), plain=True, split=1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.product(x, self.weight)
 
 
 class PatchEmbedding(Linear):
@@ -46,7 +65,7 @@ class Embedding(Module):
     """A row of `size` values for each of `count` ids; `project` uses the same table as an output layer."""
 
     def __init__(self, count: int, size: int) -> None:
-        self.weight = Weight((count, size))
+        self.weight = Weight((count, size), split=0)
 
     def __call__(self, ids: Tensor) -> Tensor:
         return ops.embedding(ids, self.weight)

@@ -42,8 +42,8 @@ class ExpertLinear(Module):
     """The same layer of all experts, one matrix for each. The bias is used when the file has one."""
 
     def __init__(self, num_experts: int, in_features: int, out_features: int) -> None:
-        self.weight = Weight((num_experts, out_features, in_features))
-        self.bias = Weight((num_experts, out_features), optional=True, plain=True)
+        self.weight = Weight((num_experts, out_features, in_features), split=0)
+        self.bias = Weight((num_experts, out_features), optional=True, plain=True, split=0)
 
     def __call__(self, x: Tensor, groups: Tensor) -> Tensor:
         return expert_linear(x, groups, self.weight, self.bias if self.bias.is_present else None)
@@ -137,7 +137,7 @@ class _Logit(Module):
     """One number for each token (n, 1)."""
 
     def __init__(self, size: int) -> None:
-        self.weight = Weight((1, size), stored=(size,))
+        self.weight = Weight((1, size), stored=(size,), split=0)
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight)

@@ -5,7 +5,6 @@ Files hold the layers that are used. llama.cpp leaves out one more of them, and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from chaski.image import CLIP, Normal, centered, open_image, patches
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
-from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, attention
+from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding, attention
 from chaski.model.config import patches_a_side
 from chaski.model.multimodal import EncoderShape, Image
 
@@ -115,21 +114,12 @@ class Block(Module):
         return x + second(c.activation(first(self.ln2(x))))
 
 
-class Patches(Module):
-    def __init__(self, config: VisionConfig) -> None:
-        window = _COLORS, config.patch_size, config.patch_size
-        self.weight = Weight((config.hidden_size, math.prod(window)), stored=(config.hidden_size, *window))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return ops.linear(x, self.weight)
-
-
 class Tower(Module):
     """The first row is that of the class, which takes part and is left out at the end."""
 
     def __init__(self, config: VisionConfig) -> None:
         self.class_embd = Weight((1, config.hidden_size), plain=True, stored=(config.hidden_size,))
-        self.patch_embd = Patches(config)
+        self.patch_embd = PatchEmbedding(config.patch_size, config.hidden_size)
         self.position_embd = Embedding(1 + config.num_patches, config.hidden_size)
         self.pre_ln = LayerNorm(config.hidden_size, config.eps)
         self.blk = [Block(config) for _ in range(config.num_layers)]

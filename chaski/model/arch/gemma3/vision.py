@@ -10,8 +10,17 @@ from chaski.formats.gguf import GGUFFile
 from chaski.image import HALF, Values
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
-from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
-from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding, RMSNorm, attention
+from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.ml.nn import (
+    Embedding,
+    LayerNorm,
+    Linear,
+    Module,
+    PatchEmbedding,
+    RMSNorm,
+    TransposedLinear,
+    attention,
+)
 from chaski.model.arch.gemma3.image import patches_by_squares, read_square, square_order
 from chaski.model.config import patches_a_side, read_normal
 from chaski.model.multimodal import EncoderShape, Image
@@ -113,20 +122,10 @@ class Tower(Module):
         return self.post_ln(x)
 
 
-class InputProjection(Module):
-    """A matrix that files hold transposed: one row for each element that goes in."""
-
-    def __init__(self, in_features: int, out_features: int) -> None:
-        self.weight = Weight((in_features, out_features), plain=True)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return ops.product(x, self.weight)
-
-
 class Projector(Module):
     def __init__(self, config: VisionConfig, row_size: int) -> None:
         self.soft_emb_norm = RMSNorm(config.hidden_size, config.eps)
-        self.input_projection = InputProjection(config.hidden_size, row_size)
+        self.input_projection = TransposedLinear(config.hidden_size, row_size)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.input_projection(self.soft_emb_norm(x))

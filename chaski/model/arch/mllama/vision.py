@@ -8,7 +8,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
-from chaski.ml.nn import LayerNorm, Linear, Module, attention
+from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding, attention
 from chaski.model.arch.mllama.image import Tiling, read_image
 from chaski.model.multimodal import EncoderShape, Image
 
@@ -94,25 +94,16 @@ class GlobalLayer(Layer):
         return x + self.ffn(self.ffn_norm(x)) * _value(self.ffn_gate)
 
 
-class GatedEmbedding(Module):
+class GatedEmbedding(Embedding):
     """A table of which `rows` are one after the other in each of the file's `count` rows."""
 
     def __init__(self, count: int, rows: int, size: int) -> None:
-        self.weight = Weight((count * rows, size), stored=(count, rows * size))
+        super().__init__(count * rows, size)
+        self.weight.stored = count, rows * size
         self.gate = Weight((1,), host=True)
 
     def __call__(self, ids: Tensor) -> Tensor:
-        return ops.embedding(ids, self.weight) * _value(self.gate)
-
-
-class Patches(Module):
-    """Squares of pixels to states."""
-
-    def __init__(self, size: int, pixels: int) -> None:
-        self.weight = Weight((size, 3 * pixels**2), stored=(size, 3, pixels, pixels))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return ops.linear(x, self.weight)
+        return super().__call__(ids) * _value(self.gate)
 
 
 class GlobalLayers(Module):
@@ -125,7 +116,7 @@ class Tower(Module):
         size, tiling = config.hidden_size, config.tiling
         grids, tiles = 1 + len(tiling.grids), tiling.max_tiles
         self._taken = config.taken
-        self.patch_embd = Patches(size, tiling.patch_size)
+        self.patch_embd = PatchEmbedding(tiling.patch_size, size)
         self.class_embd = Weight((1, size), plain=True, stored=(size,))
         self.position_embd = GatedEmbedding(tiling.positions, 1, size)
         self.tile_position_embd = GatedEmbedding(grids, tiles * tiling.positions, size)

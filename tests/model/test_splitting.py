@@ -1,0 +1,36 @@
+"""Every matrix of every architecture says along which axis it may be cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaski.formats.gguf import open_gguf
+from chaski.model.registry import build_model
+
+DATA = Path(__file__).parents[1] / "data"
+FILES = [
+    path
+    for folder in ("architectures", "embedders", "llama", "vision")
+    for path in sorted((DATA / folder).glob("*.gguf"))
+    if not path.stem.endswith("-mmproj")
+]
+NO_MATRICES = {"token_types.weight"}
+"""Vectors that files keep in the form of a table: the first row is added."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_matrix_says_where_it_may_be_cut(path: Path) -> None:
+    with open_gguf(path) as file:
+        weights = dict(build_model(file).weights())
+    matrices = {
+        name: weight
+        for name, weight in weights.items()
+        if len(weight.shape) > 1 and not weight.host and not weight.unused and name not in NO_MATRICES
+    }
+    assert matrices
+    assert {name: weight.shape for name, weight in matrices.items() if weight.split is None} == {}
+    assert all(
+        0 <= weight.split < len(weight.shape) for weight in weights.values() if weight.split is not None
+    )
