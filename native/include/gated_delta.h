@@ -27,9 +27,9 @@
 
 namespace chaski {
 
-// With 32 tokens, products within a chunk cost a quarter of those with the state (128 x 128), writing the
-// state costs one part in 32 of reading it, and the rows are half as large as the state. With 64 prefill
-// computes a tenth more, and rows take twice the memory; with 16 the state is written twice as often.
+// With 32 tokens, one in eight products of a head of 128 x 128 is within the chunk, and a state is written
+// once for 32 times that it is read. With 64 it is one in five, a tenth more in all, and rows take twice the
+// memory; with 16 the state is written twice as often.
 constexpr std::int64_t kDeltaChunk = 32;
 // Rows that are kept of a sequence: of the open chunk and the one before, so that the last tokens can be
 // dropped again. A token's row is at its position modulo this.
