@@ -21,18 +21,18 @@ from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import DType
 from chaski.model.program import Program
 
-from .tiny_hybrid import VOCAB, TinyHybrid
+from .tiny_hybrid import VOCAB, Delta, ShortConv, TinyHybrid
 
 SEQUENCES, CAPACITY, MAX_BATCH = 3, 160, 48
 
 F32 = npt.NDArray[np.float32]
-Layers = Sequence[AttentionSpan | None]
+Layers = Sequence[AttentionSpan | type[ShortConv | Delta]]
 
 FULL, WINDOW, CHUNK, CONV = (
     AttentionSpan(),
     AttentionSpan(window=20, memory=40),
     AttentionSpan(chunk=24),
-    None,
+    ShortConv,
 )
 MODELS: list[Layers] = [
     [FULL, FULL],
@@ -43,7 +43,13 @@ MODELS: list[Layers] = [
     [WINDOW, FULL],
     [CONV, FULL, CONV],
     [CONV, CHUNK, CONV, WINDOW, FULL],
+    [Delta, FULL, Delta],
+    [Delta, CONV, WINDOW],
 ]
+
+
+def _name(layer: AttentionSpan | type[ShortConv | Delta]) -> str:
+    return str(layer) if isinstance(layer, AttentionSpan) else layer.__name__
 
 
 @dataclass
@@ -164,9 +170,7 @@ class Churn:
                 self.compared += 1
 
 
-@pytest.mark.parametrize(
-    "layers", MODELS, ids=lambda layers: " + ".join(str(span or "conv") for span in layers)
-)
+@pytest.mark.parametrize("layers", MODELS, ids=lambda layers: " + ".join(map(_name, layers)))
 def test_logits_do_not_depend_on_what_the_cache_went_through(tmp_path: Path, layers: Layers) -> None:
     churn = Churn(layers, tmp_path, seed=5)
     for _ in range(150):
@@ -177,18 +181,18 @@ def test_logits_do_not_depend_on_what_the_cache_went_through(tmp_path: Path, lay
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(
-    "layers", MODELS, ids=lambda layers: " + ".join(str(span or "conv") for span in layers)
-)
+@pytest.mark.parametrize("layers", MODELS, ids=lambda layers: " + ".join(map(_name, layers)))
 def test_not_even_after_thousands_of_operations(tmp_path: Path, layers: Layers, seed: int) -> None:
     churn = Churn(layers, tmp_path, seed)
     for _ in range(2500):
         churn.step()
 
 
-def retaining(span: AttentionSpan | None) -> AttentionSpan | None:
+def retaining(
+    span: AttentionSpan | type[ShortConv | Delta],
+) -> AttentionSpan | type[ShortConv | Delta]:
     """The same to see, with everything kept."""
-    if span is None or span.visible is None:
+    if not isinstance(span, AttentionSpan) or span.visible is None:
         return span
     return AttentionSpan(span.window, span.chunk, CAPACITY)
 

@@ -14,15 +14,15 @@ from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.model.program import Program
 
-from .tiny_hybrid import TinyHybrid
+from .tiny_hybrid import Delta, ShortConv, TinyHybrid
 
 SEQUENCES, CAPACITY, MAX_BATCH = 3, 64, 96
 LAYERS = [
-    None,
+    ShortConv,
     AttentionSpan(),
     AttentionSpan(window=20, memory=40),
     AttentionSpan(chunk=24),
-    None,
+    Delta,
     AttentionSpan(window=200),
 ]
 FIRST = Batch(*(np.zeros(1, np.int32) for _ in range(4)))

@@ -20,6 +20,7 @@ from chaski.kvcache import (
     Recurrent,
     RecurrentLayer,
     StateShape,
+    gated_delta,
 )
 from chaski.ml import Backend, ops
 from chaski.ml.graph import Rope, Tensor, Weight
@@ -68,8 +69,37 @@ class ShortConv(Module):
         return self.conv_out(ops.short_conv(self.conv_in(x), self.filter.array, states, cache.segments))
 
 
+class Delta(Module):
+    """A gated delta net, heads of 16 x 16 and two of them for a key head, with few weights."""
+
+    inline = True
+
+    def __init__(self) -> None:
+        self.kind = gated_delta(
+            key_heads=1,
+            value_heads=2,
+            key_size=SIZE,
+            value_size=SIZE,
+            taps=TAPS,
+            checkpoints=Checkpoints(count=3, first=4, interval=40),
+        )
+        self.qkv = Linear(HIDDEN, HIDDEN)
+        self.filter = Weight((HIDDEN, TAPS), host=True)
+        self.decay, self.rate = Linear(HIDDEN, 2), Linear(HIDDEN, 2)
+        self.delta_out = Linear(2 * SIZE, HIDDEN)
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: RecurrentLayer) -> Tensor:
+        assert self.filter.array is not None
+        qkv = ops.chunked_conv(self.qkv(x), self.filter.array, cache.states[0], cache.rows[0], cache.segments)
+        q, k = (ops.l2_norm(ops.slice(qkv, i * SIZE, SIZE).reshape(1, SIZE), 1e-6) for i in range(2))
+        v = ops.slice(qkv, 2 * SIZE, 2 * SIZE).reshape(2, SIZE)
+        log_decay, beta = ops.softplus(self.decay(x)) * -1.0, ops.sigmoid(self.rate(x))
+        y = ops.gated_delta(q, k, v, log_decay, beta, cache.states[1], cache.rows[1:], cache.segments)
+        return self.delta_out(y.reshape(2 * SIZE))
+
+
 class Layer(Module):
-    def __init__(self, mixer: Attention | ShortConv) -> None:
+    def __init__(self, mixer: Attention | ShortConv | Delta) -> None:
         self.norm = RMSNorm(HIDDEN, 1e-5)
         self.mixer = mixer
         self.ffn_norm = RMSNorm(HIDDEN, 1e-5)
@@ -81,13 +111,13 @@ class Layer(Module):
 
 
 class TinyHybrid(Module):
-    """`layers` has for each layer how far it sees, or None for a convolution."""
+    """`layers` has for each layer how far it sees, or the class of a recurrence: `ShortConv`, `Delta`."""
 
-    def __init__(self, layers: Sequence[AttentionSpan | None]) -> None:
+    def __init__(self, layers: Sequence[AttentionSpan | type[ShortConv | Delta]]) -> None:
         self.token_embd = Embedding(VOCAB, HIDDEN)
         self.blk = [
-            Layer(ShortConv() if span is None else Attention(1 + index % 2, span))
-            for index, span in enumerate(layers)
+            Layer(Attention(1 + index % 2, layer) if isinstance(layer, AttentionSpan) else layer())
+            for index, layer in enumerate(layers)
         ]
         self.output_norm = RMSNorm(HIDDEN, 1e-5)
 
