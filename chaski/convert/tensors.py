@@ -24,6 +24,7 @@ __all__ = [
     "Constant",
     "Mapped",
     "PackedExperts",
+    "Padded",
     "Planned",
     "Sources",
     "TensorShape",
@@ -137,6 +138,34 @@ class Concatenated:
     def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
         for part in self.parts:
             yield from part.chunks(sources, type)
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """A matrix with `extra` rows of zeros behind its own."""
+
+    mapped: Mapped
+    extra: int
+
+    packed = None
+
+    @property
+    def name(self) -> str:
+        return self.mapped.name
+
+    @property
+    def shape(self) -> TensorShape:
+        return self.mapped.shape[0] + self.extra, *self.mapped.shape[1:]
+
+    @property
+    def sources(self) -> Mapping[str, TensorShape]:
+        return self.mapped.sources
+
+    def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
+        yield from self.mapped.chunks(sources, type)
+        row = np.zeros((1, self.shape[1]), np.float32)
+        for _ in range(self.extra):
+            yield quantize(row, type)
 
 
 @dataclass(frozen=True, slots=True)

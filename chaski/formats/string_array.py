@@ -52,6 +52,10 @@ class StringArray(Sequence[str]):
     def __repr__(self) -> str:
         return f"StringArray({len(self)} strings)"
 
+    def first(self, count: int) -> StringArray:
+        """The strings below index `count`; nothing is decoded."""
+        return StringArray(self._data, self._offsets[: count + 1])
+
     def raw(self, index: int) -> bytes:
         """Return the bytes of string `index`; negative indices count from the end."""
         position = range(len(self))[index]

@@ -46,6 +46,7 @@ __all__ = [
     "embedding",
     "exp",
     "gated_delta",
+    "gaussian_top_k",
     "geglu",
     "gelu",
     "gelu_tanh",
@@ -58,6 +59,7 @@ __all__ = [
     "product",
     "quick_gelu",
     "relu",
+    "rms",
     "rms_norm",
     "rope",
     "rope_table",
@@ -111,6 +113,22 @@ def l2_norm(x: Tensor, eps: float) -> Tensor:
     size = x.shape[-1]
     assert isinstance(size, int)
     return rms_norm(x, None, eps / size) * float(size**-0.5)
+
+
+def rms(x: Tensor) -> Tensor:
+    """The root of the mean square of each row of x (n, size) -> (n, 1), a factor for `scale_rows`."""
+    require(len(x.shape) == 2, "rms", x.shape)
+    return x.graph.record("rms", (x,), (x.shape[0], 1))
+
+
+def gaussian_top_k(x: Tensor, multiplier: float) -> Tensor:
+    """max(0, x - mean - multiplier · standard deviation) of each row of x (n, size).
+
+    Where a row is normally distributed, it keeps a share of its elements that follows from the multiplier
+    (Gemma 3n).
+    """
+    require(len(x.shape) == 2, "gaussian_top_k", x.shape)
+    return x.graph.record("gaussian_top_k", (x,), x.shape, multiplier=multiplier)
 
 
 def layer_norm(x: Tensor, weight: Weight, bias: Weight, eps: float) -> Tensor:

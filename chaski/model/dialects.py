@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from chaski.errors import ModelError
-from chaski.formats.gguf import GGUFFile, GGUFValue, TensorInfo, open_gguf
+from chaski.formats.gguf import GGUFFile, GGUFValue, StringArray, TensorInfo, open_gguf
 
 __all__ = ["DIALECTS", "Dialect", "in_our_names", "open_model"]
 
@@ -36,6 +38,7 @@ class Dialect:
                   `tensors` → the names of these
     left_out      beginnings of tensors that nothing here uses, such as an encoder of images
     pre           the pre-tokenizer where the file says none, or `default`
+    tokens_of     a tensor with a row for each token that text has: there a longer vocabulary is cut
     by_merges     the kind of tokenizer where the file has merges
     token         an id and the token there without which `pre` is not meant
     """
@@ -50,6 +53,7 @@ class Dialect:
     in_turn: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     pre: str = ""
+    tokens_of: str = ""
     by_merges: str = ""
     token: tuple[int, str] | None = None
 
@@ -114,6 +118,11 @@ DIALECTS: Mapping[str, Dialect] = {
         # The 1B was written with a bound of logits that it does not have, the others without their scaling.
         by_layers={34: _EIGHTFOLD, 48: _EIGHTFOLD, 62: _EIGHTFOLD},
         not_meant={26: ("final_logit_softcapping",)},
+    ),
+    "gemma3n": Dialect(
+        keys={"head_dim": "attention.key_length", "rope.freq_base_local": "rope.freq_base_swa"},
+        tokens_of="per_layer_token_embd.weight",
+        left_out=(*_VISION, "a."),
     ),
     "gemma4": Dialect(
         tensors={"blk.*.ffn_gate_inp.per_expert_scale": "blk.*.ffn_down_exps.scale"},
@@ -212,11 +221,27 @@ def in_our_names(file: GGUFFile) -> GGUFFile:
     metadata = {key: value for key, value in dialect.defaults.items() if key not in missing} | metadata
     metadata |= {f"{target}.{key}": value for key, value in values.items()}
     metadata["general.architecture"] = target
+    if dialect.tokens_of in tensors:
+        _cut_vocabulary(tensors, metadata, tensors[dialect.tokens_of].shape[0])
     if dialect.by_merges and f"{_TOKENIZER}merges" in metadata:
         metadata[f"{_TOKENIZER}model"] = dialect.by_merges
     if dialect.pre and _means_pre(metadata, dialect.token):
         metadata[f"{_TOKENIZER}pre"] = dialect.pre
     return GGUFFile(file.path, metadata, tensors)
+
+
+def _cut_vocabulary(tensors: dict[str, TensorInfo], metadata: dict[str, GGUFValue], count: int) -> None:
+    """Leave `count` tokens; those behind them stand for images and sounds."""
+    table = tensors.get("token_embd.weight")
+    if table is None or table.shape[0] <= count:
+        return
+    tensors[table.name] = table.part(table.name, 0, slice(count))
+    for key in ("tokens", "scores", "token_type"):
+        values = metadata.get(f"{_TOKENIZER}{key}")
+        if isinstance(values, np.ndarray):
+            metadata[f"{_TOKENIZER}{key}"] = values[:count]
+        elif isinstance(values, StringArray):
+            metadata[f"{_TOKENIZER}{key}"] = values.first(count)
 
 
 def _own(file: GGUFFile, prefix: str) -> set[str]:

@@ -57,23 +57,23 @@ _DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
 
 READ_BY: Mapping[str, frozenset[str]] = {
     "attention.key_length_swa": frozenset({"gemma4"}),
-    "attention.shared_kv_layers": frozenset({"gemma4"}),
+    "attention.shared_kv_layers": frozenset({"gemma3n", "gemma4"}),
     "attention.value_length_swa": frozenset({"gemma4"}),
-    "embedding_length_per_layer_input": frozenset({"gemma4"}),
+    "embedding_length_per_layer_input": frozenset({"gemma3n", "gemma4"}),
     "rope.dimension_count_swa": frozenset({"gemma4"}),
     "attention.scale": frozenset({"gemma-embedding", "gemma3"}),
     "attention.sliding_window": frozenset(
-        {"gemma-embedding", "gemma2", "gemma3", "gemma4", "gpt-oss", "phi3"}
+        {"gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt-oss", "phi3"}
     ),
     "attention.temperature_length": frozenset({"llama4"}),
     "attention.temperature_scale": frozenset({"llama4", "mistral3"}),
     "attn_logit_softcapping": frozenset({"gemma-embedding", "gemma2", "gemma3"}),
-    "final_logit_softcapping": frozenset({"gemma2", "gemma3", "gemma4"}),
+    "final_logit_softcapping": frozenset({"gemma2", "gemma3", "gemma3n", "gemma4"}),
     "full_attention_interval": _DELTA_NETS,
-    "hidden_activation": frozenset({"gemma", "gemma-embedding", "gemma2", "gemma3", "gemma4"}),
+    "hidden_activation": frozenset({"gemma", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4"}),
     "interleave_moe_layer_step": frozenset({"llama4"}),
     "nextn_predict_layers": _DELTA_NETS,
-    "rope.freq_base_swa": frozenset({"gemma-embedding", "gemma3", "gemma4"}),
+    "rope.freq_base_swa": frozenset({"gemma-embedding", "gemma3", "gemma3n", "gemma4"}),
 }
 """Keys of REFUSED that these architectures read, or for which they have one answer."""
 

@@ -22,6 +22,7 @@ _MAX_NUMBER = 2**31 - 1
 _LONGEST_REASON = 300  # characters; an error may hold whatever it was raised with
 # Sizes of tensors, so none can be larger than the largest side of any.
 _SIZES = ("embedding_length", "head_count", "head_count_kv", "key_length", "value_length", "expert_count")
+_MAY_BE_INFINITE = ("activation_sparsity_scale",)  # minus infinity where nothing is sparse
 _DIVISORS = ("block_count", "embedding_length", "attention.head_count", "rope.dimension_count")
 
 
@@ -59,7 +60,7 @@ def check_metadata(file: GGUFFile) -> None:
             name = key.removeprefix(prefix)
             limit = _limit(name, largest, len(file.tensors))
             least = 1 if name in _DIVISORS and not isinstance(file.metadata[key], np.ndarray) else 0
-            for number in _numbers(file.metadata[key]):
+            for number in () if name in _MAY_BE_INFINITE else _numbers(file.metadata[key]):
                 _check(file, key, number, least, limit)
 
 

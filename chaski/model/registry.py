@@ -23,6 +23,7 @@ ARCHITECTURES = {
     "gemma-embedding": "gemma_embedding",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
+    "gemma3n": "gemma3n",
     "gemma4": "gemma4",
     "gpt-oss": "gptoss",
     "lfm2": "lfm2",

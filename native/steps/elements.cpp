@@ -26,6 +26,29 @@ std::unique_ptr<Step> scale_rows(const Ops& ops, int dim, std::int64_t width, co
         dim, [=, &ops](std::int64_t i) { ops.scale(x + i * width, factors[i], width, y + i * width); });
 }
 
+std::unique_ptr<Step> rms(int dim, std::int64_t width, const float* x, float* y) {
+    return each_row(dim, [=](std::int64_t i) {
+        double total = 0.0;
+        for (const float* v = x + i * width; v < x + (i + 1) * width; ++v) total += double{*v} * *v;
+        y[i] = static_cast<float>(std::sqrt(total / static_cast<double>(width)));
+    });
+}
+
+std::unique_ptr<Step> gaussian_top_k(int dim, std::int64_t width, float multiplier, const float* x,
+                                     float* y) {
+    return each_row(dim, [=](std::int64_t i) {
+        const float* row = x + i * width;
+        double total = 0.0;
+        for (std::int64_t j = 0; j < width; ++j) total += row[j];
+        double mean = total / static_cast<double>(width);
+        double squares = 0.0;
+        for (std::int64_t j = 0; j < width; ++j) squares += (row[j] - mean) * (row[j] - mean);
+        double deviation = std::sqrt(squares / static_cast<double>(width));
+        auto cutoff = static_cast<float>(mean + multiplier * deviation);
+        for (std::int64_t j = 0; j < width; ++j) y[i * width + j] = std::max(row[j] - cutoff, 0.0f);
+    });
+}
+
 std::unique_ptr<Step> position_scale(int dim, const std::int32_t* positions, std::int64_t length, double beta,
                                      std::int64_t offset, float* factors) {
     return each_row(dim, [=](std::int64_t i) {

@@ -147,6 +147,19 @@ def test_activations(tmp_path: Path, isa: str, size: int) -> None:
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=4e-6)
 
 
+@pytest.mark.parametrize("size", [1, 37, 2500])
+def test_what_follows_from_all_of_a_row(tmp_path: Path, isa: str, size: int) -> None:
+    arrays = {"table": uniform(11, size) * np.float32(4) + np.float32(1)}
+
+    def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
+        x = ops.embedding(ids, w["table"])
+        return ops.scale_rows(ops.gaussian_top_k(x, multiplier=0.5), ops.rms(x))
+
+    expected, found = results(tmp_path, arrays, record, 9, isa)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
+    assert size == 1 or 0.1 < (found == 0).mean() < 0.9
+
+
 def test_columns_and_products_of_them(tmp_path: Path, isa: str) -> None:
     arrays = {"table": uniform(11, 3 * 21), "vector": uniform(21)}
 

@@ -149,6 +149,7 @@ def test_a_cached_prefix_gives_the_same_text(name: str, path: Path) -> None:
         ("llama4", "blk.1.ffn_down_exps.weight", (3, 32, 32), r"\(3, 32, 32\), but .* \(4, 32, 32\)"),
         ("phi3-long", "rope_factors_long.weight", None, "one of rope_factors_short and .* is missing"),
         ("phi3", "blk.0.attn_qkv.weight", (100, 64), "tensor blk.0.attn_q.weight .* is missing"),
+        ("gemma3n", "altup_proj.weight", (2, 33, 33), r"has shape \(2, 33, 33\), but .* \(3, 33, 33\)"),
         ("gemma4-moe", "blk.1.ffn_down_exps.scale", None, "tensor blk.1.ffn_down_exps.scale .* is missing"),
         ("gemma4", "blk.1.attn_k.weight", None, "tensor blk.1.attn_k.weight .* is missing"),
         ("gemma4-small", "blk.4.attn_k.weight", (7, 32), r"has shape \(7, 32\), but .* \(40, 32\)"),

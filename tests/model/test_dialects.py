@@ -105,6 +105,17 @@ CASES = {
         architecture="gemma3",
         renames={r"^dense_2\.": "dense.0.", r"^dense_3\.": "dense.1.", r"^output_norm\.": "norm."},
     ),
+    "gemma3n": Case(
+        "architectures/gemma3n",
+        {
+            "attention.key_length": None,
+            "attention.value_length": None,
+            "head_dim": 20,
+            "rope.freq_base_swa": None,
+            "rope.freq_base_local": 10000.0,
+            "altup.correct_scale": True,
+        },
+    ),
     "gemma4 beside encoders of images and sounds": Case(
         "architectures/gemma4-small",
         {**TOWER_KEYS, "audio.block_count": 1},
@@ -338,6 +349,28 @@ def test_llama_3_is_known_by_its_token(tmp_path: Path) -> None:
         "tokenizer.ggml.tokens": tokens,
     }
     assert in_our_names(file_with(metadata)).metadata["tokenizer.ggml.pre"] == "llama-bpe"
+
+
+def test_tokens_of_images_and_sounds_are_cut_off(tmp_path: Path) -> None:
+    """Gemma 3n's have no embedding for each layer in Ollama's files."""
+    with open_gguf(DATA / "architectures" / "gemma3n.gguf") as file:
+        tensors = {name: lazy(info) for name, info in file.tensors.items()}
+        table = file.tensors["token_embd.weight"]
+        data = np.concatenate([table.data, table.data[: 7 * 33 * 4]])
+        tensors["token_embd.weight"] = bytes_as(data, table.type, (table.shape[0] + 7, 33))
+        more: dict[str, Any] = {
+            "tokens": [*file.get("tokenizer.ggml.tokens", list[str]), *(f"<{index}>" for index in range(7))],
+            "scores": np.append(file.metadata["tokenizer.ggml.scores"], [0.0] * 7).astype(np.float32),
+            "token_type": np.append(file.metadata["tokenizer.ggml.token_type"], [3] * 7).astype(np.int32),
+        }
+        more = {f"tokenizer.ggml.{key}": values for key, values in more.items()}
+        write_gguf(tmp_path / "longer.gguf", {**file.metadata, **more}, tensors)
+    found = in_our_names(open_gguf(tmp_path / "longer.gguf"))
+    sizes = {len(found.metadata[f"tokenizer.ggml.{key}"]) for key in ("tokens", "scores", "token_type")}
+    assert sizes == {61}
+    np.testing.assert_array_equal(
+        computed(tmp_path / "longer.gguf"), computed(DATA / "architectures" / "gemma3n.gguf")
+    )
 
 
 def test_gemma_4_is_cut_by_its_merges() -> None:

@@ -10,6 +10,13 @@ from chaski.convert.metadata import Metadata, common_metadata, head_size
 from chaski.convert.tensors import Planned
 
 _LAYERS_OF_27B = 46
+# Before and behind both blocks.
+NORMS = {
+    "attn_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 # Values that some configurations leave out.
 _DEFAULTS = {
     "head_dim": 256,
@@ -47,12 +54,10 @@ def _check(config: Config) -> None:
 
 
 def layer(config: Config) -> Iterator[Row]:
-    yield norm(config, "attn_norm", "input_layernorm", shift=1)
+    for name, source in NORMS.items():
+        yield norm(config, name, source, shift=1)
     yield from attention(config)
-    yield norm(config, "post_attention_norm", "post_attention_layernorm", shift=1)
-    yield norm(config, "ffn_norm", "pre_feedforward_layernorm", shift=1)
     yield from feed_forward(config, config.get("intermediate_size", int))
-    yield norm(config, "post_ffw_norm", "post_feedforward_layernorm", shift=1)
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:

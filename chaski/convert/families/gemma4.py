@@ -10,13 +10,13 @@ import numpy as np
 from chaski.convert.config import Config
 from chaski.convert.family import Family, Row, embeddings, feed_forward, in_layer, norm
 from chaski.convert.metadata import Metadata, common_metadata, rope
-from chaski.convert.tensors import Constant, Mapped, Planned
+from chaski.convert.tensors import Constant, Mapped, Padded, Planned
 from chaski.errors import UnsupportedError
 
 _NEAR, _FAR = "sliding_attention", "full_attention"
 _STILL = 1e30  # divides the frequency of a pair that does not turn
 # Encoders of images and sounds, and matrices of layers that read the keys and values of others.
-_UNUSED = (
+UNUSED = (
     r"(vision_tower|audio_tower|embed_vision|embed_audio)\..*",
     r"layers\.\d+\.self_attn\.(k_proj|v_proj|k_norm)\.weight",
 )
@@ -117,7 +117,7 @@ def _check(config: Config) -> None:
 
 def layer(config: Config, own: _Layer) -> Iterator[Row]:
     hidden, size = config.get("hidden_size", int), own.head_size
-    heads, per_layer = config.get("num_attention_heads", int), config.get("hidden_size_per_layer_input", int)
+    heads = config.get("num_attention_heads", int)
     yield norm(config, "attn_norm", "input_layernorm")
     yield Row("attn_q", "self_attn.q_proj", (heads * size, hidden))
     yield Row("attn_q_norm", "self_attn.q_norm", (size,))
@@ -135,27 +135,40 @@ def layer(config: Config, own: _Layer) -> Iterator[Row]:
         yield norm(config, "post_ffw_norm_1", "post_feedforward_layernorm_1")
         yield norm(config, "pre_ffw_norm_2", "pre_feedforward_layernorm_2")
         yield norm(config, "post_ffw_norm_2", "post_feedforward_layernorm_2")
-    if per_layer:
-        yield Row("inp_gate", "per_layer_input_gate", (per_layer, hidden))
-        yield Row("proj", "per_layer_projection", (hidden, per_layer))
-        yield norm(config, "post_norm", "post_per_layer_input_norm")
+    if config.get("hidden_size_per_layer_input", int):
+        yield from per_layer_rows(config)
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
-    hidden, size = config.get("hidden_size", int), config.get("hidden_size_per_layer_input", int)
     yield from embeddings(config, names)
     layers = _layers(config)
-    if size:
-        count = config.get("vocab_size_per_layer_input", int, config.get("vocab_size", int))
-        width = len(layers) * size
-        yield Mapped("per_layer_token_embd.weight", (count, width), ("embed_tokens_per_layer.weight",))
-        yield Mapped("per_layer_model_proj.weight", (width, hidden), ("per_layer_model_projection.weight",))
-        yield Mapped("per_layer_proj_norm.weight", (size,), ("per_layer_projection_norm.weight",))
+    if config.get("hidden_size_per_layer_input", int):
+        yield from per_layer_inputs(config)
     for index, own in enumerate(layers):
         yield from in_layer(index, layer(config, own))
         for name, source, shape in _plain_parameters(config):
             yield Mapped(f"blk.{index}.{name}", shape, (f"layers.{index}.{source}",))
     yield Constant("rope_freqs.weight", _rope_factors(config))  # by now heads have the size that is said
+
+
+def per_layer_inputs(config: Config) -> Iterator[Planned]:
+    """The tensors of embeddings per layer. Tokens of images and sounds, which have none, get zeros."""
+    hidden, size = config.get("hidden_size", int), config.get("hidden_size_per_layer_input", int)
+    vocab_size = config.get("vocab_size", int)
+    count = config.get("vocab_size_per_layer_input", int, vocab_size)
+    width = config.count("num_hidden_layers") * size
+    table = Mapped("per_layer_token_embd.weight", (count, width), ("embed_tokens_per_layer.weight",))
+    yield Padded(table, max(0, vocab_size - count))
+    yield Mapped("per_layer_model_proj.weight", (width, hidden), ("per_layer_model_projection.weight",))
+    yield Mapped("per_layer_proj_norm.weight", (size,), ("per_layer_projection_norm.weight",))
+
+
+def per_layer_rows(config: Config) -> Iterator[Row]:
+    """What a layer makes of them."""
+    hidden, size = config.get("hidden_size", int), config.get("hidden_size_per_layer_input", int)
+    yield Row("inp_gate", "per_layer_input_gate", (size, hidden))
+    yield Row("proj", "per_layer_projection", (hidden, size))
+    yield norm(config, "post_norm", "post_per_layer_input_norm")
 
 
 def _plain_parameters(config: Config) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -185,4 +198,4 @@ def _rope_factors(config: Config) -> np.ndarray[tuple[int], np.dtype[np.float32]
     return np.where(np.arange(size // 2) < turning, np.float32(1), np.float32(_STILL))
 
 
-FAMILY = Family("gemma4", metadata, tensors, unused=_UNUSED, defaults=_DEFAULTS, has_merges=True)
+FAMILY = Family("gemma4", metadata, tensors, unused=UNUSED, defaults=_DEFAULTS, has_merges=True)

@@ -80,6 +80,18 @@ def rms_norm(x: F32, weight: F32 | None = None, *, eps: float) -> F32:
     return y if weight is None else y * weight
 
 
+def rms(x: F32) -> F32:
+    y: F32 = np.sqrt(np.square(x, dtype=np.float64).mean(axis=-1, keepdims=True)).astype(np.float32)
+    return y
+
+
+def gaussian_top_k(x: F32, *, multiplier: float) -> F32:
+    wide = x.astype(np.float64)
+    cutoff = wide.mean(axis=-1, keepdims=True) + multiplier * wide.std(axis=-1, keepdims=True)
+    y: F32 = np.maximum(x - cutoff.astype(np.float32), np.float32(0))
+    return y
+
+
 def layer_norm(x: F32, weight: F32, bias: F32, *, eps: float) -> F32:
     centred = x - x.mean(axis=-1, keepdims=True)
     variance = np.square(centred).mean(axis=-1, keepdims=True)
@@ -142,6 +154,8 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         rows,
         rms_norm,
         layer_norm,
+        rms,
+        gaussian_top_k,
         scatter,
         average_rows,
         space_to_depth,

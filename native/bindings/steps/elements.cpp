@@ -93,6 +93,17 @@ void add_scale_rows(PlanBuilder& plan, int dim, std::int64_t width, std::size_t 
                         plan.floats(y, dim, width)));
 }
 
+void add_rms(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t y) {
+    require(width > 0, "rms: no elements");
+    plan.add(rms(dim, width, plan.floats(x, dim, width), plan.floats(y, dim, 1)));
+}
+
+void add_gaussian_top_k(PlanBuilder& plan, int dim, std::int64_t width, float multiplier, std::size_t x,
+                        std::size_t y) {
+    require(width > 0, "gaussian_top_k: no elements");
+    plan.add(gaussian_top_k(dim, width, multiplier, plan.floats(x, dim, width), plan.floats(y, dim, width)));
+}
+
 void add_position_scale(PlanBuilder& plan, int dim, std::size_t positions, std::int64_t length, double beta,
                         std::int64_t offset, std::size_t y) {
     require(length > 0 && offset >= 0, "position_scale: bad length or offset");
@@ -112,6 +123,8 @@ void bind_elements(nb::module_& m, nb::class_<PlanBuilder>& plan) {
         .def("by_vector", &add_by_vector, "op"_a, "dim"_a, "width"_a, "weights"_a.none(), "vector"_a, "x"_a,
              "y"_a)
         .def("scale_rows", &add_scale_rows, "dim"_a, "width"_a, "x"_a, "factors"_a, "y"_a)
+        .def("rms", &add_rms, "dim"_a, "width"_a, "x"_a, "y"_a)
+        .def("gaussian_top_k", &add_gaussian_top_k, "dim"_a, "width"_a, "multiplier"_a, "x"_a, "y"_a)
         .def("position_scale", &add_position_scale, "dim"_a, "positions"_a, "length"_a, "beta"_a, "offset"_a,
              "y"_a);
 }

@@ -6,7 +6,7 @@ from chaski.ml.cpu.lowering import Lowering, offset, width
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Tensor, Weight
 
-__all__ = ["by_vector", "elementwise", "position_scale", "scale_rows"]
+__all__ = ["by_vector", "elementwise", "gaussian_top_k", "position_scale", "rms", "scale_rows"]
 
 
 def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
@@ -30,6 +30,21 @@ def scale_rows(lowering: Lowering, node: Tensor, x: Tensor, factors: Tensor) -> 
         {"y": lowering.reuse_or_new(node, x)},
         dim=lowering.dim(node),
         width=width(node),
+    )
+
+
+def rms(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    lowering.call("rms", {"x": x}, {"y": lowering.new(node)}, dim=lowering.dim(node), width=width(x))
+
+
+def gaussian_top_k(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    lowering.call(
+        "gaussian_top_k",
+        {"x": x},
+        {"y": lowering.new(node)},
+        dim=lowering.dim(node),
+        width=width(x),
+        **node.attributes,
     )
 
 

@@ -31,6 +31,8 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "scale_rows": elements.scale_rows,
     "add_vector": elements.by_vector,
     "multiply_vector": elements.by_vector,
+    "rms": elements.rms,
+    "gaussian_top_k": elements.gaussian_top_k,
     "position_scale": elements.position_scale,
     "rope_table": attention.rope_table,
     "rope": attention.rope,

@@ -1,0 +1,201 @@
+"""Gemma 3n, text (Google 2025): AltUp (Baykal et al. 2023), LAuReL (Menghani et al. 2024), sparse gates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
+from chaski.ml import ops
+from chaski.ml.graph import Rope, Tensor, Weight
+from chaski.ml.nn import Linear, Module, RMSNorm, SharedHistory, SwiGLU
+from chaski.model.arch.gemma4.attention import Attention, SharedAttention
+from chaski.model.config import DecoderConfig, refuse, sliding_layers
+from chaski.model.decoder import Decoder
+from chaski.model.input import Inputs, output_rows
+from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
+
+_STATES = 4
+_PERIOD = 5
+# What files leave out, and llama.cpp takes for granted.
+_STORING_LAYERS, _SPARSE_LAYERS, _MULTIPLIER, _SOFTCAP = 20, 10, 1.6448533535003662, 30.0
+_TINY = 1e-30  # keeps rows of zeros from division by zero
+
+
+class Factors(Module):
+    """One for each element of a state."""
+
+    def __init__(self, size: int) -> None:
+        self.weight = Weight((size,))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.multiply_vector(x, self.weight)
+
+
+class Stack(Module):
+    """Matrices of all states but the first, which files have as one tensor."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.weight = Weight(((_STATES - 1) * size, size), stored=(_STATES - 1, size, size))
+
+    def __call__(self, x: Tensor, index: int, magnitude: Tensor) -> Tensor:
+        """The product with one of them, brought to that root mean square."""
+        y = ops.slice(ops.linear(x, self.weight), index * self._size, self._size)
+        return ops.scale_rows(ops.rms_norm(y, None, _TINY), magnitude)
+
+
+class AltUp(Module):
+    """A token has several states. A layer computes the first one, and predicts and corrects the others."""
+
+    inline = True
+
+    def __init__(self, config: DecoderConfig) -> None:
+        size = config.hidden_size
+        self._scale = 1 / size
+        self.altup_router_norm = RMSNorm(size, config.eps)
+        self.altup_router = Linear(size, _STATES)
+        self.altup_predict_coef = Linear(_STATES, _STATES**2)
+        self.altup_correct_coef = Linear(_STATES, _STATES)
+        self.altup_correct_scale = Factors(size)
+
+    def predict(self, states: Sequence[Tensor]) -> list[Tensor]:
+        factors = self.altup_predict_coef(self._modalities(states[0]))
+        return [
+            sum(
+                (_times(states[other], factors, index * _STATES + other) for other in range(_STATES)),
+                start=state,
+            )
+            for index, state in enumerate(states)
+        ]
+
+    def correct(self, predicted: Sequence[Tensor], activated: Tensor) -> list[Tensor]:
+        factors = self.altup_correct_coef(self._modalities(activated))
+        innovation = activated + predicted[0] * -1.0
+        return [
+            state + innovation + _times(innovation, factors, index) for index, state in enumerate(predicted)
+        ]
+
+    def _modalities(self, x: Tensor) -> Tensor:
+        return ops.softcap(self.altup_router(self.altup_router_norm(x) * self._scale), cap=1.0)
+
+
+def _times(x: Tensor, factors: Tensor, index: int) -> Tensor:
+    return ops.scale_rows(x, ops.slice(factors, index, 1))
+
+
+class Laurel(Module):
+    """A second way around attention, of low rank."""
+
+    inline = True
+
+    def __init__(self, config: DecoderConfig, rank: int) -> None:
+        self.laurel_l = Linear(config.hidden_size, rank)
+        self.laurel_r = Linear(rank, config.hidden_size)
+        self.laurel_post_norm = RMSNorm(config.hidden_size, config.eps)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x + self.laurel_post_norm(self.laurel_r(self.laurel_l(x)))
+
+
+class Layer(Module):
+    """`multiplier`: how many standard deviations above the mean a gate must reach; None opens every one."""
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        config: DecoderConfig,
+        stores: bool,
+        window: int | None,
+        multiplier: float | None,
+    ) -> None:
+        size, eps = config.hidden_size, config.eps
+        self.window = window
+        self.altup = AltUp(config)
+        self.attn_norm = RMSNorm(size, eps)
+        self.laurel = Laurel(config, file.tensors["blk.0.laurel_l.weight"].shape[0])
+        self.attn = Attention(config) if stores else SharedAttention(config)
+        self.post_attention_norm = RMSNorm(size, eps)
+        self.ffn_norm = RMSNorm(size, eps)
+        activation = ops.geglu if multiplier is None else partial(_sparse_geglu, multiplier=multiplier)
+        self.ffn = SwiGLU(size, config.ffn_size, activation)
+        self.post_ffw_norm = RMSNorm(size, eps)
+        self.per_layer = PerLayerBlock(config, file.get("gemma3n.embedding_length_per_layer_input", int))
+
+    def __call__(
+        self, states: Sequence[Tensor], rope: Tensor, history: SharedHistory, own: Tensor
+    ) -> list[Tensor]:
+        predicted = self.altup.predict(states)
+        normed = self.attn_norm(predicted[0])
+        attended = self.post_attention_norm(self.attn(normed, rope, history))
+        x = (predicted[0] + attended + self.laurel(normed)) * math.sqrt(0.5)
+        x = x + self.post_ffw_norm(self.ffn(self.ffn_norm(x)))
+        first, *others = self.altup.correct(predicted, x)
+        more = self.per_layer(self.altup.altup_correct_scale(first), own)
+        return [first, *(state + more for state in others)]
+
+
+def _sparse_geglu(gate: Tensor, up: Tensor, multiplier: float) -> Tensor:
+    return ops.geglu(ops.gaussian_top_k(gate, multiplier), up)
+
+
+class Model(Decoder):
+    def __init__(self, file: GGUFFile) -> None:
+        config = DecoderConfig.read(file)
+        super().__init__(config)
+        refuse(file, "gemma3n.altup.num_inputs", _STATES, "other numbers of AltUp's states")
+        refuse(file, "gemma3n.altup.active_idx", 0, "other active states of AltUp")
+        layers, window = config.num_layers, file.get("gemma3n.attention.sliding_window", int)
+        shared = file.get("gemma3n.attention.shared_kv_layers", int, max(0, layers - _STORING_LAYERS))
+        self._num_stored = layers - shared
+        self.per_layer = PerLayerInputs(config, file.get("gemma3n.embedding_length_per_layer_input", int))
+        self.altup_proj, self.altup_unembd_proj = Stack(config.hidden_size), Stack(config.hidden_size)
+        near = sliding_layers(file, layers, _PERIOD)
+        self.blk = [
+            Layer(file, config, index < self._num_stored, window if is_near else None, multiplier)
+            for index, (is_near, multiplier) in enumerate(zip(near, _multipliers(file, layers), strict=True))
+        ]
+        self._softcap = file.get("gemma3n.final_logit_softcapping", float, _SOFTCAP)
+        local = config.rope.unscaled(file.get("gemma3n.rope.freq_base_swa", float, 10000.0))
+        self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        """Kinds of the layers that store; the others read what the last one of their kind has stored."""
+        c = self.config
+        return [
+            Causal(
+                KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope(layer)),
+                AttentionSpan(layer.window),
+            )
+            for layer in self.blk[: self._num_stored]
+        ]
+
+    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+        x = self.token_embd(inputs.tokens) * self.config.hidden_size**0.5
+        own = self.per_layer(inputs.tokens, x)
+        magnitude = ops.rms(x)
+        states = [x, *(self.altup_proj(x, index, magnitude) for index in range(_STATES - 1))]
+        ropes = {rope: ops.rope_table(inputs.positions, rope) for rope in (self._local, self._global)}
+        histories: dict[int | None, SharedHistory] = {}
+        for index, layer in enumerate(self.blk):
+            if index < self._num_stored:
+                histories[layer.window] = SharedHistory(caches[index])
+            states = layer(states, ropes[self._rope(layer)], histories[layer.window], own[index])
+        first, *others = output_rows(inputs.outputs, *states)
+        magnitude = ops.rms(first)
+        for index, state in enumerate(others):
+            first = first + self.altup_unembd_proj(state, index, magnitude)
+        return self.head(first * (1 / _STATES), self._softcap)
+
+    def _rope(self, layer: Layer) -> Rope:
+        return self._global if layer.window is None else self._local
+
+
+def _multipliers(file: GGUFFile, num_layers: int) -> list[float | None]:
+    """For each layer the multiplier of its sparse gates, and None where all gates count."""
+    key = "gemma3n.activation_sparsity_scale"
+    if key not in file.metadata:
+        return [_MULTIPLIER if index < _SPARSE_LAYERS else None for index in range(num_layers)]
+    return [None if math.isinf(scale) else float(scale) for scale in file.get(key, list[float])]
