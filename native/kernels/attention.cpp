@@ -4,124 +4,15 @@
 // gives scores, weights and weighted values, and chunks are joined in order; the plain form has one chunk.
 
 #include <cmath>
-#include <limits>
 
 #include "attention_integers.h"
 #include "attention_kernel.h"
 #include "attention_products.h"
+#include "attention_workspace.h"
 #include "entry_points.h"
 
 namespace chaski::CHASKI_ISA {
 namespace {
-
-constexpr std::size_t kLine = 64;
-constexpr float kHidden = -std::numeric_limits<float>::infinity();
-
-std::int64_t padded(std::int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
-
-// The state of each row after some of its history: the highest score, the sum of the weights relative to it,
-// and the sum of the values with these weights. Its floats lie one after the other: part_floats.
-struct Part {
-    std::int64_t value_size;  // padded
-    float* sums;              // [row][value size]
-    float* maxima;            // [row]
-    float* totals;            // [row]
-
-    Part(float* floats, std::int64_t rows, std::int64_t size)
-        : value_size(padded(size)),
-          sums(floats),
-          maxima(sums + rows * value_size),
-          totals(maxima + padded(rows)) {}
-
-    void clear(std::int64_t rows) {
-        for (std::int64_t r = 0; r < rows; ++r) {
-            maxima[r] = kHidden;
-            totals[r] = 0.0f;
-        }
-        std::memset(sums, 0, rows * value_size * sizeof(float));
-    }
-};
-
-// The pieces of a thread's scratch memory for a tile of `rows`, each of a multiple of 64 bytes.
-struct Workspace {
-    Activations queries;              // scaled; quantized too where keys are
-    QuantizedRows quantized_queries;  // where keys are integers
-    QuantizedRows quantized_weights;  // of the weights of a block, where values are
-    float* widened;                   // [64][the larger padded size]
-    std::byte* panels;                // of a block, where cells are scattered
-    float* weights;                   // [row][length]
-    float* part;                      // of the chunk
-    float* all;                       // of all chunks so far
-    std::size_t bytes;
-
-    Workspace(const Attention& job, std::int64_t rows, std::byte* scratch) : bytes(0) {
-        auto take = [&](std::int64_t count, std::size_t size) {
-            std::byte* taken = scratch + bytes;
-            bytes += (count * size + kLine - 1) / kLine * kLine;
-            return taken;
-        };
-        auto floats = [&](std::int64_t count) {
-            return reinterpret_cast<float*>(take(count, sizeof(float)));
-        };
-        const std::int64_t size = job.keys.size;
-        const std::int64_t wider = size > padded(job.values.size) ? size : padded(job.values.size);
-        queries.floats = floats(rows * size);
-        queries.scales = floats(rows * (size / 32));
-        queries.values = reinterpret_cast<std::int8_t*>(take(rows * size, 1));
-        queries.sums = reinterpret_cast<std::int16_t*>(take(rows * (size / 16), sizeof(std::int16_t)));
-        quantized_queries = quantized_rows(take, rows, job.keys.type == DType::I16 ? size : 0);
-        quantized_weights = quantized_rows(take, rows, job.values.type == DType::I16 ? kBlock : 0);
-        widened = floats(kBlock * wider);
-        panels = take(kBlockPanels * (panel_bytes(job.keys.type, size) + kStorageSlack), 1);
-        weights = floats(rows * job.length);
-        part = floats(part_floats(rows, job.values.size));
-        all = floats(part_floats(rows, job.values.size));
-    }
-
-   private:
-    template <class Take>
-    static QuantizedRows quantized_rows(const Take& take, std::int64_t rows, std::int64_t size) {
-        const std::int64_t stride = padded(size);
-        auto* values = reinterpret_cast<std::int16_t*>(take(rows * stride, sizeof(std::int16_t)));
-        auto* scales = reinterpret_cast<float*>(take(rows, sizeof(float)));
-        return {values, scales, reinterpret_cast<float*>(take(rows, sizeof(float))), stride};
-    }
-};
-
-// The tokens of a tile and what they see, as entries of the history; `origin` is where position 0 would be.
-struct View {
-    const Attention& job;
-    Tile tile;
-    std::int64_t kv_head;
-    const Span* spans;
-    std::int64_t rows;
-    std::int64_t origin;
-    std::int64_t begin;
-    std::int64_t end;
-
-    View(const Attention& job, Tile tile, std::int64_t kv_head)
-        : job(job),
-          tile(tile),
-          kv_head(kv_head),
-          spans(job.spans + tile.begin),
-          rows(tile.count * job.group()),
-          origin(spans[0].begin - spans[0].first),
-          begin(spans[0].begin),
-          end(spans[0].end) {
-        for (std::int64_t token = 1; token < tile.count; ++token) {
-            if (spans[token].begin < begin) begin = spans[token].begin;
-            if (spans[token].end > end) end = spans[token].end;
-        }
-    }
-
-    const Span& span(std::int64_t row) const { return spans[row / job.group()]; }
-    std::int64_t head(std::int64_t row) const { return kv_head * job.group() + row % job.group(); }
-    // Chunks start at the origin plus multiples of their length; that of the plain form, at a block.
-    std::int64_t first_start() const {
-        const std::int64_t step = job.is_plain ? kBlock : job.length;
-        return origin + (begin - origin) / step * step;
-    }
-};
 
 void load_queries(const View& view, const Workspace& w) {
     const Attention& job = view.job;

@@ -31,15 +31,15 @@ class StoreStep final : public RowStep {
 };
 
 // Rotates the keys in each of `cells` by the angles in the matching row of the table, in place.
-class RotateCellsStep final : public RowStep {
+class KeyShiftStep final : public RowStep {
    public:
-    RotateCellsStep(const Ops& ops, int dim, const std::int32_t* cells, const Rotation& rotation,
-                    const KVStorage& storage)
-        : RowStep(dim), ops_(ops), cells_(cells), rotation_(rotation), storage_(storage) {}
+    KeyShiftStep(const Ops& ops, int dim, const std::int32_t* cells, const RopeRows& rope,
+                 const KVStorage& storage)
+        : RowStep(dim), ops_(ops), cells_(cells), rope_(rope), storage_(storage) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
         for (std::int64_t i = begin; i < end; ++i) {
-            ops_.rotate(storage_, cells_[i], rotation_.cos(i), rotation_.sin(i), rotation_.pairs,
-                        rotation_.neox, reinterpret_cast<float*>(scratch));
+            ops_.rotate(storage_, cells_[i], rope_.cos(i), rope_.sin(i), rope_.pairs, rope_.neox,
+                        reinterpret_cast<float*>(scratch));
         }
     }
     std::size_t scratch_bytes() const override { return head_scratch_bytes(storage_); }
@@ -47,7 +47,7 @@ class RotateCellsStep final : public RowStep {
    private:
     const Ops& ops_;
     const std::int32_t* cells_;
-    const Rotation rotation_;
+    const RopeRows rope_;
     const KVStorage storage_;
 };
 

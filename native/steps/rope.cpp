@@ -17,12 +17,11 @@ std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, std::ve
     });
 }
 
-std::unique_ptr<Step> rotate_rows(const Ops& ops, int dim, const Rotation& rotation, std::int64_t heads,
+std::unique_ptr<Step> rotate_rows(const Ops& ops, int dim, const RopeRows& rope, std::int64_t heads,
                                   std::int64_t size, const float* x, float* y) {
     return each_row(dim, [=, &ops](std::int64_t i) {
         std::int64_t at = i * heads * size;
-        ops.rope(x + at, rotation.cos(i), rotation.sin(i), heads, size, rotation.pairs, rotation.neox,
-                 y + at);
+        ops.rope(x + at, rope.cos(i), rope.sin(i), heads, size, rope.pairs, rope.neox, y + at);
     });
 }
 

@@ -14,7 +14,7 @@ std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, std::ve
                                  float magnitude, float* table);
 
 // Which elements are rotated with which: see Ops::rope.
-struct Rotation {
+struct RopeRows {
     std::int64_t pairs;
     bool neox;
     const float* table;  // [row][2][pairs]
@@ -23,7 +23,7 @@ struct Rotation {
     const float* sin(std::int64_t row) const { return cos(row) + pairs; }
 };
 
-std::unique_ptr<Step> rotate_rows(const Ops& ops, int dim, const Rotation& rotation, std::int64_t heads,
+std::unique_ptr<Step> rotate_rows(const Ops& ops, int dim, const RopeRows& rope, std::int64_t heads,
                                   std::int64_t size, const float* x, float* y);
 
 }  // namespace chaski

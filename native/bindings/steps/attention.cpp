@@ -19,16 +19,16 @@ void add_rope_table(PlanBuilder& plan, int dim, std::size_t positions, std::vect
                         plan.floats(table, dim, width)));
 }
 
-Rotation rotation(PlanBuilder& plan, int dim, std::int64_t pairs, bool neox, std::size_t table,
-                  std::int64_t head_size) {
-    require(pairs > 0 && 2 * pairs <= head_size, "rotation: no pairs, or more than the head has");
+RopeRows rope_rows(PlanBuilder& plan, int dim, std::int64_t pairs, bool neox, std::size_t table,
+                   std::int64_t head_size) {
+    require(pairs > 0 && 2 * pairs <= head_size, "rope: no pairs, or more than the head has");
     return {pairs, neox, plan.floats(table, dim, 2 * pairs)};
 }
 
 void add_rope(PlanBuilder& plan, int dim, std::int64_t heads, std::int64_t size, std::int64_t pairs,
               bool neox, std::size_t x, std::size_t table, std::size_t y) {
     require(heads > 0, "rope: no heads");
-    plan.add(rotate_rows(plan.ops(), dim, rotation(plan, dim, pairs, neox, table, size), heads, size,
+    plan.add(rotate_rows(plan.ops(), dim, rope_rows(plan, dim, pairs, neox, table, size), heads, size,
                          plan.floats(x, dim, heads * size), plan.floats(y, dim, heads * size)));
 }
 
@@ -41,9 +41,8 @@ void add_store(PlanBuilder& plan, int dim, std::size_t x, std::size_t cells, con
 void add_rotate_cells(PlanBuilder& plan, int dim, std::size_t cells, std::int64_t pairs, bool neox,
                       std::size_t table, const OwnedStorage& target) {
     const KVStorage& storage = plan.held(target);
-    plan.add(std::make_unique<RotateCellsStep>(plan.ops(), dim, plan.indices(cells, dim),
-                                               rotation(plan, dim, pairs, neox, table, storage.size),
-                                               storage));
+    plan.add(std::make_unique<KeyShiftStep>(plan.ops(), dim, plan.indices(cells, dim),
+                                            rope_rows(plan, dim, pairs, neox, table, storage.size), storage));
 }
 
 // The number of the tiles, for `attention`.
