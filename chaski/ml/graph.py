@@ -106,7 +106,6 @@ class Weight:
     `plain` matrices are kept as rows of float32, for operations other than matrix products.
     `stored` is the shape that files may have for it instead, with the same elements in order.
     `host` weights stay readable from Python (`array`, float32) and are not given to the backend.
-    `unused` weights are known in a file and not loaded.
     `split` is the axis along which a backend may cut it, to compute the parts apart and put the results side
     by side with the same bits: outputs of a matrix (of attention in whole heads), experts, rows of a table.
     None means that every device needs all of it.
@@ -117,7 +116,6 @@ class Weight:
     optional: bool = False
     host: bool = False
     plain: bool = False
-    unused: bool = False
     stored: tuple[int, ...] | None = None
     split: int | None = None
     name: str = ""

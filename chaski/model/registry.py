@@ -70,15 +70,14 @@ class Model(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """Beginnings of names of tensors that the file may have, and that the model leaves out."""
-
     def weights(self) -> Iterator[tuple[str, Weight]]:
         """Every weight with the name that it must have in the file."""
 
     def joined_weights(self) -> Iterator[tuple[str, list[tuple[str, Weight]]]]:
         """Every tensor that the file may have in place of several, with the weights that it holds."""
+
+    def unused_names(self) -> Iterator[str]:
+        """Beginnings of the names of tensors that the file may have, and that the model leaves out."""
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         """The cache that each layer needs; layers that keep nothing are left out."""

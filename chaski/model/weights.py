@@ -30,7 +30,7 @@ def place_weights(model: Model, file: GGUFFile, backend: Backend, projector: GGU
     for weight, info in pairs:
         if weight.host:
             weight.array = dequantize(info.data, info.type, info.shape)
-    backend.place([(weight, info) for weight, info in pairs if not weight.host and not weight.unused])
+    backend.place([(weight, info) for weight, info in pairs if not weight.host])
 
 
 def match_weights(
@@ -41,7 +41,8 @@ def match_weights(
     Raises ModelError when a required tensor is missing, a shape differs, or a tensor is left over: a model
     that does not use all of its file would give wrong text.
     """
-    tensors = {name: info for name, info in file.tensors.items() if not name.startswith(model.unused)}
+    unused = tuple(model.unused_names())
+    tensors = {name: info for name, info in file.tensors.items() if not name.startswith(unused)}
     _split_joined(model, tensors)
     if projector is not None:
         twice = sorted(tensors.keys() & projector.tensors.keys())

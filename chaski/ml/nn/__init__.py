@@ -11,7 +11,7 @@ from chaski.ml.nn.layers import (
     SwiGLU,
     TransposedLinear,
 )
-from chaski.ml.nn.module import Joined, Module, Unused
+from chaski.ml.nn.module import Joined, Module
 from chaski.ml.nn.moe import (
     ExpertLinear,
     GatedSharedExpert,
@@ -41,7 +41,6 @@ __all__ = [
     "SharedHistory",
     "SwiGLU",
     "TransposedLinear",
-    "Unused",
     "attend",
     "attention",
 ]

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from chaski.ml.graph import Weight
 
-__all__ = ["Joined", "Module", "Unused"]
+__all__ = ["Joined", "Module"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Module:
     """Joined tensors that files may hold in place of some attributes."""
 
     unused: tuple[str, ...] = ()
-    """Beginnings of names of tensors that files of the whole model may have, and that nothing here uses."""
+    """Beginnings of names of tensors that files may have here, and that nothing is computed with."""
 
     def weights(self, prefix: str = "") -> Iterator[tuple[str, Weight]]:
         """Every weight of the tree with the name that it must have in the file."""
@@ -56,6 +56,14 @@ class Module:
             if isinstance(value, Module):
                 yield from value.joined_weights(path)
 
+    def unused_names(self, prefix: str = "") -> Iterator[str]:
+        """Beginnings of the names of all tensors that the file may have and the tree does not use."""
+        start = f"{prefix}." if prefix else ""
+        yield from (f"{start}{name}" for name in self.unused)
+        for path, value in self._parts(prefix):
+            if isinstance(value, Module):
+                yield from value.unused_names(path)
+
     def _parts(self, prefix: str) -> Iterator[tuple[str, Weight | Module]]:
         for attribute, value in vars(self).items():
             path = f"{prefix}.{attribute}" if prefix else attribute
@@ -66,10 +74,3 @@ class Module:
             elif isinstance(value, list):
                 for index, item in enumerate(value):
                     yield f"{path}.{index}", item
-
-
-class Unused(Module):
-    """A tensor that files may have, and that nothing is computed with. It is not loaded."""
-
-    def __init__(self, *shape: int) -> None:
-        self.weight = Weight(shape, optional=True, unused=True)

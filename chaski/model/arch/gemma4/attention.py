@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chaski.ml import ops
 from chaski.ml.graph import AnyMask, Tensor
-from chaski.ml.nn import Linear, Module, RMSNorm, SharedHistory, Unused, attend
+from chaski.ml.nn import Linear, Module, RMSNorm, SharedHistory, attend
 from chaski.model.config import DecoderConfig
 
 
@@ -47,11 +47,7 @@ class Attention(Queries):
 class SharedAttention(Queries):
     """Keys and values are those of an earlier layer; checkpoints have matrices for them all the same."""
 
-    def __init__(self, config: DecoderConfig) -> None:
-        super().__init__(config)
-        size = config.num_kv_heads * config.head_size
-        self.attn_k, self.attn_v = (Unused(size, config.hidden_size) for _ in "kv")
-        self.attn_k_norm = Unused(config.head_size)
+    unused = ("attn_k.", "attn_v.", "attn_k_norm.")
 
     def __call__(self, x: Tensor, rope: Tensor, history: SharedHistory) -> Tensor:
         return self.attend(x, rope, history.read())
