@@ -6,6 +6,7 @@ import os
 from contextlib import ExitStack
 from time import perf_counter
 
+from chaski.chat.defaults import Defaults
 from chaski.env import Environment
 from chaski.errors import TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -63,12 +64,11 @@ def load(
     ModelError, OutOfMemoryError or OptionError.
     """
     started = perf_counter()
-    model = model if isinstance(model, OpenedModel) else OpenedModel.of(find_or_pull(model))
-    defaults, file = model.defaults, model.file
-    _require_native(file, check_engine(engine) or defaults.engine)
-    _check_tokenizer(file)
+    opened = model if isinstance(model, OpenedModel) else OpenedModel.of(find_or_pull(model))
+    _require_native(opened.file, check_engine(engine) or opened.defaults.engine)
+    _check_tokenizer(opened.file)
     parts = ModelParts.of(
-        model,
+        opened,
         projector=projector,
         threads=threads,
         context=context,
@@ -79,22 +79,12 @@ def load(
         draft=draft,
     )
     reserved = ReservedModel(parts, backend)
-    computing = _loaded(reserved, parts, _policy(Environment.read()) if prompt_cache else None, progress)
-    seconds, network = perf_counter() - started, parts.network
-    return LLM(
-        file,
-        reserved.backend,
-        computing,
-        parts.size.capacity,
-        network.config,
-        seconds,
-        defaults,
-        vision_of(network),
-        reserved.draft,
-    )
+    policy = _policy(Environment.read()) if prompt_cache else None
+    computing = _read_weights(reserved, parts, policy, progress)
+    return _as_llm(reserved, parts, computing, opened.defaults, perf_counter() - started)
 
 
-def _loaded(
+def _read_weights(
     reserved: ReservedModel, parts: ModelParts, policy: Policy | None, progress: ProgressCallback
 ) -> Engine:
     """Read the weights -> an engine. Releases everything where memory is missing, or that fails."""
@@ -108,6 +98,22 @@ def _loaded(
         undo.pop_all()
     places = reserved.places
     return Engine(places.program, places.cache, parts.size.sequences, policy, places.images, proposing)
+
+
+def _as_llm(
+    reserved: ReservedModel, parts: ModelParts, computing: Engine, defaults: Defaults, seconds: float
+) -> LLM:
+    return LLM(
+        parts.file,
+        reserved.backend,
+        computing,
+        parts.size.capacity,
+        parts.network.config,
+        seconds,
+        defaults,
+        vision_of(parts.network),
+        reserved.draft,
+    )
 
 
 def _require_native(file: GGUFFile, wish: str | None) -> None:

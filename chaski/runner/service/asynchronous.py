@@ -30,12 +30,13 @@ from chaski.runner.service.messages import (
     ModelCall,
     ModelReply,
     RenderChat,
+    ReplyOrError,
     String,
     Tokenize,
     TokenizeChat,
     Tokens,
 )
-from chaski.runner.service.replies import ManyReplies, Reply, checked, numbered, with_images
+from chaski.runner.service.replies import ManyReplies, checked, numbered, with_images
 
 __all__ = ["AsyncEventStream", "AsyncModel"]
 
@@ -106,7 +107,7 @@ class AsyncModel(
 
     async def _answers(self, requests: Items[Request], progress: ProgressOption) -> list[Answer]:
         replies = ManyReplies(requests)
-        arrived: _Arrived[tuple[int, Reply]] = _Arrived()
+        arrived: _Arrived[tuple[int, ReplyOrError]] = _Arrived()
         with progress_of(progress, replies.label) as tell, ExitStack() as running:
             put = self._post(arrived)
             for index, call in enumerate(replies.calls):
@@ -136,8 +137,8 @@ class AsyncModel(
         return reply
 
     @contextmanager
-    def _replies(self, call: ModelCall) -> Iterator[_Arrived[Reply]]:
-        replies: _Arrived[Reply] = _Arrived()
+    def _replies(self, call: ModelCall) -> Iterator[_Arrived[ReplyOrError]]:
+        replies: _Arrived[ReplyOrError] = _Arrived()
         ticket = self._channel.start(call, self._post(replies))
         try:
             yield replies

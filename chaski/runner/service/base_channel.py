@@ -20,9 +20,9 @@ from chaski.runner.service.messages import (
     Detokenize,
     Info,
     ModelCall,
-    ModelReply,
     RenderChat,
     ReplyCallback,
+    ReplyOrError,
     String,
     Tokenize,
     TokenizeChat,
@@ -39,7 +39,7 @@ class ActiveCall:
     put: ReplyCallback
     is_cancelled: bool = False
 
-    def reply(self, reply: ModelReply | Exception) -> None:
+    def reply(self, reply: ReplyOrError) -> None:
         """Pass a reply on, unless the call is cancelled."""
         if not self.is_cancelled:
             self.put(reply)
@@ -57,7 +57,7 @@ class ActiveCall:
             self.reply(prepared.told)
         return self.put if prepared.parser is None else partial(self._hand_on, prepared.parser)
 
-    def _hand_on(self, parser: AnswerParser, reply: ModelReply | Exception) -> None:
+    def _hand_on(self, parser: AnswerParser, reply: ReplyOrError) -> None:
         if self.is_cancelled:
             return
         if not isinstance(reply, Event):

@@ -27,11 +27,12 @@ from chaski.runner.service.messages import (
     ModelCall,
     ModelReply,
     ReplyCallback,
+    ReplyOrError,
     String,
     Tokenize,
     Tokens,
 )
-from chaski.runner.service.replies import ManyReplies, Reply, checked, numbered, with_images
+from chaski.runner.service.replies import ManyReplies, checked, numbered, with_images
 
 __all__ = ["ChannelMethods"]
 
@@ -50,7 +51,7 @@ class ChannelMethods(BlockingMethods):
 
     def _answers(self, requests: Items[Request], progress: ProgressOption) -> list[Answer]:
         replies = ManyReplies(requests)
-        arrived: SimpleQueue[tuple[int, Reply]] = SimpleQueue()
+        arrived: SimpleQueue[tuple[int, ReplyOrError]] = SimpleQueue()
         with progress_of(progress, replies.label) as tell, ExitStack() as running:
             for index, call in enumerate(replies.calls):
                 ticket = self.start(call, numbered(arrived.put, index))
@@ -85,8 +86,8 @@ class ChannelMethods(BlockingMethods):
         return reply
 
     @contextmanager
-    def _replies(self, call: ModelCall) -> Iterator[SimpleQueue[Reply]]:
-        replies: SimpleQueue[Reply] = SimpleQueue()
+    def _replies(self, call: ModelCall) -> Iterator[SimpleQueue[ReplyOrError]]:
+        replies: SimpleQueue[ReplyOrError] = SimpleQueue()
         ticket = self.start(call, replies.put)
         try:
             yield replies

@@ -20,7 +20,7 @@ from chaski.runner.generation.output_sequences import embeddings
 from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.runner.service.base_channel import ActiveCall, BaseChannel
 from chaski.runner.service.engine_thread import EngineThread
-from chaski.runner.service.messages import Answerable, Describe, Info, ModelCall, ModelReply, Tokenize
+from chaski.runner.service.messages import Answerable, Describe, Info, ModelCall, ReplyOrError, Tokenize
 
 __all__ = ["EngineChannel", "describe"]
 
@@ -113,7 +113,7 @@ class _Rows:
         self._normalize = normalize
         self._task = task
 
-    def put(self, index: int, reply: ModelReply | Exception) -> None:
+    def put(self, index: int, reply: ReplyOrError) -> None:
         if isinstance(reply, Exception):
             self._task.cancel()
             self._task.put(reply)

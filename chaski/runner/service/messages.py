@@ -26,6 +26,7 @@ __all__ = [
     "ModelReply",
     "RenderChat",
     "ReplyCallback",
+    "ReplyOrError",
     "String",
     "Tokenize",
     "TokenizeChat",
@@ -115,8 +116,11 @@ ModelCall: TypeAlias = (
 ModelReply: TypeAlias = Event | Outputs | Tokens | String | Info
 """A reply. Every reply is the last one to its call, except events before `Done`."""
 
-ReplyCallback: TypeAlias = Callable[[ModelReply | Exception], None]
-"""Takes the replies to a call in their order, from any thread; an exception ends them."""
+ReplyOrError: TypeAlias = ModelReply | Exception
+"""A reply, or the error that ends them."""
+
+ReplyCallback: TypeAlias = Callable[[ReplyOrError], None]
+"""Takes the replies to a call in their order, from any thread; an error ends them."""
 
 
 class CallHandle(Protocol):

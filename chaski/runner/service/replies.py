@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from chaski.chat.answer import Answer, collect
 from chaski.chat.events import Done, Event
 from chaski.chat.images import ImageSource, image_bytes
 from chaski.chat.requests import sendable
 from chaski.chat.several import Request
-from chaski.runner.service.messages import Answerable, ModelReply, ReplyCallback, Tokenize
+from chaski.runner.service.messages import Answerable, ModelReply, ReplyCallback, ReplyOrError, Tokenize
 
-__all__ = ["ManyReplies", "Reply", "checked", "numbered", "with_images"]
-
-
-Reply: TypeAlias = ModelReply | Exception
+__all__ = ["ManyReplies", "checked", "numbered", "with_images"]
 
 
 class ManyReplies:
@@ -40,7 +36,7 @@ class ManyReplies:
         """The share of answers that are complete, from 0 to 1."""
         return 1 - self.num_left / len(self._requests)
 
-    def add(self, index: int, reply: Reply) -> bool:
+    def add(self, index: int, reply: ReplyOrError) -> bool:
         """Take a reply to call `index`, and return whether its answer is complete.
 
         Raises the error that a reply is, with the place of its request.
@@ -58,14 +54,14 @@ class ManyReplies:
         return [collect(events) for events in self._events]
 
 
-def checked(reply: Reply) -> ModelReply:
+def checked(reply: ReplyOrError) -> ModelReply:
     """Return a reply; raise the error that stands in its place."""
     if isinstance(reply, Exception):
         raise reply
     return reply
 
 
-def numbered(put: Callable[[tuple[int, Reply]], None], index: int) -> ReplyCallback:
+def numbered(put: Callable[[tuple[int, ReplyOrError]], None], index: int) -> ReplyCallback:
     """Return a callback that puts the replies to a call with its number."""
     return lambda reply: put((index, reply))
 

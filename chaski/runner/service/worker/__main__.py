@@ -20,7 +20,7 @@ from chaski.runner.loading.engine_choice import choose_engine, native_gap
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.loader import load
 from chaski.runner.service.engine_channel import EngineChannel, describe
-from chaski.runner.service.messages import CallHandle, Channel, Info, ModelCall, ModelReply
+from chaski.runner.service.messages import CallHandle, Channel, Info, ModelCall, ReplyOrError
 from chaski.runner.service.worker.codec import Cancel, Failure, Load, LoadProgress, Received, WireMessage
 from chaski.runner.service.worker.link import Link
 from chaski.store.model import find_model
@@ -112,7 +112,7 @@ def _serve(service: Channel, link: Link, arrived: Arrived) -> None:
             tasks[number] = service.start(message, partial(_reply, link, number))
 
 
-def _reply(link: Link, number: int, reply: ModelReply | Exception) -> None:
+def _reply(link: Link, number: int, reply: ReplyOrError) -> None:
     if isinstance(reply, Exception):
         link.send(number, Failure.of(reply))
         if not isinstance(reply, ChaskiError):
