@@ -39,7 +39,7 @@ class Stack(Module):
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self.weight = Weight(((_STATES - 1) * size, size), stored=(_STATES - 1, size, size))
+        self.weight = Weight(((_STATES - 1) * size, size), stored=(_STATES - 1, size, size), split=0)
 
     def __call__(self, x: Tensor, index: int, magnitude: Tensor) -> Tensor:
         """The product with one of them, brought to that root mean square."""
