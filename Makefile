@@ -15,17 +15,27 @@ DOCS_REQUIREMENTS = $(shell $(PYTHON) -c "import tomllib; \
 	print(*map(repr, tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs']))")
 NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
 
-.PHONY: run test test-slow test-aarch64 lint format types native bench docs links clean
+# As many tests at once as the machine that they are made for has cores; a file's tests stay in one process.
+PYTEST := -m pytest -n 2 --dist loadfile
+
+.PHONY: run test coverage test-slow test-aarch64 lint format types native bench docs links clean
 
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
 
 test: .venv/developing
 	build/$(shell uname -m)/compare_isas
-	$(BIN)/python -m pytest -m "not slow and not oracle"
+	$(BIN)/python $(PYTEST) -m "not slow and not oracle"
+
+# The same tests; fails where fewer lines of the package run than pyproject.toml asks for.
+coverage: .venv/developing
+	$(BIN)/coverage erase
+	$(BIN)/coverage run $(PYTEST) -m "not slow and not oracle"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 test-slow: .venv/developing
-	$(BIN)/python -m pytest -m "not oracle"
+	$(BIN)/python $(PYTEST) -m "not oracle"
 
 # The kernels for 64-bit ARM, by qemu. Needs a cross compiler, and is skipped with a word where there is none.
 test-aarch64:

@@ -28,11 +28,15 @@ class Lines:
         self._left_out = left_out
 
     def __enter__(self) -> Lines:
+        self._others = sys.gettrace()  # coverage's, where that is measured
         sys.settrace(self._enter)
         return self
 
     def __exit__(self, *error: object) -> None:
-        sys.settrace(None)
+        self.stop()
+
+    def stop(self) -> None:
+        sys.settrace(self._others)
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         name = frame.f_code.co_filename

@@ -75,6 +75,7 @@ class Terminal:
 @contextmanager
 def terminal(*arguments: str, columns: int = 80, **environment: str) -> Iterator[Terminal]:
     """Run Python with these arguments on a terminal."""
+    inherited = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = subprocess.Popen(
@@ -83,7 +84,7 @@ def terminal(*arguments: str, columns: int = 80, **environment: str) -> Iterator
         stdout=theirs,
         stderr=theirs,
         cwd=ROOT,
-        env={**os.environ, "TERM": "xterm", "OLLAMA_HOST": "127.0.0.1:1", **environment},
+        env={**inherited, "TERM": "xterm", "OLLAMA_HOST": "127.0.0.1:1", **environment},
         start_new_session=True,
     )
     os.close(theirs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -60,7 +59,7 @@ def answers(model: chaski.LLM, lines: Lines) -> list[list[Any] | BaseException]:
                 except (KeyboardInterrupt, ChaskiError) as error:
                     found[index] = error.with_traceback(None)
                     streams.pop(index, None)
-                    sys.settrace(None)
+                    lines.stop()
                 else:
                     said = found[index]
                     assert isinstance(said, list)
