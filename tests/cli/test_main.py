@@ -30,6 +30,7 @@ def test_every_command_is_listed_and_has_help() -> None:
         assert CliRunner().invoke(chaski_command, [name, "--help"]).exit_code == 0
 
 
+@pytest.mark.timed
 def test_help_is_quick() -> None:
     # 0.1 s of processor time; who else uses the machine does not count, but slows it down.
     assert min(_seconds_of_help() for _ in range(3)) < 0.3

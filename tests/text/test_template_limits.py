@@ -127,6 +127,7 @@ def test_messages_say_the_limit():
         ChatTemplate("{{ messages[0].content }}", "", "", LIMITS).render([{"content": "x" * 100_001}])
 
 
+@pytest.mark.timed
 def test_long_conversations_are_far_from_the_limits():
     """A thousand messages, half a megabyte, in the style that copies the list of messages again and again."""
     source = (
