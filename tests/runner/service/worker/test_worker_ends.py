@@ -20,7 +20,7 @@ from chaski.errors import WorkerError
 from chaski.runner.service.messages import Tokenize
 from chaski.runner.service.worker import Worker
 from chaski.runner.service.worker import process as process_module
-from tests.runner.service.worker.workers import is_running, same
+from tests.runner.service.worker.workers import is_running, is_stopped, same
 
 ROOT = Path(__file__).parents[4]
 
@@ -91,6 +91,7 @@ def test_what_a_worker_had_not_read_goes_to_the_next(worker: Worker, endless: di
         pid = worker.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: is_stopped(pid))
         unread = [worker.stream("hello", num_predict=3, temperature=0) for _ in range(3)]
         threads = [threading.Thread(target=lambda s=stream: results.append(list(s))) for stream in unread]
         results: list[list[Any]] = []

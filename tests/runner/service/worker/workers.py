@@ -20,3 +20,11 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether all threads of a process stand still, which SIGSTOP does not wait for."""
+    states = (
+        path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")
+    )
+    return all(state == "T" for state in states)
