@@ -133,10 +133,10 @@ class Environment:
     multi_user: bool | None = _variable(
         "OLLAMA_MULTIUSER_CACHE",
         "switch",
-        "on: a prompt never drops what another one has cached while a slot is free; off: it goes on where it "
-        "shares most",
+        "on: a prompt never drops what another one has cached while a slot is free; off: it always goes on "
+        "in the slot that shares most with it",
         _switch,
-        unset="what loses less",
+        unset="it goes on there if it drops fewer tokens than it takes over",
     )
     flash_attention: bool = _variable(
         "OLLAMA_FLASH_ATTENTION",
@@ -147,12 +147,12 @@ class Environment:
         unset="on",
     )
     threads: int | None = _variable(
-        "CHASKI_THREADS", "number", "cores that a model computes on", _positive, unset="the physical cores"
+        "CHASKI_THREADS", "number", "number of cores to compute on", _positive, unset="the physical cores"
     )
     isa: str = _variable(
         "CHASKI_ISA",
         "name",
-        "instruction set of the kernels, one of those that `chaski info` lists",
+        "instruction set of the kernels: one of those that `chaski info` lists",
         _word,
         default="auto",
         unset="the fastest",
@@ -161,14 +161,14 @@ class Environment:
     engine: str | None = _variable(
         "CHASKI_ENGINE",
         "name",
-        "native or llama.cpp: the engine of all models that do not ask for one themselves",
+        "engine of all models that do not name one themselves: native or llama.cpp",
         _engine,
-        unset="native for the architectures that it has, llama.cpp for others where it is installed",
+        unset="native for its architectures; llama.cpp for others, where it is installed",
     )
     new_engine: bool = _variable(
         "OLLAMA_NEW_ENGINE",
         "switch",
-        "on: the native engine, never llama.cpp, as CHASKI_ENGINE=native",
+        "on: always the native engine, as with CHASKI_ENGINE=native",
         _switch,
         default=False,
         unset="off",
@@ -184,7 +184,7 @@ class Environment:
     keeps_unused: bool = _variable(
         "OLLAMA_NOPRUNE",
         "switch",
-        "keep blobs that a pull, a create or a removal leaves unused",
+        "on: blobs that a pull, a create or a removal leaves unused are kept",
         _switch,
         default=False,
         unset="off",
@@ -192,7 +192,7 @@ class Environment:
     private_registries: tuple[str, ...] = _variable(
         "CHASKI_PRIVATE_REGISTRIES",
         "hosts",
-        "registry hosts, with commas between them, that may have private or loopback addresses",
+        "registry hosts that may have private or loopback addresses, separated by commas",
         _words,
         default=(),
         unset="none",
@@ -209,7 +209,7 @@ class Environment:
     origins: tuple[str, ...] = _variable(
         "OLLAMA_ORIGINS",
         "origins",
-        "web pages that may use the server, with commas between them; * stands for any text",
+        "origins of web pages that may use the server, separated by commas; * stands for any text",
         _words,
         default=(),
         unset="those of this machine",
@@ -217,7 +217,7 @@ class Environment:
     allowed_hosts: tuple[str, ...] = _variable(
         "CHASKI_ALLOWED_HOSTS",
         "hosts",
-        "further names by which clients may call the server, with commas between them",
+        "further host names by which clients may call the server, separated by commas",
         _words,
         default=(),
         unset="names and addresses of this machine and of private networks",
@@ -225,18 +225,18 @@ class Environment:
     api_keys: tuple[str, ...] = _variable(
         "CHASKI_API_KEYS",
         "keys",
-        "keys, with commas between them, of which the server wants one with each request",
+        "API keys, separated by commas; each request needs one of them",
         _secrets,
         default=(),
-        unset="none is wanted",
+        unset="no key is needed",
     )
     admin_keys: tuple[str, ...] = _variable(
         "CHASKI_ADMIN_KEYS",
         "keys",
-        "keys that also allow to pull, push, create, copy and delete models",
+        "API keys that also allow pulling, pushing, creating, copying and deleting models",
         _secrets,
         default=(),
-        unset="nobody may where there are API keys, all may where there are none",
+        unset="with API keys nobody may, without them everybody",
     )
     is_open: bool = _variable(
         "CHASKI_OPEN",

@@ -16,17 +16,19 @@ _WHICH_STORE = """\
 ## Which store
 
 `list`, `show`, `create`, `cp`, `rm`, `pull` and `push` work on [the store of this machine](store.md), without
-a server. Where `OLLAMA_HOST` is set, they ask the server that it names, over its API, with the key in
-`OLLAMA_API_KEY`, and fail where it does not answer; so do `ps` and `stop`, which ask the server at its usual
-address otherwise. `run` asks a server that has the model, and loads it here where there is none.
+a server. Where `OLLAMA_HOST` is set, they ask the server that it names, over its API and with the key in
+`OLLAMA_API_KEY`; they fail if it does not answer. `ps` and `stop` always ask a server: the one that
+`OLLAMA_HOST` names, or else the one at the usual address. `run` asks a server that has the model. Where there
+is none, it loads the model itself.
 
-* `create` sends the GGUF files that a Modelfile names. A checkpoint is converted first, by `chaski convert`.
-* `show` looks at a file (`./model.gguf`) here in any case. `ps` tells how much memory a model of
-  a server takes, once it is loaded.
+* `create` sends the GGUF files that a Modelfile names to the server. A checkpoint must be converted first, by
+  `chaski convert`.
+* `show` reads a file (`./model.gguf`) on this machine in any case. `ps` tells how much memory a loaded model
+  takes.
 * `verify` and `prune` are for the store of this machine, and say so.
 
-Control characters in what others write (models, files, servers, registries) are spelled out on a terminal;
-files and pipes get them unchanged."""
+Models, files, servers and registries may send control characters. On a terminal they are spelled out; files
+and pipes get them unchanged."""
 
 
 def cli_page() -> str:
@@ -49,8 +51,8 @@ def environment_page() -> str:
     ]
     head = ["| name | kind | default | meaning |", "|---|---|---|---|"]
     intro = (
-        "This page is made by `make docs`. Arguments and options win over the environment; a value\n"
-        "that cannot be read is an error."
+        "This page is made by `make docs`. Arguments and options go before variables, and variables before\n"
+        "defaults. A value that a variable cannot have is an error that names the variable."
     )
     return "\n".join(["# Environment variables", "", intro, "", *head, *rows]) + "\n"
 

@@ -24,7 +24,7 @@ _DEFAULT_FILE = "Modelfile"
 )
 @click.option("-q", "--quantize", metavar="TYPE", help="Types for the weights, such as Q4_K_M or Q8_0.")
 @click.option("--draft-quantize", metavar="TYPE", help="Types for the weights of the draft model.")
-@click.option("--link", is_flag=True, help="Let the store have the very file, where it would copy it else.")
+@click.option("--link", is_flag=True, help="Put the file itself into the store, not a copy of it.")
 @click.help_option("-h", "--help")
 def command(
     model: str, file: str | None, quantize: str | None, draft_quantize: str | None, link: bool

@@ -54,9 +54,9 @@ class _Command(click.Command):
 @click.option(
     "--engine", metavar="NAME", help="native or llama.cpp.  [default: the one that has the architecture]"
 )
-@click.option("--format", "form", metavar="FORMAT", help="Answer in json, or by this JSON schema.")
+@click.option("--format", "form", metavar="FORMAT", help="Answer in JSON (json), or by this JSON schema.")
 @click.option(
-    "--keepalive", metavar="TIME", help="How long a server keeps the model then: 5m, 0 or -1 for ever."
+    "--keepalive", metavar="TIME", help="How long a server keeps the model afterwards: 5m, 0, -1 for ever."
 )
 @click.option(
     "--dimensions", type=click.IntRange(1), metavar="N", help="Keep only the first N elements of a vector."

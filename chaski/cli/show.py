@@ -36,7 +36,7 @@ _SHOWN_CHARACTERS = 80
 @click.argument("model", shell_complete=model_names)
 @text_options
 @click.option("--tensors", is_flag=True, help="List every tensor with its type and shape.")
-@click.option("--memory", is_flag=True, help="Show what it would take to run it.")
+@click.option("--memory", is_flag=True, help="Show how much memory running it takes.")
 @click.option(
     "--context",
     type=click.IntRange(min=1),
@@ -49,7 +49,7 @@ _SHOWN_CHARACTERS = 80
     metavar="N",
     help="With --memory: sequences at the same time.  [default: OLLAMA_NUM_PARALLEL, else 1]",
 )
-@click.option("--backend", metavar="NAME", help="With --memory: what would compute it.  [default: cpu]")
+@click.option("--backend", metavar="NAME", help="With --memory: backend to compute it.  [default: cpu]")
 @click.option("--verbose", is_flag=True, help="List the metadata and the tensors.")
 @click.help_option("-h", "--help")
 def command(

@@ -32,8 +32,10 @@ _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 def registry_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that `access_to` takes."""
     insecure = click.option("--insecure", is_flag=True, help="Allow http:// without encryption.")
-    username = click.option("--username", metavar="NAME", help="Who you are to the registry.")
-    password = click.option("--password", metavar="TEXT", help="Asked for if only a name is given.")
+    username = click.option("--username", metavar="NAME", help="User name at the registry.")
+    password = click.option(
+        "--password", metavar="TEXT", help="Password of that user; asked for if not given."
+    )
     return insecure(username(password(command)))
 
 
