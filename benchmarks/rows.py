@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks import make_models
@@ -97,6 +98,23 @@ def _small() -> Row:
     return Row("smollm", "SmolLM-135M, Q8_0, prompt of 512", "Q8_0", Workload(), goals, shape="smollm-135m")
 
 
+def _hybrid(shape: str, kind: str) -> Iterator[Row]:
+    """Qwen 3.5, whose layers are gated delta nets for the most part."""
+    name, layers = f"{shape}-{kind.lower()}", make_models.SHAPES[shape].num_layers
+    title = f"{shape}, {layers} layers, {kind}, prompt of"
+    goals = (Goal("prefill", 1.6), Goal("decode", 1.15))
+    yield Row(name, f"{title} 512", kind, Workload(), goals, shape=shape)
+    long = Workload(prompt=8192, generate=32, repeat=1)
+    yield Row(f"{name}-8192", f"{title} 8,192", kind, long, (Goal("prefill", 2.0),), shape=shape, rounds=2)
+
+
+def _gemma4(shape: str) -> Row:
+    layers = make_models.SHAPES[shape].num_layers
+    title = f"{shape}, {layers} layers, Q4_K_M, prompt of 512"
+    goals = (Goal("prefill", 1.5), Goal("decode", 1.1))
+    return Row(f"{shape}-q4_k_m", title, "Q4_K_M", Workload(), goals, shape=shape)
+
+
 def _speculation(overlap: float, ratio: float) -> Row:
     work = Workload(prompt=400, generate=160, repeat=2)
     title = f"Q4_K_M, an edit with {overlap:.0%} from the prompt, beside no speculation"
@@ -113,6 +131,13 @@ ROWS: dict[str, Row] = {
         *map(_of_batch, BATCHES),
         *map(_of_history, HISTORIES),
         *map(_of_kv_type, ("f16", "q8_0")),
+        *(
+            row
+            for shape in ("qwen3.5-4b", "qwen3.5-35b-a3b")
+            for kind in ("Q4_K_M", "IQ4_XS")
+            for row in _hybrid(shape, kind)
+        ),
+        *map(_gemma4, ("gemma-4-e4b", "gemma-4-26b-a4b")),
         _speculation(0.6, 1.5),
         _speculation(0.0, 0.98),
         Row(
@@ -136,11 +161,9 @@ _ATTENTION_TYPES = {DEFAULT_KV: "int16"}
 def costs(row: Row) -> Costs:
     """The least cost of the row's model."""
     shape = make_models.SHAPES[row.shape]
-    layers, head = make_models.num_products(row.shape)
-    elements = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
+    layers, head = make_models.num_products(shape)
     product_type = {"F32": "fp32", "F16": "fp32", "BF16": "bf16"}.get(row.type, "int8")
-    size = make_models.weight_bytes(row.shape, row.type)
-    attention = 2 * shape.num_layers * shape.num_heads * shape.head_dim
-    history = elements * _HISTORY_BYTES[row.kv_type]
+    size = make_models.weight_bytes(shape, row.type)
+    history = shape.history_elements * _HISTORY_BYTES[row.kv_type]
     attention_type = _ATTENTION_TYPES.get(row.kv_type, "fp32")
-    return Costs(size, layers, head, history, product_type, attention, attention_type)
+    return Costs(size, layers, head, history, product_type, shape.attention_products, attention_type)

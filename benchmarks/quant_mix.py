@@ -1,0 +1,98 @@
+"""The types of a file's matrices: the mixes of llama.cpp's quantizer.
+
+With tied embeddings the token table has the type of an output matrix, Q4_K_M gives some layers Q6_K, and a
+row length that a type cannot hold falls back to a type that can. The exception is MXFP4: every matrix has it
+here, where real files keep it for the matrices of experts.
+"""
+
+from __future__ import annotations
+
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
+
+from benchmarks.shapes import Matrix, Shape
+
+__all__ = ["TYPES", "type_of"]
+
+_T = GGMLQuantizationType
+
+# File type name: the general.file_type number, and the type of the matrices.
+TYPES = {
+    "F32": (LlamaFileType.ALL_F32, _T.F32),
+    "F16": (LlamaFileType.MOSTLY_F16, _T.F16),
+    "BF16": (LlamaFileType.MOSTLY_BF16, _T.BF16),
+    "Q4_0": (LlamaFileType.MOSTLY_Q4_0, _T.Q4_0),
+    "Q4_1": (LlamaFileType.MOSTLY_Q4_1, _T.Q4_1),
+    "Q5_0": (LlamaFileType.MOSTLY_Q5_0, _T.Q5_0),
+    "Q5_1": (LlamaFileType.MOSTLY_Q5_1, _T.Q5_1),
+    "Q8_0": (LlamaFileType.MOSTLY_Q8_0, _T.Q8_0),
+    "Q2_K": (LlamaFileType.MOSTLY_Q2_K, _T.Q2_K),
+    "Q3_K": (LlamaFileType.MOSTLY_Q3_K_S, _T.Q3_K),
+    "Q4_K": (LlamaFileType.MOSTLY_Q4_K_S, _T.Q4_K),
+    "Q4_K_M": (LlamaFileType.MOSTLY_Q4_K_M, _T.Q4_K),
+    "Q5_K": (LlamaFileType.MOSTLY_Q5_K_S, _T.Q5_K),
+    "Q6_K": (LlamaFileType.MOSTLY_Q6_K, _T.Q6_K),
+    "IQ4_NL": (LlamaFileType.MOSTLY_IQ4_NL, _T.IQ4_NL),
+    "IQ4_XS": (LlamaFileType.MOSTLY_IQ4_XS, _T.IQ4_XS),
+    "MXFP4": (LlamaFileType.MOSTLY_MXFP4_MOE, _T.MXFP4),
+}
+
+# What takes the place of a type whose blocks of 256 do not divide a row.
+_FALLBACK = {
+    _T.Q2_K: _T.Q4_0,
+    _T.Q3_K: _T.Q4_0,
+    _T.Q4_K: _T.Q5_0,
+    _T.Q5_K: _T.Q5_1,
+    _T.Q6_K: _T.Q8_0,
+    _T.IQ4_XS: _T.IQ4_NL,
+}
+
+_OWN_OUTPUT = (_T.F32, _T.F16, _T.BF16, _T.Q8_0)  # types that the output matrix shares with the rest
+
+_NOT_QUANTIZED = ("per_layer_model_proj",)  # the quantizer leaves it as the converter has written it
+
+
+def type_of(matrix: Matrix, type_name: str, shape: Shape) -> GGMLQuantizationType:
+    """The type that the matrix has in a file of type `type_name`."""
+    kind = TYPES[type_name][1]
+    if matrix.is_head:
+        kind = _output_type(kind)
+    elif matrix.name in _NOT_QUANTIZED:
+        kind = _T.BF16
+    elif type_name == "Q4_K_M":
+        kind = _q4_k_m(matrix, shape.num_layers)
+    elif type_name == "IQ4_XS":
+        kind = _iq4_xs(matrix, shape)
+    return kind if matrix.columns % GGML_QUANT_SIZES[kind][0] == 0 else _FALLBACK[kind]
+
+
+def _output_type(kind: GGMLQuantizationType) -> GGMLQuantizationType:
+    if kind in _OWN_OUTPUT:
+        return kind
+    return _T.Q8_0 if kind is _T.MXFP4 else _T.Q6_K
+
+
+def _q4_k_m(matrix: Matrix, num_layers: int) -> GGMLQuantizationType:
+    part = _part(matrix)
+    if part == "attn_qkv":
+        return _T.Q5_K
+    has_more = part in ("attn_v", "ffn_down") and _gets_more_bits(matrix.layer, num_layers)
+    return _T.Q6_K if has_more else _T.Q4_K
+
+
+def _gets_more_bits(layer: int, num_layers: int) -> bool:
+    """The layers that Q4_K_M favours: the first and last eighth, and each third one between."""
+    eighth = num_layers // 8
+    return layer < eighth or layer >= 7 * num_layers // 8 or (layer - eighth) % 3 == 2
+
+
+def _iq4_xs(matrix: Matrix, shape: Shape) -> GGMLQuantizationType:
+    part = _part(matrix)
+    has_more = (part == "attn_v" and shape.heads_per_kv_head >= 4) or (
+        part == "ffn_down" and matrix.layer < shape.num_layers // 8
+    )
+    return _T.Q5_K if has_more else _T.IQ4_XS
+
+
+def _part(matrix: Matrix) -> str:
+    """The part of its layer that the matrix is, without a mark of experts."""
+    return matrix.name.rpartition(".")[2].removesuffix("_exps").removesuffix("_shexp")

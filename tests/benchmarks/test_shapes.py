@@ -1,0 +1,81 @@
+"""Files of the benchmarks' shapes: models that load and compute, and that stay within their size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gguf")
+
+import chaski
+from benchmarks.make_models import SHAPES, num_products, weight_bytes, write
+from benchmarks.quant_mix import type_of
+from benchmarks.random_blocks import row_bytes
+from benchmarks.rows import ROWS
+from benchmarks.shapes import Shape
+from benchmarks.shapes.gemma4 import Gemma4
+from benchmarks.shapes.qwen35 import Qwen35
+from chaski.formats.gguf import open_gguf
+
+_MOST = 2**31
+# Llama's files are of whole models.
+_CUT = sorted({(row.shape, row.type) for row in ROWS.values() if not row.shape.startswith("llama")})
+# Everything that the shapes have, with small sizes; a vocabulary is a share of the real one.
+_DELTA = Qwen35(4, 500, 256, 1, 256, num_heads=4, head_dim=32, key_heads=2, value_heads=4, delta_size=64)
+_SMALL: dict[str, Shape] = {
+    "qwen3.5": _DELTA,
+    "qwen3.5 with experts": replace(_DELTA, num_experts=8, num_used=2, is_tied=False),
+    "gemma 4": Gemma4(
+        4, 500, (1, 3), 256, 4, 1, 1, 256, 16, num_shared=2, per_layer=32, near_dim=32, full_dim=64
+    ),
+    "gemma 4 with experts": Gemma4(
+        2, 250, (1,), 256, 4, 2, 1, 96, 16, 0, 0, 4, 2, 96, has_full_values=False, near_dim=32, full_dim=64
+    ),
+}
+
+
+@pytest.mark.parametrize("type_name", ["Q4_K_M", "IQ4_XS"])
+@pytest.mark.parametrize("name", _SMALL)
+def test_a_file_of_a_small_shape_computes(name: str, type_name: str, tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    shape = _SMALL[name]
+    write(path, shape, type_name, name)
+    with chaski.load(path, context=64, threads=1) as model:
+        logits = model.logits(list(range(20)))
+    assert np.isfinite(logits).all()
+    assert logits.shape[-1] == shape.vocabulary.size
+    assert np.ptp(logits) > 0
+
+
+@pytest.mark.parametrize(("shape_name", "type_name"), _CUT)
+def test_no_file_of_a_row_is_larger_than_two_gib(shape_name: str, type_name: str) -> None:
+    shape = SHAPES[shape_name]
+    total = sum(
+        matrix.num_rows * row_bytes(type_of(matrix, type_name, shape), matrix.columns)
+        for matrix in shape.matrices()
+    )
+    assert total < _MOST
+
+
+def test_a_token_reads_only_the_experts_that_it_uses() -> None:
+    shape = SHAPES["qwen3.5-35b-a3b"]
+    layers, head = num_products(shape)
+    expert = 3 * 512 * 2048
+    delta = 2048 * (8192 + 4096 + 2 * 32 + 4096)
+    attention = 2048 * (2 * 4096 + 2 * 512 + 4096)
+    assert layers == 3 * delta + attention + 4 * (8 + 1) * expert
+    assert head == 24832 * 2048
+    assert weight_bytes(shape, "F32") == 4 * (layers + head)
+
+
+def test_types_follow_the_mix(tmp_path: Path) -> None:
+    write(tmp_path / "mix.gguf", _DELTA, "Q4_K_M", "mix")
+    types = {name: info.type.name for name, info in open_gguf(tmp_path / "mix.gguf").tensors.items()}
+    assert types["token_embd.weight"] == "Q6_K"
+    assert types["blk.0.attn_qkv.weight"] == "Q5_K"
+    assert types["blk.0.ffn_down.weight"] == "Q4_K"
+    assert types["blk.3.ffn_down.weight"] == "Q6_K"
+    assert types["blk.0.ssm_conv1d.weight"] == "F32"
