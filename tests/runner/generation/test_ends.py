@@ -76,8 +76,12 @@ def test_an_answer_may_end_where_the_context_does(model: chaski.LLM) -> None:
     full = model.generate("x" * 100, num_predict=-2, **asked)
     assert (full.done_reason, full.done.shifted_tokens) == ("length", 0)
     assert full.done.prompt_tokens + full.done.generated_tokens == 128 + 1
-    shifted = model.generate("x" * 100, num_predict=-1, **asked)
-    assert shifted.done.shifted_tokens > 0
+
+
+def test_an_answer_without_limit_ends_after_ten_contexts(model: chaski.LLM) -> None:
+    answer = model.generate("x" * 100, num_predict=-1, ignore_eos=True, seed=1)
+    assert (answer.done_reason, answer.done.generated_tokens) == ("length", 10 * 128)
+    assert answer.done.shifted_tokens > 0
 
 
 def test_repetitions_are_avoided(model: chaski.LLM) -> None:
