@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import itertools
 import re
@@ -125,6 +126,12 @@ def test_files_that_pages_name_exist(page: Path) -> None:
         if is_ours and "NAME" not in path:
             roots = (ROOT, ROOT / "chaski", ROOT / "tests")
             assert any((root / f"{path}{end}").exists() for root in roots for end in ("", ".py")), path
+
+
+def test_every_option_of_an_answer_is_explained() -> None:
+    page = (ROOT / "docs/sampling.md").read_text()
+    names = {field.name for kind in (SamplingOptions, AnswerOptions) for field in dataclasses.fields(kind)}
+    assert {name for name in names if f"`{name}`" not in page} == set()
 
 
 def test_what_the_reference_documents_exists() -> None:

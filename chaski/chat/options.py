@@ -95,7 +95,7 @@ class AnswerOptions:
     num_keep: int = 4
     truncate: bool = False
     shift: bool = True
-    draft_num_predict: int = 7  # 11 gain more only where nearly all come true (docs/performance.md)
+    draft_num_predict: int = 7  # 11 gain more only where nearly all come true (docs/experiments.md)
     format: AnswerFormat | None = None
     regex: str | None = None
     choice: tuple[str, ...] | None = None
