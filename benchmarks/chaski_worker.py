@@ -18,9 +18,8 @@ def main() -> None:
     """Load once, measure, and measure again until standard input ends."""
     arguments = _arguments()
     workload = Workload(*(getattr(arguments, field.name) for field in fields(Workload)))
-    context = workload.depth + workload.prompt + workload.generate
     with chaski.load(
-        arguments.model, threads=arguments.threads, context=context, parallel=workload.batch
+        arguments.model, threads=arguments.threads, context=workload.context, parallel=workload.batch
     ) as model:
         model.logits([0])
         first_logits = seconds_since_process_start()

@@ -35,6 +35,11 @@ class Workload:
     depth: int
     batch: int
 
+    @property
+    def context(self) -> int:
+        """Tokens of a sequence: decoding begins with one behind the prompt."""
+        return self.depth + self.prompt + 1 + self.generate
+
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
@@ -77,8 +82,9 @@ def command(
     from chaski.cli.progress import load_with_bar
 
     workload = Workload(prompt, generate, depth, batch)
-    context = depth + prompt + generate
-    with load_with_bar(model, threads=threads, context=context, parallel=batch, backend=backend) as loaded:
+    with load_with_bar(
+        model, threads=threads, context=workload.context, parallel=batch, backend=backend
+    ) as loaded:
         loaded.logits([0])
         first_logits = seconds_since_process_start()
         result = measure(loaded, workload, range(repeat), first_logits)
@@ -97,16 +103,17 @@ def _rates_of(model: LLM, workload: Workload, seed: int) -> tuple[float, float]:
     """Prefill and decode rates, in tokens per second.
 
     What one stage computed the next one finds in the prompt cache. So each stage does nothing but its own
-    work: decoding begins with the last token of the prompt, in all sequences at once.
+    work: decoding begins with a token behind the prompt, in all sequences at once. The prompt's last token
+    would not do, as recurrent layers may have no state in front of it.
     """
     import numpy as np
 
     before, length = workload.depth, workload.depth + workload.prompt
-    shape = (workload.batch, length)
+    shape = (workload.batch, length + 1)
     prompts = np.random.default_rng(seed).integers(0, model.vocab_size, shape).tolist()
     if before:
         _run(model, [prompt[:before] for prompt in prompts], 0)
-    prefill = _run(model, prompts, 0)
+    prefill = _run(model, [prompt[:length] for prompt in prompts], 0)
     decode = _run(model, prompts, workload.generate)
     return workload.batch * workload.prompt / prefill, workload.batch * workload.generate / decode
 

@@ -57,9 +57,9 @@ def test_a_table_for_people(tiny_llama: Path) -> None:
 Inputs = Mapping[str, np.ndarray]
 
 
-@pytest.mark.parametrize(("depth", "batch"), [(0, 1), (9, 1), (0, 3), (9, 3)])
-def test_what_is_computed(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, depth: int, batch: int) -> None:
-    """The history, then the prompts, then one token for each sequence at a time; nothing twice, no more."""
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
+    """How many tokens each batch has, and whose, as they are computed."""
     batches: list[tuple[int, list[int]]] = []
     prepared: list[Batch] = []
     prepare, launch = Program.prepare, Program.launch
@@ -75,11 +75,25 @@ def test_what_is_computed(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, dep
 
     monkeypatch.setattr(Program, "prepare", recorded)
     monkeypatch.setattr(Program, "launch", launched)
+    return batches
+
+
+@pytest.mark.parametrize(("depth", "batch"), [(0, 1), (9, 1), (0, 3), (9, 3)])
+def test_what_is_computed(
+    tiny_llama: Path, batches: list[tuple[int, list[int]]], depth: int, batch: int
+) -> None:
+    """The history, then the prompts, then one token for each sequence at a time; nothing twice, no more."""
     bench(tiny_llama, "--depth", str(depth), "--batch", str(batch), "--repeat", "2")
     everybody = list(range(batch))
     repeat = [(depth * batch, everybody)] if depth else []
     repeat += [(20 * batch, everybody)] + [(batch, everybody)] * 6
     assert batches == [(1, [0])] + repeat * 2
+
+
+def test_a_recurrent_model_computes_its_prompt_once(batches: list[tuple[int, list[int]]]) -> None:
+    """Its prompt ends where a chunk does, so there is no state in front of the last token."""
+    bench(ROOT / "tests/data/architectures/qwen35.gguf", "--prompt", "64", "--repeat", "2")
+    assert [count for count, _ in batches] == [1] + ([64] + [1] * 6) * 2
 
 
 def test_rates_count_the_tokens_of_all_sequences(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
