@@ -75,6 +75,13 @@ def test_logits_do_not_depend_on_chunks_and_threads(path: Path, prompt: str) -> 
         np.testing.assert_array_equal(logits(path, prompt, kv_type="f16", **options), whole)
 
 
+def test_an_encoder_that_is_used_is_not_called_missing(caplog: pytest.LogCaptureFixture) -> None:
+    """Its tensors may have other names in Ollama's files."""
+    with chaski.load(GEMMA, context=128) as model:
+        assert model.has_vision
+    assert "text only" not in caplog.text
+
+
 def test_text_does_not_depend_on_the_encoder(tmp_path: Path) -> None:
     text_only = write_text_part(GEMMA, tmp_path / "text.gguf")
     np.testing.assert_array_equal(logits(text_only, "text"), logits(GEMMA, "text"))

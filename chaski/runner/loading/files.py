@@ -33,7 +33,7 @@ class OpenedModel:
         defaults = Defaults.of(found)
         written = open_gguf(found.path)
         file = in_our_names(written)
-        if any(name.startswith(("v.", "mm.")) for name in written.tensors.keys() - file.tensors.keys()):
+        if _sees(written) and not _sees(file):
             _log.warning(
                 "text only: the encoder of images in %s (%s) is not implemented",
                 found.path.name,
@@ -47,6 +47,11 @@ class OpenedModel:
         One that it is stored with and that cannot be used here is left out, with a warning: text needs none.
         """
         return stored_projector(self.found, self.file) if path is None else _open(Path(path))
+
+
+def _sees(file: GGUFFile) -> bool:
+    """True if a file has tensors of an encoder of images."""
+    return any(name.startswith(("v.", "mm.")) for name in file.tensors)
 
 
 def stored_projector(found: StoredModel, file: GGUFFile) -> GGUFFile | None:
