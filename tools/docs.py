@@ -1,12 +1,14 @@
-"""Writes the pages that can be made from code: docs/cli.md and docs/environment.md. `make docs` runs it."""
+"""Writes the pages that can be made from code: models, commands, environment. `make docs` runs it."""
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import click
 
 from chaski.cli.main import chaski_command
+from chaski.cli.model_table import OTHERS, ModelRow, model_rows
 from chaski.env import variables
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -57,7 +59,86 @@ def environment_page() -> str:
     return "\n".join(["# Environment variables", "", intro, "", *head, *rows]) + "\n"
 
 
-PAGES = {"cli.md": cli_page, "environment.md": environment_page}
+_MODELS = """\
+# Models
+
+This page is made by `make docs`; `chaski models` prints it, `chaski models FAMILY` all facts about some, and
+`--json` all of it for programs. An architecture is the name that a GGUF file gives in `general.architecture`.
+
+* *Embeddings* "by file": a model gives embeddings, or ranks, where its file names a pooling.
+* *Tools* and *thinking* are those of published models, with the format of their answers. What one file can do
+  its template says: `chaski show` tells.
+* *Speculation*: tokens are proposed by n-grams or by a draft model, and never change the answer. No model
+  proposes with heads of its own yet."""
+
+_HOW_NEAR = """\
+## How near
+
+Tiny random models of each architecture, with every feature on, are computed in float32 by the processor. The
+logits (embeddings, for models that make no text) are compared with those of transformers, and what is written
+here is the largest difference. llama.cpp, which keeps keys and values in half precision, is the second
+oracle: the logarithms of the probabilities of the 20 likeliest tokens are compared, and embeddings. A dash
+means that it cannot load the tiny model, so transformers is the only oracle. What it computes otherwise than
+transformers is left out there: windows in Phi 3, chunks and temperatures of Llama 4, YaRN in gpt-oss.
+`tools/measure_models.py` measures, and a test holds the values to it.
+
+The converter reads checkpoints of Hugging Face with these architectures in `config.json`
+([Converting](convert.md))."""
+
+
+def models_page() -> str:
+    """The table of native architectures."""
+    rows = model_rows()
+    able = _markdown(
+        ("architecture", "models", "text", "pictures", "embeddings", "tools", "thinking", "speculation"),
+        [_abilities(row) for row in rows],
+    )
+    near = _markdown(
+        ("architecture", "transformers", "llama.cpp", "converter"), [_nearness(row) for row in rows]
+    )
+    notes = [f"* `{row.architecture}`: {row.notes}" for row in rows if row.notes]
+    notes = [textwrap.fill(note, 110, subsequent_indent="  ", break_on_hyphens=False) for note in notes]
+    install = "pip install 'chaski[llama-cpp]'"
+    others = OTHERS.replace(install, f"`{install}`") + " [Two engines](engines.md) says more."
+    parts = [
+        _MODELS,
+        able,
+        "## Notes",
+        "\n".join(notes),
+        "## Other architectures",
+        textwrap.fill(others, 110),
+    ]
+    return "\n\n".join([*parts, _HOW_NEAR, near]) + "\n"
+
+
+def _abilities(row: ModelRow) -> tuple[str, ...]:
+    def mark(value: object) -> str:
+        return "yes" if value else "–"
+
+    return (
+        f"`{row.architecture}`",
+        row.families,
+        mark(row.text),
+        mark(row.pictures),
+        row.embeddings.replace("no", "–"),
+        ", ".join(row.tools) or "–",
+        ", ".join(row.thinking) or "–",
+        mark(row.speculation),
+    )
+
+
+def _nearness(row: ModelRow) -> tuple[str, ...]:
+    values = (row.differences.get(oracle) for oracle in ("transformers", "llama.cpp"))
+    near = [f"{value:.0e}" if value else "–" for value in values]
+    return f"`{row.architecture}`", *near, ", ".join(f"`{name}`" for name in row.converter)
+
+
+def _markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+PAGES = {"models.md": models_page, "cli.md": cli_page, "environment.md": environment_page}
 
 
 def _help(command: click.Command, context: click.Context) -> str:

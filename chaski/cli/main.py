@@ -28,6 +28,7 @@ _COMMANDS = {
     "rm": "chaski.cli.rm",
     "verify": "chaski.cli.verify",
     "prune": "chaski.cli.prune",
+    "models": "chaski.cli.models",
     "info": "chaski.cli.info",
     "bench": "chaski.cli.bench",
     "completion": "chaski.cli.completion",

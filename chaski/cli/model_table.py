@@ -1,0 +1,209 @@
+"""The table of architectures that run natively: `chaski models` prints it, and docs/models.md shows it.
+
+What code says comes from code. What only a run of tiny models says is in `measured.json`, written by
+tools/measure_models.py. The rest, whose models have an architecture and what is not there, is written here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+__all__ = ["DESCRIPTIONS", "MEASURED", "OTHERS", "ModelRow", "model_rows"]
+
+MEASURED = Path(__file__).with_name("measured.json")
+
+OTHERS = (
+    "Other architectures are computed by llama.cpp, an extra: pip install 'chaski[llama-cpp]' installs it, "
+    "and chaski chooses it by itself."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What people know an architecture by.
+
+    tools, thinking: formats of `chaski.text.parsers` in which models of the family call tools and think.
+    notes: what is not there, and what is special.
+    """
+
+    families: str
+    tools: tuple[str, ...] = ()
+    thinking: tuple[str, ...] = ()
+    notes: str = ""
+
+
+_NO_SIGHT = "The encoder of pictures is not there yet."
+_NO_HEADS = "Heads for multi-token prediction are converted and not used yet."
+
+DESCRIPTIONS: Mapping[str, Description] = {
+    "gemma": Description("Gemma 1, CodeGemma"),
+    "gemma-embedding": Description(
+        "EmbeddingGemma", notes="Layers behind the pooling, of sentence-transformers, are converted too."
+    ),
+    "gemma2": Description("Gemma 2"),
+    "gemma3": Description("Gemma 3, FunctionGemma", ("gemma3", "functiongemma")),
+    "gemma3n": Description(
+        "Gemma 3n",
+        notes="Text only: the encoders of pictures and sound are not there yet. "
+        "transformers is its only oracle: llama.cpp knows no sizes but the published ones.",
+    ),
+    "gemma4": Description(
+        "Gemma 4, dense, with experts, E2B and E4B",
+        ("gemma4",),
+        ("gemma4",),
+        "Text only: the encoders of pictures and sound are not there yet, nor is the assistant that drafts.",
+    ),
+    "gpt-oss": Description(
+        "gpt-oss",
+        ("harmony",),
+        ("harmony",),
+        "The difference is that of weights in float32; the processor rounds what it multiplies with MXFP4.",
+    ),
+    "lfm2": Description(
+        "LFM 2 and 2.5, dense",
+        ("lfm2",),
+        ("lfm2-thinking",),
+        "No tokens are proposed: its convolutions cannot drop tokens again. " + _NO_SIGHT,
+    ),
+    "llama": Description(
+        "Llama 1 to 3.3, Mistral 7B and Small, Mixtral, DeepSeek R1 Distill, LLaVA 1.5 and others",
+        ("llama3", "mistral", "hermes"),
+        ("deepseek3",),
+        "Pictures with a projector of LLaVA 1.5; not of 1.6.",
+    ),
+    "llama4": Description(
+        "Llama 4 Scout and Maverick",
+        ("llama3",),
+        notes="Text only: the encoder of pictures is not there yet.",
+    ),
+    "mistral3": Description(
+        "Mistral Small 3.1 and 3.2, Ministral 3, Magistral", ("mistral", "ministral"), ("ministral",)
+    ),
+    "mllama": Description(
+        "Llama 3.2 Vision", ("llama3",), notes="transformers is its only oracle: llama.cpp does not have it."
+    ),
+    "nomic-bert": Description("Nomic Embed Text", notes="Not the one with experts, nomic-bert-moe."),
+    "phi3": Description(
+        "Phi 3 to 4, Phi 4 mini and reasoning",
+        ("bare-json",),
+        ("bare-json",),
+        "LongRoPE has the factors of the context that the model is loaded with.",
+    ),
+    "qwen2": Description("Qwen 2 and 2.5, QwQ, DeepSeek R1 Distill Qwen", ("hermes",), ("hermes",)),
+    "qwen2moe": Description("Qwen 1.5 MoE, Qwen 2 57B-A14B"),
+    "qwen3": Description("Qwen 3, Qwen3-Embedding, Qwen3-Reranker", ("qwen3",), ("qwen3", "qwen3-thinking")),
+    "qwen35": Description("Qwen 3.5, dense", ("qwen3.5",), ("qwen3.5",), f"{_NO_SIGHT} {_NO_HEADS}"),
+    "qwen35moe": Description("Qwen 3.5 with experts", ("qwen3.5",), ("qwen3.5",), f"{_NO_SIGHT} {_NO_HEADS}"),
+    "qwen3moe": Description(
+        "Qwen 3 with experts, Qwen3-Coder", ("qwen3", "qwen3-coder"), ("qwen3", "qwen3-thinking")
+    ),
+    "qwen3next": Description(
+        "Qwen3-Next, Qwen3-Coder-Next", ("qwen3", "qwen3-coder"), ("qwen3-thinking",), _NO_HEADS
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """An architecture and what models of it can do.
+
+    embeddings: "yes", "by file" where those do whose file names a pooling, or "no".
+    speculation: tokens may be proposed, by n-grams or a draft model. None does it by heads of its own yet.
+    differences: the largest measured one by the oracle that it is from.
+    converter: names of architectures in the `config.json` of checkpoints.
+    """
+
+    architecture: str
+    families: str
+    text: bool
+    pictures: bool
+    embeddings: str
+    tools: tuple[str, ...]
+    thinking: tuple[str, ...]
+    speculation: bool
+    differences: Mapping[str, float] = field(default_factory=dict)
+    converter: tuple[str, ...] = ()
+    notes: str = ""
+
+    @property
+    def oracles(self) -> str:
+        """The oracles with the differences from them."""
+        return ", ".join(f"{name} {value:.0e}" for name, value in self.differences.items())
+
+    @property
+    def proposals(self) -> str:
+        """Where tokens that are computed ahead come from."""
+        return "n-grams, draft models; no heads of its own" if self.speculation else "no"
+
+    def fits(self, words: str) -> bool:
+        """True if the words are a part of one of its names; blanks and hyphens do not count."""
+        wanted = _plain(words)
+        return any(wanted in _plain(name) for name in (self.architecture, *self.families.split(", ")))
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What there is to say, each with its label."""
+        rows = [
+            ("families", self.families),
+            ("makes", _makes(self)),
+            ("tools", ", ".join(self.tools) or "no"),
+            ("thinking", ", ".join(self.thinking) or "no"),
+            ("speculation", self.proposals),
+            ("differences", self.oracles),
+            ("converter", ", ".join(self.converter)),
+            ("notes", self.notes),
+        ]
+        return [(label, text) for label, text in rows if text]
+
+
+def _makes(row: ModelRow) -> str:
+    found = ["text"] if row.text else []
+    found += ["text about pictures"] if row.pictures else []
+    by_file = {"by file": ["embeddings, where the file names a pooling"], "yes": ["embeddings"], "no": []}
+    return ", ".join(found + by_file[row.embeddings])
+
+
+def _plain(words: str) -> str:
+    return "".join(char for char in words.lower() if char not in " -_")
+
+
+def model_rows() -> list[ModelRow]:
+    """The rows of all native architectures, sorted by name."""
+    from chaski.model.registry import ARCHITECTURES
+
+    measured, converters = json.loads(MEASURED.read_text()), _converters()
+    return [_row(name, measured[name], converters.get(name, ())) for name in sorted(ARCHITECTURES)]
+
+
+def _row(name: str, measured: Mapping[str, Any], converter: tuple[str, ...]) -> ModelRow:
+    known = DESCRIPTIONS[name]
+    embeds = "no" if not measured["embeddings"] else "by file" if measured["text"] else "yes"
+    differences = {oracle: measured[oracle] for oracle in ("transformers", "llama.cpp") if oracle in measured}
+    return ModelRow(
+        architecture=name,
+        families=known.families,
+        text=measured["text"],
+        pictures=measured["pictures"],
+        embeddings=embeds,
+        tools=known.tools,
+        thinking=known.thinking,
+        speculation=measured["speculation"],
+        differences=differences,
+        converter=converter,
+        notes=known.notes,
+    )
+
+
+def _converters() -> dict[str, tuple[str, ...]]:
+    """Architectures of checkpoints by GGUF's name of what they are converted to."""
+    from chaski.convert.families import FAMILIES
+
+    found: dict[str, tuple[str, ...]] = {}
+    for name, module in FAMILIES.items():
+        architecture = import_module(f"chaski.convert.families.{module}").FAMILY.architecture
+        found[architecture] = (*found.get(architecture, ()), name)
+    return found

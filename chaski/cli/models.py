@@ -1,0 +1,97 @@
+"""`chaski models`: the architectures that run natively, and what their models can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from chaski.cli.model_table import ModelRow
+
+__all__ = ["command"]
+
+_LABEL_WIDTH, _COLUMNS = 16, 79
+
+
+def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The architectures that begin like what was typed."""
+    from chaski.cli.model_table import DESCRIPTIONS
+
+    return [name for name in DESCRIPTIONS if name.startswith(incomplete)]
+
+
+@click.command("models", short_help="List the model families that run natively.")
+@click.argument("family", default="", shell_complete=_names)
+@click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
+@click.help_option("-h", "--help")
+def command(family: str, as_json: bool) -> None:
+    """List the architectures that the native engine computes, by their names in GGUF files.
+
+    With FAMILY, a part of a name as people or files know it, print all facts about those that it fits:
+    `chaski models "qwen 3"`, `chaski models gemma4`.
+
+    The columns say what models of an architecture can do here: see PICTURES; give EMBEDDINGS ("file": those
+    whose file names a pooling); call TOOLS and THINK, where published models do; have tokens PROPOSED by
+    n-grams or a draft model. ERROR is the largest difference of a logit from transformers, measured on tiny
+    random models.
+    """
+    import json
+    from dataclasses import asdict
+
+    from chaski.cli.model_table import OTHERS, model_rows
+
+    rows = [row for row in model_rows() if row.fits(family)]
+    if not rows:
+        raise click.ClickException(
+            f"no native architecture fits {family!r}; `chaski models` lists all. {OTHERS}"
+        )
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    click.echo("\n".join(map(_details, rows)) if family else _table(rows))
+    if not family:
+        click.echo("\n" + _filled(OTHERS))
+
+
+def _table(rows: list[ModelRow]) -> str:
+    head = ("NAME", "TEXT", "PICTURES", "EMBEDDINGS", "TOOLS", "THINK", "PROPOSED", "ERROR")
+    words = {"yes": "yes", "by file": "file", "no": "-"}
+    cells = [head] + [
+        (
+            row.architecture,
+            *map(_mark, (row.text, row.pictures)),
+            words[row.embeddings],
+            *map(_mark, (row.tools, row.thinking, row.speculation)),
+            f"{row.differences['transformers']:.0e}",
+        )
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _mark(value: object) -> str:
+    return "yes" if value else "-"
+
+
+def _details(row: ModelRow) -> str:
+    """All facts of one architecture, a line or more each."""
+    lines = [f"  {row.architecture}"]
+    for label, text in row.facts():
+        lines.append(_filled(text, f"    {label}".ljust(_LABEL_WIDTH + 4)))
+    return "\n".join(lines) + "\n"
+
+
+def _filled(text: str, begin: str = "") -> str:
+    import textwrap
+
+    return textwrap.fill(
+        text,
+        _COLUMNS,
+        initial_indent=begin,
+        subsequent_indent=" " * len(begin),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

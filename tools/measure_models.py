@@ -1,0 +1,232 @@
+"""Writes chaski/cli/measured.json: what only running the tiny models of tests/data says of each architecture.
+
+    PYTHONPATH=. python -m tools.measure_models
+
+That is the largest difference of logits (of embeddings, for models that make no text) from those of
+transformers, which are stored beside the models, and of the scores of the likeliest tokens from llama.cpp's,
+where it can load the file (needs xllamacpp); and whether models see pictures, have tokens
+proposed, and make embeddings where their file names a pooling.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import chaski
+from chaski.cli.model_table import MEASURED
+from chaski.convert.convert import convert
+from chaski.errors import ChaskiError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from chaski.runner.llm import LLM
+from chaski.runner.service.worker import Worker
+from tests import tiny_vision
+from tests.image.pictures import png
+from tests.llava import prompts as llava
+from tests.mllama import prompts as mllama
+from tests.rewriting import all_tensors
+
+__all__ = ["Measured", "measured_rows"]
+
+Measured = dict[str, Any]
+DATA = Path(__file__).parents[1] / "tests" / "data"
+LENGTHS = (1, 5, 33, 70, 90)
+_MEAN = 1  # as `pooling_type`
+# Beginnings of keys that are left out for the comparison with llama.cpp, and keys that are set, so that both
+# compute the same: llama.cpp has no windows in Phi 3, has chunks of 8,192 tokens in Llama 4 (temperatures
+# too), and rounds the bounds of YaRN's ramp, which gpt-oss does not.
+_LEFT_OUT = ("gpt-oss.rope.scaling.", "llama4.attention.temperature_")
+_SET = {
+    "llama4": {"llama4.attention.chunk_size": 8192},
+    "nomic-bert": {"tokenizer.ggml.token_type_count": 2},
+    "phi3": {"phi3.attention.sliding_window": 0},
+}
+
+
+def models(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The architecture and the file of each tiny model; those that are checkpoints are converted."""
+    paths = [*DATA.glob("architectures/*.gguf"), *DATA.glob("embedders/*.gguf")]
+    paths += [DATA / "llama" / f"{name}.f32.gguf" for name in ("llama2", "llama31", "biased")]
+    paths += [DATA / "vision" / f"{name}.gguf" for name in ("gemma3", "mistral3")]
+    for name in ("llava", "mllama"):
+        paths.append(folder / f"{name}.gguf")
+        convert(DATA / name, paths[-1], "F32")
+    for path in sorted(paths):
+        # The processor rounds what it multiplies with matrices of that type; the others are in float32.
+        if not path.stem.endswith("mxfp4"):
+            with open_gguf(path) as file:
+                yield file.architecture, path
+
+
+def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
+    """All that is written about a model."""
+    with chaski.load(path, context=128, kv_type="f32") as model:
+        makes_text = model.pooling is None
+        found: Measured = {
+            "text": makes_text,
+            "pictures": model.has_vision,
+            "embeddings": not makes_text or _embeds(architecture, path),
+            "speculation": makes_text and model.engine.can_speculate,
+            "transformers": difference_from_transformers(path, model),
+        }
+    # It has no files with an encoder of pictures in them.
+    is_asked = with_llama_cpp and not found["pictures"]
+    if is_asked and (difference := difference_from_llama_cpp(path)) is not None:
+        found["llama.cpp"] = difference
+    return found
+
+
+def difference_from_transformers(path: Path, model: LLM) -> float:
+    """The largest one, in float32."""
+    pairs = {"vision": _sights, "embedders": _embeddings, "llama": _longest}.get(path.parent.name)
+    if path.stem in ("llava", "mllama"):
+        pairs = _conversations
+    return max(float(np.abs(found - wanted).max()) for found, wanted in (pairs or _prompt)(path, model))
+
+
+def difference_from_llama_cpp(path: Path) -> float | None:
+    """The largest one of the scores of 20 tokens behind several prompts, or of embeddings.
+
+    None for what llama.cpp cannot load.
+    """
+    with TemporaryDirectory() as folder, open_gguf(path) as file:
+        alike = Path(folder) / path.name
+        kept = {key: value for key, value in file.metadata.items() if not key.startswith(_LEFT_OUT)}
+        write_gguf(alike, {**kept, **_SET.get(file.architecture, {})}, all_tensors(file))
+        try:
+            with Worker(alike, engine="llama.cpp", parallel=1, threads=1, context=256) as worker:
+                return (_unlike_vectors if path.parent.name == "embedders" else _unlike_scores)(alike, worker)
+        except ChaskiError as error:
+            print(f"{path.name}: {str(error)[:200]}")
+            return None
+
+
+def _unlike_vectors(path: Path, other: Worker) -> float:
+    texts = ["the other end in the", "x"]
+    with chaski.load(path) as model:
+        found = np.asarray(model.embed(texts))
+    return float(np.abs(found - np.asarray(other.embed(texts))).max())
+
+
+def _unlike_scores(path: Path, other: Worker) -> float | None:
+    with chaski.load(path, context=256, kv_type="f32") as model:
+        ids = np.random.default_rng(3).integers(3, model.vocab_size, max(LENGTHS)).tolist()
+        logits = np.asarray(model.logits(ids), np.float64)
+    scores = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    options: dict[str, Any] = {"temperature": 0, "num_predict": 1, "logprobs": True, "top_logprobs": 20}
+    differences = [
+        abs(token.logprob - float(scores[length - 1, token.token_id]))
+        for length in LENGTHS
+        for first in (other.generate(ids[:length], **options).logprobs or ())[:1]  # or none
+        for token in first.top_logprobs or ()
+    ]
+    return max(differences, default=None)
+
+
+_Pairs = Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]
+
+
+def _prompt(path: Path, model: LLM) -> _Pairs:
+    with np.load(path.with_suffix(".npz")) as wanted:
+        yield np.asarray(model.logits(wanted["ids"].tolist())), wanted["logits"]
+
+
+def _longest(path: Path, model: LLM) -> _Pairs:
+    with np.load(path.with_name(f"{path.stem.removesuffix('.f32')}.npz")) as wanted:
+        yield np.asarray(model.logits(wanted["ids_90"].tolist())), wanted["logits_90"]
+
+
+def _embeddings(path: Path, model: LLM) -> _Pairs:
+    with np.load(path.with_suffix(".npz")) as wanted:
+        for length in (1, 7, 90):
+            mean = wanted[f"mean_{length}"]
+            (found,) = model.embed([wanted["ids"][:length].tolist()])
+            yield np.asarray(found), mean / np.linalg.norm(mean)
+
+
+def _sights(path: Path, model: LLM) -> _Pairs:
+    with np.load(path.with_suffix(".npz")) as wanted:
+        if path.stem == "gemma3":
+            for prompt, text in tiny_vision.PROMPTS.items():
+                found = np.asarray(model.logits(text, tiny_vision.images("gemma3", prompt)))
+                yield found[wanted[f"{prompt}.places"]], wanted[f"{prompt}.logits"]
+            return
+        for prompt in ("odd", "tall", "tiny", "two", "text"):
+            pictures = [png(*size) for size in wanted.get(f"{prompt}/sizes", [])]
+            found = np.asarray(model.logits(str(wanted[f"{prompt}/text"]), pictures))
+            yield found[wanted[f"{prompt}/places"]], wanted[f"{prompt}/logits"]
+
+
+def _conversations(path: Path, model: LLM) -> _Pairs:
+    prompts = llava if path.stem == "llava" else mllama
+    with np.load(DATA / path.stem / "expected.npz") as wanted:
+        for name, (text, pictures) in prompts.TEXTS.items():
+            found = np.asarray(model.logits(text, [png(*prompts.SIZES[each]) for each in pictures]))
+            yield found, wanted[f"{name}.logits"]
+
+
+def _embeds(architecture: str, path: Path) -> bool:
+    """True if the model makes embeddings once its file names a pooling."""
+    with TemporaryDirectory() as folder, open_gguf(path) as file:
+        pooled = Path(folder) / "pooled.gguf"
+        metadata = {**file.metadata, f"{architecture}.pooling_type": _MEAN}
+        write_gguf(pooled, metadata, all_tensors(file))
+        try:
+            with chaski.load(pooled, context=128) as model:
+                return len(model.embed([[5, 6, 7]])[0]) == file.get(f"{architecture}.embedding_length", int)
+        except ChaskiError as error:
+            print(f"{path.name}: {str(error)[:200]}")
+            return False
+
+
+def merged(several: list[Measured]) -> Measured:
+    """What holds of an architecture: its largest differences, and what its models can do.
+
+    Some have an encoder of pictures, and some of the same architecture have none.
+    """
+    found: Measured = {"text": all(each["text"] for each in several)}
+    found["pictures"] = any(each["pictures"] for each in several)
+    for ability in ("embeddings", "speculation"):
+        found[ability] = all(each[ability] for each in several)
+    for oracle in ("transformers", "llama.cpp"):
+        if differences := [each[oracle] for each in several if oracle in each]:
+            found[oracle] = _rounded_up(max(differences))
+    return found
+
+
+def _rounded_up(value: float) -> float:
+    """To one digit."""
+    unit = 10.0 ** math.floor(math.log10(value))
+    return float(f"{math.ceil(value / unit) * unit:.0e}")
+
+
+def measured_rows(*, with_llama_cpp: bool) -> dict[str, Measured]:
+    """What is written of every architecture."""
+    found = defaultdict(list)
+    with TemporaryDirectory() as folder:
+        for architecture, path in models(Path(folder)):
+            found[architecture].append(measure(architecture, path, with_llama_cpp=with_llama_cpp))
+    return {name: merged(several) for name, several in sorted(found.items())}
+
+
+def main() -> None:
+    """Measure all models."""
+    if find_spec("xllamacpp") is None:
+        raise SystemExit("xllamacpp is not installed, so its column would be lost")
+    rows = measured_rows(with_llama_cpp=True)
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    MEASURED.write_text(f"{{\n{lines}\n}}\n")
+
+
+if __name__ == "__main__":
+    main()
