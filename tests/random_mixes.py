@@ -20,17 +20,15 @@ import numpy as np
 import chaski
 from chaski.convert.convert import convert
 from chaski.errors import OptionError
-from chaski.kvcache import CausalCache
-from chaski.kvcache.recurrent import RecurrentCache
-from chaski.runner.engine.engine import Engine
 from chaski.runner.prefix.slots import Policy
+from tests.cache_checks import assert_whole
 from tests.interrupting import Lines, raise_signal
 from tests.mllama.test_mllama import DATA as MLLAMA
 from tests.mllama.test_mllama import png
 from tests.tiny_llama import write_tiny_llama
 from tests.tiny_vision import image
 
-__all__ = ["MODELS", "Mix", "Model", "assert_whole", "caches"]
+__all__ = ["MODELS", "Mix", "Model"]
 
 DATA = Path(__file__).parent / "data"
 CONTEXTS = (32, 48, 64, 96)
@@ -42,7 +40,7 @@ Random = np.random.Generator
 
 @dataclass(frozen=True)
 class Model:
-    """Where a file is, or how it is written, and what can be asked of it.
+    """A model of the mixes: where its file is, or how it is written, and what can be asked of it.
 
     `heads` are multiples of 32 elements, which q8_0 needs. `pictures` makes the image of a number.
     """
@@ -107,7 +105,7 @@ class Asked:
         return tokens, logprobs, "".join(event.text for event in texts), ends
 
     def agrees(self, alone: Asked) -> bool:
-        """Whether this is what is said alone, or the beginning of it where its reader left."""
+        """True if this is what is said alone, or the beginning of it where its reader left."""
         mine, whole = self.said(), alone.said()
         if not self.was_left:
             return mine == whole
@@ -177,7 +175,7 @@ class Mix:
                 yield asked
 
     def _next(self, asked: Asked) -> Any:
-        """What is said next, if anything; now and then a Ctrl-C comes meanwhile."""
+        """The next event, or None at the end; now and then a Ctrl-C comes meanwhile."""
         if self.random.random() > 0.02:
             return next(asked.stream, None)
         try:
@@ -236,42 +234,6 @@ class Mix:
 
     def _ids(self, count: int) -> list[int]:
         return [int(token) for token in self.random.integers(5, 60, count)]
-
-
-def caches(engine: Engine) -> list[Any]:
-    """The caches of each kind of layers."""
-    return list(getattr(engine._cache, "_caches", [engine._cache]))
-
-
-def assert_whole(engine: Engine) -> None:
-    """Slots and caches agree, every cell is owned by those who list it, and nobody holds what is free."""
-    for slot in engine._prompt_cache.slots:
-        assert slot.is_free or any(sequence.slot is slot for sequence in engine._sequences.running), (
-            "busy for ever"
-        )
-        assert engine._cache.length(slot.index) == len(slot.tokens), slot
-    for cache in caches(engine):
-        if isinstance(cache, CausalCache):
-            _assert_counted(cache)
-        if isinstance(cache, RecurrentCache):
-            holders = [0] * len(cache._rows._holders)
-            for track in cache._tracks:
-                for state in track.states():
-                    holders[state.row] += 1
-            assert holders[1:] == cache._rows._holders[1:]
-            assert sorted(cache._rows._free) == [row for row in range(1, len(holders)) if not holders[row]]
-
-
-def _assert_counted(cache: CausalCache) -> None:
-    table = cache._table
-    owners = np.zeros(table.cells.count, np.int32)
-    for sequence, (first, length) in enumerate(zip(table.firsts, table.lengths, strict=True)):
-        assert 0 <= first <= length
-        stored = table.stored(sequence)
-        assert len(set(stored.tolist())) == len(stored)
-        owners[stored] += 1
-    assert (owners == table.cells._owners).all()
-    assert table.cells.num_free == np.count_nonzero(owners == 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,13 +1,20 @@
-"""The committed checkpoints, and what others make of them; see tools/fixtures/make_checkpoints.py."""
+"""The committed checkpoints, what others make of them, and changed copies of them.
+
+They are made by tools/fixtures/make_checkpoints.py.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from chaski.convert.convert import convert
+from chaski.formats.gguf import GGUFFile, open_gguf
 
 DATA = Path(__file__).parents[1] / "data" / "checkpoints"
 EMBEDDERS = ["gemma-embedding", "nomic-bert"]
@@ -22,3 +29,27 @@ def expected(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((DATA / name / "expected.json").read_text())
     with np.load(DATA / name / "expected.npz") as arrays:
         return found | dict(arrays)
+
+
+def changed(name: str, folder: Path, values: dict[str, Any]) -> Path:
+    """A copy whose configuration has these values; None takes one out."""
+    shutil.copytree(DATA / name, folder)
+    config = json.loads((folder / "config.json").read_text()) | values
+    config = {key: value for key, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def written(folder: Path) -> GGUFFile:
+    convert(folder, folder / "out.gguf", "F32")
+    return open_gguf(folder / "out.gguf")
+
+
+def write_safetensors(path: Path, tensors: dict[str, tuple[str, np.ndarray[Any, Any]]]) -> None:
+    header, data = {}, b""
+    for name, (dtype, values) in tensors.items():
+        begin = len(data)
+        data += values.tobytes()
+        header[name] = {"dtype": dtype, "shape": values.shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)

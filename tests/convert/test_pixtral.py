@@ -18,8 +18,7 @@ from chaski.errors import ModelError
 from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.safetensors import open_checkpoint, widen
-from tests.convert.checkpoints import DATA
-from tests.convert.test_variants import write_safetensors
+from tests.convert.checkpoints import DATA, write_safetensors
 from tests.convert.test_vision_encoders import values
 from tests.image.pictures import png
 

@@ -16,8 +16,7 @@ from chaski.convert.convert import convert
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.formats.safetensors import open_checkpoint
-from tests.convert.checkpoints import DATA
-from tests.convert.test_variants import write_safetensors
+from tests.convert.checkpoints import DATA, write_safetensors
 
 SIZE, HIDDEN, TEXT = 64, 88, 32
 VISION = {

@@ -13,7 +13,7 @@ from chaski.ml import CPUOptions, Options, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, KVRole, Mask
 from chaski.ml.reference.cached_ops import Storage
 
-from .test_operations import bound
+from .both_backends import bound
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]

@@ -23,11 +23,6 @@ def operation(request: pytest.FixtureRequest) -> Elementwise:
     return ELEMENTWISE[request.param]
 
 
-@pytest.fixture(params=_native.isa_names())
-def isa(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def computed(operation: Elementwise, operands: list[F32], isa: str, threads: int = 2) -> F32:
     """What the native kernel makes of these rows."""
     graph = Graph()

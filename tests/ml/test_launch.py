@@ -11,7 +11,7 @@ from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.plan import FromLaunch, Input, Plan
 
-from .test_operations import bound
+from .both_backends import bound
 
 VOCABULARY = 40
 TOP = 3

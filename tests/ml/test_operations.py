@@ -2,73 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from chaski import _native
-from chaski.formats.gguf import open_gguf
-from chaski.formats.gguf_writer import write_gguf
-from chaski.formats.quant import QuantType
 from chaski.ml import CPUOptions, open_backend, ops
-from chaski.ml.backend import Backend
 from chaski.ml.cpu.operations import OPERATIONS
 from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
 from chaski.ml.reference.ops import DEFINITIONS
-
-MAX_TOKENS = 9
-RNG = np.random.default_rng(7)
-
-Arrays = dict[str, npt.NDArray[np.float32]]
-
-
-def bound(
-    backend: Backend, directory: Path, arrays: Arrays, plain: tuple[str, ...] = ()
-) -> dict[str, Weight]:
-    """Float32 weights that went through a file, as a model's do."""
-    path = directory / "weights.gguf"
-    tensors = {name: (array, QuantType.F32) for name, array in arrays.items()}
-    write_gguf(path, {"general.architecture": "test"}, tensors)
-    weights = {name: Weight(array.shape, plain=name in plain, name=name) for name, array in arrays.items()}
-    with open_gguf(path) as file:
-        backend.place([(weights[name], file.tensors[name]) for name in arrays])
-        backend.load(lambda _: None)
-    return weights
-
-
-def results(
-    directory: Path,
-    arrays: Arrays,
-    record: Callable[[Tensor, dict[str, Weight], Graph], Tensor],
-    tokens: int,
-    isa: str,
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """What both backends make of a graph over embedded ids: (reference, cpu)."""
-    found = []
-    ids = RNG.integers(0, len(arrays["table"]), tokens)
-    for backend in (
-        open_backend("reference"),
-        open_backend("cpu", CPUOptions(threads=2, isa=isa)),
-    ):
-        weights = bound(backend, directory, arrays)
-        graph = Graph()
-        symbol = graph.input("ids", (Dim("tokens", MAX_TOKENS),), DType.I32)
-        graph.output("y", record(symbol, weights, graph))
-        plan = backend.compile(graph)
-        found.append(plan.launch({"ids": ids}).rows("y"))
-    return found[0], found[1]
-
-
-def uniform(*shape: int) -> npt.NDArray[np.float32]:
-    return RNG.standard_normal(shape).astype(np.float32)
-
-
-@pytest.fixture(params=_native.isa_names())
-def isa(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+from tests.ml.both_backends import MAX_TOKENS, bound, results, uniform
 
 
 def test_the_cpu_backend_has_every_operation_but_those_for_wishes_that_it_has_not() -> None:

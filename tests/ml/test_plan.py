@@ -19,7 +19,7 @@ from chaski.ml.cpu.plan import _phases, _place
 from chaski.ml.graph import Dim, DType, Graph, Weight
 from chaski.ml.plan import Plan
 
-from .test_operations import bound, uniform
+from .both_backends import bound, uniform
 
 
 def call(reads: tuple[object, ...], writes: tuple[object, ...]) -> Call:

@@ -17,7 +17,7 @@ from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Rope
 
 from .attending import contents
-from .test_operations import bound
+from .both_backends import bound
 
 F32 = npt.NDArray[np.float32]
 TYPES = [DType.F32, DType.F16, DType.BF16, DType.I16, DType.Q8_0, DType.Q4_0]

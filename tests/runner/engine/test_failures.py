@@ -13,7 +13,7 @@ from chaski.kvcache.batch import Batch
 from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.request import GenerationRequest, Shift
 from chaski.sample import SamplingOptions
-from tests.random_mixes import assert_whole
+from tests.cache_checks import assert_whole
 from tests.runner.engine.counting_program import (
     finish,
     make,

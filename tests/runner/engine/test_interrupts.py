@@ -18,8 +18,9 @@ import pytest
 import chaski
 from chaski.errors import ChaskiError, ComputationError
 from chaski.runner.engine.exclusive import uninterrupted
+from tests.cache_checks import assert_whole
 from tests.interrupting import Lines, raise_exception, raise_signal
-from tests.random_mixes import MODELS, assert_whole
+from tests.random_mixes import MODELS
 
 PROMPT = list(range(5, 33))
 # The first two begin alike, and all outgrow their context; the last repeats itself: proposals are accepted.

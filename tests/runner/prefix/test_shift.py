@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import chaski
-from tests.random_mixes import MODELS, assert_whole
+from tests.cache_checks import assert_whole
+from tests.random_mixes import MODELS
 from tests.tiny_vision import image
 from tests.vision_oracle import answers_at_once, said
 
