@@ -69,6 +69,7 @@ def test_the_list(root: Path) -> None:
     assert snapshot(root) == before
 
 
+@pytest.mark.timed
 def test_the_list_is_quick_and_light(root: Path) -> None:
     for number in range(20):
         put_by_hand(root, f"{LIBRARY}/model/{number}", {"model": b"weights"})
@@ -78,13 +79,14 @@ def test_the_list_is_quick_and_light(root: Path) -> None:
         "chaski_command(['list'], standalone_mode=False)\n"
         "print(*sys.modules, time.process_time(), file=sys.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    assert len(done.stdout.splitlines()) == 22
-    *modules, seconds = done.stderr.split()
-    assert not {"numpy", "httpcore2", "chaski.formats.gguf", "jinja2"} & set(modules)
-    assert float(seconds) < 0.3
+    runs = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+        for _ in range(3)
+    ]
+    assert len(runs[0].stdout.splitlines()) == 22
+    assert not {"numpy", "httpcore2", "chaski.formats.gguf", "jinja2"} & set(runs[0].stderr.split())
+    # Processor time; who else uses the machine does not count, but slows it down.
+    assert min(float(run.stderr.split()[-1]) for run in runs) < 0.3
 
 
 def test_copies_and_removals(root: Path) -> None:
