@@ -1,4 +1,4 @@
-"""What a layer of gated delta net costs: prefill and decode, without the matrices around it.
+"""The cost of a layer of gated delta net: prefill and decode, without the matrices around it.
 
     python -m benchmarks.delta [--threads N] [--isa NAME]
 

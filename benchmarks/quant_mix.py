@@ -36,7 +36,7 @@ TYPES = {
     "MXFP4": (LlamaFileType.MOSTLY_MXFP4_MOE, _T.MXFP4),
 }
 
-# What takes the place of a type whose blocks of 256 do not divide a row.
+# The types that take the place of one whose blocks of 256 do not divide a row.
 _FALLBACK = {
     _T.Q2_K: _T.Q4_0,
     _T.Q3_K: _T.Q4_0,

@@ -247,7 +247,7 @@ def main() -> None:
         page.write_text(page_with(page.read_text(), report(records)))
     except ReportError as error:
         raise SystemExit(str(error)) from error
-    # What draws is heavy, and the tables do without it.
+    # The drawing library is heavy, and the tables do without it.
     from benchmarks.plots import draw_all
 
     for path in draw_all(records, drawable(records), arguments.docs / "plots"):

@@ -190,7 +190,7 @@ def _embeds(architecture: str, path: Path) -> bool:
 
 
 def merged(several: list[Measured]) -> Measured:
-    """What holds of an architecture: its largest differences, and what its models can do.
+    """The facts of an architecture: its largest differences, and what its models can do.
 
     Some have an encoder of pictures, and some of the same architecture have none.
     """
@@ -211,7 +211,7 @@ def _rounded_up(value: float) -> float:
 
 
 def measured_rows(*, with_llama_cpp: bool) -> dict[str, Measured]:
-    """What is written of every architecture."""
+    """The facts of every architecture."""
     found = defaultdict(list)
     with TemporaryDirectory() as folder:
         for architecture, path in models(Path(folder)):

@@ -1,4 +1,4 @@
-"""What a file of a model's shape holds: its matrices without their values, and the numbers about them."""
+"""The contents of a file of a model's shape: its matrices without their values, and its metadata."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What people know an architecture by.
+    """The names that people know an architecture by, and facts that no code says.
 
     tools, thinking: formats of `chaski.text.parsers` in which models of the family call tools and think.
     notes: what is not there, and what is special.
@@ -146,7 +146,7 @@ class ModelRow:
         return any(wanted in _plain(name) for name in (self.architecture, *self.families.split(", ")))
 
     def facts(self) -> list[tuple[str, str]]:
-        """What there is to say, each with its label."""
+        """The facts to print, each with its label."""
         rows = [
             ("families", self.families),
             ("makes", _makes(self)),

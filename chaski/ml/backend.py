@@ -71,7 +71,7 @@ class CPUOptions:
 
 
 Options = BackendOptions | CPUOptions
-"""What `open_backend` takes. A kind of device that needs other options has a class of its own here."""
+"""The options that `open_backend` takes. A kind of device that needs others adds its class here."""
 
 
 class MaskForm(Enum):

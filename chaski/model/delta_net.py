@@ -55,7 +55,7 @@ class DeltaConfig:
         )
 
     def kind(self) -> Recurrent:
-        """What such a layer keeps of earlier tokens."""
+        """The kind of such a layer: what it keeps of earlier tokens."""
         return gated_delta(
             key_heads=self.key_heads,
             value_heads=self.value_heads,

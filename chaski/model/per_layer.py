@@ -35,7 +35,7 @@ class PerLayerInputs(Module):
 
 
 class PerLayerBlock(Module):
-    """What a layer makes of its vector: a gate by the states, and back to their size."""
+    """A layer's use of its vector: the states gate it, and a matrix brings it to their size."""
 
     inline = True
 

@@ -1,4 +1,4 @@
-// What every binding checks of what comes from Python.
+// The checks that every binding makes of what comes from Python.
 #pragma once
 
 #include <stdexcept>

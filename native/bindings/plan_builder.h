@@ -62,9 +62,9 @@ class PlanBuilder {
 
     // They are in super-blocks where the plan is, if their width allows.
     Activations quantized(std::size_t offset, int dim, std::int64_t width);
-    // What rounds a step's result; it does nothing without an offset.
+    // Rounds a step's result; it does nothing without an offset.
     Quantizer quantizer(Optional offset, int dim, std::int64_t width);
-    // What a matrix reads: the float rows `x`, or, if it is quantized, their int8 form; the other may be
+    // The operand of a matrix: the float rows `x`, or, if it is quantized, their int8 form; the other may be
     // absent.
     Activations activations(const Matrix& matrix, Optional x, Optional quantized_x, int dim,
                             std::int64_t width);

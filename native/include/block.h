@@ -1,4 +1,4 @@
-// What a block format says to the kernels: 16 rows at a time (lane = row), from panels (see panel.h).
+// The traits of a block format that kernels read: 16 rows at a time (lane = row), from panels (see panel.h).
 //
 // A format is a struct that is constructed from a block of 16 rows, and says
 //   kType       its type

@@ -111,7 +111,7 @@ struct Ops {
     // y = (x - mean(x)) / sqrt(variance(x) + eps) · weight + bias for one row.
     void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, std::int64_t size,
                        float* y);
-    // What other steps are made of: y = x · factor, y = a + b, y = fma(x, factor, y).
+    // Parts of other steps: y = x · factor, y = a + b, y = fma(x, factor, y).
     void (*scale)(const float* x, float factor, std::int64_t count, float* y);
     void (*add)(const float* a, const float* b, std::int64_t count, float* y);
     void (*add_scaled)(float* y, const float* x, float factor, std::int64_t count);

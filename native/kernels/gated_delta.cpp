@@ -16,7 +16,7 @@ namespace {
 constexpr int kC = kDeltaChunk;
 constexpr int kPanels = kC / kLanes;
 
-// What is known of the tokens of a chunk.
+// The tokens of a chunk, as far as they are known.
 struct Scratch {
     float key_products[kC][kC];    // k_i k_j
     float query_products[kC][kC];  // q_i k_j

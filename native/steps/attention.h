@@ -11,7 +11,7 @@ namespace chaski {
 // The tiles of a batch, made on the caller before the threads start.
 struct Tiles {
     std::vector<Tile> list;
-    // How many chunks the history of the tiles before each has, and of all: one number more than tiles.
+    // The number of chunks in the history of the tiles before each, and of all: one more than tiles.
     std::vector<std::int64_t> chunks;
     std::int64_t most_tokens = 0;  // of a tile
 };
@@ -67,7 +67,7 @@ class AttentionStep final : public Step {
     mutable std::vector<std::atomic<std::int64_t>> missing_;  // chunks of each tile and head
 };
 
-// How many tokens a tile holds when `group` query heads share a key/value head.
+// The number of tokens in a tile when `group` query heads share a key/value head.
 std::int64_t tokens_per_tile(std::int64_t group, bool is_plain);
 
 // Floats for the parts of a batch that is split: one token each of as many sequences as leave threads idle.

@@ -5,7 +5,7 @@
 
 namespace chaski {
 
-// What storing and rotating one head need.
+// The operands of storing and of rotating one head.
 inline std::size_t head_scratch_bytes(const KVStorage& storage) {
     return 2 * align_up(static_cast<std::size_t>(storage.size) * sizeof(float));
 }

@@ -1,4 +1,4 @@
-// What a batch must fulfil before anything of it is computed.
+// The checks of a batch before anything of it is computed.
 #pragma once
 
 #include <string>

@@ -67,7 +67,7 @@ def _check(config: Config) -> None:
 
 
 def _scales(config: Config, num_layers: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """How many standard deviations a gate must be above the mean, for the share of gates that stay closed."""
+    """Return the standard deviations above the mean that leave the given share of gates closed."""
     shares = config.list("activation_sparsity_pattern") or [0.0] * num_layers
     if len(shares) != num_layers or not all(type(s) in (int, float) and 0 <= s < 1 for s in shares):
         raise UnsupportedError(f"{config.path}: 'activation_sparsity_pattern' has no share for each layer")

@@ -30,7 +30,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What differs from layer to layer. `stores` is None where keys serve as values."""
+    """The sizes that differ from layer to layer. `stores` is None where keys serve as values."""
 
     is_near: bool
     head_size: int
@@ -164,7 +164,7 @@ def per_layer_inputs(config: Config) -> Iterator[Planned]:
 
 
 def per_layer_rows(config: Config) -> Iterator[Row]:
-    """What a layer makes of them."""
+    """The layer's own part of them."""
     hidden, size = config.get("hidden_size", int), config.get("hidden_size_per_layer_input", int)
     yield Row("inp_gate", "per_layer_input_gate", (size, hidden))
     yield Row("proj", "per_layer_projection", (hidden, size))
@@ -172,7 +172,7 @@ def per_layer_rows(config: Config) -> Iterator[Row]:
 
 
 def _plain_parameters(config: Config) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """What a layer has whose name in the checkpoint has no suffix."""
+    """Tensors of a layer whose names in the checkpoint have no suffix."""
     yield "layer_output_scale.weight", "layer_scalar", (1,)
     if config.get("enable_moe_block", bool, False):
         hidden, inner = config.get("hidden_size", int), config.get("moe_intermediate_size", int)

@@ -101,7 +101,7 @@ def gated_attention(config: Config) -> Iterator[Row]:
 
 
 def _grouped(config: Config, layer: int) -> Iterator[Planned]:
-    """What goes into a gated delta net: of each key head q, k, and v and z of its value heads."""
+    """The inputs of a gated delta net: for each key head q and k, then v and z of its value heads."""
     hidden, (keys, ratio, _, width) = config.get("hidden_size", int), sizes(config)
     block, source = f"blk.{layer}.", f"layers.{layer}.linear_attn.in_proj_"
     key_size, size = config.get("linear_key_head_dim", int), width // keys

@@ -36,7 +36,7 @@ Place = Buffer | KVBuffer
 """Memory that a step reads or writes."""
 
 Places = Place | None | tuple[Place, ...]
-"""What an argument of a step stands for: nothing where an operand is absent, several where it is a list."""
+"""The places of an argument of a step: None where an operand is absent, several where it is a list."""
 
 
 @dataclass(frozen=True, slots=True)

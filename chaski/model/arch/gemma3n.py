@@ -19,7 +19,7 @@ from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
 
 _STATES = 4
 _PERIOD = 5
-# What files leave out, and llama.cpp takes for granted.
+# Files leave this out, and llama.cpp takes it for granted.
 _STORING_LAYERS, _SPARSE_LAYERS, _MULTIPLIER, _SOFTCAP = 20, 10, 1.6448533535003662, 30.0
 _TINY = 1e-30  # keeps rows of zeros from division by zero
 

@@ -33,7 +33,7 @@ from chaski.model.input import Inputs, output_rows
 
 
 class GatedAttention(qwen3.Attention):
-    """Of each head a query and, behind it, a gate, whose sigmoid multiplies what the head has attended to."""
+    """Each head has a query and, behind it, a gate, whose sigmoid multiplies the head's result."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)

@@ -72,7 +72,7 @@ class MemoryNeeds:
         )
 
     def _table(self, device: str, is_named: bool) -> str:
-        """What is needed on a device, with its name above it if it is one of several."""
+        """The needs of a device, with its name above them if it is one of several."""
         rows = [("weights", self.weights)]
         rows += [(f"{k.layers} layers, {k.kind}: {k.cells} cells", k.num_bytes) for k in self.caches]
         rows += [("plans", self.plans or {}), ("draft model", self.draft)]

@@ -155,7 +155,7 @@ class AsyncModel(
 
 
 class _Arrived(Generic[T]):
-    """What came for one task of the loop that it was made in."""
+    """The events for one task, in the event loop that it was made in."""
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()

@@ -9,7 +9,7 @@ from chaski.model.config import DecoderConfig
 
 
 class Queries(Module):
-    """What all layers attend with. Scores are not scaled."""
+    """The attention of all layers. Scores are not scaled."""
 
     inline = True
 

@@ -18,7 +18,7 @@ class ScaledLinear(Linear):
 
 
 class ScaledExperts(ExpertLinear):
-    """What an expert gives is scaled."""
+    """Experts whose results are scaled."""
 
     def __init__(self, num_experts: int, in_features: int, out_features: int) -> None:
         super().__init__(num_experts, in_features, out_features)
