@@ -37,7 +37,7 @@ class Description:
     notes: str = ""
 
 
-_NO_SIGHT = "The encoder of pictures is not there yet."
+_NO_VISION = "The encoder of pictures is not there yet."
 _NO_HEADS = "Heads for multi-token prediction are converted and not used yet."
 
 DESCRIPTIONS: Mapping[str, Description] = {
@@ -68,7 +68,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "LFM 2 and 2.5, dense",
         ("lfm2",),
         ("lfm2-thinking",),
-        "No tokens are proposed: its convolutions cannot drop tokens again. " + _NO_SIGHT,
+        "No tokens are proposed: its convolutions cannot drop tokens again. " + _NO_VISION,
     ),
     "llama": Description(
         "Llama 1 to 3.3, Mistral 7B and Small, Mixtral, DeepSeek R1 Distill, LLaVA 1.5 and others",
@@ -97,8 +97,10 @@ DESCRIPTIONS: Mapping[str, Description] = {
     "qwen2": Description("Qwen 2 and 2.5, QwQ, DeepSeek R1 Distill Qwen", ("hermes",), ("hermes",)),
     "qwen2moe": Description("Qwen 1.5 MoE, Qwen 2 57B-A14B"),
     "qwen3": Description("Qwen 3, Qwen3-Embedding, Qwen3-Reranker", ("qwen3",), ("qwen3", "qwen3-thinking")),
-    "qwen35": Description("Qwen 3.5, dense", ("qwen3.5",), ("qwen3.5",), f"{_NO_SIGHT} {_NO_HEADS}"),
-    "qwen35moe": Description("Qwen 3.5 with experts", ("qwen3.5",), ("qwen3.5",), f"{_NO_SIGHT} {_NO_HEADS}"),
+    "qwen35": Description("Qwen 3.5, dense", ("qwen3.5",), ("qwen3.5",), f"{_NO_VISION} {_NO_HEADS}"),
+    "qwen35moe": Description(
+        "Qwen 3.5 with experts", ("qwen3.5",), ("qwen3.5",), f"{_NO_VISION} {_NO_HEADS}"
+    ),
     "qwen3moe": Description(
         "Qwen 3 with experts, Qwen3-Coder", ("qwen3", "qwen3-coder"), ("qwen3", "qwen3-thinking")
     ),

@@ -162,15 +162,15 @@ def _engine(file: GGUFFile, found: StoredModel) -> str:
     from chaski.runner.loading.engine_choice import EXTRA, choose_engine, usual_engine
 
     try:
-        wish = Defaults.of(found).engine
+        requested = Defaults.of(found).engine
     except ChaskiError:  # its settings are shown, whether they can be used or not
-        wish = None
+        requested = None
     try:
         file = in_our_names(file)
         check_is_model(file)
     except ChaskiError:
         return "none"
-    engine = usual_engine(file, wish)
+    engine = usual_engine(file, requested)
     try:
         return choose_engine(file, engine)
     except ChaskiError:

@@ -171,9 +171,9 @@ class _Closing:
             self.definitions[name] = self.open(target, within) if is_open else self.close(target, within)
         return "#/$defs/" + self._names[key].replace("~", "~0").replace("/", "~1")
 
-    def _unused(self, wish: str) -> str:
+    def _unused(self, wanted: str) -> str:
         """A plain name for a definition."""
-        base = "".join(letter if letter.isalnum() else "_" for letter in wish)
+        base = "".join(letter if letter.isalnum() else "_" for letter in wanted)
         name, number = base, 1
         while name in self.definitions:
             number += 1

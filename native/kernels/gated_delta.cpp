@@ -86,7 +86,7 @@ class Chunk {
         std::int64_t known = -1;
         for (std::int64_t block = begin; block < end; ++block) {
             const std::int64_t head = job_.head(key_head_, block / blocks_per_head);
-            if (head != known) weigh(head);
+            if (head != known) multiply_decays(head);
             known = head;
             const std::int64_t column = block % blocks_per_head * kDeltaColumns;
             advance(head, column);
@@ -135,7 +135,7 @@ class Chunk {
     }
 
     // All decays of a head, and the products times them.
-    void weigh(std::int64_t head) {
+    void multiply_decays(std::int64_t head) {
         float since[kC] = {}, sums[kC] = {};
         float sum = 0.0f;
         const float* stored = job_.rows(job_.log_decays, head, segment_, chunk_);

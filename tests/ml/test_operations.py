@@ -14,7 +14,7 @@ from chaski.ml.reference.ops import DEFINITIONS
 from tests.ml.both_backends import MAX_TOKENS, bound, results, uniform
 
 
-def test_the_cpu_backend_has_every_operation_but_those_for_wishes_that_it_has_not() -> None:
+def test_the_cpu_backend_has_every_operation_but_those_for_layouts_that_it_does_not_ask_for() -> None:
     assert set(OPERATIONS) == (set(DEFINITIONS) | {"input", "reshape"}) - {
         "copy_cells",
         "dense_attention",

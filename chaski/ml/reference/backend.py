@@ -30,7 +30,7 @@ __all__ = ["ReferenceBackend"]
 
 F32 = npt.NDArray[np.float32]
 
-_NO_WISHES = CacheConfig()
+_NO_REQUIREMENTS = CacheConfig()
 
 
 class ReferenceBackend:
@@ -39,8 +39,8 @@ class ReferenceBackend:
     name = "reference"
     default_kv_dtype = DType.F32
 
-    def __init__(self, cache_config: CacheConfig = _NO_WISHES) -> None:
-        """`cache_config`: wishes that caches must fulfil, for tests; results do not depend on them."""
+    def __init__(self, cache_config: CacheConfig = _NO_REQUIREMENTS) -> None:
+        """`cache_config`: the layout that caches must have, for tests; results do not depend on them."""
         self.cache_config = cache_config
         self._weights = 0
         self._cache = 0

@@ -116,8 +116,8 @@ def _as_llm(
     )
 
 
-def _require_native(file: GGUFFile, wish: str | None) -> None:
-    if choose_engine(file, wish, text=False) == NATIVE:
+def _require_native(file: GGUFFile, requested: str | None) -> None:
+    if choose_engine(file, requested, text=False) == NATIVE:
         return
     gap = native_gap(file) or UnsupportedError(f"{file.path}: the engine llama.cpp is asked for")
     raise type(gap)(

@@ -58,7 +58,7 @@ class Layer(Module):
 
 
 class TextModel(Decoder):
-    """The model without eyes."""
+    """The model without vision."""
 
     def __init__(self, file: GGUFFile, config: DecoderConfig) -> None:
         super().__init__(config)
