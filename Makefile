@@ -23,9 +23,15 @@ PYTEST := -m pytest -n 2 --dist loadfile
 run: .venv/installed
 	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
 
+# With COVERAGE=1 as `make coverage` does it, and what cannot be traced behind it.
 test: .venv/developing
 	build/$(shell uname -m)/compare_isas
+ifdef COVERAGE
+	$(MAKE) coverage
+	$(BIN)/python $(PYTEST) -m "timed and not slow and not oracle"
+else
 	$(BIN)/python $(PYTEST) -m "not slow and not oracle"
+endif
 
 # The same tests; fails where fewer lines of the package run than pyproject.toml asks for.
 coverage: .venv/developing
