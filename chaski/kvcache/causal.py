@@ -168,7 +168,7 @@ class CausalCache:
             raise NotSupportedError(f"{what}: the next token would see some that need not be there any more")
 
     def first_shared(self, sequence: int, begin: int) -> int:
-        # What stays before a middle is copied into the page that the rest begins in.
+        # Tokens that stay before the removed ones are copied into the page of the first one behind them.
         stored = self._table.stored(sequence, self._table.floor(begin))
         return self.length(sequence) - len(stored) + self._table.cells.first_shared(stored)
 

@@ -7,9 +7,9 @@ import pytest
 
 from chaski.errors import NotSupportedError
 from chaski.kvcache import Checkpoints, Recurrent, RecurrentCache, StateShape
-from chaski.kvcache.batch import Batch
 from chaski.ml.graph import Dim, Graph
 from chaski.ml.reference import ReferenceBackend
+from tests.kvcache.recurrent_batches import batch, forward, resumable
 
 FEW = Checkpoints(count=2, first=1, interval=8)
 CHUNK, RING = 4, 8
@@ -18,22 +18,6 @@ CHUNK, RING = 4, 8
 def make(sequences: int = 2, checkpoints: Checkpoints = FEW) -> RecurrentCache:
     kind = Recurrent((StateShape(1, 2),), checkpoints, CHUNK, RING, (StateShape(RING, 3),))
     return RecurrentCache(ReferenceBackend(), [kind], sequences)
-
-
-def batch(cache: RecurrentCache, *counts: tuple[int, int]) -> Batch:
-    """So many more tokens of some sequences."""
-    positions = [np.arange(cache.length(s), cache.length(s) + count) for s, count in counts]
-    sequences = np.repeat([s for s, _ in counts], [count for _, count in counts]).astype(np.int32)
-    everything = np.concatenate(positions).astype(np.int32)
-    return Batch(everything, everything, sequences, everything[:0])
-
-
-def forward(cache: RecurrentCache, *counts: tuple[int, int]) -> list[list[int]]:
-    return cache.start_forward(batch(cache, *counts))["segments"].tolist()
-
-
-def resumable(cache: RecurrentCache, sequence: int = 0) -> list[int]:
-    return [p for p in range(cache.length(sequence) + 2) if cache.can_resume(sequence, p)]
 
 
 def test_a_state_is_written_where_a_boundary_is_reached() -> None:
