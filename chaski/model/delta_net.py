@@ -38,7 +38,7 @@ class DeltaConfig:
         key_heads = file.get(f"{arch}.ssm.group_count", int)
         value_heads = file.get(f"{arch}.ssm.time_step_rank", int)
         inner = file.get(f"{arch}.ssm.inner_size", int)
-        if value_heads % key_heads or inner % value_heads or not inner:
+        if not (key_heads and value_heads and inner) or value_heads % key_heads or inner % value_heads:
             raise ModelError(
                 f"{file.path}: {arch}.ssm: {inner} elements of {value_heads} value heads, which share "
                 f"{key_heads} key heads, cannot be divided"
