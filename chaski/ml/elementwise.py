@@ -21,6 +21,7 @@ __all__ = [
     "ELEMENTWISE",
     "Elementwise",
     "add",
+    "clamp",
     "clamped_swiglu",
     "exp",
     "geglu",
@@ -151,6 +152,13 @@ def quick_gelu(x: F32) -> F32:
 def softcap(x: F32, *, cap: float) -> F32:
     """cap · tanh(x / cap): values are bounded to ±cap."""
     y: F32 = np.float32(cap) * np.tanh(x / np.float32(cap))
+    return y
+
+
+@_elementwise
+def clamp(x: F32, *, low: float, high: float) -> F32:
+    """The nearest number to x from `low` to `high`; either may be infinite."""
+    y: F32 = np.clip(x, np.float32(low), np.float32(high))
     return y
 
 

@@ -18,6 +18,7 @@ from chaski.ml.cached_ops import (
     store,
 )
 from chaski.ml.elementwise import (
+    clamp,
     clamped_swiglu,
     exp,
     geglu,
@@ -40,6 +41,7 @@ __all__ = [
     "attention",
     "average_rows",
     "chunked_conv",
+    "clamp",
     "clamped_swiglu",
     "concat",
     "copy_cells",

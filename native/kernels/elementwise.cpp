@@ -55,6 +55,10 @@ CHASKI_INLINE F32x16 clamped_swiglu(F32x16 gate, F32x16 up, float alpha, float l
     return gate * sigmoid(splat(alpha) * gate) * (up + splat(1.0f));
 }
 
+CHASKI_INLINE F32x16 clamp(F32x16 x, float low, float high) {
+    return min(splat(high), max(splat(low), x));
+}
+
 // The loop of a formula; what it takes is read off its type.
 template <auto formula>
 struct Loop;
@@ -105,6 +109,7 @@ const Elementwise kElementwise[] = {
     row<gelu_tanh>("gelu_tanh"),
     row<quick_gelu>("quick_gelu"),
     row<bounded>("softcap"),
+    row<clamp>("clamp"),
     row<swiglu>("swiglu"),
     row<geglu>("geglu"),
     row<clamped_swiglu>("clamped_swiglu"),

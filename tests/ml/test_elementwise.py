@@ -12,7 +12,7 @@ from chaski.ml.elementwise import ELEMENTWISE, Elementwise
 from chaski.ml.graph import Dim, DType, Graph
 
 RNG = np.random.default_rng(11)
-VALUES = {"cap": 1.5, "alpha": 1.702, "limit": 2.5, "factor": 0.75}
+VALUES = {"cap": 1.5, "alpha": 1.702, "limit": 2.5, "factor": 0.75, "low": -0.5, "high": 1.25}
 """The numbers that operations are tested with, by their names."""
 
 F32 = npt.NDArray[np.float32]
@@ -69,7 +69,7 @@ def test_softplus_neither_overflows_nor_cancels(isa: str) -> None:
     np.testing.assert_allclose(computed(ops.softplus, [x], isa), exact, rtol=4e-7)
 
 
-@pytest.mark.parametrize("name", ["exp", "sigmoid", "softplus", "relu", "silu"])
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "softplus", "relu", "silu", "clamp"])
 def test_a_nan_stays_one(name: str, isa: str) -> None:
     found = computed(ELEMENTWISE[name], [np.array([[1.0, np.nan, -1.0]], np.float32)], isa)
     assert np.isnan(found).tolist() == [[False, True, False]]
