@@ -1,4 +1,4 @@
-"""An encoder of images compiled: recorded once, reserved for the largest image, replayed for every one."""
+"""An encoder of images compiled: recorded once, reserved for the largest tile, replayed for every one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from chaski.kvcache import KindMemory, MaskInputs
 from chaski.ml import ops
 from chaski.ml.backend import Backend, summed
 from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, KVRole, Tensor
-from chaski.model.multimodal import EncoderShape, Image, MultimodalProcessor
+from chaski.model.multimodal import EncoderShape, Image, MultimodalProcessor, Tile
 
 __all__ = ["EncoderProgram", "encoder_memory"]
 
 
 class EncoderProgram:
-    """One plan that encodes one image at a time. `dtype` is that of the keys and values of its patches."""
+    """One plan that encodes one tile at a time. `dtype` is that of the keys and values of its patches."""
 
     def __init__(self, vision: MultimodalProcessor, backend: Backend, dtype: DType) -> None:
         self.shape = vision.shape
@@ -31,16 +31,19 @@ class EncoderProgram:
 
     def encode(self, image: Image) -> npt.NDArray[np.float32]:
         """The rows of an image (num_rows, row_size), a copy. Nothing else may be computed meanwhile."""
-        arrays = dict(image.arrays)
-        values = self._history.inputs(self._num_patches(image), arrays.pop("spans", None)) | arrays
-        return self._plan.launch(values, {"image_rows": image.num_rows}).rows("image_rows").copy()
+        return np.concatenate([self._encode(tile) for tile in image.tiles])
 
-    def _num_patches(self, image: Image) -> int:
-        return next(len(array) for name, array in image.arrays.items() if name in self._patches)
+    def _encode(self, tile: Tile) -> npt.NDArray[np.float32]:
+        arrays = dict(tile.arrays)
+        values = self._history.inputs(self._num_patches(tile), arrays.pop("spans", None)) | arrays
+        return self._plan.launch(values, {"image_rows": tile.num_rows}).rows("image_rows").copy()
+
+    def _num_patches(self, tile: Tile) -> int:
+        return next(len(array) for name, array in tile.arrays.items() if name in self._patches)
 
 
 def encoder_memory(backend: Backend, shape: EncoderShape, dtype: DType) -> KindMemory:
-    """The memory of the keys and values of an image's patches. Allocates nothing."""
+    """The memory of the keys and values of a tile's patches. Allocates nothing."""
     cells = backend.cache_config.padded(shape.max_patches)
     sizes = {KVRole.KEYS: shape.heads.key_size, KVRole.VALUES: shape.heads.value_size}
     num_bytes = summed(
@@ -51,7 +54,7 @@ def encoder_memory(backend: Backend, shape: EncoderShape, dtype: DType) -> KindM
 
 @dataclass(frozen=True, slots=True)
 class _Patches:
-    """The cache of an encoder: every patch sees all. Each layer overwrites the keys of the one before."""
+    """The cache of an encoder: patches see all of their tile. Layers overwrite the keys of the one before."""
 
     keys: KVBuffer
     values: KVBuffer
@@ -76,7 +79,7 @@ class _Patches:
         )
 
     def inputs(self, count: int, spans: npt.NDArray[np.int32] | None) -> dict[str, npt.NDArray[Any]]:
-        """Every patch of an image of `count` sees all of them, unless the image says by `spans` which."""
+        """Every patch of a tile of `count` sees all of them, unless the tile says by `spans` which."""
         cells = np.arange(count, dtype=np.int32)
         if spans is None:
             spans = np.tile(np.array([0, count, 0], np.int32), (count, 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol, TypeAlias
@@ -12,12 +12,22 @@ import numpy.typing as npt
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml.graph import Dim, Graph, Tensor
 
-__all__ = ["EncoderShape", "Image", "Layout", "MultimodalProcessor"]
+__all__ = ["EncoderShape", "Image", "Layout", "MultimodalProcessor", "Tile"]
 
 Layout: TypeAlias = tuple["str | int", ...]
 """Parts of an image in a prompt: texts, control tokens spelled out, and numbers of rows."""
 
 _DIGEST_BYTES = 16
+
+Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tile:
+    """A part of an image that is encoded by itself: the inputs of the encoder, and how many rows it makes."""
+
+    arrays: Arrays
+    num_rows: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,42 +36,59 @@ class Image:
 
     `num_rows` is how many rows the encoder makes of it. They stand in place of as many embeddings; or, where
     there is a `token`, that token stands for the image, and layers with an encoder cache attend to its rows:
-    then the layout has one row. Images with the same content have the same `digest`,
-    and no others.
+    then the layout has one row. An image of several tiles has the first of them in `arrays` and the others
+    in `further`; `num_rows` counts the rows of all, which come tile by tile. Images with the same content
+    have the same `digest`, and no others.
     """
 
-    arrays: Mapping[str, npt.NDArray[Any]]
+    arrays: Arrays
     num_rows: int
     layout: Layout
     token: int | None = None
+    further: tuple[Tile, ...] = ()
     digest: int = field(init=False)
+
+    @classmethod
+    def of_tiles(cls, tiles: Sequence[Tile], layout: Layout) -> Image:
+        """An image whose tiles are encoded one by one."""
+        num_rows = sum(tile.num_rows for tile in tiles)
+        return cls(tiles[0].arrays, num_rows, layout, further=tuple(tiles[1:]))
 
     def __post_init__(self) -> None:
         content = blake2b(repr((self.num_rows, self.layout)).encode(), digest_size=_DIGEST_BYTES)
-        for name, array in sorted(self.arrays.items()):
-            content.update(f"{name} {array.dtype} {array.shape}".encode())
-            content.update(array.tobytes())
+        for tile in self.tiles:
+            for name, array in sorted(tile.arrays.items()):
+                content.update(f"{name} {array.dtype} {array.shape}".encode())
+                content.update(array.tobytes())
         object.__setattr__(self, "digest", int.from_bytes(content.digest()))
+
+    @property
+    def tiles(self) -> tuple[Tile, ...]:
+        """The parts that are encoded one by one; most images are one."""
+        first = self.num_rows - sum(tile.num_rows for tile in self.further)
+        return Tile(self.arrays, first), *self.further
 
     @property
     def nbytes(self) -> int:
         """Bytes of its arrays."""
-        return sum(array.nbytes for array in self.arrays.values())
+        return sum(array.nbytes for tile in self.tiles for array in tile.arrays.values())
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderShape:
     """Sizes for which an encoder reserves memory.
 
-    max_patches, max_rows  what goes in and what comes out of it for the largest image
+    max_patches, max_rows  what goes in and what comes out of it for the largest tile
     row_size               elements of a row that comes out: as many as an embedding of the text model has
     heads                  its attention
+    max_tiles              tiles that an image is cut into at most
     """
 
     max_patches: int
     max_rows: int
     row_size: int
     heads: KVShape
+    max_tiles: int = 1
 
 
 class MultimodalProcessor(Protocol):
@@ -78,8 +105,8 @@ class MultimodalProcessor(Protocol):
         """A file of an image -> what the encoder takes. Raises FormatError or UnsupportedError."""
 
     def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
-        """Record the encoder of one image, whose inputs it declares itself -> (rows, row_size).
+        """Record the encoder of one tile, whose inputs it declares itself -> (rows, row_size).
 
         Each input has as many rows as its array in `Image.arrays`; those that attend have `patches`. All
-        layers share `history`, in which every patch sees all of its image.
+        layers share `history`, in which every patch sees all of its tile.
         """

@@ -132,6 +132,17 @@ def test_images_with_other_pixels_or_another_layout_are_other_images() -> None:
     assert len({one.digest, *(other.digest for other in others)}) == 3
 
 
+def test_tiles_are_encoded_one_by_one() -> None:
+    encoder = BoundEncoder(GEMMA, "cpu")
+    one, two = image("gemma3", 0), image("gemma3", 1)
+    both = Image.of_tiles([*one.tiles, *two.tiles], (one.num_rows + two.num_rows,))
+    assert [tile.num_rows for tile in both.tiles] == [one.num_rows, two.num_rows]
+    assert both.nbytes == one.nbytes + two.nbytes
+    assert both.digest != Image.of_tiles([*two.tiles, *one.tiles], both.layout).digest
+    alone = np.concatenate([encoder.rows(one), encoder.rows(two)])
+    np.testing.assert_array_equal(encoder.rows(both), alone)
+
+
 def test_patches_come_square_by_square() -> None:
     places: NDArray[np.int32] = image("gemma3", 0).arrays["places"]
     assert places[:8].tolist() == [0, 1, 6, 7, 2, 3, 8, 9]

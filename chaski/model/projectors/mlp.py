@@ -16,9 +16,10 @@ from chaski.image import CLIP, Normal, centered, open_image, patches
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
-from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding, attention
+from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding
 from chaski.model.config import patches_a_side
 from chaski.model.multimodal import EncoderShape, Image
+from chaski.model.projectors import vit
 
 _COLORS = 3
 
@@ -92,26 +93,18 @@ def _normal(file: GGUFFile) -> Normal:
     return Normal(tuple(mean), tuple(std))
 
 
-class Block(Module):
+class Block(vit.Block):
     def __init__(self, config: VisionConfig) -> None:
-        size = config.hidden_size
-        self._config = config
-        self.ln1 = LayerNorm(size, config.eps)
-        self.attn_q, self.attn_k, self.attn_v, self.attn_out = (Linear(size, size) for _ in range(4))
-        self.ln2 = LayerNorm(size, config.eps)
-        first, second = Linear(size, config.ffn_size), Linear(config.ffn_size, size)
-        self.ffn_up, self.ffn_down = (second, first) if config.is_swapped else (first, second)
+        c = config
+        super().__init__(c.hidden_size, c.ffn_size, c.num_heads, c.eps, c.activation)
+        self._is_swapped = c.is_swapped
+        if c.is_swapped:
+            self.ffn_up, self.ffn_down = self.ffn_down, self.ffn_up
 
-    def __call__(self, x: Tensor, history: LayerCache) -> Tensor:
-        c = self._config
-        head_size = c.hidden_size // c.num_heads
-        h = self.ln1(x)
-        q, k, v = (
-            part(h).reshape(c.num_heads, head_size) for part in (self.attn_q, self.attn_k, self.attn_v)
-        )
-        x = x + self.attn_out(attention(q, k, v, history, scale=head_size**-0.5))
-        first, second = (self.ffn_down, self.ffn_up) if c.is_swapped else (self.ffn_up, self.ffn_down)
-        return x + second(c.activation(first(self.ln2(x))))
+    def ffn(self, h: Tensor) -> Tensor:
+        up, down = self.ffn_up, self.ffn_down
+        first, second = (down, up) if self._is_swapped else (up, down)
+        return second(self._activation(first(h)))
 
 
 class Tower(Module):

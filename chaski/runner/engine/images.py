@@ -35,7 +35,7 @@ class EncodedImages:
     @staticmethod
     def bytes_for(shape: EncoderShape, parallel: int) -> int:
         """The most that rows may take."""
-        return max(_MIN_CACHE_BYTES, (parallel + 1) * 4 * shape.max_rows * shape.row_size)
+        return max(_MIN_CACHE_BYTES, (parallel + 1) * 4 * shape.max_tiles * shape.max_rows * shape.row_size)
 
     @property
     def row_size(self) -> int:

@@ -1,0 +1,80 @@
+"""SigLIP (Zhai et al. 2023): an encoder of images that many models share, each with its projector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaski.formats.gguf import GGUFFile
+from chaski.image import HALF, Normal
+from chaski.kvcache import KVShape, LayerCache
+from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.ml.nn import Embedding, LayerNorm, Module, PatchEmbedding
+from chaski.model.config import patches_a_side, read_normal
+from chaski.model.projectors.vit import Block
+
+__all__ = ["SigLIPConfig", "Tower"]
+
+
+@dataclass(frozen=True, slots=True)
+class SigLIPConfig:
+    """`side` patches are next to each other in an image of `edge` pixels."""
+
+    edge: int
+    patch_size: int
+    side: int
+    hidden_size: int
+    ffn_size: int
+    num_layers: int
+    num_heads: int
+    eps: float
+    normal: Normal
+
+    @classmethod
+    def read(cls, file: GGUFFile) -> SigLIPConfig:
+        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`.
+
+        Raises ModelError for images that are not whole patches.
+        """
+        prefix = f"{file.architecture}.vision"
+        edge, patch_size = (file.get(f"{prefix}.{key}_size", int) for key in ("image", "patch"))
+        return cls(
+            edge=edge,
+            patch_size=patch_size,
+            side=patches_a_side(file, edge, patch_size),
+            hidden_size=file.get(f"{prefix}.embedding_length", int),
+            ffn_size=file.get(f"{prefix}.feed_forward_length", int),
+            num_layers=file.get(f"{prefix}.block_count", int),
+            num_heads=file.get(f"{prefix}.attention.head_count", int),
+            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
+            normal=read_normal(file, HALF),
+        )
+
+    @property
+    def num_patches(self) -> int:
+        """Those of an image."""
+        return self.side**2
+
+    @property
+    def heads(self) -> KVShape:
+        size = self.hidden_size // self.num_heads
+        return KVShape(self.num_heads, size, size)
+
+
+class Tower(Module):
+    """The layers, and the embeddings of patches and of their `num_positions` places."""
+
+    def __init__(self, config: SigLIPConfig, num_positions: int) -> None:
+        c = config
+        self.patch_embd = PatchEmbedding(c.patch_size, c.hidden_size)
+        self.position_embd = Embedding(num_positions, c.hidden_size)
+        self.blk = [Block(c.hidden_size, c.ffn_size, c.num_heads, c.eps) for _ in range(c.num_layers)]
+        self.post_ln = LayerNorm(c.hidden_size, c.eps)
+
+    def __call__(self, graph: Graph, patches: Dim, history: LayerCache) -> Tensor:
+        """The states of the patches. Its inputs are `pixels`, patch by patch, and their `places`."""
+        pixels = graph.input("pixels", (patches, self.patch_embd.weight.shape[1]), DType.F32)
+        places = graph.input("places", (patches,), DType.I32)
+        x = self.patch_embd(pixels) + self.position_embd(places)
+        for block in self.blk:
+            x = block(x, history)
+        return self.post_ln(x)

@@ -1,0 +1,78 @@
+"""What encoders of images in front of text models have in common: layers, and squares of patches as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.kvcache import LayerCache
+from chaski.ml import ops
+from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.ml.nn import LayerNorm, Linear, Module, attention
+
+__all__ = ["Block", "square_inputs", "squares_as_rows"]
+
+I32 = npt.NDArray[np.int32]
+
+
+class Block(Module):
+    """A layer of CLIP and of SigLIP: two norms, attention, and two matrices with an `activation` between."""
+
+    def __init__(
+        self,
+        size: int,
+        ffn_size: int,
+        num_heads: int,
+        eps: float,
+        activation: Callable[[Tensor], Tensor] = ops.gelu_tanh,
+    ) -> None:
+        self._heads = num_heads, size // num_heads
+        self._activation = activation
+        self.ln1 = LayerNorm(size, eps)
+        self.attn_q, self.attn_k, self.attn_v, self.attn_out = (Linear(size, size) for _ in range(4))
+        self.ln2 = LayerNorm(size, eps)
+        self.ffn_up = Linear(size, ffn_size)
+        self.ffn_down = Linear(ffn_size, size)
+
+    def __call__(self, x: Tensor, history: LayerCache) -> Tensor:
+        x = x + self.attn(self.ln1(x), history)
+        return x + self.ffn(self.ln2(x))
+
+    def attn(self, h: Tensor, history: LayerCache) -> Tensor:
+        """Attention of a norm of the states, in which every patch sees all."""
+        q, k, v = (part(h).reshape(*self._heads) for part in (self.attn_q, self.attn_k, self.attn_v))
+        return self.attn_out(attention(q, k, v, history, scale=self._heads[1] ** -0.5))
+
+    def ffn(self, h: Tensor) -> Tensor:
+        """The feed-forward block."""
+        return self.ffn_down(self._activation(self.ffn_up(h)))
+
+
+def squares_as_rows(graph: Graph, x: Tensor, rows: Dim, square: int) -> Tensor:
+    """The patches of each square side by side as one row -> (rows, size · square²): the pixel shuffle.
+
+    The inputs that say which patches they are have the values of `square_inputs`.
+    """
+    size = x.shape[1]
+    assert isinstance(size, int)
+    parts = [x.rows(graph.input(_input(index), (rows,), DType.I32)) for index in range(square**2)]
+    return ops.concat([(part, index * size, 1) for index, part in enumerate(parts)])
+
+
+def square_inputs(grid: tuple[int, int], square: int, first: int = 0) -> dict[str, I32]:
+    """The numbers of the patches at each place of a square, for all squares, both row by row.
+
+    `grid` is the rows and columns of patches, `first` the number of the first one.
+    """
+    numbers = first + np.arange(grid[0] * grid[1], dtype=np.int32).reshape(grid)
+    places = [(row, column) for row in range(square) for column in range(square)]
+    return {
+        _input(index): np.ascontiguousarray(numbers[row::square, column::square]).reshape(-1)
+        for index, (row, column) in enumerate(places)
+    }
+
+
+def _input(index: int) -> str:
+    return f"square_{index}"
