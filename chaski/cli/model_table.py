@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -202,10 +203,11 @@ def _row(name: str, measured: Mapping[str, Any], converter: tuple[str, ...]) -> 
 
 def _converters() -> dict[str, tuple[str, ...]]:
     """Architectures of checkpoints by GGUF's name of what they are converted to."""
-    from chaski.convert.families import FAMILIES
+    from chaski.convert.families import ENCODERS, FAMILIES, TEXT_MODELS
 
+    pairs = [*FAMILIES.items(), *product(ENCODERS, dict.fromkeys(TEXT_MODELS.values()))]
     found: dict[str, tuple[str, ...]] = {}
-    for name, module in FAMILIES.items():
+    for name, module in sorted(pairs):
         architecture = import_module(f"chaski.convert.families.{module}").FAMILY.architecture
         found[architecture] = (*found.get(architecture, ()), name)
     return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
+from types import ModuleType
 
 from chaski.convert.config import Config
-from chaski.convert.family import Family
+from chaski.convert.family import VISION_TENSORS, Family
 from chaski.errors import UnsupportedError
 
-__all__ = ["FAMILIES", "find_family"]
+__all__ = ["ENCODERS", "FAMILIES", "TEXT_MODELS", "find_family"]
 
 FAMILIES = {
     "GemmaForCausalLM": "gemma",
@@ -25,7 +27,6 @@ FAMILIES = {
     "LlamaForCausalLM": "llama",
     "Llama4ForCausalLM": "llama4",
     "Llama4ForConditionalGeneration": "llama4",
-    "LlavaForConditionalGeneration": "llava",
     "Ministral3ForCausalLM": "mistral3",
     "Mistral3ForConditionalGeneration": "mistral3",
     "MistralForCausalLM": "llama",
@@ -43,15 +44,46 @@ FAMILIES = {
     "Qwen3_5MoeForConditionalGeneration": "qwen35moe",
 }
 
+ENCODERS = {
+    "LlavaForConditionalGeneration": "llava",
+}
+"""Encoders of images that stand in front of any text model; their modules have a `VISION`."""
+
+TEXT_MODELS = {
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "qwen2",
+}
+"""The file that converts the text model behind such an encoder, by the `model_type` of its part."""
+
 
 def find_family(config: Config) -> Family:
     """The family of a configuration; UnsupportedError for one that has no file here."""
     names = config.list("architectures")
     name = names[0] if names else None
+    if name in ENCODERS:
+        return _seeing(config, _module(ENCODERS[name]))
     if name not in FAMILIES:
-        known = ", ".join(sorted(FAMILIES))
+        known = ", ".join(sorted({*FAMILIES, *ENCODERS}))
         raise UnsupportedError(
             f"{config.path}: architecture {name!r:.80} cannot be converted; known are {known}"
         )
-    family: Family = import_module(f"chaski.convert.families.{FAMILIES[name]}").FAMILY
+    family: Family = _module(FAMILIES[name]).FAMILY
     return family
+
+
+def _seeing(config: Config, encoder: ModuleType) -> Family:
+    """The family of the text model, with that encoder of images in front of it."""
+    text = config.part("text_config")
+    text.expect("model_type", *TEXT_MODELS)
+    family: Family = _module(TEXT_MODELS[text.get("model_type", str, "llama")]).FAMILY
+    return replace(
+        family,
+        unused=(*family.unused, *VISION_TENSORS),
+        vision=encoder.VISION,
+        defaults={**family.defaults, **encoder.DEFAULTS},
+    )
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"chaski.convert.families.{name}")

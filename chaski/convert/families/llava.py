@@ -1,13 +1,12 @@
-"""LLaVA 1.5 (Liu et al. 2023): CLIP (Radford et al. 2021) and two layers in front of a Llama."""
+"""LLaVA 1.5 (Liu et al. 2023): CLIP (Radford et al. 2021) and two layers in front of a text model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from chaski.convert.config import Config
-from chaski.convert.families import llama
 from chaski.convert.families.clip import COLORS, MEAN, STD, TOWER, both, layers, preprocessor, sizes, spread
-from chaski.convert.family import VISION_TENSORS, Family, VisionFamily
+from chaski.convert.family import VisionFamily
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
 
@@ -73,13 +72,8 @@ def seen(config: Config) -> Iterator[Mapped]:
     yield from both("mm.2", "multi_modal_projector.linear_2", (row_size, row_size))
 
 
-def metadata(config: Config) -> Metadata:
-    config.part("text_config").expect("model_type", "llama", "mistral")
-    return llama.metadata(config)
-
-
 # Values that configurations leave out, as transformers fills them in: sizes of Llama 7B.
-_DEFAULTS = {
+DEFAULTS = {
     "hidden_size": 4096,
     "intermediate_size": 11008,
     "num_hidden_layers": 32,
@@ -89,5 +83,4 @@ _DEFAULTS = {
 }
 # Behind the layer whose states are taken.
 _UNUSED = (rf"{TOWER}\.encoder\.layers\.\d+\..*", rf"{TOWER}\.post_layernorm\..*")
-_VISION = VisionFamily(_sizes, projector, seen, {}, unused=_UNUSED)
-FAMILY = Family("llama", metadata, llama.tensors, VISION_TENSORS, _VISION, defaults=_DEFAULTS)
+VISION = VisionFamily(_sizes, projector, seen, {}, unused=_UNUSED)
