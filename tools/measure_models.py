@@ -31,6 +31,7 @@ from chaski.formats.gguf_writer import write_gguf
 from chaski.runner.llm import LLM
 from chaski.runner.service.worker import Worker
 from tests import tiny_vision
+from tests.convert import checkpoints
 from tests.image.pictures import png
 from tests.llava import prompts as llava
 from tests.mllama import prompts as mllama
@@ -61,6 +62,11 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
     for name in ("llava", "mllama"):
         paths.append(folder / f"{name}.gguf")
         convert(DATA / name, paths[-1], "F32")
+    (folder / "embedders").mkdir()
+    for name in checkpoints.EMBEDDERS:
+        if not (DATA / "embedders" / f"{name}.gguf").exists():
+            paths.append(folder / "embedders" / f"{name}.gguf")
+            convert(checkpoints.DATA / name, paths[-1], "F32")
     for path in sorted(paths):
         # The processor rounds what it multiplies with matrices of that type; the others are in float32.
         if not path.stem.endswith("mxfp4"):
@@ -147,11 +153,16 @@ def _longest(path: Path, model: LLM) -> _Pairs:
 
 
 def _embeddings(path: Path, model: LLM) -> _Pairs:
+    if not path.with_suffix(".npz").exists():
+        wanted = checkpoints.expected(path.stem)
+        found = np.asarray(model.embed([ids for _, ids in wanted["ids"]]))
+        yield found, wanted["vectors"] / np.linalg.norm(wanted["vectors"], axis=1, keepdims=True)
+        return
     with np.load(path.with_suffix(".npz")) as wanted:
         for length in (1, 7, 90):
             mean = wanted[f"mean_{length}"]
-            (found,) = model.embed([wanted["ids"][:length].tolist()])
-            yield np.asarray(found), mean / np.linalg.norm(mean)
+            (vector,) = model.embed([wanted["ids"][:length].tolist()])
+            yield np.asarray(vector), mean / np.linalg.norm(mean)
 
 
 def _sights(path: Path, model: LLM) -> _Pairs:

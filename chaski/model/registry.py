@@ -16,9 +16,10 @@ from chaski.model.metadata import blamed_on, check_is_model, check_metadata
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.pooling import Pooling
 
-__all__ = ["ARCHITECTURES", "Model", "build_model", "takes_projector", "vision_of"]
+__all__ = ["ARCHITECTURES", "Model", "build_model", "max_context_of", "takes_projector", "vision_of"]
 
 ARCHITECTURES = {
+    "bert": "bert",
     "gemma": "gemma",
     "gemma-embedding": "gemma_embedding",
     "gemma2": "gemma2",
@@ -90,6 +91,12 @@ def vision_of(model: Model) -> MultimodalProcessor | None:
     """The encoder of images of a model that has one."""
     vision: MultimodalProcessor | None = getattr(model, "vision", None)
     return vision
+
+
+def max_context_of(model: Model) -> int | None:
+    """The most tokens that a model with an embedding of each position can compute; None for others."""
+    limit: int | None = getattr(model, "max_context", None)
+    return limit
 
 
 def build_model(file: GGUFFile, projector: GGUFFile | None = None) -> Model:

@@ -17,7 +17,7 @@ from chaski.convert.convert import convert
 from chaski.formats.gguf import GGUFFile, open_gguf
 
 DATA = Path(__file__).parents[1] / "data" / "checkpoints"
-EMBEDDERS = ["gemma-embedding", "nomic-bert"]
+EMBEDDERS = ["bert", "gemma-embedding", "nomic-bert", "roberta"]
 NAMES = sorted({path.name for path in DATA.iterdir()} - set(EMBEDDERS))
 # Those that llama.cpp's converter was not asked about.
 UNWITNESSED = {"llama4", "nomic-bert", "qwen2moe"}
@@ -25,7 +25,7 @@ UNWITNESSED = {"llama4", "nomic-bert", "qwen2moe"}
 
 @cache
 def expected(name: str) -> dict[str, Any]:
-    """Ids of texts, llama.cpp's metadata and tensors, outputs at some places of a prompt; means of texts."""
+    """Ids of texts, llama.cpp's metadata and tensors; outputs at some places of a prompt, or vectors."""
     found: dict[str, Any] = json.loads((DATA / name / "expected.json").read_text())
     with np.load(DATA / name / "expected.npz") as arrays:
         return found | dict(arrays)

@@ -9,10 +9,16 @@ import pytest
 from numpy.typing import NDArray
 
 import chaski
+from chaski.convert.convert import convert
+from chaski.formats.gguf import open_gguf
+from chaski.formats.requantize import requantize
+from tests.convert import checkpoints
 from tests.vision_oracle import BACKENDS
 
 DATA = Path(__file__).parents[1] / "data" / "embedders"
 NAMES = sorted(path.stem for path in DATA.glob("*.gguf"))
+# Those that are converted have their vectors compared in tests/convert.
+CONVERTED = sorted(set(checkpoints.EMBEDDERS) - set(NAMES))
 LENGTHS = [1, 7, 90]
 
 
@@ -32,14 +38,37 @@ def test_embeddings_equal_those_of_transformers(name: str, backend: str) -> None
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_bits_do_not_depend_on_other_texts_and_threads(name: str) -> None:
-    texts, _ = expected(name)
-    with chaski.load(DATA / f"{name}.gguf", context=128, parallel=3, threads=2) as model:
-        together = np.asarray(model.embed([*texts, texts[1]]))
-    with chaski.load(DATA / f"{name}.gguf", context=128, parallel=1, threads=1) as model:
-        for index, text in enumerate([*texts, texts[1]]):
+@pytest.mark.parametrize("type", ["F32", "Q4_0"])
+@pytest.mark.parametrize("name", [*NAMES, *CONVERTED])
+def test_bits_do_not_depend_on_other_texts_and_threads(name: str, type: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    if name in CONVERTED:
+        convert(checkpoints.DATA / name, path, type)
+        texts = [ids for _, ids in checkpoints.expected(name)["ids"]]
+    else:
+        with open_gguf(DATA / f"{name}.gguf") as file:
+            requantize(file, path, type)
+        texts = [*expected(name)[0], expected(name)[0][1]]
+    with chaski.load(path, context=128, parallel=3, threads=2) as model:
+        together = np.asarray(model.embed(texts))
+    with chaski.load(path, context=128, parallel=1, threads=1) as model:
+        for index, text in enumerate(texts):
             np.testing.assert_array_equal(np.asarray(model.embed([text]))[0], together[index])
+
+
+def test_a_context_ends_with_the_embeddings_of_positions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    convert(checkpoints.DATA / "bert", tmp_path / "bert.gguf")
+    with caplog.at_level("WARNING"), chaski.load(tmp_path / "bert.gguf", context=200) as model:
+        assert model.context == 128
+        assert "bert.gguf knows 128 positions: the context is 128, not 200" in caplog.text
+        model.embed([[5] * 128])
+        with pytest.raises(chaski.ContextLengthError, match="129 tokens, but the context holds 128"):
+            model.embed([[5] * 129])
+        text = "the runner " * 90
+        found = model.embed([text], truncate=True)
+        np.testing.assert_array_equal(found, model.embed([[*model.tokenize(text)[:127], 3]]))
 
 
 def test_a_text_that_is_longer_than_a_batch_is_refused() -> None:

@@ -13,6 +13,9 @@ from chaski.errors import UnsupportedError
 __all__ = ["ENCODERS", "FAMILIES", "TEXT_MODELS", "find_family"]
 
 FAMILIES = {
+    "BertForMaskedLM": "bert",
+    "BertModel": "bert",
+    "CamembertModel": "bert",
     "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
@@ -42,6 +45,8 @@ FAMILIES = {
     "Qwen3_5ForConditionalGeneration": "qwen35",
     "Qwen3_5MoeForCausalLM": "qwen35moe",
     "Qwen3_5MoeForConditionalGeneration": "qwen35moe",
+    "RobertaModel": "bert",
+    "XLMRobertaModel": "bert",
 }
 
 ENCODERS = {

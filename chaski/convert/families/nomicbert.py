@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 
 from chaski.convert.config import Config
-from chaski.convert.family import Family, Row, in_layer
+from chaski.convert.families.bert import Names, encoder_metadata, encoder_tensors
+from chaski.convert.family import Family
 from chaski.convert.metadata import Metadata, rope
-from chaski.convert.pooling import read_pooling
-from chaski.convert.tensors import Mapped, Planned
+from chaski.convert.tensors import Planned
 from chaski.errors import UnsupportedError
 
 _OLD = {
@@ -18,6 +18,22 @@ _OLD = {
     "num_attention_heads": "n_head",
     "layer_norm_eps": "layer_norm_epsilon",
 }
+
+
+_NAMES = Names(
+    "encoder.layers",
+    {
+        "attn_qkv": "attn.Wqkv",
+        "attn_output": "attn.out_proj",
+        "attn_output_norm": "norm1",
+        "ffn_up": "mlp.fc11",
+        "ffn_gate": "mlp.fc12",
+        "ffn_down": "mlp.fc2",
+        "layer_output_norm": "norm2",
+    },
+    token_embd_norm="emb_ln",
+    biased=False,
+)
 
 
 def _settings(config: Config) -> Config:
@@ -45,17 +61,7 @@ def metadata(config: Config) -> Metadata:
     _check(config)
     c = _settings(config)
     base = rope(c).get("rope_theta", float, c.get("rotary_emb_base", float, 10000.0))
-    return {
-        "block_count": c.get("num_hidden_layers", int),
-        "context_length": _context_length(c),
-        "embedding_length": c.get("hidden_size", int),
-        "feed_forward_length": c.get("intermediate_size", int),
-        "attention.head_count": c.get("num_attention_heads", int),
-        "attention.layer_norm_epsilon": c.get("layer_norm_eps", float),
-        "attention.causal": False,
-        "pooling_type": read_pooling(config),
-        "rope.freq_base": base,
-    }
+    return encoder_metadata(c) | {"context_length": _context_length(c), "rope.freq_base": base}
 
 
 def _context_length(config: Config) -> int:
@@ -66,34 +72,8 @@ def _context_length(config: Config) -> int:
     return min(length, config.get("max_trained_positions", int, length))
 
 
-def layer(config: Config) -> Iterator[Row]:
-    hidden, size = config.get("hidden_size", int), config.get("intermediate_size", int)
-    for name, source, shape in (
-        ("attn_qkv", "attn.Wqkv", (3 * hidden, hidden)),
-        ("attn_output", "attn.out_proj", (hidden, hidden)),
-        ("attn_output_norm", "norm1", (hidden,)),
-        ("ffn_up", "mlp.fc11", (size, hidden)),
-        ("ffn_gate", "mlp.fc12", (size, hidden)),
-        ("ffn_down", "mlp.fc2", (hidden, size)),
-        ("layer_output_norm", "norm2", (hidden,)),
-    ):
-        yield Row(name, source, shape)
-        if len(shape) == 1:
-            yield Row(name, source, shape, ".bias")
-
-
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
-    c = _settings(config)
-    hidden = c.get("hidden_size", int)
-    for name, source, count in (
-        ("token_embd", "word_embeddings", c.get("vocab_size", int)),
-        ("token_types", "token_type_embeddings", c.get("type_vocab_size", int, 2)),
-    ):
-        yield Mapped(f"{name}.weight", (count, hidden), (f"embeddings.{source}.weight",))
-    for kind in ("weight", "bias"):
-        yield Mapped(f"token_embd_norm.{kind}", (hidden,), (f"emb_ln.{kind}",))
-    for number in range(c.count("num_hidden_layers")):
-        yield from in_layer(number, layer(c), "encoder.layers")
+    yield from encoder_tensors(_settings(config), names, _NAMES)
 
 
 FAMILY = Family("nomic-bert", metadata, tensors)

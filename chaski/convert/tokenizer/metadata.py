@@ -14,6 +14,7 @@ from chaski.convert.tokenizer.special import special_metadata
 from chaski.convert.tokenizer.tokens import TokenList
 from chaski.convert.tokenizer.wordpiece import wordpiece_metadata
 from chaski.errors import TokenizerError, UnsupportedError
+from chaski.text.tokenizer.vocabulary import PREFIX
 
 __all__ = ["tokenizer_metadata"]
 
@@ -40,6 +41,8 @@ def tokenizer_metadata(
     tokens = TokenList(files.tokenizer.path, config.get("vocab_size", int) + num_extra)
     try:
         entries = merges_metadata(files, tokens) if has_merges else _vocabulary(files, tokens, pre_tokenizers)
+        if "type_vocab_size" in config:  # of models that may compare texts
+            entries[f"{PREFIX}token_type_count"] = config.get("type_vocab_size", int)
         return entries | special_metadata(files, tokens.ids())
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         # The files are JSON of strangers, in which any value may be of any type.

@@ -23,8 +23,7 @@ def wordpiece_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
     for i, token in enumerate(tokens.tokens):
         if tokens.types[i] is not TokenType.CONTROL and not _is_placeholder(token):
             tokens.tokens[i] = token[2:] if token.startswith("##") else SPACE + token
-    kinds: Metadata = {f"{PREFIX}token_type_count": files.model.get("type_vocab_size", int, 2)}
-    return tokens.metadata("bert", "default") | kinds | _normalizer(files)
+    return tokens.metadata("bert", "default") | _normalizer(files)
 
 
 def _is_placeholder(token: str) -> bool:

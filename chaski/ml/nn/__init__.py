@@ -2,6 +2,7 @@
 
 from chaski.ml.nn.attention import SharedHistory, attend, attention
 from chaski.ml.nn.layers import (
+    MLP,
     ConvKernel,
     Embedding,
     LayerNorm,
@@ -23,6 +24,7 @@ from chaski.ml.nn.moe import (
 from chaski.ml.nn.rope import RopeFactors
 
 __all__ = [
+    "MLP",
     "ConvKernel",
     "Embedding",
     "ExpertLinear",

@@ -9,6 +9,7 @@ from chaski.ml.graph import Tensor, Weight
 from chaski.ml.nn.module import Joined, Module
 
 __all__ = [
+    "MLP",
     "ConvKernel",
     "Embedding",
     "LayerNorm",
@@ -96,6 +97,20 @@ class LayerNorm(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.layer_norm(x, self.weight, self.bias, self._eps)
+
+
+class MLP(Module):
+    """The feed-forward block without a gate: ffn_down(activation(ffn_up x))."""
+
+    inline = True
+
+    def __init__(self, size: int, hidden: int, activation: Callable[[Tensor], Tensor]) -> None:
+        self._activation = activation
+        self.ffn_up = Linear(size, hidden)
+        self.ffn_down = Linear(hidden, size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.ffn_down(self._activation(self.ffn_up(x)))
 
 
 class SwiGLU(Module):

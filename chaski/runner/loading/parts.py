@@ -13,7 +13,7 @@ from chaski.kvcache import CacheSize
 from chaski.ml import BackendOptions, CPUOptions, Options, open_backend
 from chaski.ml.backend import Backend
 from chaski.model.metadata import blamed_on
-from chaski.model.registry import Model, build_model
+from chaski.model.registry import Model, build_model, max_context_of
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_form, kv_types
 from chaski.runner.loading.sizes import cache_size, context_size, thread_count
@@ -54,7 +54,8 @@ class ModelParts:
         encoder = model.open_projector(projector)
         network = build_model(model.file, encoder)
         usual = loading.get("num_ctx", environment.context)
-        context = context_size(model.found.path, network.config.context_length, context, usual)
+        trained, most = network.config.context_length, max_context_of(network)
+        context = context_size(model.found.path, trained, context, usual, most)
         parallel = environment.parallel or 1 if parallel is None else parallel
         flash = environment.flash_attention if flash_attention is None else flash_attention
         threads = thread_count(threads, loading.get("num_thread") or environment.threads)

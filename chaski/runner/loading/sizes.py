@@ -19,10 +19,19 @@ _MAX_CELLS = 1 << 30
 _FEW_THREADS, _THREADS_EACH = 16, 4
 
 
-def context_size(path: Path, trained: int, asked: int | None, usual: int | None) -> int:
-    """Tokens that a sequence may hold. Never more than the model was made for, unless that is asked for."""
+def context_size(
+    path: Path, trained: int, asked: int | None, usual: int | None, most: int | None = None
+) -> int:
+    """Tokens that a sequence may hold. Never more than the model was made for, unless that is asked for.
+
+    most: what the model can compute, for one that has a row for each position.
+    """
     if asked is None:
         return min(trained, at_least("num_ctx", usual or _DEFAULT_CONTEXT, 1))
+    at_least("context", asked, 1)
+    if most is not None and asked > most:
+        _log.warning("%s knows %d positions: the context is %d, not %d", path.name, most, most, asked)
+        return most
     if asked > trained:
         _log.warning(
             "%s was made for %d tokens: beyond them a context of %d gives poor text",
@@ -30,7 +39,7 @@ def context_size(path: Path, trained: int, asked: int | None, usual: int | None)
             trained,
             asked,
         )
-    return at_least("context", asked, 1)
+    return asked
 
 
 def cache_size(parallel: int, context: int, num_batch: int) -> CacheSize:

@@ -8,7 +8,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
-from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding, attention
+from chaski.ml.nn import MLP, Embedding, LayerNorm, Linear, Module, PatchEmbedding, attention
 from chaski.model.arch.mllama.image import Tiling, read_image
 from chaski.model.multimodal import EncoderShape, Image
 
@@ -58,23 +58,12 @@ class Attention(Module):
         return self.attn_output(attention(q, k, v, history, scale=self._head_size**-0.5))
 
 
-class FeedForward(Module):
-    inline = True
-
-    def __init__(self, config: VisionConfig) -> None:
-        self.ffn_up = Linear(config.hidden_size, config.ffn_size)
-        self.ffn_down = Linear(config.ffn_size, config.hidden_size)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.ffn_down(ops.gelu(self.ffn_up(x)))
-
-
 class Layer(Module):
     def __init__(self, config: VisionConfig) -> None:
         self.attn_norm = LayerNorm(config.hidden_size, config.eps)
         self.attn = Attention(config)
         self.ffn_norm = LayerNorm(config.hidden_size, config.eps)
-        self.ffn = FeedForward(config)
+        self.ffn = MLP(config.hidden_size, config.ffn_size, ops.gelu)
 
     def __call__(self, x: Tensor, history: LayerCache) -> Tensor:
         x = x + self.attn(self.attn_norm(x), history)

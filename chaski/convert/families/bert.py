@@ -1,0 +1,125 @@
+"""BERT, RoBERTa and XLM-R: learned positions, norms behind sums (Devlin et al. 2018; Liu et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+
+from chaski.convert.config import Config
+from chaski.convert.family import Family, Row, in_layer
+from chaski.convert.metadata import Metadata
+from chaski.convert.pooling import read_pooling
+from chaski.convert.tensors import Mapped, Planned
+from chaski.errors import ModelError
+
+__all__ = ["FAMILY", "Names", "encoder_metadata", "encoder_tensors"]
+
+# Heads of pre-training, and a layer for the first token of texts that are classified.
+_HEADS = (r"cls\..*", r"pooler\..*", r"lm_head\..*")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names that a checkpoint has for the tensors of a model like BERT.
+
+    layers: what stands before the number of a layer. parts: by GGUF's names, what stands in a layer.
+    token_embd, token_types, token_embd_norm: what GGUF calls so. biased: layers have biases, not only norms.
+    """
+
+    layers: str
+    parts: Mapping[str, str]
+    token_embd: str = "embeddings.word_embeddings"
+    token_types: str = "embeddings.token_type_embeddings"
+    token_embd_norm: str = "embeddings.LayerNorm"
+    biased: bool = True
+
+
+_BERT = Names(
+    "encoder.layer",
+    {
+        "attn_q": "attention.self.query",
+        "attn_k": "attention.self.key",
+        "attn_v": "attention.self.value",
+        "attn_output": "attention.output.dense",
+        "attn_output_norm": "attention.output.LayerNorm",
+        "ffn_up": "intermediate.dense",
+        "ffn_down": "output.dense",
+        "layer_output_norm": "output.LayerNorm",
+    },
+)
+
+
+def metadata(config: Config) -> Metadata:
+    config.expect("hidden_act", "gelu")
+    config.expect("position_embedding_type", "absolute")
+    for key in ("is_decoder", "add_cross_attention"):
+        config.expect(key, False)
+    return encoder_metadata(config) | {"context_length": _positions(config)[1]}
+
+
+def encoder_metadata(config: Config) -> Metadata:
+    """The keys that all models like BERT have, but for the context."""
+    return {
+        "block_count": config.get("num_hidden_layers", int),
+        "embedding_length": config.get("hidden_size", int),
+        "feed_forward_length": config.get("intermediate_size", int),
+        "attention.head_count": config.get("num_attention_heads", int),
+        "attention.layer_norm_epsilon": config.get("layer_norm_eps", float),
+        "attention.causal": False,
+        "pooling_type": read_pooling(config),
+    }
+
+
+def _positions(config: Config) -> tuple[int, int]:
+    """The position of a text's first token, and how many there are from it on.
+
+    RoBERTa begins behind the position of padding.
+    """
+    kind = config.get("model_type", str, "bert")
+    is_roberta = "roberta" in kind or kind == "camembert"
+    first = 1 + config.get("pad_token_id", int, 1) if is_roberta else 0
+    count = config.get("max_position_embeddings", int) - first
+    if first < 0 or count < 1:
+        raise ModelError(f"{config.path}: 'pad_token_id' leaves no positions for texts")
+    return first, count
+
+
+def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
+    hidden = config.get("hidden_size", int)
+    first, count = _positions(config)
+    table = ("embeddings.position_embeddings.weight",)
+    stored = first + count, hidden
+    yield Mapped("position_embd.weight", (count, hidden), table, stored, lambda rows: rows[first:])
+    yield from encoder_tensors(config, names, _BERT)
+
+
+def encoder_tensors(config: Config, names: Set[str], found: Names) -> Iterator[Planned]:
+    """All tensors but for tables of positions. The first releases have other names for those of norms."""
+    kinds = {"weight": "weight", "bias": "bias"}
+    if f"{found.token_embd_norm}.gamma" in names:
+        kinds = {"weight": "gamma", "bias": "beta"}
+    hidden = config.get("hidden_size", int)
+    tokens, types = config.get("vocab_size", int), config.get("type_vocab_size", int, 2)
+    yield Mapped("token_embd.weight", (tokens, hidden), (f"{found.token_embd}.weight",))
+    yield Mapped("token_types.weight", (types, hidden), (f"{found.token_types}.weight",))
+    for kind, source in kinds.items():
+        yield Mapped(f"token_embd_norm.{kind}", (hidden,), (f"{found.token_embd_norm}.{source}",))
+    for number in range(config.count("num_hidden_layers")):
+        for mapped in in_layer(number, _layer(config, found), found.layers):
+            module, kind = mapped.names[0].rsplit(".", 1)
+            is_norm = mapped.name.endswith(f"norm.{kind}")
+            yield replace(mapped, names=(f"{module}.{kinds[kind]}",)) if is_norm else mapped
+
+
+def _layer(config: Config, found: Names) -> Iterator[Row]:
+    hidden, size = config.get("hidden_size", int), config.get("intermediate_size", int)
+    rows = {"attn_qkv": 3 * hidden, "ffn_up": size, "ffn_gate": size}
+    for name, source in found.parts.items():
+        count, is_norm = rows.get(name, hidden), name.endswith("norm")
+        columns = size if name == "ffn_down" else hidden
+        yield Row(name, source, (count,) if is_norm else (count, columns))
+        if is_norm or found.biased:
+            yield Row(name, source, (count,), ".bias")
+
+
+FAMILY = Family("bert", metadata, tensors, unused=_HEADS, pre_tokenizers={"gpt-2": "roberta-bpe"})

@@ -1,0 +1,107 @@
+"""BERT and RoBERTa (Devlin et al. 2018; Liu et al. 2019): all tokens see each other, norms follow sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
+from chaski.ml import ops
+from chaski.ml.graph import Rope, Tensor, Weight
+from chaski.ml.nn import MLP, Embedding, Joined, LayerNorm, Linear, Module, attention
+from chaski.model.config import DecoderConfig
+from chaski.model.input import Inputs, output_rows
+
+
+class TokenTypes(Module):
+    """Only the first is used: texts are not compared with others."""
+
+    def __init__(self, file: GGUFFile, size: int) -> None:
+        stored = file.tensors.get("token_types.weight")
+        self.weight = Weight((stored.shape[0] if stored else 1, size), optional=True, plain=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.add_vector(x, self.weight) if self.weight.is_present else x
+
+
+class Attention(Module):
+    """`rope` is None where positions are in the embeddings."""
+
+    inline = True
+    joined = Joined("attn_qkv", ("attn_q", "attn_k", "attn_v"))
+
+    def __init__(self, config: DecoderConfig) -> None:
+        size = config.num_heads * config.head_size
+        self._config = config
+        self.attn_q = Linear(config.hidden_size, size)
+        self.attn_k = Linear(config.hidden_size, size)
+        self.attn_v = Linear(config.hidden_size, size)
+        self.attn_output = Linear(size, config.hidden_size)
+
+    def __call__(self, x: Tensor, rope: Tensor | None, cache: LayerCache) -> Tensor:
+        heads, size = self._config.num_heads, self._config.head_size
+        q = self.attn_q(x).reshape(heads, size)
+        k = self.attn_k(x).reshape(heads, size)
+        v = self.attn_v(x).reshape(heads, size)
+        if rope is not None:
+            q, k = ops.rope(q, rope), ops.rope(k, rope)
+        return self.attn_output(attention(q, k, v, cache, scale=size**-0.5))
+
+
+class Layer(Module):
+    """Norms stand behind each sum."""
+
+    def __init__(self, config: DecoderConfig, ffn: Callable[[Tensor], Tensor]) -> None:
+        self.attn = Attention(config)
+        self.attn_output_norm = LayerNorm(config.hidden_size, config.eps)
+        self.ffn = ffn
+        self.layer_output_norm = LayerNorm(config.hidden_size, config.eps)
+
+    def __call__(self, x: Tensor, rope: Tensor | None, cache: LayerCache, outputs: Tensor | None) -> Tensor:
+        h, x = output_rows(outputs, self.attn(x, rope, cache), x)
+        x = self.attn_output_norm(x + h)
+        return self.layer_output_norm(x + self.ffn(x))
+
+
+class TextEncoder(Module):
+    """The base of such models. Its tokens have no positions yet; a model adds them, or a `rope`."""
+
+    rope: Rope | None = None
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.config = config = DecoderConfig.read(file, eps="layer_norm_epsilon", is_causal=False)
+        self.context = config.context_length
+        self.token_embd = Embedding(config.vocab_size, config.hidden_size)
+        self.token_types = TokenTypes(file, config.hidden_size)
+        self.token_embd_norm = LayerNorm(config.hidden_size, config.eps)
+        self.blk = [Layer(config, self.ffn(file, index)) for index in range(config.num_layers)]
+
+    def ffn(self, file: GGUFFile, index: int) -> Callable[[Tensor], Tensor]:
+        """The feed-forward block of layer `index`."""
+        return MLP(self.config.hidden_size, self.config.ffn_size, ops.gelu)
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        return self.token_types(self.token_embd(inputs.tokens))
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        c = self.config
+        return [Causal(KVShape(c.num_heads, c.head_size, c.head_size, self.rope))] * c.num_layers
+
+    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+        rope = None if self.rope is None else ops.rope_table(inputs.positions, self.rope)
+        x = self.token_embd_norm(self.embed(inputs))
+        for layer, cache in zip(self.blk, caches, strict=True):
+            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
+        return x
+
+
+class Model(TextEncoder):
+    """There is an embedding of each position, and no other position."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        super().__init__(file)
+        self.max_context = self.config.context_length
+        self.position_embd = Embedding(self.max_context, self.config.hidden_size)
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        return super().embed(inputs) + self.position_embd(inputs.positions)
