@@ -88,6 +88,15 @@ def sentencepiece_metadata(name: str = "sentencepiece_prefix", **extra: object) 
     }
 
 
+def unigram_metadata(**extra: object) -> dict[str, Any]:
+    """A vocabulary and a table of characters as XLM-RoBERTa's."""
+    with np.load(FOLDER / "unigram.npz") as arrays:
+        charsmap = arrays["charsmap"]
+    values = {"precompiled_charsmap": charsmap, **copy.deepcopy(fixture("unigram")), **extra}
+    entries = {f"tokenizer.ggml.{key}": value for key, value in values.items() if value is not None}
+    return {"tokenizer.ggml.model": "t5", **entries}
+
+
 @cache
 def tokenizer(name: str) -> Tokenizer:
     if name in SENTENCEPIECE:

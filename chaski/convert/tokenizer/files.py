@@ -10,7 +10,10 @@ from typing import Any
 from chaski.convert.config import Config, read_json
 from chaski.errors import TokenizerError
 
-__all__ = ["AddedToken", "TokenizerFiles", "read_files"]
+__all__ = ["FAIRSEQ_MODEL", "AddedToken", "TokenizerFiles", "read_files"]
+
+FAIRSEQ_MODEL = "sentencepiece.bpe.model"
+"""The model file of XLM-RoBERTa and its kin, whose ids are not those of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,10 @@ class TokenizerFiles:
 
     @property
     def sentencepiece(self) -> Path:
-        return self.folder / "tokenizer.model"
+        """The model file of SentencePiece, under the first of its usual names that exists."""
+        names = ("tokenizer.model", FAIRSEQ_MODEL, "spiece.model")
+        paths = [self.folder / name for name in names]
+        return next((path for path in paths if path.exists()), paths[0])
 
     def added_tokens(self) -> dict[int, AddedToken]:
         """Return added tokens by id; `tokenizer_config.json` counts for ids that `tokenizer.json` lacks."""

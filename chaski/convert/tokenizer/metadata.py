@@ -12,6 +12,7 @@ from chaski.convert.tokenizer.files import TokenizerFiles, read_files
 from chaski.convert.tokenizer.sentencepiece import merges_metadata, sentencepiece_metadata
 from chaski.convert.tokenizer.special import special_metadata
 from chaski.convert.tokenizer.tokens import TokenList
+from chaski.convert.tokenizer.unigram import unigram_metadata
 from chaski.convert.tokenizer.wordpiece import wordpiece_metadata
 from chaski.errors import TokenizerError, UnsupportedError
 from chaski.text.tokenizer.vocabulary import PREFIX
@@ -37,7 +38,9 @@ def tokenizer_metadata(
     """
     files = read_files(folder, config)
     if not files.tokenizer.values and not files.sentencepiece.exists():
-        raise TokenizerError(f"{folder}: no tokenizer: neither tokenizer.json nor tokenizer.model is there")
+        raise TokenizerError(
+            f"{folder}: no tokenizer: neither tokenizer.json nor a model of SentencePiece is there"
+        )
     tokens = TokenList(files.tokenizer.path, config.get("vocab_size", int) + num_extra)
     try:
         entries = merges_metadata(files, tokens) if has_merges else _vocabulary(files, tokens, pre_tokenizers)
@@ -57,6 +60,8 @@ def _vocabulary(files: TokenizerFiles, tokens: TokenList, pre_tokenizers: Mappin
     kind = model.get("type", str, None)
     if kind == "WordPiece":
         return wordpiece_metadata(files, tokens)
+    if kind == "Unigram":
+        return unigram_metadata(files, tokens)
     if not files.tokenizer.values or (kind == "BPE" and model.get("byte_fallback", bool, False)):
         return sentencepiece_metadata(files, tokens)
     if kind == "BPE":

@@ -1,44 +1,36 @@
-"""SentencePiece vocabularies → `tokenizer.ggml.model` = `llama` (BPE), `t5` (unigram) or `gemma4` (merges).
+"""SentencePiece vocabularies of byte pairs → `tokenizer.ggml.model` = `llama`, or `gemma4` with merges.
 
-They come as `tokenizer.model`, a protocol buffer, of which the few fields that matter are read here, or
-as a `tokenizer.json` that was made from one.
-Format: https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
+They come as `tokenizer.model`, or as a `tokenizer.json` that was made from one.
 """
 
 from __future__ import annotations
 
-import re
-import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-
 from chaski.convert.metadata import Metadata
 from chaski.convert.tokenizer.byte_level import read_merges
 from chaski.convert.tokenizer.files import TokenizerFiles
-from chaski.convert.tokenizer.tokens import TokenList
-from chaski.errors import TokenizerError, UnsupportedError
+from chaski.convert.tokenizer.sentencepiece_model import UNIGRAM, SentencePieceModel, read_model
+from chaski.convert.tokenizer.tokens import BYTE, TokenList
+from chaski.convert.tokenizer.unigram import unigram_model_metadata
+from chaski.errors import UnsupportedError
 from chaski.text.tokenizer.vocabulary import PREFIX, TokenType
 
 __all__ = ["merges_metadata", "sentencepiece_metadata"]
 
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 # Tokens around thoughts, calls and results: their text is part of an answer, and a parser reads it.
 _VISIBLE = frozenset({"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>'}) | frozenset(
     {"<|tool_response>", "<tool_response|>"}
 )
 _NO_SCORE = -1000.0
-_MODELS = {1: "t5", 2: "llama"}  # unigram and BPE, as the trainer's settings number them
 
 
 def sentencepiece_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
     """Tokens, types and scores, from `tokenizer.model` where there is one, because it has the scores."""
-    read = _from_model if files.sentencepiece.exists() else _from_json
-    entries = read(files, tokens)
+    model = read_model(files.sentencepiece) if files.sentencepiece.exists() else None
+    if model is not None and model.kind == UNIGRAM:
+        return unigram_model_metadata(files, model, tokens)
+    entries = _from_json(files, tokens) if model is None else _from_model(model, tokens)
     tokens.add(files.added_tokens().values())
-    return tokens.metadata(_MODELS[2], "default", scores=True) | entries
+    return tokens.metadata("llama", "default", scores=True) | entries
 
 
 def merges_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
@@ -65,7 +57,7 @@ def _from_json(files: TokenizerFiles, tokens: TokenList) -> Metadata:
         ranks.setdefault(left + right, rank)
     unknown = model.get("unk_token", str, None)
     for token, token_id in ids.items():
-        type = TokenType.BYTE if _BYTE.fullmatch(token) else TokenType.NORMAL
+        type = TokenType.BYTE if BYTE.fullmatch(token) else TokenType.NORMAL
         type = TokenType.UNKNOWN if token == unknown else type
         tokens.put(token_id, token, type, -float(ranks.get(token, len(ranks))))
     return {f"{PREFIX}add_space_prefix": _prefixes_space(files)}
@@ -87,98 +79,7 @@ def _prefixes_space(files: TokenizerFiles) -> bool:
     return "Prepend" in kinds or scheme != "never"
 
 
-def _from_model(files: TokenizerFiles, tokens: TokenList) -> Metadata:
-    model = _read_model(files)
+def _from_model(model: SentencePieceModel, tokens: TokenList) -> Metadata:
     for token_id, piece in enumerate(model.pieces):
         tokens.put(token_id, piece.text, piece.type, piece.score)
-    entries: Metadata = {f"{PREFIX}add_space_prefix": model.add_space_prefix}
-    if model.kind == 1:
-        entries |= {f"{PREFIX}model": _MODELS[1], f"{PREFIX}remove_extra_whitespaces": model.remove_spaces}
-        if model.charsmap:
-            entries[f"{PREFIX}precompiled_charsmap"] = np.frombuffer(model.charsmap, np.uint8)
-    return entries
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    text: str
-    score: float
-    type: TokenType
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    pieces: list[_Piece]
-    kind: int
-    add_space_prefix: bool
-    remove_spaces: bool
-    charsmap: bytes
-
-
-def _read_model(files: TokenizerFiles) -> _Model:
-    path = files.sentencepiece
-    try:
-        model = _model(path.read_bytes())
-    except (ValueError, IndexError, struct.error) as error:
-        raise TokenizerError(f"{path}: not a SentencePiece model: {error}") from None
-    if not model.pieces or model.kind not in _MODELS:
-        raise UnsupportedError(f"{path}: only SentencePiece models of kind BPE or unigram can be converted")
-    return model
-
-
-def _model(data: bytes) -> _Model:
-    pieces: list[_Piece] = []
-    trainer: dict[int, Any] = {}
-    normalizer: dict[int, Any] = {}
-    for number, value in _fields(data):
-        if number == 1:
-            pieces.append(_piece(value))
-        elif number == 2:
-            trainer = dict(_fields(value))
-        elif number == 3:
-            normalizer = dict(_fields(value))
-    return _Model(
-        pieces,
-        kind=trainer.get(3, 1),
-        add_space_prefix=bool(normalizer.get(3, 1)),
-        remove_spaces=bool(normalizer.get(4, 1)),
-        charsmap=normalizer.get(2, b""),
-    )
-
-
-def _piece(data: bytes) -> _Piece:
-    fields = dict(_fields(data))
-    text = fields.get(1, b"").decode()
-    return _Piece(text, struct.unpack("<f", fields.get(2, bytes(4)))[0], TokenType(fields.get(3, 1)))
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Numbers and values of a message: ints, or bytes for everything that is longer."""
-    position = 0
-    while position < len(data):
-        tag, position = _varint(data, position)
-        if tag & 7 == 0:
-            value, position = _varint(data, position)
-            yield tag >> 3, value
-            continue
-        if tag & 7 == 2:
-            length, position = _varint(data, position)
-        else:
-            length = {1: 8, 5: 4}.get(tag & 7, -1)
-        if length < 0 or position + length > len(data):
-            raise ValueError(f"a field of {length} bytes at byte {position}")
-        yield tag >> 3, data[position : position + length]
-        position += length
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Seven bits a byte, the lowest first -> value, where it ends."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        value |= (byte & 127) << shift
-        position, shift = position + 1, shift + 7
-        if byte < 128:
-            return value, position
-        if shift > 63:
-            raise ValueError(f"a number of more than ten bytes at byte {position}")
+    return {f"{PREFIX}add_space_prefix": model.add_space_prefix}

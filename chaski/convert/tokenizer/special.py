@@ -10,7 +10,7 @@ import numpy as np
 
 from chaski.convert.config import read_json
 from chaski.convert.metadata import Metadata
-from chaski.convert.tokenizer.files import TokenizerFiles
+from chaski.convert.tokenizer.files import FAIRSEQ_MODEL, TokenizerFiles
 from chaski.errors import FormatError, TokenizerError, UnsupportedError
 from chaski.text.tokenizer.vocabulary import PREFIX
 
@@ -28,6 +28,8 @@ _ROLES = {
     "eom": "eom",
 }
 _STAND_INS = {"bos": "cls", "eos": "sep"}
+# The ends that families with a name of their own for SentencePiece's file put around text.
+_ENDS = {FAIRSEQ_MODEL: (True, True), "spiece.model": (False, True)}
 
 
 def special_metadata(files: TokenizerFiles, ids: Mapping[str, int]) -> Metadata:
@@ -39,8 +41,9 @@ def special_metadata(files: TokenizerFiles, ids: Mapping[str, int]) -> Metadata:
         if token is not None:
             _give_role(roles, role, _id_of(files, ids, token))
     if not files.tokenizer.values:
-        adds = {"bos": files.config.get("add_bos_token", bool, True)}
-        adds["eos"] = files.config.get("add_eos_token", bool, False)
+        bos, eos = _ENDS.get(files.sentencepiece.name, (True, False))
+        adds = {"bos": files.config.get("add_bos_token", bool, bos)}
+        adds["eos"] = files.config.get("add_eos_token", bool, eos)
     entries: Metadata = {f"{PREFIX}{_ROLES[role]}_token_id": token_id for role, token_id in roles.items()}
     entries |= {f"{PREFIX}add_{role}_token": value for role, value in adds.items()}
     ends = _end_ids(files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from chaski.convert.tokenizer.files import AddedToken
 from chaski.errors import TokenizerError
 from chaski.text.tokenizer.vocabulary import PREFIX, TokenType
 
-__all__ = ["SPACE", "TokenList"]
+__all__ = ["BYTE", "SPACE", "TokenList"]
 
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # how it spells a byte
 SPACE = "\u2581"  # how SentencePiece spells a space
 
 # Tokens that their families mean as control tokens and do not mark as special.

@@ -6,15 +6,19 @@ import logging
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
-from chaski.errors import TokenizerError
+from chaski.errors import TokenizerError, UnsupportedError
 from chaski.text.tokenizer.bpe import ByteLevelBPE, TextBPE
+from chaski.text.tokenizer.charsmap import read_charsmap
 from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS, pretokenizer
 from chaski.text.tokenizer.sentencepiece import SentencePieceBPE, read_normalizer
 from chaski.text.tokenizer.tokenizer import Tokenizer
+from chaski.text.tokenizer.unigram import Unigram
 from chaski.text.tokenizer.vocabulary import (
     MAY_BE_KNOWN,
     PREFIX,
+    Vocabulary,
     read_numbers,
     read_scalar,
     read_strings,
@@ -87,6 +91,23 @@ def _by_pairs(metadata: Mapping[str, object], name: str) -> Tokenizer:
 
 def _load_sentencepiece(metadata: Mapping[str, object]) -> Tokenizer:
     vocabulary = read_vocabulary(metadata, default_add_bos=True)
+    if read_charsmap(metadata):
+        # The library would trust what no check of ours has seen, and no model of this kind needs one.
+        raise UnsupportedError(
+            f"{PREFIX}precompiled_charsmap is not supported where {PREFIX}model is 'llama'"
+        )
+    codec = SentencePieceBPE(vocabulary, _scores(metadata, vocabulary), read_normalizer(metadata))
+    # No key says it: of this kind Phi 3 alone was trained without the lines that its template ends.
+    return Tokenizer(vocabulary, codec, strips_after_special=metadata.get("general.architecture") == "phi3")
+
+
+def _load_unigram(metadata: Mapping[str, object]) -> Tokenizer:
+    vocabulary = read_vocabulary(metadata, default_add_bos=False, default_add_eos=True)
+    scores, charsmap = _scores(metadata, vocabulary), read_charsmap(metadata)
+    return Tokenizer(vocabulary, Unigram(vocabulary, scores, read_normalizer(metadata), charsmap))
+
+
+def _scores(metadata: Mapping[str, object], vocabulary: Vocabulary) -> NDArray[np.float32]:
     scores = read_numbers(metadata, "scores", len(vocabulary))
     if scores is None:
         raise TokenizerError(
@@ -94,9 +115,7 @@ def _load_sentencepiece(metadata: Mapping[str, object]) -> Tokenizer:
         )
     if not np.isfinite(scores).all():
         raise TokenizerError(f"{PREFIX}scores holds a value that is not finite")
-    codec = SentencePieceBPE(vocabulary, scores.astype(np.float32), read_normalizer(metadata))
-    # No key says it: of this kind Phi 3 alone was trained without the lines that its template ends.
-    return Tokenizer(vocabulary, codec, strips_after_special=metadata.get("general.architecture") == "phi3")
+    return scores.astype(np.float32)
 
 
 def _load_wordpiece(metadata: Mapping[str, object]) -> Tokenizer:
@@ -114,6 +133,7 @@ _LOADERS: dict[str, Callable[[Mapping[str, object]], Tokenizer]] = {
     "gemma4": _load_gemma4,
     "gpt2": _load_pairs,
     "llama": _load_sentencepiece,
+    "t5": _load_unigram,
 }
 
 

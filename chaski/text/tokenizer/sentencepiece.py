@@ -7,7 +7,7 @@ are those of `sentencepiece_model.proto`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
@@ -15,15 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from chaski.errors import TokenizerError, UnsupportedError
-from chaski.text.tokenizer.pieces import SPACE, byte_value, piece_bytes
-from chaski.text.tokenizer.vocabulary import (
-    PREFIX,
-    TokenType,
-    Vocabulary,
-    read_scalar,
-    string_list,
-)
+from chaski.errors import TokenizerError
+from chaski.text.tokenizer.pieces import SPACE, find_bytes, find_unknown, piece_bytes
+from chaski.text.tokenizer.vocabulary import TokenType, Vocabulary, read_scalar, string_list
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -40,18 +34,7 @@ class NormalizerSettings:
 
 
 def read_normalizer(metadata: Mapping[str, object]) -> NormalizerSettings:
-    """The normalizer's settings of a file, defaults where it is silent.
-
-    A table of character replacements is refused: no model of this kind needs one, and the library would
-    follow a damaged one out of its memory.
-    """
-    table = metadata.get(PREFIX + "precompiled_charsmap", ())
-    if not isinstance(table, Sized) or isinstance(table, str):
-        raise TokenizerError(f"{PREFIX}precompiled_charsmap is a {type(table).__name__}, expected an array")
-    if len(table) > 0:
-        raise UnsupportedError(
-            f"{PREFIX}precompiled_charsmap: SentencePiece files with one are not supported"
-        )
+    """The normalizer's settings of a file, defaults where it is silent."""
     prefix = read_scalar(metadata, "add_space_prefix", bool)
     remove = read_scalar(metadata, "remove_extra_whitespaces", bool)
     return NormalizerSettings(prefix is not False, remove is True)
@@ -101,7 +84,7 @@ class SentencePieceBPE:
     def _model_file(self) -> bytes:
         """A serialized `ModelProto`: the pieces in id order, then the trainer's and normalizer's settings."""
         settings = self._normalizer
-        trainer = _varint_field(3, _MODEL_TYPE_BPE) + _varint_field(35, self._has_byte_fallback())
+        trainer = _varint_field(3, _MODEL_TYPE_BPE) + _varint_field(35, bool(find_bytes(self._vocabulary)))
         normalizer = _varint_field(3, settings.add_space_prefix) + _varint_field(
             4, settings.remove_extra_whitespaces
         )
@@ -132,29 +115,8 @@ class SentencePieceBPE:
         for i in nameless.union(self._vocabulary.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN)):
             tokens[i] = f"\uf8ff{i}"
             types[i] = TokenType.CONTROL
-        types[self._unknown_id()] = TokenType.UNKNOWN
+        types[find_unknown(self._vocabulary)] = TokenType.UNKNOWN
         return tokens, types
-
-    def _unknown_id(self) -> int:
-        """The token for characters without one. Many files type it as control."""
-        if self._vocabulary.unknown_id is not None:
-            return self._vocabulary.unknown_id
-        ids_of_type = self._vocabulary.ids_of_type
-        candidates = ids_of_type(TokenType.UNKNOWN) or ids_of_type(TokenType.CONTROL)
-        if not candidates:
-            raise TokenizerError(
-                "tokenizer.ggml.unknown_token_id is missing, and no token is typed unknown or control"
-            )
-        return candidates[0]
-
-    def _has_byte_fallback(self) -> bool:
-        ids = self._vocabulary.ids_of_type(TokenType.BYTE)
-        values = {byte_value(self._vocabulary.tokens[i]) for i in ids}
-        if ids and len(values) != 256:
-            raise TokenizerError(
-                f"tokenizer.ggml.tokens has tokens for {len(values)} bytes, expected all 256 or none"
-            )
-        return bool(ids)
 
 
 @cache

@@ -1,0 +1,103 @@
+"""SentencePiece's model file, a protocol buffer, of which the few fields that matter are read.
+
+Format: https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chaski.errors import TokenizerError, UnsupportedError
+from chaski.text.tokenizer.vocabulary import TokenType
+
+__all__ = ["BPE", "UNIGRAM", "Piece", "SentencePieceModel", "parse_model", "read_model"]
+
+UNIGRAM, BPE = 1, 2  # as the trainer's settings number them
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    text: str
+    score: float
+    type: TokenType
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePieceModel:
+    pieces: list[Piece]
+    kind: int
+    add_space_prefix: bool
+    remove_spaces: bool
+    charsmap: bytes
+
+
+def read_model(path: Path) -> SentencePieceModel:
+    try:
+        model = parse_model(path.read_bytes())
+    except (ValueError, IndexError, struct.error) as error:
+        raise TokenizerError(f"{path}: not a SentencePiece model: {error}") from None
+    if not model.pieces or model.kind not in (UNIGRAM, BPE):
+        raise UnsupportedError(f"{path}: only SentencePiece models of kind BPE or unigram can be converted")
+    return model
+
+
+def parse_model(data: bytes) -> SentencePieceModel:
+    pieces: list[Piece] = []
+    trainer: dict[int, Any] = {}
+    normalizer: dict[int, Any] = {}
+    for number, value in _fields(data):
+        if number == 1:
+            pieces.append(_piece(value))
+        elif number == 2:
+            trainer = dict(_fields(value))
+        elif number == 3:
+            normalizer = dict(_fields(value))
+    return SentencePieceModel(
+        pieces,
+        kind=trainer.get(3, 1),
+        add_space_prefix=bool(normalizer.get(3, 1)),
+        remove_spaces=bool(normalizer.get(4, 1)),
+        charsmap=normalizer.get(2, b""),
+    )
+
+
+def _piece(data: bytes) -> Piece:
+    fields = dict(_fields(data))
+    text = fields.get(1, b"").decode()
+    return Piece(text, struct.unpack("<f", fields.get(2, bytes(4)))[0], TokenType(fields.get(3, 1)))
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Numbers and values of a message: ints, or bytes for everything that is longer."""
+    position = 0
+    while position < len(data):
+        tag, position = _varint(data, position)
+        if tag & 7 == 0:
+            value, position = _varint(data, position)
+            yield tag >> 3, value
+            continue
+        if tag & 7 == 2:
+            length, position = _varint(data, position)
+        else:
+            length = {1: 8, 5: 4}.get(tag & 7, -1)
+        if length < 0 or position + length > len(data):
+            raise ValueError(f"a field of {length} bytes at byte {position}")
+        yield tag >> 3, data[position : position + length]
+        position += length
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Seven bits a byte, the lowest first -> value, where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        value |= (byte & 127) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 128:
+            return value, position
+        if shift > 63:
+            raise ValueError(f"a number of more than ten bytes at byte {position}")

@@ -1,0 +1,120 @@
+"""SentencePiece unigram (Kudo 2018), `tokenizer.ggml.model` = `t5`: the likeliest sequence of pieces.
+
+Hugging Face `tokenizers` does this, as the published tokenizers of XLM-RoBERTa and T5 do. It replaces
+characters by the file's table, and unlike `sentencepiece` it reads no memory that it should not, whatever
+the table says.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaski.errors import TokenizerError
+from chaski.text.tokenizer.pieces import SPACE, find_bytes, find_unknown, piece_bytes
+from chaski.text.tokenizer.sentencepiece import NormalizerSettings
+from chaski.text.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, string_list
+
+if TYPE_CHECKING:
+    import tokenizers
+
+__all__ = ["Unigram"]
+
+_LONGEST = 128  # bytes of a piece; encoding may take its square for each character
+
+
+class Unigram:
+    """Encodes text with pieces and the logarithms of their probabilities."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        scores: NDArray[np.float32],
+        normalizer: NormalizerSettings,
+        charsmap: bytes,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._scores = scores
+        self._normalizer = normalizer
+        self._charsmap = charsmap
+        self._unknown = find_unknown(vocabulary)
+        self._bytes = find_bytes(vocabulary)
+
+    @property
+    def prefix_space(self) -> bool:
+        """True if `encode` puts a space in front of every text."""
+        return self._normalizer.add_space_prefix
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Token ids of each text. The first call builds the trie of pieces and raises `TokenizerError` for a
+        vocabulary that cannot be used."""
+        # The fast way does not tell which text has no piece.
+        run = self._encoder.encode_batch if self._bytes else self._encoder.encode_batch_fast
+        try:
+            found = run(texts, add_special_tokens=False)
+        except BaseException as error:
+            # A panic of the library is no Exception, and its class cannot be imported.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise TokenizerError(f"the tokenizer cannot encode this text: {str(error)[:200]}") from error
+        return [self._spelled(encoding) if self._bytes else encoding.ids for encoding in found]
+
+    def finds(self, user_defined: str) -> bool:
+        """Return False: such tokens are found before text is cut into pieces."""
+        return False
+
+    def token_bytes(self, token: str, kind: int) -> bytes:
+        """The byte that a byte token names; else the text of the piece, with spaces for U+2581."""
+        return piece_bytes(token, kind)
+
+    def _spelled(self, encoding: tokenizers.Encoding) -> list[int]:
+        """The ids, with bytes for text that has no piece."""
+        ids: list[int] = []
+        for token_id, text in zip(encoding.ids, encoding.tokens, strict=True):
+            is_known = token_id != self._unknown
+            ids += (token_id,) if is_known else (self._bytes[byte] for byte in text.encode())
+        return ids
+
+    @cached_property
+    def _encoder(self) -> tokenizers.Tokenizer:
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+        pieces = self._pieces()
+        encoder = Tokenizer(models.Unigram(pieces, self._unknown))
+        encoder.normalizer = normalizers.Sequence(self._normalizers())
+        # Words are remembered, texts are not. Pieces that go on into the next word forbid it.
+        if not any(SPACE in text[1:] for text, _ in pieces):
+            encoder.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
+        return encoder
+
+    def _normalizers(self) -> list[Any]:
+        from tokenizers import Regex, normalizers
+
+        steps: list[Any] = [normalizers.Precompiled(self._charsmap)] if self._charsmap else []
+        if self._normalizer.remove_extra_whitespaces:
+            steps += [normalizers.Strip(), normalizers.Replace(Regex(r"\s+"), " ")]
+        steps.append(normalizers.Replace(" ", SPACE))
+        return [*steps, normalizers.Prepend(SPACE)] if self.prefix_space else steps
+
+    def _pieces(self) -> list[tuple[str, float]]:
+        """Spelling and score of each token. What no text becomes is spelled with a space, as no text is."""
+        tokens = string_list(self._vocabulary.tokens, "tokens")
+        normal = self._vocabulary.types == TokenType.NORMAL
+        normal[self._unknown] = False
+        if not normal.any():
+            raise TokenizerError(f"{PREFIX}token_type: no token is a piece of text")
+        # One that is never used shall not be the least likely: this decides what an unknown character costs.
+        best = float(self._scores[normal].max())
+        pieces = [(f" {i}", best) for i in range(len(tokens))]
+        for i in np.flatnonzero(normal).tolist():
+            size = len(tokens[i].encode())
+            if size > _LONGEST:
+                raise TokenizerError(
+                    f"{PREFIX}tokens[{i}] has {size} bytes; pieces have no more than {_LONGEST}"
+                )
+            if size:
+                pieces[i] = tokens[i], float(self._scores[i])
+        return pieces
