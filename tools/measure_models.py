@@ -36,6 +36,7 @@ from tests.image.pictures import png
 from tests.llava import prompts as llava
 from tests.mllama import prompts as mllama
 from tests.rewriting import all_tensors
+from tests.tiled import prompts as tiled
 
 __all__ = ["Measured", "measured_rows"]
 
@@ -67,6 +68,10 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
         if not (DATA / "embedders" / f"{name}.gguf").exists():
             paths.append(folder / "embedders" / f"{name}.gguf")
             convert(checkpoints.DATA / name, paths[-1], "F32")
+    for source in DATA.glob("tiled/*"):
+        (folder / "tiled").mkdir(exist_ok=True)
+        paths.append(folder / "tiled" / f"{source.name}.gguf")
+        convert(source, paths[-1], "F32")
     for path in sorted(paths):
         # The processor rounds what it multiplies with matrices of that type; the others are in float32.
         if not path.stem.endswith("mxfp4"):
@@ -76,7 +81,7 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
     """All that is written about a model."""
-    with chaski.load(path, context=128, kv_type="f32") as model:
+    with chaski.load(path, context=192, kv_type="f32") as model:
         makes_text = model.pooling is None
         found: Measured = {
             "text": makes_text,
@@ -94,7 +99,9 @@ def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
 
 def difference_from_transformers(path: Path, model: LLM) -> float:
     """The largest one, in float32."""
-    pairs = {"vision": _sights, "embedders": _embeddings, "llama": _longest}.get(path.parent.name)
+    pairs = {"vision": _sights, "embedders": _embeddings, "llama": _longest, "tiled": _tiles}.get(
+        path.parent.name
+    )
     if path.stem in ("llava", "mllama"):
         pairs = _conversations
     return max(float(np.abs(found - wanted).max()) for found, wanted in (pairs or _prompt)(path, model))
@@ -176,6 +183,13 @@ def _sights(path: Path, model: LLM) -> _Pairs:
             pictures = [png(*size) for size in wanted.get(f"{prompt}/sizes", [])]
             found = np.asarray(model.logits(str(wanted[f"{prompt}/text"]), pictures))
             yield found[wanted[f"{prompt}/places"]], wanted[f"{prompt}/logits"]
+
+
+def _tiles(path: Path, model: LLM) -> _Pairs:
+    with np.load(DATA / "tiled" / path.stem / "expected.npz") as wanted:
+        for name, (text, pictures) in tiled.TEXTS.items():
+            found = np.asarray(model.logits(text, [png(*tiled.SIZES[each]) for each in pictures]))
+            yield found[wanted[f"{name}.places"]], wanted[f"{name}.logits"]
 
 
 def _conversations(path: Path, model: LLM) -> _Pairs:

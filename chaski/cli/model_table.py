@@ -73,10 +73,11 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "No tokens are proposed: its convolutions cannot drop tokens again. " + _NO_VISION,
     ),
     "llama": Description(
-        "Llama 1 to 3.3, Mistral 7B and Small, Mixtral, DeepSeek R1 Distill, LLaVA 1.5 and others",
+        "Llama 1 to 3.3, Mistral 7B and Small, Mixtral, DeepSeek R1 Distill, LLaVA 1.5, SmolVLM, "
+        "Idefics 3 and others",
         ("llama3", "mistral", "hermes"),
         ("deepseek3",),
-        "Pictures with a projector of LLaVA 1.5; not of 1.6.",
+        "Pictures with a projector of LLaVA 1.5, SmolVLM and Idefics 3; not of LLaVA 1.6.",
     ),
     "llama4": Description(
         "Llama 4 Scout and Maverick",

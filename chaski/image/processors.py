@@ -13,7 +13,17 @@ import numpy as np
 from chaski.image.files import Pixels
 from chaski.image.transforms import Filter, Values, center_crop, normalize, pad, resize, tiles
 
-__all__ = ["CLIP", "HALF", "Normal", "centered", "in_patches", "in_tiles", "squared"]
+__all__ = [
+    "CLIP",
+    "HALF",
+    "Normal",
+    "centered",
+    "in_aspect_tiles",
+    "in_patches",
+    "in_split_tiles",
+    "in_tiles",
+    "squared",
+]
 
 Size = tuple[int, int]
 Triple = tuple[float, float, float]
@@ -76,6 +86,71 @@ def in_tiles(pixels: Pixels, edge: int, max_tiles: int, normal: Normal) -> tuple
     fitted = resize(pixels, _fit_canvas(size, canvas, edge), "bilinear")
     values = normalize(pad(fitted, canvas), normal.mean, normal.std)
     return tiles(values, rows, columns), (rows, columns)
+
+
+def in_aspect_tiles(pixels: Pixels, edge: int, counts: range, normal: Normal) -> Values:
+    """InternVL's way: stretched over the grid of `counts` tiles whose proportions are most like its own.
+
+    Returns the tiles row by row and, where there are several, all of the picture behind them
+    (count, edge, edge, 3).
+    """
+    rows, columns = _likest_grid(pixels, edge, counts)
+    canvas = resize(pixels, (rows * edge, columns * edge), "bicubic")
+    cut = tiles(normalize(canvas, normal.mean, normal.std), rows, columns)
+    if len(cut) == 1:
+        return cut
+    return np.concatenate([cut, squared(pixels, edge, "bicubic", normal)[None]])
+
+
+def _likest_grid(pixels: Pixels, edge: int, counts: range) -> Size:
+    """Rows and columns in the proportions nearest to those of the picture.
+
+    Of equal ones it is the last that the picture fills by half, in the order of their tiles and columns.
+    """
+    height, width = pixels.shape[:2]
+    sides = range(1, counts.stop)
+    grids = [(rows, columns) for columns in sides for rows in sides if rows * columns in counts]
+    best, least = (1, 1), np.inf
+    for rows, columns in sorted(grids, key=lambda grid: grid[0] * grid[1]):
+        difference = abs(width / height - columns / rows)
+        is_filled = height * width > 0.5 * edge * edge * rows * columns
+        if difference < least or (difference == least and is_filled):
+            best, least = (rows, columns), difference
+    return best
+
+
+def in_split_tiles(pixels: Pixels, edge: int, longest_edge: int, normal: Normal) -> tuple[Values, Size]:
+    """Idefics 3's and SmolVLM's way: the longer side to `longest_edge`, then both up to whole tiles.
+
+    Returns the tiles row by row with all of the picture as one tile behind them, (count, edge, edge, 3), and
+    their rows and columns. A picture that is one tile comes alone, with (0, 0).
+    """
+    fitted = resize(pixels, _even_size(pixels, longest_edge), "lanczos")
+    height, width = fitted.shape[:2]
+    ratio = width / height
+    if width >= height:
+        width = -(-width // edge) * edge
+        height = -(-int(width / ratio) // edge) * edge
+    else:
+        height = -(-height // edge) * edge
+        width = -(-int(height * ratio) // edge) * edge
+    canvas = resize(fitted, (height, width), "lanczos")
+    if (height, width) == (edge, edge):
+        return normalize(canvas, normal.mean, normal.std)[None], (0, 0)
+    grid = height // edge, width // edge
+    cut = tiles(normalize(canvas, normal.mean, normal.std), *grid)
+    whole = normalize(resize(canvas, (edge, edge), "lanczos"), normal.mean, normal.std)
+    return np.concatenate([cut, whole[None]]), grid
+
+
+def _even_size(pixels: Pixels, longest_edge: int) -> Size:
+    """The size in proportion whose longer side is that, and whose other side is even."""
+    height, width = pixels.shape[:2]
+    ratio = width / height
+    is_wide = width >= height
+    other = int(longest_edge / ratio) if is_wide else int(longest_edge * ratio)
+    other = max(other + other % 2, 1)
+    return (other, longest_edge) if is_wide else (longest_edge, other)
 
 
 def _padded_square(pixels: Pixels, color: tuple[int, int, int]) -> Pixels:

@@ -16,7 +16,7 @@ __all__ = ["Filter", "Values", "center_crop", "normalize", "pad", "patches", "re
 Values: TypeAlias = npt.NDArray[np.float32]
 """Pixels as an encoder takes them, (height, width, 3)."""
 
-Filter: TypeAlias = Literal["bilinear", "bicubic"]
+Filter: TypeAlias = Literal["bilinear", "bicubic", "lanczos"]
 
 
 def resize(pixels: Pixels, size: tuple[int, int], filter: Filter) -> Pixels:
@@ -33,8 +33,7 @@ def resize(pixels: Pixels, size: tuple[int, int], filter: Filter) -> Pixels:
         )
     if pixels.shape[:2] == size:
         return pixels
-    resampling = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[filter]
-    return np.asarray(Image.fromarray(pixels).resize((width, height), resampling))
+    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling[filter.upper()]))
 
 
 def normalize(pixels: Pixels, mean: Sequence[float], std: Sequence[float]) -> Values:
@@ -77,11 +76,12 @@ def tiles(values: Values, rows: int, columns: int) -> Values:
 
 
 def patches(values: Values, size: int) -> Values:
-    """Squares of `size` pixels, (rows, columns, 3 * size * size).
+    """Squares of `size` pixels, (rows, columns, 3 * size * size); rests below and right are cut off.
 
     Each is laid out as the kernel of a convolution, channel by channel, so a product with the kernels as a
     matrix (features, 3 * size * size) is the convolution whose stride is its size.
     """
     rows, columns = values.shape[0] // size, values.shape[1] // size
-    cut = values.reshape(rows, size, columns, size, 3).transpose(0, 2, 4, 1, 3)
+    whole = values[: rows * size, : columns * size]
+    cut = whole.reshape(rows, size, columns, size, 3).transpose(0, 2, 4, 1, 3)
     return np.ascontiguousarray(cut.reshape(rows, columns, 3 * size * size))

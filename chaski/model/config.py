@@ -182,12 +182,13 @@ def sliding_layers(file: GGUFFile, num_layers: int, period: int) -> tuple[bool, 
 
 
 def read_normal(file: GGUFFile, default: Normal) -> Normal:
-    """The normalization of pixels: a projector may give its own, other files mean `default`."""
-    mean, std = (file.get(f"clip.vision.image_{key}", list[float], None) for key in ("mean", "std"))
+    """The normalization of pixels: a file may give its own, others mean `default`."""
+    prefix = f"{file.architecture}.vision.image"
+    mean, std = (file.get(f"{prefix}_{key}", list[float], None) for key in ("mean", "std"))
     if mean is None or std is None:
         return default
     if len(mean) != 3 or len(std) != 3 or not all(std):
-        raise ModelError(f"{file.path}: clip.vision.image_mean and image_std are not three numbers each")
+        raise ModelError(f"{file.path}: {prefix}_mean and image_std are not three numbers each")
     return Normal((mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
 
 

@@ -13,7 +13,17 @@ import numpy.typing as npt
 import pytest
 
 from chaski.errors import ImageError
-from chaski.image import CLIP, HALF, centered, in_patches, in_tiles, patches, squared
+from chaski.image import (
+    CLIP,
+    HALF,
+    centered,
+    in_aspect_tiles,
+    in_patches,
+    in_split_tiles,
+    in_tiles,
+    patches,
+    squared,
+)
 from tests.image.pictures import picture
 
 with np.load(Path(__file__).parent.parent / "data" / "images" / "processors.npz") as file:
@@ -31,6 +41,8 @@ def processor(name: str, edge: int, patch: int) -> Callable[[npt.NDArray[np.uint
         "centered": partial(centered, edge=edge, normal=CLIP),
         "centered-padded": partial(centered, edge=edge, normal=CLIP, is_padded=True),
         "in_patches": partial(in_patches, longest_edge=edge * 5 // 2, patch=patch, normal=CLIP),
+        "in_aspect_tiles": lambda pixels: in_aspect_tiles(pixels, edge, range(1, 8), CLIP),
+        "in_split_tiles": lambda pixels: in_split_tiles(pixels, edge, 3 * edge, HALF)[0],
         "in_tiles": lambda pixels: in_tiles(pixels, edge, 4, CLIP)[0],
     }
     return processors[name]

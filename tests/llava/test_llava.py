@@ -147,12 +147,12 @@ def test_projectors_whose_ways_up_and_down_have_each_others_names(
 def test_a_stored_projector_that_cannot_be_used_leaves_the_text(
     parts: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = changed(parts[1], tmp_path / "other.gguf", {"clip.projector_type": "resampler"}, {})
+    other = changed(parts[1], tmp_path / "other.gguf", {"clip.projector_type": "ldp"}, {})
     opened = OpenedModel.of(StoredModel(None, parts[0], projectors=(other,)))
     file, projector = opened.file, opened.open_projector()
     assert projector is None
     assert "text only: " in caplog.text
-    assert "projector of type 'resampler'" in caplog.text
+    assert "projector of type 'ldp'" in caplog.text
     opened = OpenedModel.of(StoredModel(None, parts[0], projectors=(parts[1],)))
     file, projector = opened.file, opened.open_projector()
     assert projector is not None
@@ -162,7 +162,7 @@ def test_a_stored_projector_that_cannot_be_used_leaves_the_text(
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"clip.projector_type": "resampler"}, "projector of type 'resampler' .* supported: mlp"),
+        ({"clip.projector_type": "ldp"}, "projector of type 'ldp' .* supported: .*mlp"),
         ({"clip.vision.image_grid_pinpoints": [336, 672]}, r"several parts \(image_grid_pinpoints"),
         ({"clip.use_silu": True}, "use_silu is not supported"),
     ],

@@ -50,7 +50,9 @@ FAMILIES = {
 }
 
 ENCODERS = {
+    "Idefics3ForConditionalGeneration": "idefics3",
     "LlavaForConditionalGeneration": "llava",
+    "SmolVLMForConditionalGeneration": "idefics3",
 }
 """Encoders of images that stand in front of any text model; their modules have a `VISION`."""
 

@@ -9,7 +9,18 @@ from chaski.convert.family import Row, in_layer
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
 
-__all__ = ["COLORS", "MEAN", "STD", "TOWER", "both", "layers", "preprocessor", "sizes", "spread"]
+__all__ = [
+    "COLORS",
+    "MEAN",
+    "STD",
+    "TOWER",
+    "both",
+    "embeddings",
+    "layers",
+    "preprocessor",
+    "sizes",
+    "spread",
+]
 
 COLORS = 3
 TOWER = "vision_tower"
@@ -44,7 +55,15 @@ def spread(config: Config, mean: Sequence[float], std: Sequence[float]) -> Metad
     }
 
 
-def layers(vision: Config, count: int) -> Iterator[Mapped]:
+def embeddings(vision: Config, tower: str) -> Iterator[Mapped]:
+    """SigLIP's embeddings: of patches, with a bias, and of as many places as fit into an image."""
+    size, patch = vision.get("hidden_size", int), vision.get("patch_size", int)
+    places = (vision.get("image_size", int) // patch) ** 2
+    yield from both("v.patch_embd", f"{tower}.embeddings.patch_embedding", (size, COLORS, patch, patch))
+    yield Mapped("v.position_embd.weight", (places, size), (f"{tower}.embeddings.position_embedding.weight",))
+
+
+def layers(vision: Config, count: int, tower: str = TOWER) -> Iterator[Mapped]:
     """The first `count` layers."""
     size, hidden = vision.get("hidden_size", int), vision.get("intermediate_size", int)
     shapes = (
@@ -60,7 +79,7 @@ def layers(vision: Config, count: int) -> Iterator[Mapped]:
     rows = [Row(name, source, shape) for name, source, shape in shapes]
     rows += [Row(name, source, shape[:1], ".bias") for name, source, shape in shapes]
     for layer in range(count):
-        yield from in_layer(layer, rows, f"{TOWER}.encoder.layers", "v.blk")
+        yield from in_layer(layer, rows, f"{tower}.encoder.layers", "v.blk")
 
 
 def both(name: str, source: str, shape: tuple[int, ...]) -> Iterator[Mapped]:

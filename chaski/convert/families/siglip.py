@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import isqrt
 
 from chaski.convert.config import Config
-from chaski.convert.families.clip import COLORS, TOWER, both, layers, sizes, spread
+from chaski.convert.families.clip import COLORS, TOWER, both, embeddings, layers, sizes, spread
 from chaski.convert.family import VisionFamily
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
@@ -61,11 +61,8 @@ def projector(config: Config) -> Metadata:
 
 def tensors(config: Config) -> Iterator[Mapped]:
     vision = _settings(config)
-    size, patch = vision.get("hidden_size", int), vision.get("patch_size", int)
-    num_patches = (vision.get("image_size", int) // patch) ** 2
-    yield from both("v.patch_embd", f"{TOWER}.embeddings.patch_embedding", (size, COLORS, patch, patch))
-    name = f"{TOWER}.embeddings.position_embedding.weight"
-    yield Mapped("v.position_embd.weight", (num_patches, size), (name,))
+    size = vision.get("hidden_size", int)
+    yield from embeddings(vision, TOWER)
     yield from layers(vision, vision.count("num_hidden_layers"))
     yield from both("v.post_ln", f"{TOWER}.post_layernorm", (size,))
     mm = "multi_modal_projector"

@@ -10,23 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chaski.errors import ModelError, UnsupportedError
+from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.image import CLIP, Normal, centered, open_image, patches
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding
-from chaski.model.config import patches_a_side
+from chaski.model.config import patches_a_side, read_normal
 from chaski.model.multimodal import EncoderShape, Image
-from chaski.model.projectors import vit
-
-_COLORS = 3
+from chaski.model.projectors.vit import Block, is_swapped
 
 
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
-    """`is_swapped`: whether the file calls the way down up, as llama.cpp's first converter did."""
+    """The sizes of CLIP. `is_swapped` is that of `Block`."""
 
     edge: int
     patch_size: int
@@ -47,7 +45,6 @@ class VisionConfig:
         hidden_size, ffn_size = (
             file.get(f"{prefix}.{key}_length", int) for key in ("embedding", "feed_forward")
         )
-        first = file.tensors.get("v.blk.0.ffn_down.weight")
         edge, patch_size = (file.get(f"{prefix}.{key}_size", int) for key in ("image", "patch"))
         return cls(
             edge=edge,
@@ -58,10 +55,9 @@ class VisionConfig:
             num_layers=file.get(f"{prefix}.block_count", int),
             num_heads=file.get(f"{prefix}.attention.head_count", int),
             eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
-            normal=_normal(file),
+            normal=read_normal(file, CLIP),
             activation=ops.gelu if file.get(f"{file.architecture}.use_gelu", bool, False) else ops.quick_gelu,
-            is_swapped=first is not None
-            and first.shape == (ffn_size, hidden_size) != (hidden_size, ffn_size),
+            is_swapped=is_swapped(file, hidden_size, ffn_size),
         )
 
     @property
@@ -81,41 +77,19 @@ def _refuse_parts(file: GGUFFile) -> None:
         raise UnsupportedError(f"{file.path}: use_silu is not supported for CLIP")
 
 
-def _normal(file: GGUFFile) -> Normal:
-    keys = [f"{file.architecture}.vision.image_{name}" for name in ("mean", "std")]
-    if keys[0] not in file.metadata:
-        return CLIP
-    mean, std = (file.get(key, list[float]).tolist() for key in keys)
-    if len(mean) != _COLORS or len(std) != _COLORS:
-        raise ModelError(
-            f"{file.path}: {keys[0]} and {keys[1]} must have a number for each of {_COLORS} colors"
-        )
-    return Normal(tuple(mean), tuple(std))
-
-
-class Block(vit.Block):
-    def __init__(self, config: VisionConfig) -> None:
-        c = config
-        super().__init__(c.hidden_size, c.ffn_size, c.num_heads, c.eps, c.activation)
-        self._is_swapped = c.is_swapped
-        if c.is_swapped:
-            self.ffn_up, self.ffn_down = self.ffn_down, self.ffn_up
-
-    def ffn(self, h: Tensor) -> Tensor:
-        up, down = self.ffn_up, self.ffn_down
-        first, second = (down, up) if self._is_swapped else (up, down)
-        return second(self._activation(first(h)))
-
-
 class Tower(Module):
     """The first row is that of the class, which takes part and is left out at the end."""
 
     def __init__(self, config: VisionConfig) -> None:
+        c = config
         self.class_embd = Weight((1, config.hidden_size), plain=True, stored=(config.hidden_size,))
         self.patch_embd = PatchEmbedding(config.patch_size, config.hidden_size)
         self.position_embd = Embedding(1 + config.num_patches, config.hidden_size)
         self.pre_ln = LayerNorm(config.hidden_size, config.eps)
-        self.blk = [Block(config) for _ in range(config.num_layers)]
+        self.blk = [
+            Block(c.hidden_size, c.ffn_size, c.num_heads, c.eps, c.activation, c.is_swapped)
+            for _ in range(c.num_layers)
+        ]
 
     def __call__(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
         x = self.patch_embd(graph.input("pixels", (patches, self.patch_embd.weight.shape[1]), DType.F32))

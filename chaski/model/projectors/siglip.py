@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
 from chaski.image import HALF, Normal
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.ml.nn import Embedding, LayerNorm, Module, PatchEmbedding
-from chaski.model.config import patches_a_side, read_normal
-from chaski.model.projectors.vit import Block
+from chaski.model.config import read_normal
+from chaski.model.projectors.vit import Block, is_swapped
 
 __all__ = ["SigLIPConfig", "Tower"]
 
 
 @dataclass(frozen=True, slots=True)
 class SigLIPConfig:
-    """`side` patches are next to each other in an image of `edge` pixels."""
+    """`side` patches are next to each other in an image of `edge` pixels; what is behind them is cut off."""
 
     edge: int
     patch_size: int
@@ -28,25 +29,34 @@ class SigLIPConfig:
     num_heads: int
     eps: float
     normal: Normal
+    is_swapped: bool
 
     @classmethod
     def read(cls, file: GGUFFile) -> SigLIPConfig:
         """Read it from the metadata of a model, or of a projector, whose architecture is `clip`.
 
-        Raises ModelError for images that are not whole patches.
+        Raises ModelError for images smaller than a patch.
         """
         prefix = f"{file.architecture}.vision"
         edge, patch_size = (file.get(f"{prefix}.{key}_size", int) for key in ("image", "patch"))
+        if not 1 <= patch_size <= edge:
+            raise ModelError(
+                f"{file.path}: images of {edge} x {edge} pixels are not whole patches of {patch_size} pixels"
+            )
+        hidden_size, ffn_size = (
+            file.get(f"{prefix}.{key}_length", int) for key in ("embedding", "feed_forward")
+        )
         return cls(
             edge=edge,
             patch_size=patch_size,
-            side=patches_a_side(file, edge, patch_size),
-            hidden_size=file.get(f"{prefix}.embedding_length", int),
-            ffn_size=file.get(f"{prefix}.feed_forward_length", int),
+            side=edge // patch_size,
+            hidden_size=hidden_size,
+            ffn_size=ffn_size,
             num_layers=file.get(f"{prefix}.block_count", int),
             num_heads=file.get(f"{prefix}.attention.head_count", int),
             eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
             normal=read_normal(file, HALF),
+            is_swapped=is_swapped(file, hidden_size, ffn_size),
         )
 
     @property
@@ -67,7 +77,10 @@ class Tower(Module):
         c = config
         self.patch_embd = PatchEmbedding(c.patch_size, c.hidden_size)
         self.position_embd = Embedding(num_positions, c.hidden_size)
-        self.blk = [Block(c.hidden_size, c.ffn_size, c.num_heads, c.eps) for _ in range(c.num_layers)]
+        self.blk = [
+            Block(c.hidden_size, c.ffn_size, c.num_heads, c.eps, is_swapped=c.is_swapped)
+            for _ in range(c.num_layers)
+        ]
         self.post_ln = LayerNorm(c.hidden_size, c.eps)
 
     def __call__(self, graph: Graph, patches: Dim, history: LayerCache) -> Tensor:

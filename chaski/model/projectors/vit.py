@@ -7,18 +7,22 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.ml.nn import LayerNorm, Linear, Module, attention
 
-__all__ = ["Block", "square_inputs", "squares_as_rows"]
+__all__ = ["Block", "is_swapped", "square_inputs", "squares_as_rows"]
 
 I32 = npt.NDArray[np.int32]
 
 
 class Block(Module):
-    """A layer of CLIP and of SigLIP: two norms, attention, and two matrices with an `activation` between."""
+    """A layer of CLIP and of SigLIP: two norms, attention, and two matrices with an `activation` between.
+
+    `is_swapped`: the file calls the first of the matrices down and the second up.
+    """
 
     def __init__(
         self,
@@ -27,14 +31,16 @@ class Block(Module):
         num_heads: int,
         eps: float,
         activation: Callable[[Tensor], Tensor] = ops.gelu_tanh,
+        is_swapped: bool = False,
     ) -> None:
         self._heads = num_heads, size // num_heads
         self._activation = activation
+        self._is_swapped = is_swapped
         self.ln1 = LayerNorm(size, eps)
         self.attn_q, self.attn_k, self.attn_v, self.attn_out = (Linear(size, size) for _ in range(4))
         self.ln2 = LayerNorm(size, eps)
-        self.ffn_up = Linear(size, ffn_size)
-        self.ffn_down = Linear(ffn_size, size)
+        first, second = Linear(size, ffn_size), Linear(ffn_size, size)
+        self.ffn_up, self.ffn_down = (second, first) if is_swapped else (first, second)
 
     def __call__(self, x: Tensor, history: LayerCache) -> Tensor:
         x = x + self.attn(self.ln1(x), history)
@@ -47,7 +53,15 @@ class Block(Module):
 
     def ffn(self, h: Tensor) -> Tensor:
         """The feed-forward block."""
-        return self.ffn_down(self._activation(self.ffn_up(h)))
+        up, down = self.ffn_up, self.ffn_down
+        first, second = (down, up) if self._is_swapped else (up, down)
+        return second(self._activation(first(h)))
+
+
+def is_swapped(file: GGUFFile, size: int, ffn_size: int) -> bool:
+    """True if the file calls the way up down, as llama.cpp's first converters did."""
+    way_up = file.tensors.get("v.blk.0.ffn_down.weight")
+    return way_up is not None and way_up.shape == (ffn_size, size) != (size, ffn_size)
 
 
 def squares_as_rows(graph: Graph, x: Tensor, rows: Dim, square: int) -> Tensor:

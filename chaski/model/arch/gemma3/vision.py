@@ -12,6 +12,7 @@ from chaski.ml import ops
 from chaski.ml.graph import Dim, Graph, Tensor
 from chaski.ml.nn import Module, RMSNorm, TransposedLinear
 from chaski.model.arch.gemma3.image import patches_by_squares, read_square, square_order
+from chaski.model.config import patches_a_side
 from chaski.model.multimodal import EncoderShape, Image
 from chaski.model.projectors.siglip import SigLIPConfig, Tower
 
@@ -50,7 +51,7 @@ class Vision(Module):
 
     def __init__(self, file: GGUFFile, row_size: int) -> None:
         self._config = config = SigLIPConfig.read(file)
-        self._square = _square(file, config.side)
+        self._square = _square(file, patches_a_side(file, config.edge, config.patch_size))
         self._num_rows = (config.side // self._square) ** 2
         self.shape = EncoderShape(config.num_patches, self._num_rows, row_size, config.heads)
         self.v = Tower(config, config.num_patches)

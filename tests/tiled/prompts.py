@@ -1,0 +1,13 @@
+"""The prompts of the fixtures and their pictures; see tools/fixtures/make_tiled.py."""
+
+from __future__ import annotations
+
+# Height and width: several tiles one below the other, one beside the other, and a square.
+SIZES = {"high": (61, 30), "wide": (23, 90), "small": (20, 21)}
+
+# Texts as users write them, with the pictures of their placeholders.
+TEXTS: dict[str, tuple[str, list[str]]] = {
+    "silent": ("The runner carries the message.", []),
+    "one": ("USER: [img-0]\nWhat is in the mountains? ASSISTANT:", ["wide"]),
+    "two": ("The runner[img-0][img-1] carries the message.", ["high", "small"]),
+}

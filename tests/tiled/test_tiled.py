@@ -1,0 +1,134 @@
+"""Encoders whose images are cut into tiles, against transformers, from image files to answers.
+
+The checkpoints and the expected numbers are made by tools/fixtures/make_tiled.py.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import chaski
+from chaski.convert.convert import convert
+from chaski.model.multimodal import Image
+from tests.image import pictures
+from tests.tiled.prompts import SIZES, TEXTS
+from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, quantized, said
+
+DATA = Path(__file__).parents[1] / "data" / "tiled"
+NAMES = sorted(path.name for path in DATA.iterdir())
+# Tiles of each picture, the whole of it included.
+TILES = {"idefics3": {"high": 3, "wide": 3, "small": 5}}
+
+on_both = pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
+
+
+@cache
+def expected(name: str) -> dict[str, Any]:
+    with np.load(DATA / name / "expected.npz") as arrays:
+        return dict(arrays)
+
+
+def png(name: str) -> bytes:
+    return pictures.png(*SIZES[name])
+
+
+def images(text: str) -> list[bytes]:
+    return [png(each) for each in TEXTS[text][1]]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text and vision in one file."""
+    target = tmp_path_factory.mktemp(name) / "whole.gguf"
+    convert(DATA / name, target, "F32")
+    return target
+
+
+def logits(path: Path, text: str, **options: Any) -> NDArray[np.float32]:
+    with chaski.load(path, **{"context": 192, "threads": 2, **options}) as model:
+        return np.asarray(model.logits(TEXTS[text][0], images(text)))
+
+
+@on_both
+def test_every_layer_and_the_rows_equal_those_of_transformers(
+    name: str, backend: str, tolerance: float, whole: Path
+) -> None:
+    encoder = BoundEncoder(whole, backend)
+    for each in SIZES:
+        image = encoder.vision.read_image(png(each))
+        assert len(image.tiles) == TILES[name][each]
+        rows = expected(name)[f"{each}.rows"]
+        assert rows.std() > 0.3
+        np.testing.assert_allclose(encoder.rows(image), rows, rtol=0, atol=tolerance)
+    first = encoder.vision.read_image(png("wide")).tiles[0]
+    states = encoder.states(Image.of_tiles([first], (first.num_rows,)), encoder.vision.v.blk)
+    for depth, (state, layer) in enumerate(zip(states, expected(name)["wide.layers"], strict=True)):
+        np.testing.assert_allclose(state, layer, rtol=0, atol=tolerance, err_msg=f"state {depth}")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_ids_equal_those_of_the_published_processor(name: str, text: str, whole: Path) -> None:
+    wanted = expected(name)[f"{text}.ids"]
+    with chaski.load(whole, context=192) as model:
+        found = np.array(model.tokenize(TEXTS[text][0], images=images(text), add_special=True))
+    assert len(found) == len(wanted)
+    np.testing.assert_array_equal(found[found >= 0], wanted[found >= 0])
+    assert len(set(wanted[found < 0].tolist())) <= 1
+
+
+@on_both
+@pytest.mark.parametrize("text", TEXTS)
+def test_logits_equal_those_of_transformers(
+    name: str, text: str, backend: str, tolerance: float, whole: Path
+) -> None:
+    wanted = expected(name)
+    assert wanted[f"{text}.logits"].std() > 0.3
+    found = logits(whole, text, backend=backend, kv_type="f32")[wanted[f"{text}.places"]]
+    np.testing.assert_allclose(found, wanted[f"{text}.logits"], rtol=0, atol=tolerance)
+
+
+def test_greedy_answers_equal_those_of_transformers(name: str, whole: Path) -> None:
+    options: dict[str, Any] = {"temperature": 0, "num_predict": 32, "ignore_eos": True}
+    with chaski.load(whole, context=192, kv_type="f32") as model:
+        for text in TEXTS:
+            answer = model.generate(TEXTS[text][0], images(text), **options)
+            assert list(answer.token_ids) == expected(name)[f"{text}.greedy"].tolist(), text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_one_file_is_as_two(name: str, text: str, whole: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    convert(DATA / name, parts[0], "F32", projector=parts[1])
+    np.testing.assert_array_equal(logits(parts[0], text, projector=parts[1]), logits(whole, text))
+
+
+@pytest.mark.parametrize("type", [None, "Q4_0"])
+def test_logits_do_not_depend_on_chunks_and_threads(type: str | None, whole: Path, tmp_path: Path) -> None:
+    path = whole if type is None else quantized(whole, tmp_path / "quantized.gguf", type)
+    at_once = logits(path, "two")
+    np.testing.assert_array_equal(logits(path, "two", num_batch=7), at_once)
+    np.testing.assert_array_equal(logits(path, "two", num_batch=1, threads=1), at_once)
+
+
+def test_sequences_with_images_are_as_alone(whole: Path) -> None:
+    greedy: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 6}
+    prompts = [(text, images(each)) for each, (text, _) in TEXTS.items()]
+    with chaski.load(whole, context=192, parallel=1, prompt_cache=False) as model:
+        alone = [said(model.generate(*prompt, **greedy)) for prompt in prompts]
+    with chaski.load(whole, context=192, parallel=3, num_batch=16) as model:
+        assert answers_at_once(model, prompts, **greedy) == alone
+        again = model.generate(*prompts[2], **greedy)
+    assert said(again) == alone[2]
+    assert again.evaluated_tokens == 1
