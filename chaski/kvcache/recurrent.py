@@ -5,13 +5,14 @@ so nothing is ever copied: a state that is shared with other sequences, or stays
 held on to. Row 0 holds zeros, with which every sequence begins.
 
 Layers that compute in chunks have states where a position is a multiple of the chunk, and a row for each
-later token. These rows are a sequence's own: it can drop the last of them, and nobody shares them.
+later token. These rows are a sequence's own: it can drop the last of them, and nobody shares them. A full
+chunk stays open until the next token comes, so that its last token can be dropped as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -30,10 +31,14 @@ I32 = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The row that holds what is left of the first `length` tokens of a sequence."""
+    """The row that holds what is left of the first `length` tokens of a sequence.
+
+    `ends_prompt` is True for the last state of a prompt: other answers to it begin there.
+    """
 
     length: int
     row: int
+    ends_prompt: bool = False
 
 
 _EMPTY = _State(0, 0)
@@ -44,7 +49,7 @@ class _Track:
     """The states of a sequence: the newest, the one before it, and checkpoints.
 
     `length` tokens are stored, and of those from `oldest` on their rows too, where layers keep some. `before`
-    are both as the last batch found them.
+    are both, and the state's row, as the last batch found them.
     """
 
     state: _State = _EMPTY
@@ -52,7 +57,7 @@ class _Track:
     checkpoints: list[_State] = field(default_factory=list)
     length: int = 0
     oldest: int = 0
-    before: tuple[int, int] = (0, 0)
+    before: tuple[int, int, int] = (0, 0, 0)
 
     def states(self) -> list[_State]:
         """In ascending order of length."""
@@ -126,7 +131,7 @@ class RecurrentCache:
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[RecurrentLayer]:
         most = min(len(self._tracks), tokens.maximum)
-        columns = 6 if self._ring else 4
+        columns = 7 if self._ring else 4
         segments = graph.input(f"{prefix}segments", (Dim(f"{prefix}segments", most), columns), DType.I32)
         return [RecurrentLayer(states, segments, rows) for states, rows in self._layers]
 
@@ -139,16 +144,19 @@ class RecurrentCache:
 
     def start_forward(self, batch: Batch) -> Mapping[str, I32]:
         segments: list[tuple[int, ...]] = []
+        outputs = batch.outputs.tolist()
         begin = 0
         for sequence, tokens in groupby(batch.sequences.tolist()):
             end = begin + len(list(tokens))
             track = self._tracks[sequence]
             position, source = track.length, track.state
             self._grow(track, position + end - begin)
+            if begin not in outputs and end - 1 in outputs and track.state is not _EMPTY:
+                track.state = replace(track.state, ends_prompt=True)
             assert batch.positions[end - 1] == track.length - 1, f"{sequence} is not {track.length} long then"
             if self._ring:
-                target = 0 if track.state is source else track.state.row
-                segments.append((begin, end, position, sequence, source.row, target))
+                target = 0 if track.state.row == source.row else track.state.row
+                segments.append((begin, end, position, sequence, source.row, target, source.length))
             else:
                 segments.append((begin, end, source.row, track.state.row))
             begin = end
@@ -157,8 +165,8 @@ class RecurrentCache:
     def undo_forward(self, batch: Batch) -> None:
         for sequence in np.unique(batch.sequences).tolist():
             track = self._tracks[sequence]
-            track.length, track.oldest = track.before
-            if track.state.length > track.length:
+            track.length, track.oldest, row = track.before
+            if track.state.row != row:
                 assert track.previous is not None
                 self._rows.release([track.state])
                 track.state, track.previous = track.previous, None
@@ -177,7 +185,7 @@ class RecurrentCache:
     def resumable(self, sequence: int, position: int) -> int:
         track = self._tracks[sequence]
         position = min(position, track.length)
-        boundary = position - position % self._chunk
+        boundary = self._boundary(position)
         newest = track.newest(position).length
         return position if newest == boundary and track.oldest <= boundary else newest
 
@@ -213,11 +221,17 @@ class RecurrentCache:
     def close(self) -> None:
         self._layers = []
 
+    def _boundary(self, length: int) -> int:
+        """Return the position of the last state that the first `length` tokens leave behind."""
+        if not self._ring or not length:
+            return length
+        return length - 1 - (length - 1) % self._chunk
+
     def _grow(self, track: _Track, length: int) -> None:
-        """Take a row for the state at the last boundary, if the tokens up to `length` reach another one."""
-        track.before = track.length, track.oldest
+        """Take a row for the state at the last boundary, if the tokens up to `length` pass another one."""
+        track.before = track.length, track.oldest, track.state.row
         track.length, track.oldest = length, max(track.oldest, length - self._ring)
-        boundary = length - length % self._chunk
+        boundary = self._boundary(length)
         if boundary > track.state.length:
             self._retire(track)
             track.previous, track.state = track.state, _State(boundary, self._rows.take())
@@ -231,16 +245,26 @@ class RecurrentCache:
         self._rows.hold(target.states())
 
     def _retire(self, track: _Track) -> None:
-        """Make the previous state a checkpoint, or let go of it."""
+        """Make the previous state a checkpoint, or let go of it.
+
+        Of too many the oldest goes, but never the end of the last prompt: what comes next begins there,
+        unless it goes on behind the answer.
+        """
         state, kept = track.previous, track.checkpoints
         if state is None:
             return
-        if self._checkpoints.is_due(state.length, kept[-1].length if kept else None):
+        policy = self._checkpoints
+        if policy.count and (
+            state.ends_prompt or policy.is_due(state.length, kept[-1].length if kept else None)
+        ):
             kept.append(state)
-            self._rows.release(kept[: -self._checkpoints.count])
-            del kept[: -self._checkpoints.count]
         else:
             self._rows.release([state])
+        if len(kept) > policy.count:
+            last_prompt = next((s for s in reversed(kept) if s.ends_prompt), None)
+            oldest = next(s for s in kept if s is not last_prompt)
+            kept.remove(oldest)
+            self._rows.release([oldest])
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +273,9 @@ class RecurrentLayer:
 
     `states` and `rows` are the layer's, in the order in which it declared them. `segments` (sequences, 4)
     int32 has for each sequence of the batch: its tokens from begin to end, the row to read, the row to write.
-    For layers that compute in chunks it is (sequences, 6), with the position of the first token and the
-    sequence's cell of `rows` behind the tokens; the row to write is 0 where they reach no boundary.
+    For layers that compute in chunks it is (sequences, 7), with the position of the first token and the
+    sequence's cell of `rows` behind the tokens, and at last the boundary of the state to read; the row to
+    write is 0 where they pass no boundary.
     """
 
     states: tuple[KVBuffer, ...]

@@ -1,7 +1,8 @@
 """Linear recurrences in chunks: operations whose state is kept where a position is a multiple of the chunk.
 
 Between two such boundaries the rows of the open chunk are kept, in a ring that has room for two chunks: a row
-is at its position modulo the ring's length. `native/include/gated_delta.h` has the rule of order.
+is at its position modulo the ring's length. A full chunk stays open until the next token comes.
+`native/include/gated_delta.h` has the rule of order.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def chunked_conv(
     require(x.shape[1:] == (channels,) and taps <= CHUNK, "chunked_conv", x.shape, filter.shape)
     require((states.heads, states.size) == (taps - 1, channels), "chunked_conv", filter.shape, states)
     require((rows.heads, rows.size) == (RING, channels), "chunked_conv", filter.shape, rows)
-    require(segments.shape[1:] == (6,), "chunked_conv", segments.shape)
+    require(segments.shape[1:] == (7,), "chunked_conv", segments.shape)
     filter = np.ascontiguousarray(filter, np.float32)
     return x.graph.record("chunked_conv", (x, segments, states, rows), x.shape, filter=filter)
 
@@ -63,9 +64,10 @@ def gated_delta(
     q and k (n, key heads, key size), v (n, heads, value size), log_decay and beta (n, heads). Consecutive
     groups of heads share a key head; with `tiled` head h has the key head h modulo their number.
     A row of `states` (heads, key size · padded value size) is the state at a boundary; one of `rows` has the
-    keys, the pseudo values and the log decays of a sequence's last tokens. `segments` (sequences, 6) int32
+    keys, the pseudo values and the log decays of a sequence's last tokens. `segments` (sequences, 7) int32
     are the tokens begin to end, the position of the first, the sequence's cell of `rows`, the cell of
-    `states` to read and the one to write, which is 0 where the tokens reach no boundary.
+    `states` to read, the one to write, which is 0 where the tokens pass no boundary, and the boundary of the
+    state to read.
     """
     require(q.shape == k.shape and len(q.shape) == 3, "gated_delta", q.shape, k.shape)
     require(log_decay.shape == beta.shape == v.shape[:2], "gated_delta", v.shape, log_decay.shape, beta.shape)
@@ -75,7 +77,7 @@ def gated_delta(
     kept = [(heads, key_size * columns)]
     kept += [(key_heads, RING * key_size), (heads, RING * columns), (heads, RING)]
     require(kept == [(each.heads, each.size) for each in (states, *rows)], "gated_delta", k.shape, v.shape)
-    require(segments.shape[1:] == (6,), "gated_delta", segments.shape)
+    require(segments.shape[1:] == (7,), "gated_delta", segments.shape)
     return q.graph.record(
         "gated_delta", (q, k, v, log_decay, beta, segments, states, *rows), v.shape, tiled=tiled
     )

@@ -8,7 +8,9 @@
 // It is not computed like that. The numeric rule ("same answer"): a sequence is cut into chunks where a
 // position is a multiple of kDeltaChunk, whoever computes. S is stored at these boundaries only, and for the
 // tokens behind the last one k, g and the pseudo value u are. So one token, several, and a whole chunk follow
-// the same formulas, of which a chunk makes matrix products. For the tokens i of a chunk that begins at b:
+// the same formulas, of which a chunk makes matrix products. A full chunk stays open until the token behind
+// it comes: then its own last token can still be dropped, and computed again. For the tokens i of a chunk
+// that begins at b:
 //
 //   e_i = exp(g_b + ... + g_i);  d_ij = exp(g_j+1 + ... + g_i) for b <= j < i, and d_ii = exp(0)
 //     each sum begins with 0 and takes one g after the other. Sums are never differences of longer ones.
@@ -38,8 +40,9 @@ constexpr std::int64_t kDeltaRing = 2 * kDeltaChunk;
 constexpr std::int64_t kDeltaColumns = 64;
 
 // The tokens [begin, end) of a sequence, the first of them at `position`. Its rows are in a cell of their
-// own. The state before its open chunk is read from `source`; that of the last boundary that the tokens reach
-// is written to `target`, which is 0 where they reach none.
+// own. `source` is the state at the boundary `since`, where the open chunk begins; that chunk has any number
+// of tokens by now, none and all included. The state of the last boundary that the tokens pass is written to
+// `target`, which is 0 where they pass none.
 struct ChunkSegment {
     std::int32_t begin;
     std::int32_t end;
@@ -47,9 +50,13 @@ struct ChunkSegment {
     std::int32_t cell;
     std::int32_t source;
     std::int32_t target;
+    std::int32_t since;
 
-    [[gnu::always_inline]] std::int64_t chunk() const { return position / kDeltaChunk * kDeltaChunk; }
     [[gnu::always_inline]] std::int64_t end_position() const { return position + (end - begin); }
+    // Where the last token's chunk begins: the state there is the last that is written.
+    [[gnu::always_inline]] std::int64_t last_chunk() const {
+        return (end_position() - 1) / kDeltaChunk * kDeltaChunk;
+    }
     // The index of the token at a position.
     [[gnu::always_inline]] std::int64_t token(std::int64_t at) const { return begin + (at - position); }
 };

@@ -63,7 +63,8 @@ CHASKI_INLINE void store_part(float* p, F32x16 a, std::int64_t count) {
     count >= kLanes ? store_f32(p, a) : store_f32(p, a, static_cast<int>(count));
 }
 
-// One chunk of a segment, as far as the segment has it: the tokens first_ to last_ - 1 of the chunk.
+// One chunk of a segment, as far as the segment has it: the tokens first_ to last_ - 1 of the chunk. They are
+// none where a full chunk was open.
 class Chunk {
    public:
     Chunk(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head, std::int64_t chunk,
@@ -72,9 +73,10 @@ class Chunk {
           segment_(segment),
           key_head_(key_head),
           chunk_(chunk),
-          is_first_(chunk == segment.chunk()),
+          is_first_(chunk == segment.since),
           first_(is_first_ ? segment.position - chunk : 0),
           last_(std::min<std::int64_t>(segment.end_position() - chunk, kC)),
+          is_passed_(segment.end_position() > chunk + kC),
           s_(*reinterpret_cast<Scratch*>(scratch)),
           panels_(is_first_ ? job.rows(job.keys, key_head, segment, chunk)
                             : reinterpret_cast<float*>(scratch + sizeof(Scratch))) {}
@@ -90,7 +92,7 @@ class Chunk {
             known = head;
             const std::int64_t column = block % blocks_per_head * kDeltaColumns;
             advance(head, column);
-            if (last_ == kC) update_state(head, column);
+            if (is_passed_) update_state(head, column);
         }
     }
 
@@ -149,8 +151,10 @@ class Chunk {
                 const F32x16 d = exp(load_f32(since + j));
                 store_f32(s_.corrections[i] + j, -(d * load_f32(s_.key_products[i] + j)));
                 store_f32(s_.answers[i] + j, d * load_f32(s_.query_products[i] + j));
-                if (i == kC - 1) store_f32(s_.last_decays + j, d);
             }
+        }
+        if (is_passed_) {
+            for (int j = 0; j < kC; j += kLanes) store_f32(s_.last_decays + j, exp(load_f32(since + j)));
         }
         for (int i = 0; i < kC; i += kLanes) store_f32(s_.decays + i, exp(load_f32(sums + i)));
     }
@@ -267,6 +271,7 @@ class Chunk {
     const bool is_first_;
     const std::int64_t first_;
     const std::int64_t last_;
+    const bool is_passed_;  // a token comes behind it
     Scratch& s_;
     float* const panels_;
 };
@@ -279,7 +284,7 @@ std::size_t gated_delta_scratch(const GatedDelta& job) {
 
 void gated_delta(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head,
                  std::int64_t begin, std::int64_t end, std::byte* scratch) {
-    for (std::int64_t chunk = segment.chunk(); chunk < segment.end_position(); chunk += kC) {
+    for (std::int64_t chunk = segment.since; chunk < segment.end_position(); chunk += kC) {
         Chunk(job, segment, key_head, chunk, scratch).run(begin, end);
     }
 }

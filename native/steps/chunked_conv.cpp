@@ -31,7 +31,7 @@ void ChunkedConvStep::run(const Sizes&, std::int64_t begin, std::int64_t end, st
 
 const float* ChunkedConvStep::input(const ChunkSegment& segment, std::int64_t at) const {
     if (at >= segment.position) return x_ + segment.token(at) * states_.size;
-    const std::int64_t before = at - segment.chunk();
+    const std::int64_t before = at - segment.since;
     const std::byte* row = before < 0 ? states_.row(before + states_.heads, segment.source)
                                       : rows_.row(at % kDeltaRing, segment.cell);
     return reinterpret_cast<const float*>(row);
@@ -60,7 +60,7 @@ void ChunkedConvStep::keep(const ChunkSegment& segment, std::int64_t channel, st
         std::memcpy(reinterpret_cast<float*>(row) + channel, from, count * sizeof(float));
     };
     for (std::int64_t j = 0; j < before && segment.target > 0; ++j) {
-        copy(states_.row(j, segment.target), end / kDeltaChunk * kDeltaChunk - before + j);
+        copy(states_.row(j, segment.target), segment.last_chunk() - before + j);
     }
     for (std::int64_t at = std::max<std::int64_t>(segment.position, end - kDeltaRing); at < end; ++at) {
         copy(rows_.row(at % kDeltaRing, segment.cell), at);

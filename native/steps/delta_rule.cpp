@@ -7,7 +7,7 @@ namespace chaski {
 namespace {
 
 // The first position behind the chunk that a segment begins in.
-std::int64_t behind_first(const ChunkSegment& segment) { return segment.chunk() + kDeltaChunk; }
+std::int64_t behind_first(const ChunkSegment& segment) { return segment.since + kDeltaChunk; }
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void DeltaRowsStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std:
         const std::int64_t stop = segment.end_position(), behind = behind_first(segment);
         std::int64_t from = segment.position, to = std::min(behind, stop);
         if (!is_before_) {
-            from = std::max(behind, (stop - 1) / kDeltaChunk * kDeltaChunk - kDeltaChunk);
+            from = std::max(behind, segment.last_chunk() - kDeltaChunk);
             to = stop;
         }
         store_delta_rows(job_, segment, item % job_.key_heads(), from, to);

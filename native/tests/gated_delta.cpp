@@ -47,11 +47,14 @@ class Net {
             segment.position = segment.begin = segment.end;
             segment.end = static_cast<std::int32_t>(
                 std::min<std::int64_t>(segment.begin + lengths[turn % lengths.size()], kTokens));
-            const bool reaches = segment.end >= segment.chunk() + kDeltaChunk;
+            const bool passes = segment.last_chunk() > segment.since;
             const std::int32_t next = segment.source % 7 + 1;
-            segment.target = reaches ? next : 0;
+            segment.target = passes ? next : 0;
             advance(segment, in_parts);
-            if (reaches) segment.source = next;
+            if (passes) {
+                segment.source = next;
+                segment.since = static_cast<std::int32_t>(segment.last_chunk());
+            }
         }
         Bytes bytes = bytes_of(y_);
         const std::byte* state = job_.states.row(0, segment.source);
@@ -74,15 +77,14 @@ class Net {
     std::int64_t heads() const { return shape_.key_heads * shape_.group; }
 
     void advance(const ChunkSegment& segment, bool in_parts) {
-        const std::int64_t stop = segment.end_position(), behind = segment.chunk() + kDeltaChunk;
+        const std::int64_t stop = segment.end_position(), behind = segment.since + kDeltaChunk;
         const Region scratch(ops_.gated_delta_scratch(job_));
         for (std::int64_t head = 0; head < shape_.key_heads; ++head) {
             store_delta_rows(job_, segment, head, segment.position, std::min(behind, stop));
             const std::int64_t step = in_parts ? 1 : job_.blocks();
             for (std::int64_t block = 0; block < job_.blocks(); block += step)
                 ops_.gated_delta(job_, segment, head, block, block + step, scratch.data());
-            store_delta_rows(job_, segment, head, std::max(behind, (stop - 1) / kDeltaChunk * kDeltaChunk),
-                             stop);
+            store_delta_rows(job_, segment, head, std::max(behind, segment.last_chunk()), stop);
         }
     }
 

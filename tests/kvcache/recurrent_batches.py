@@ -8,16 +8,17 @@ from chaski.kvcache.batch import Batch
 from chaski.kvcache.recurrent import RecurrentCache
 
 
-def batch(cache: RecurrentCache, *counts: tuple[int, int]) -> Batch:
-    """So many more tokens of some sequences."""
+def batch(cache: RecurrentCache, *counts: tuple[int, int], outputs: bool = False) -> Batch:
+    """So many more tokens of some sequences; with `outputs` that of the last token of each is wanted."""
     positions = [np.arange(cache.length(s), cache.length(s) + count) for s, count in counts]
     sequences = np.repeat([s for s, _ in counts], [count for _, count in counts]).astype(np.int32)
     everything = np.concatenate(positions).astype(np.int32)
-    return Batch(everything, everything, sequences, everything[:0])
+    last = np.cumsum([count for _, count in counts]).astype(np.int32) - 1
+    return Batch(everything, everything, sequences, last if outputs else everything[:0])
 
 
-def forward(cache: RecurrentCache, *counts: tuple[int, int]) -> list[list[int]]:
-    return cache.start_forward(batch(cache, *counts))["segments"].tolist()
+def forward(cache: RecurrentCache, *counts: tuple[int, int], outputs: bool = False) -> list[list[int]]:
+    return cache.start_forward(batch(cache, *counts, outputs=outputs))["segments"].tolist()
 
 
 def resumable(cache: RecurrentCache, sequence: int = 0) -> list[int]:

@@ -20,15 +20,15 @@ def make(sequences: int = 2, checkpoints: Checkpoints = FEW) -> RecurrentCache:
     return RecurrentCache(ReferenceBackend(), [kind], sequences)
 
 
-def test_a_state_is_written_where_a_boundary_is_reached() -> None:
+def test_a_state_is_written_where_a_boundary_is_passed() -> None:
     cache = make()
-    assert forward(cache, (0, 3)) == [[0, 3, 0, 0, 0, 0]]
-    ((*_, source, target),) = forward(cache, (0, 1))
-    assert source == 0 < target
+    assert forward(cache, (0, 4)) == [[0, 4, 0, 0, 0, 0, 0]]
+    ((*_, source, target, since),) = forward(cache, (0, 1))
+    assert source == since == 0 < target
     other, one = forward(cache, (1, 9), (0, 3))
     assert other[:5] == [0, 9, 0, 1, 0]
     assert other[5] not in (0, target)
-    assert one == [9, 12, 4, 0, target, 0]
+    assert one == [9, 12, 5, 0, target, 0, 4]
 
 
 def test_tokens_of_the_last_two_chunks_can_be_dropped() -> None:
@@ -59,11 +59,39 @@ def test_another_sequence_shares_states_but_no_rows() -> None:
     cache.copy_prefix(0, 1, 14)
     assert cache.length(1) == 12
     assert resumable(cache, 1) == [0, 4, 8, 12]
-    forward(cache, (1, 3))
-    assert resumable(cache, 1) == [0, 4, 8, 12, 13, 14, 15]
+    assert forward(cache, (1, 4))[0][2:4] == [12, 1]
+    assert resumable(cache, 1) == [0, 4, 8, 12, 13, 14, 15, 16]
     cache.copy_prefix(0, 1, 11)
     assert cache.length(1) == 8
     assert cache.length(0) == 14
+
+
+@pytest.mark.parametrize("length", range(1, 14))
+def test_the_last_token_of_a_prompt_is_computed_again_alone(length: int) -> None:
+    cache = make()
+    forward(cache, (0, length), outputs=True)
+    assert cache.resumable(0, length - 1) >= (length - 1) // CHUNK * CHUNK
+    if length > CHUNK:
+        assert cache.resumable(0, length - 1) == length - 1
+    for _ in range(40):
+        forward(cache, (0, 1), outputs=True)
+    assert cache.resumable(0, length) == (length - 1) // CHUNK * CHUNK
+
+
+def test_other_answers_begin_at_the_end_of_the_prompt() -> None:
+    cache = make(checkpoints=Checkpoints(count=3, first=1, interval=100))
+    forward(cache, (0, 9))
+    forward(cache, (0, 5), outputs=True)
+    for _ in range(40):
+        forward(cache, (0, 1), outputs=True)
+    assert cache.resumable(0, 53) == 53
+    assert resumable(cache)[:3] == [0, 8, 12]
+    cache.remove(0, 14)
+    assert cache.length(0) == 12
+    forward(cache, (0, 2), outputs=True)
+    for _ in range(40):
+        forward(cache, (0, 1), outputs=True)
+    assert cache.resumable(0, 40) == 12
 
 
 def test_a_middle_is_refused() -> None:
@@ -73,7 +101,7 @@ def test_a_middle_is_refused() -> None:
         cache.remove(0, 4, 5)
 
 
-@pytest.mark.parametrize("counts", [(2, 1), (2, 2), (3, 9), (4, 4)])
+@pytest.mark.parametrize("counts", [(2, 1), (2, 3), (3, 9), (4, 4), (5, 2)])
 def test_a_batch_that_is_taken_back_was_never_there(counts: tuple[int, int]) -> None:
     cache = make()
     forward(cache, (0, 5), (1, 2))
@@ -84,7 +112,9 @@ def test_a_batch_that_is_taken_back_was_never_there(counts: tuple[int, int]) -> 
     assert (cache.length(0), cache.length(1)) == (5, 2)
     assert set(resumable(cache)) <= set(found)
     again = cache.start_forward(more)["segments"].tolist()
-    assert [segment[:5] for segment in again] == [segment[:5] for segment in before]
+    assert [[*segment[:5], segment[6]] for segment in again] == [
+        [*segment[:5], segment[6]] for segment in before
+    ]
 
 
 def test_what_is_read_was_written_by_the_same_tokens() -> None:
@@ -110,10 +140,12 @@ def test_what_is_read_was_written_by_the_same_tokens() -> None:
                 del written[source][expected:]
             case _:
                 grown = random.permutation(4)[: random.integers(1, 5)].tolist()
-                segments = forward(cache, *((s, int(random.integers(1, 7))) for s in grown))
+                segments = forward(
+                    cache, *((s, int(random.integers(1, 7))) for s in grown), outputs=bool(step % 3)
+                )
                 assert not {s[4] for s in segments} & {s[5] for s in segments if s[5]}
-                for sequence, (begin, end, position, cell, read, write) in zip(grown, segments, strict=True):
-                    boundary = position - position % CHUNK
+                for sequence, segment in zip(grown, segments, strict=True):
+                    begin, end, position, cell, read, write, boundary = segment
                     own = written[sequence]
                     assert (len(own), cell) == (position, sequence)
                     assert states[read] == own[:boundary]
@@ -121,5 +153,5 @@ def test_what_is_read_was_written_by_the_same_tokens() -> None:
                     own += [step] * (end - begin)
                     rows[cell, np.arange(position, len(own)) % RING] = step
                     if write:
-                        states[write] = own[: len(own) - len(own) % CHUNK]
+                        states[write] = own[: len(own) - 1 - (len(own) - 1) % CHUNK]
         assert [cache.length(s) for s in range(4)] == [len(one) for one in written]

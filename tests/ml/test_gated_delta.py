@@ -196,21 +196,25 @@ def of_transformers(delta: DeltaNet, shape: Shape, tokens: Tokens) -> list[F32]:
 @pytest.mark.parametrize(
     "segments",
     [
-        pytest.param([(0, 3, 0, 0, 0, 0)], id="a token is missing"),
-        pytest.param([(0, 5, 0, 0, 0, 0)], id="a token too many"),
-        pytest.param([(0, 2, 0, 0, 0, 0), (1, 4, 0, 1, 0, 0)], id="a token twice"),
-        pytest.param([(0, 4, -1, 0, 0, 0)], id="a position below 0"),
-        pytest.param([(0, 4, 0, 3, 0, 0)], id="no such cell"),
-        pytest.param([(0, 4, 0, 0, 99, 0)], id="no such state to read"),
-        pytest.param([(0, 4, CHUNK - 4, 0, 0, 99)], id="no such state to write"),
-        pytest.param([(0, 4, CHUNK - 4, 0, 0, 0)], id="the state of a boundary has no place"),
-        pytest.param([(0, 4, CHUNK - 5, 0, 0, 1)], id="a place for a boundary that is not reached"),
-        pytest.param([(0, 4, CHUNK - 4, 0, 1, 1)], id="a state is read and written"),
+        pytest.param([(0, 3, 0, 0, 0, 0, 0)], id="a token is missing"),
+        pytest.param([(0, 5, 0, 0, 0, 0, 0)], id="a token too many"),
+        pytest.param([(0, 2, 0, 0, 0, 0, 0), (1, 4, 0, 1, 0, 0, 0)], id="a token twice"),
+        pytest.param([(0, 4, -1, 0, 0, 0, 0)], id="a position below 0"),
+        pytest.param([(0, 4, 0, 3, 0, 0, 0)], id="no such cell"),
+        pytest.param([(0, 4, 0, 0, 99, 0, 0)], id="no such state to read"),
+        pytest.param([(0, 4, CHUNK - 3, 0, 0, 99, 0)], id="no such state to write"),
+        pytest.param([(0, 4, CHUNK - 3, 0, 0, 0, 0)], id="the state of a boundary has no place"),
+        pytest.param([(0, 4, CHUNK - 4, 0, 0, 1, 0)], id="a place for a boundary that is not passed"),
+        pytest.param([(0, 4, CHUNK - 3, 0, 1, 1, 0)], id="a state is read and written"),
+        pytest.param([(0, 4, CHUNK - 8, 0, 0, 0, -CHUNK)], id="a state before the first token"),
+        pytest.param([(0, 4, CHUNK + 8, 0, 0, 0, 1)], id="a state at no boundary"),
+        pytest.param([(0, 4, CHUNK - 8, 0, 1, 0, CHUNK)], id="a state behind the tokens"),
+        pytest.param([(0, 4, CHUNK + 1, 0, 1, 2, 0)], id="a state too far before the tokens"),
         pytest.param([], id="none"),
     ],
 )
 def test_segments_that_do_not_fit_are_refused(segments: list[tuple[int, ...]]) -> None:
     delta = net("cpu")
     with pytest.raises(ValueError, match="segments"):
-        delta.launch(Tokens.random(SHAPE, 4), np.array(segments, np.int32).reshape(-1, 6))
-    delta.launch(Tokens.random(SHAPE, 4), np.array([(0, 4, CHUNK - 4, 0, 0, 1)], np.int32))
+        delta.launch(Tokens.random(SHAPE, 4), np.array(segments, np.int32).reshape(-1, 7))
+    delta.launch(Tokens.random(SHAPE, 4), np.array([(0, 4, CHUNK, 0, 0, 1, 0)], np.int32))

@@ -150,3 +150,14 @@ def test_the_likeliest_tokens_have_the_scores_that_llama_cpp_gives(
         assert np.abs(differences).max() < 2e-3
     else:  # both round what they multiply, each in its own way
         assert np.abs(differences).mean() < 0.1
+
+
+@pytest.mark.parametrize("length", [64, 70])
+def test_a_prompt_that_is_sent_again_is_taken_over(length: int) -> None:
+    """Behind a long answer too, where states of later tokens have come and gone."""
+    ids = (2 * ids_of("qwen35"))[7 : 7 + length]
+    with chaski.load(DATA / "qwen35.gguf", context=256, threads=1, parallel=1) as model:
+        short, long, again = (model.generate(ids, num_predict=n, temperature=0) for n in (1, 80, 8))
+    assert len(long.token_ids) == 80
+    assert [each.cached_tokens for each in (short, long, again)] == [0, length - 1, (length - 1) // 32 * 32]
+    assert again.token_ids == long.token_ids[:8]

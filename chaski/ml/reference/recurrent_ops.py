@@ -20,17 +20,16 @@ def chunked_conv(x: F32, segments: I32, states: Storage, rows: Storage, *, filte
     y = np.zeros_like(x)
     taps = filter.shape[1]
     before = taps - 1
-    for begin, end, position, cell, source, target in segments.tolist():
-        boundary = position - position % CHUNK
+    for begin, end, position, cell, source, target, since in segments.tolist():
         ring = rows.rows[cell]
-        kept = [states.rows[source], ring[np.arange(boundary, position) % RING]]
-        seen = np.concatenate([*kept, x[begin:end]])  # from boundary - before on
+        kept = [states.rows[source], ring[np.arange(since, position) % RING]]
+        seen = np.concatenate([*kept, x[begin:end]])  # from since - before on
         for tap in range(taps):
-            first = position - boundary + tap
+            first = position - since + tap
             y[begin:end] += filter[:, tap] * seen[first : first + end - begin]
         positions = np.arange(position, position + end - begin)
         if target:
-            last = len(seen) - (positions[-1] + 1) % CHUNK
+            last = len(seen) - positions[-1] % CHUNK - 1
             states.rows[target] = seen[last - before : last]
         newest = positions[-RING:]
         ring[newest % RING] = x[end - len(newest) : end]
@@ -55,7 +54,7 @@ def gated_delta(
     (heads, value_size), (key_heads, key_size) = v.shape[1:], k.shape[1:]
     state_shape = (key_size, padded_columns(value_size))
     key_head_of = np.arange(heads) % key_heads if tiled else np.arange(heads) // (heads // key_heads)
-    for begin, end, position, cell, source, target in segments.tolist():
+    for begin, end, position, cell, source, target, since in segments.tolist():
         recurrences = [
             _Recurrence(
                 keys.rows[cell, key_head].reshape(RING, key_size),
@@ -63,6 +62,7 @@ def gated_delta(
                 decays.rows[cell, head],
                 states.rows[source, head].reshape(state_shape)[:, :value_size],
                 states.rows[target, head].reshape(state_shape)[:, :value_size],
+                since,
             )
             for head, key_head in enumerate(key_head_of)
         ]
@@ -83,7 +83,8 @@ def gated_delta(
 class _Recurrence:
     """One head of a sequence: rows of its last tokens, its state at the last boundary, and a place for more.
 
-    States are (key size, value size).
+    States are (key size, value size). The state is that at the boundary `since`: a full chunk behind it stays
+    open until the next token.
     """
 
     keys: F32
@@ -91,22 +92,28 @@ class _Recurrence:
     log_decays: F32
     state: F32
     target: F32
+    since: int
 
     def advance(self, position: int, q: F32, k: F32, v: F32, log_decay: F32, beta: F32) -> F32:
         """Compute the token at `position` -> (value size,)."""
+        if position == self.since + CHUNK:
+            self._pass_boundary()
         own = position % RING
         self.keys[own], self.log_decays[own] = k, log_decay
-        chunk = np.arange(position - position % CHUNK, position + 1) % RING
+        chunk = np.arange(self.since, position + 1) % RING
         before, keys = chunk[:-1], self.keys[chunk]
         decay, since = self._decays(chunk)
         error = v - decay * _sum(k, self.state)
         error -= _sum(since[:-1] * _sum(k, keys[:-1].T), self.values[before])
         self.values[own] = beta * error
-        y = decay * _sum(q, self.state) + _sum(since * _sum(q, keys.T), self.values[chunk])
-        if (position + 1) % CHUNK == 0:
-            self.target[:] = decay * self.state + keys.T @ (since[:, None] * self.values[chunk])
-            self.state = self.target
+        y: F32 = decay * _sum(q, self.state) + _sum(since * _sum(q, keys.T), self.values[chunk])
         return y
+
+    def _pass_boundary(self) -> None:
+        chunk = np.arange(self.since, self.since + CHUNK) % RING
+        decay, since = self._decays(chunk)
+        self.target[:] = decay * self.state + self.keys[chunk].T @ (since[:, None] * self.values[chunk])
+        self.state, self.since = self.target, self.since + CHUNK
 
     def _decays(self, chunk: npt.NDArray[np.int_]) -> tuple[np.float32, F32]:
         """The decay since the boundary, and the decay since each token of the chunk."""
