@@ -58,7 +58,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "Gemma 4, dense, with experts, E2B and E4B",
         ("gemma4",),
         ("gemma4",),
-        "Text only: the encoders of pictures and sound are not there yet, nor is the assistant that drafts.",
+        "The encoder of sound is not there yet, nor is the assistant that drafts.",
     ),
     "gpt-oss": Description(
         "gpt-oss",

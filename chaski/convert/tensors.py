@@ -92,7 +92,7 @@ class Mapped:
 
     @property
     def sources(self) -> Mapping[str, TensorShape]:
-        return dict.fromkeys(self.names, self.source_shape or self.shape)
+        return dict.fromkeys(self.names, self.shape if self.source_shape is None else self.source_shape)
 
     def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
         for name in self.names:

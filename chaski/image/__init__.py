@@ -9,12 +9,14 @@ from chaski.image.processors import (
     HALF,
     Normal,
     centered,
+    filled,
     in_aspect_tiles,
     in_patches,
     in_split_tiles,
     in_tiles,
     squared,
 )
+from chaski.image.squares import Patches, in_squares
 from chaski.image.transforms import Values, patches
 
 __all__ = [
@@ -23,13 +25,16 @@ __all__ = [
     "MAX_BYTES",
     "MAX_PIXELS",
     "Normal",
+    "Patches",
     "Pixels",
     "Values",
     "centered",
+    "filled",
     "image_format",
     "in_aspect_tiles",
     "in_patches",
     "in_split_tiles",
+    "in_squares",
     "in_tiles",
     "open_image",
     "patches",

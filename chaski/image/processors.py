@@ -5,6 +5,7 @@ Checked number by number against Hugging Face's processors on Pillow (tests/imag
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import product
 
@@ -18,6 +19,7 @@ __all__ = [
     "HALF",
     "Normal",
     "centered",
+    "filled",
     "in_aspect_tiles",
     "in_patches",
     "in_split_tiles",
@@ -73,6 +75,21 @@ def in_patches(pixels: Pixels, longest_edge: int, patch: int, normal: Normal) ->
         height, width = max(int(height / ratio), 1), max(int(width / ratio), 1)
     size = (-(-height // patch) * patch, -(-width // patch) * patch)
     return normalize(resize(pixels, size, "bicubic"), normal.mean, normal.std)
+
+
+def filled(pixels: Pixels, square: int, max_squares: int, normal: Normal) -> Values:
+    """Gemma 4's way: as many squares of `square` pixels as are allowed, in about the same proportions.
+
+    Small pictures are enlarged. The narrowest have one row or column of squares.
+    """
+    height, width = pixels.shape[:2]
+    scale = math.sqrt(max_squares * square**2 / (height * width))
+    rows, columns = math.floor(scale * height / square), math.floor(scale * width / square)
+    if rows == 0:
+        rows, columns = 1, min(width // height, max_squares)
+    elif columns == 0:
+        rows, columns = min(height // width, max_squares), 1
+    return normalize(resize(pixels, (rows * square, columns * square), "bicubic"), normal.mean, normal.std)
 
 
 def in_tiles(pixels: Pixels, edge: int, max_tiles: int, normal: Normal) -> tuple[Values, Size]:

@@ -59,6 +59,7 @@ class Dialect:
 
 
 _VISION = ("v.", "mm.")
+_AUDIO = ("a.", "mm.a.")
 _EXPERT_SIZE = {"expert_feed_forward_length": "blk.*.ffn_down_exps.weight"}
 # Families that begin as Llama's have this size of a head, and beside it the turned elements as they follow
 # from the hidden size, which are others where heads are larger or smaller.
@@ -127,7 +128,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "gemma4": Dialect(
         tensors={"blk.*.ffn_gate_inp.per_expert_scale": "blk.*.ffn_down_exps.scale"},
         by_merges="gemma4",  # its converter names another one beside them
-        left_out=(*_VISION, "a."),
+        left_out=_AUDIO,
     ),
     "gpt-oss": _GPT_OSS,
     "gptoss": replace(
@@ -252,10 +253,9 @@ def _keys(file: GGUFFile, dialect: Dialect, prefix: str) -> dict[str, GGUFValue]
     """The architecture's own keys and values under llama.cpp's names, without those of what is left out."""
     found = {key: file.metadata[prefix + key] for key in _own(file, prefix)}
     renamed = {new: found.pop(old) for old, new in dialect.keys.items() if old in found}
-    if dialect.left_out:
-        found = {
-            key: value for key, value in found.items() if not key.startswith(("audio.", "vision.", "mm."))
-        }
+    of_tensors = {"a.": ("audio.",), "v.": ("audio.", "vision.", "mm.")}
+    for key in [key for beginning in dialect.left_out for key in of_tensors.get(beginning, ())]:
+        found = {name: value for name, value in found.items() if not name.startswith(key)}
     return found | renamed
 
 

@@ -25,6 +25,7 @@ FAMILIES = {
     "Gemma3nForConditionalGeneration": "gemma3n",
     "Gemma4ForCausalLM": "gemma4",
     "Gemma4ForConditionalGeneration": "gemma4",
+    "Gemma4UnifiedForConditionalGeneration": "gemma4_unified",
     "GptOssForCausalLM": "gptoss",
     "Lfm2ForCausalLM": "lfm2",
     "LlamaForCausalLM": "llama",

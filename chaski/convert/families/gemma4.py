@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chaski.convert.config import Config
+from chaski.convert.families import gemma4_vision
 from chaski.convert.family import Family, Row, embeddings, feed_forward, in_layer, norm
 from chaski.convert.metadata import Metadata, common_metadata, rope
 from chaski.convert.tensors import Constant, Mapped, Padded, Planned
@@ -15,13 +16,10 @@ from chaski.errors import UnsupportedError
 
 _NEAR, _FAR = "sliding_attention", "full_attention"
 _STILL = 1e30  # divides the frequency of a pair that does not turn
-# Encoders of images and sounds, and matrices of layers that read the keys and values of others.
-UNUSED = (
-    r"(vision_tower|audio_tower|embed_vision|embed_audio)\..*",
-    r"layers\.\d+\.self_attn\.(k_proj|v_proj|k_norm)\.weight",
-)
+# Encoders of images where none is configured, and what no model here has a use for.
+UNUSED = (r"(vision_tower|embed_vision|vision_embedder)\..*", *gemma4_vision.UNUSED)
 # Values that configurations leave out.
-_DEFAULTS = {
+DEFAULTS = {
     "num_kv_shared_layers": 0,
     "hidden_size_per_layer_input": 0,
     "tie_word_embeddings": True,
@@ -198,4 +196,4 @@ def _rope_factors(config: Config) -> np.ndarray[tuple[int], np.dtype[np.float32]
     return np.where(np.arange(size // 2) < turning, np.float32(1), np.float32(_STILL))
 
 
-FAMILY = Family("gemma4", metadata, tensors, unused=UNUSED, defaults=_DEFAULTS, has_merges=True)
+FAMILY = Family("gemma4", metadata, tensors, UNUSED, gemma4_vision.VISION, defaults=DEFAULTS, has_merges=True)

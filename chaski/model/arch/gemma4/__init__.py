@@ -1,4 +1,4 @@
-"""Gemma 4 (Google 2026), its text model."""
+"""Gemma 4 (Google 2026): a text model, and encoders to see with."""
 
 from chaski.model.arch.gemma4.text import Model
 

@@ -14,11 +14,13 @@ from chaski.ml.moe_ops import Gating
 from chaski.ml.nn import Module, RMSNorm, RopeFactors, SharedHistory
 from chaski.model.arch.gemma3 import text
 from chaski.model.arch.gemma4.attention import Attention, SharedAttention
+from chaski.model.arch.gemma4.encoders import read_vision
 from chaski.model.arch.gemma4.experts import Experts
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
 from chaski.model.input import Inputs, output_rows
+from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
 from chaski.model.rope import RopeConfig
 
@@ -78,9 +80,14 @@ class ExpertLayer(Layer):
 
 
 class Model(Decoder):
-    """The last layers store nothing: they read what the last one of their kind before them has stored."""
+    """The last layers store nothing: they read what the last one of their kind before them has stored.
 
-    def __init__(self, file: GGUFFile) -> None:
+    Where the rows of an image see each other, they do so in layers with a window only, and within it.
+    """
+
+    vision: MultimodalProcessor | None = None
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
         window = file.get("gemma4.attention.sliding_window", int)
@@ -96,17 +103,23 @@ class Model(Decoder):
             attn = Attention(sized) if len(self.blk) < self._num_stored else SharedAttention(sized)
             self.blk.append(_layer(file, sized, attn, window if is_near else None, size))
         self._softcap = file.get("gemma4.final_logit_softcapping", float, 0.0)
+        self.vision = read_vision(file, projector, config.hidden_size)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         kinds = []
         for layer in self.blk[: self._num_stored]:
             c = layer.config
             shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope(layer))
-            kinds.append(Causal(shape, AttentionSpan(layer.window)))
+            kinds.append(Causal(shape, AttentionSpan(layer.window, ahead=self._ahead(layer))))
         return kinds
 
+    def _ahead(self, layer: Layer) -> int | None:
+        """The number of rows of its image that a row sees behind itself, 0 in layers that see all before."""
+        has_groups = self.vision is not None and self.vision.is_bidirectional
+        return 0 if has_groups and layer.window is None else None
+
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
-        x = self.token_embd(inputs.tokens) * self.config.hidden_size**0.5
+        x = inputs.with_images(self.token_embd(inputs.tokens) * self.config.hidden_size**0.5)
         vectors = [None] * len(self.blk) if self.per_layer is None else self.per_layer(inputs.tokens, x)
         ropes: dict[int | None, Tensor] = {}
         histories: dict[int | None, SharedHistory] = {}
