@@ -97,9 +97,19 @@ DESCRIPTIONS: Mapping[str, Description] = {
         ("bare-json",),
         "LongRoPE has the factors of the context that the model is loaded with.",
     ),
-    "qwen2": Description("Qwen 2 and 2.5, QwQ, DeepSeek R1 Distill Qwen", ("hermes",), ("hermes",)),
+    "qwen2": Description(
+        "Qwen 2 and 2.5, QwQ, DeepSeek R1 Distill Qwen, InternVL 2.5 and 3",
+        ("hermes",),
+        ("hermes",),
+        "Pictures with a projector of InternVL.",
+    ),
     "qwen2moe": Description("Qwen 1.5 MoE, Qwen 2 57B-A14B"),
-    "qwen3": Description("Qwen 3, Qwen3-Embedding, Qwen3-Reranker", ("qwen3",), ("qwen3", "qwen3-thinking")),
+    "qwen3": Description(
+        "Qwen 3, Qwen3-Embedding, Qwen3-Reranker, InternVL 3.5",
+        ("qwen3",),
+        ("qwen3", "qwen3-thinking"),
+        "Pictures with a projector of InternVL.",
+    ),
     "qwen35": Description("Qwen 3.5, dense", ("qwen3.5",), ("qwen3.5",), f"{_NO_VISION} {_NO_HEADS}"),
     "qwen35moe": Description(
         "Qwen 3.5 with experts", ("qwen3.5",), ("qwen3.5",), f"{_NO_VISION} {_NO_HEADS}"

@@ -7,6 +7,7 @@ from chaski.image.files import MAX_BYTES, MAX_PIXELS, Pixels, image_format, open
 from chaski.image.processors import (
     CLIP,
     HALF,
+    IMAGENET,
     Normal,
     centered,
     filled,
@@ -22,6 +23,7 @@ from chaski.image.transforms import Values, patches
 __all__ = [
     "CLIP",
     "HALF",
+    "IMAGENET",
     "MAX_BYTES",
     "MAX_PIXELS",
     "Normal",

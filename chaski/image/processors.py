@@ -17,6 +17,7 @@ from chaski.image.transforms import Filter, Values, center_crop, normalize, pad,
 __all__ = [
     "CLIP",
     "HALF",
+    "IMAGENET",
     "Normal",
     "centered",
     "filled",
@@ -46,6 +47,7 @@ class Normal:
 
 
 HALF = Normal((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+IMAGENET = Normal((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP = Normal((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
 

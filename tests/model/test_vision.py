@@ -95,8 +95,8 @@ def test_the_encoder_may_be_in_a_file_of_their_own(tmp_path: Path, prompt: str) 
 
 
 def test_a_projector_for_a_model_that_takes_none() -> None:
-    with pytest.raises(UnsupportedError, match="architecture 'qwen3' do not take a projector"):
-        chaski.load(DATA.parent / "architectures" / "qwen3.gguf", projector=DATA / "gemma3-mmproj.gguf")
+    with pytest.raises(UnsupportedError, match="architecture 'gpt-oss' do not take a projector"):
+        chaski.load(DATA.parent / "architectures" / "gpt-oss.gguf", projector=DATA / "gemma3-mmproj.gguf")
 
 
 def test_a_projector_of_another_model() -> None:

@@ -23,7 +23,10 @@ from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, quantiz
 DATA = Path(__file__).parents[1] / "data" / "tiled"
 NAMES = sorted(path.name for path in DATA.iterdir())
 # Tiles of each picture, the whole of it included.
-TILES = {"idefics3": {"high": 3, "wide": 3, "small": 5}}
+TILES = {
+    "idefics3": {"high": 3, "wide": 3, "small": 5},
+    "internvl": {"high": 3, "wide": 5, "small": 1},
+}
 
 on_both = pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
 

@@ -52,6 +52,7 @@ FAMILIES = {
 
 ENCODERS = {
     "Idefics3ForConditionalGeneration": "idefics3",
+    "InternVLForConditionalGeneration": "internvl",
     "LlavaForConditionalGeneration": "llava",
     "SmolVLMForConditionalGeneration": "idefics3",
 }
@@ -61,6 +62,8 @@ TEXT_MODELS = {
     "llama": "llama",
     "mistral": "llama",
     "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe",
 }
 """The file that converts the text model behind such an encoder, by the `model_type` of its part."""
 

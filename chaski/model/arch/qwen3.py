@@ -13,6 +13,8 @@ from chaski.model.arch import llama
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
+from chaski.model.multimodal import MultimodalProcessor
+from chaski.model.projectors import read_vision
 
 
 class Attention(llama.Attention):
@@ -31,11 +33,16 @@ class Attention(llama.Attention):
 
 
 class Model(Decoder):
-    def __init__(self, file: GGUFFile) -> None:
+    """`vision` is an encoder of images in front of it, from a `projector` or the file itself (InternVL)."""
+
+    vision: MultimodalProcessor | None = None
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
         self.blk = [llama.Layer(config, Attention(config), self.ffn(file)) for _ in range(config.num_layers)]
         self._rope = config.rope.rope(neox=True)
+        self.vision = read_vision(file, projector, config.hidden_size)
 
     def ffn(self, file: GGUFFile) -> SwiGLU | MoE:
         """The feed-forward block of a layer."""
@@ -47,7 +54,7 @@ class Model(Decoder):
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         rope = ops.rope_table(inputs.positions, self._rope)
-        x = self.token_embd(inputs.tokens)
+        x = inputs.with_images(self.token_embd(inputs.tokens))
         for layer, cache in zip(self.blk, caches, strict=True):
             x = layer(x, rope, cache, outputs=inputs.outputs if layer is self.blk[-1] else None)
         return self.head(x)

@@ -11,7 +11,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor
-from chaski.ml.nn import LayerNorm, Linear, Module, attention
+from chaski.ml.nn import LayerNorm, Linear, Module, RMSNorm, attention
 
 __all__ = ["Block", "is_swapped", "square_inputs", "squares_as_rows"]
 
@@ -32,13 +32,14 @@ class Block(Module):
         eps: float,
         activation: Callable[[Tensor], Tensor] = ops.gelu_tanh,
         is_swapped: bool = False,
+        norm: type[LayerNorm] | type[RMSNorm] = LayerNorm,
     ) -> None:
         self._heads = num_heads, size // num_heads
         self._activation = activation
         self._is_swapped = is_swapped
-        self.ln1 = LayerNorm(size, eps)
+        self.ln1 = norm(size, eps)
         self.attn_q, self.attn_k, self.attn_v, self.attn_out = (Linear(size, size) for _ in range(4))
-        self.ln2 = LayerNorm(size, eps)
+        self.ln2 = norm(size, eps)
         first, second = Linear(size, ffn_size), Linear(ffn_size, size)
         self.ffn_up, self.ffn_down = (second, first) if is_swapped else (first, second)
 
