@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
+from functools import cached_property
 from typing import Protocol
 
 from chaski.chat import arguments
 from chaski.chat.layout import Prompt, lay_out, unmarked, with_placeholders
-from chaski.chat.ranking import RANKING_TEMPLATE, checked_template, pair_ids
+from chaski.chat.ranking import RANKING_TEMPLATE, Separators, checked_template, pair_ids
 from chaski.chat.requests import Embed, Rank
 from chaski.chat.shortening import cut
 from chaski.chat.tokenizing import TextTokenizer
@@ -33,6 +34,9 @@ class TokenConfig(Protocol):
     @property
     def pooling(self) -> Pooling | None: ...
 
+    @property
+    def is_causal(self) -> bool: ...
+
 
 class PromptEncoder(ABC):
     """Makes the tokens of one loaded model. Safe to use from several threads."""
@@ -46,6 +50,7 @@ class PromptEncoder(ABC):
         self._name = file.path.name
         self._vocab_size = config.vocab_size
         self._pooling = config.pooling
+        self._is_causal = config.is_causal
 
     @property
     @abstractmethod
@@ -70,9 +75,17 @@ class PromptEncoder(ABC):
         """Return the ids of a query with each document, for a model that ranks. Raises UnsupportedError."""
         if self._pooling is not Pooling.RANK:
             raise UnsupportedError(f"{self._name}: this model does not rank documents")
-        template = checked_template(self._file.get(RANKING_TEMPLATE, str, None))
+        template = checked_template(self._file.get(RANKING_TEMPLATE, str, None), self._is_causal)
         texts = arguments.string_list(documents, "documents")
-        return [pair_ids(template, query, each, self.tokenizer, self.context, truncate) for each in texts]
+        end = self.tokenizer, self.context, truncate
+        if template is None:
+            return [self.separators.ids(query, each, *end) for each in texts]
+        return [pair_ids(template, query, each, *end) for each in texts]
+
+    @cached_property
+    def separators(self) -> Separators:
+        """The tokens around the two texts that an encoder compares."""
+        return Separators.of(self._file, self.tokenizer)
 
     def _laid_out(self, prompt: str | Items[int], images: Items[Image]) -> Prompt:
         if isinstance(prompt, str):

@@ -10,8 +10,17 @@ from chaski.errors import ContextLengthError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from chaski.chat.tokenizing import TextTokenizer
+    from chaski.formats.gguf import GGUFFile
 
-__all__ = ["RANKING_TEMPLATE", "Ranked", "checked_count", "checked_template", "pair_ids", "ranked"]
+__all__ = [
+    "RANKING_TEMPLATE",
+    "Ranked",
+    "Separators",
+    "checked_count",
+    "checked_template",
+    "pair_ids",
+    "ranked",
+]
 
 RANKING_TEMPLATE = "tokenizer.chat_template.rerank"
 """The key of a file that says how its model is asked, with {query} and {document} where they belong."""
@@ -44,14 +53,58 @@ def checked_count(top_n: int | None) -> int | None:
     return top_n
 
 
-def checked_template(template: str | None) -> str:
-    """The file's template for pairs. Raises UnsupportedError where it has none that can be used."""
+def checked_template(template: str | None, is_causal: bool) -> str | None:
+    """The file's template for pairs; None for an encoder without one, which has tokens between texts.
+
+    Raises UnsupportedError for a decoder without one that can be used.
+    """
+    if template is None and not is_causal:
+        return None
     if template is None or "{document}" not in template:
         raise UnsupportedError(
             f"the file of the model does not say how it is asked: {RANKING_TEMPLATE} is missing, or has no "
             "{document}; convert it anew from its checkpoint"
         )
     return template
+
+
+@dataclass(frozen=True, slots=True)
+class Separators:
+    """The tokens before, between and behind the two texts that an encoder compares."""
+
+    first: list[int]
+    between: list[int]
+    last: list[int]
+
+    @classmethod
+    def of(cls, file: GGUFFile, tokenizer: TextTokenizer) -> Separators:
+        """Those of a file: as around a single text, and between texts those behind one, and one more if the
+        file asks for it."""
+        ends = tokenizer.encode("")
+        first = ends[:1] if ends[:1] == [tokenizer.bos_id] else []
+        last = ends[len(first) :]
+        separator = file.get("tokenizer.ggml.seperator_token_id", int, None)
+        adds = separator is not None and file.get("tokenizer.ggml.add_sep_token", bool, False)
+        return cls(first, last + ([separator] if adds and separator is not None else []), last)
+
+    def ids(
+        self, query: str, document: str, tokenizer: TextTokenizer, context: int, truncate: bool
+    ) -> list[int]:
+        """The tokens of a query and a document. Neither can write the tokens that part them.
+
+        `truncate` leaves out the last tokens of a document that does not fit.
+        """
+        asked, told = (
+            tokenizer.encode(text, add_special=False, parse_special=False) for text in (query, document)
+        )
+        return _fitted(self.first + asked + self.between, told, self.last, context, truncate)
+
+    def second_text(self, ids: Sequence[int]) -> int | None:
+        """The place where the second of two texts begins, among their ids; None where nothing parts them."""
+        found = list(ids[len(self.first) :])
+        if not self.between or self.between[0] not in found:
+            return None
+        return len(self.first) + found.index(self.between[0]) + len(self.between)
 
 
 def pair_ids(
@@ -72,12 +125,18 @@ def pair_ids(
     if len(ids) <= context:
         return ids
     begin, end = first(head), tokenizer.encode(tail, add_special=False)
+    return _fitted(begin, tokenizer.encode(document, add_special=False), end, context, truncate)
+
+
+def _fitted(begin: list[int], document: list[int], end: list[int], context: int, truncate: bool) -> list[int]:
+    """All ids, with as much of the document as there is room for."""
     room = context - len(begin) - len(end)
-    if not truncate or room < 1:
+    length = len(begin) + len(document) + len(end)
+    if length > context and (not truncate or room < 1):
         raise ContextLengthError(
-            f"query and document have {len(ids)} tokens, but the context holds {context}; shorten them, load "
+            f"query and document have {length} tokens, but the context holds {context}; shorten them, load "
             "the model with a larger context or set truncate",
-            len(ids),
+            length,
             context,
         )
-    return begin + tokenizer.encode(document, add_special=False)[:room] + end
+    return begin + document[:room] + end

@@ -42,7 +42,10 @@ _NO_VISION = "The encoder of pictures is not there yet."
 _NO_HEADS = "Heads for multi-token prediction are converted and not used yet."
 
 DESCRIPTIONS: Mapping[str, Description] = {
-    "bert": Description("BERT, RoBERTa, all-MiniLM, BGE, E5, GTE, mxbai-embed, Snowflake Arctic Embed"),
+    "bert": Description(
+        "BERT, RoBERTa, XLM-RoBERTa, all-MiniLM, BGE, E5, GTE, mxbai-embed, Snowflake Arctic Embed; "
+        "cross-encoders: MS MARCO MiniLM, BGE Reranker"
+    ),
     "gemma": Description("Gemma 1, CodeGemma"),
     "gemma-embedding": Description(
         "EmbeddingGemma", notes="Layers behind the pooling, of sentence-transformers, are converted too."

@@ -29,6 +29,7 @@ _File: TypeAlias = tuple[Path, Metadata, list[Planned]]
 
 _QUANTIZATION_VERSION = 2
 _MXFP4_FILE = 38
+_TEMPLATE = "tokenizer.chat_template"
 _LAYERS_OF_70B = 80
 
 
@@ -100,9 +101,16 @@ def _metadata(checkpoint: Checkpoint, mixture: Mixture) -> Metadata:
     number = _MXFP4_FILE if is_packed else mixture.number
     entries = _general(family.architecture, "model", checkpoint.folder, number)
     entries |= {f"{family.architecture}.{key}": value for key, value in family.metadata(config).items()}
-    return entries | tokenizer_metadata(
+    entries |= tokenizer_metadata(
         checkpoint.folder, config, family.pre_tokenizers, family.num_extra_tokens, family.has_merges
     )
+    templates = {f"{_TEMPLATE}.{name}": text for name, text in family.templates(config).items()}
+    if not templates:
+        return entries
+    named = sorted(
+        key.removeprefix(f"{_TEMPLATE}.") for key in {*entries, *templates} if key.startswith(f"{_TEMPLATE}.")
+    )
+    return entries | templates | {f"{_TEMPLATE}s": named}
 
 
 def _general(architecture: str, type: str, folder: Path, file_type: int) -> Metadata:

@@ -80,6 +80,7 @@ class Family:
     modules: folders of sentence-transformers beside the weights, by what stands before their tensors' names.
     has_merges: its readers want the merges of a SentencePiece vocabulary, not the scores.
     pre_tokenizers: what this architecture calls them, where that is not the usual name of the same rule.
+    templates: others than the chat template that its models are asked by, by name.
     observed: settings that only the names of a checkpoint's tensors tell. They go before its configuration's.
     """
 
@@ -93,6 +94,7 @@ class Family:
     modules: Mapping[str, str] = field(default_factory=dict)
     has_merges: bool = False
     pre_tokenizers: Mapping[str, str] = field(default_factory=dict)
+    templates: Callable[[Config], Mapping[str, str]] = lambda config: {}
     observed: Callable[[Set[str]], Mapping[str, Any]] = lambda names: {}
 
 

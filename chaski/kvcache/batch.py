@@ -33,6 +33,7 @@ class Batch:
               indices are `places` (m,). None: no images
     attended  images that come with the batch, for layers that attend to images only: at most one of each
               sequence, behind no token that attends to an earlier one
+    types     (n,) whether each token belongs to the second of two texts, for models that tell them apart
     encoded   (m, size) rows of all of `attended`, one image after the other
     """
 
@@ -45,3 +46,4 @@ class Batch:
     places: npt.NDArray[np.int32] | None = None
     attended: Sequence[AttendedImage] = ()
     encoded: npt.NDArray[np.float32] | None = None
+    types: npt.NDArray[np.int32] | None = None

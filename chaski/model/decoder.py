@@ -5,17 +5,11 @@ from __future__ import annotations
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm
+from chaski.model.classifier import Classifier
 from chaski.model.config import DecoderConfig
 from chaski.model.pooling import Pooling
 
 __all__ = ["Decoder"]
-
-
-class Classifier(Module):
-    """The output layer of a model that ranks."""
-
-    def __init__(self, config: DecoderConfig) -> None:
-        self.output = Linear(config.hidden_size, config.num_labels)
 
 
 class Decoder(Module):
@@ -37,7 +31,7 @@ class Decoder(Module):
         """
         x = self.output_norm(x)
         if self.config.pooling is Pooling.RANK:
-            return self.cls.output(x)
+            return self.cls(x)
         if self.config.pooling is not None:
             return x
         logits = self.output(x) if self.output.weight.is_present else self.token_embd.project(x)

@@ -22,13 +22,15 @@ class ImageRows:
 class Inputs:
     """The tokens of a batch. `outputs` indexes the rows to keep at the end.
 
-    `images` is there for models that see.
+    `images` is there for models that see, and `types` (tokens,) for those that tell two texts apart: 0 in the
+    first, 1 in the second.
     """
 
     tokens: Tensor
     positions: Tensor
     outputs: Tensor
     images: ImageRows | None = None
+    types: Tensor | None = None
 
     def with_images(self, x: Tensor) -> Tensor:
         """The embeddings `x` (tokens, size), but the rows of images at their places."""

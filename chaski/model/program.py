@@ -17,7 +17,7 @@ from chaski.ml.graph import Dim, DType, Graph
 from chaski.ml.plan import Launch
 from chaski.model.input import ImageRows, Inputs
 from chaski.model.output_rows import OutputRows
-from chaski.model.registry import Model, vision_of
+from chaski.model.registry import Model, tells_types, vision_of
 
 __all__ = ["Program"]
 
@@ -48,11 +48,13 @@ class Program:
         vision = vision_of(model)
         takes_rows = vision is not None and not any(isinstance(k, Encoder) for k in model.layer_kinds())
         self._row_size = vision.shape.row_size if vision is not None and takes_rows else None
+        self.takes_types = tells_types(model)
         self._no_rows = np.zeros((0, self._row_size or 0), np.float32)
         inputs = Inputs(
             tokens=graph.input("tokens", (tokens,), DType.I32),
             positions=graph.input("positions", (tokens,), DType.I32),
             outputs=graph.input("outputs", (outputs,), DType.I32),
+            types=graph.input("types", (tokens,), DType.I32) if self.takes_types else None,
             images=None if self._row_size is None else _images(graph, max_tokens, self._row_size),
         )
         found = model(inputs, cache.record(graph, tokens))
@@ -78,6 +80,8 @@ class Program:
             "positions": batch.positions,
             "outputs": batch.outputs,
         }
+        if self.takes_types:
+            values["types"] = batch.types if batch.types is not None else np.zeros_like(batch.tokens)
         if self._row_size is not None:
             values["image_rows"] = batch.rows if batch.rows is not None else self._no_rows
             values["places"] = batch.places if batch.places is not None else _NO_PLACES

@@ -93,6 +93,12 @@ def vision_of(model: Model) -> MultimodalProcessor | None:
     return vision
 
 
+def tells_types(model: Model) -> bool:
+    """Return whether the model tells the tokens of two texts apart: `Inputs.types`."""
+    found: bool = getattr(model, "tells_types", False)
+    return found
+
+
 def max_context_of(model: Model) -> int | None:
     """The most tokens that a model with an embedding of each position can compute; None for others."""
     limit: int | None = getattr(model, "max_context", None)

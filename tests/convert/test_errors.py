@@ -137,7 +137,7 @@ TOKENIZERS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "'Whitespace'} cannot be",
     ),
     "normalizer": ({"normalizer": {"type": "Lowercase"}}, UnsupportedError, "normalizer Lowercase"),
-    "kind": ({"model": {"type": "Unigram"}}, UnsupportedError, "kind 'Unigram' cannot be converted"),
+    "kind": ({"model": {"type": "WordLevel"}}, UnsupportedError, "kind 'WordLevel' cannot be converted"),
     "merges": (
         {"model": {"type": "BPE", "vocab": {}, "merges": ["a"]}},
         TokenizerError,

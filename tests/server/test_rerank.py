@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import chaski
+from chaski.convert.convert import convert
 from chaski.names import ModelName
 from chaski.server.settings import Settings
 from chaski.store.create import create
@@ -26,14 +27,16 @@ ASKED: Any = {"model": "ranker", "query": "the other end", "documents": DOCUMENT
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """`ranker`, `scorer` of one label, `silent` that does not say how it is asked, and `talker`."""
+    """`ranker`, `scorer` of one label, `silent` that does not say how it is asked, `talker`, `encoder`."""
     folder = tmp_path_factory.mktemp("ranking")
     files = {
         "ranker": write_tiny_ranker(folder / "two.gguf"),
         "scorer": write_tiny_ranker(folder / "one.gguf", LABELS[:1]),
         "silent": write_tiny_ranker(folder / "silent.gguf", template="no place"),
         "talker": write_tiny_llama(folder / "talker.gguf"),
+        "encoder": folder / "encoder.gguf",
     }
+    convert(Path(__file__).parents[1] / "data" / "rankers" / "bert", files["encoder"], "F32")
     for name, file in files.items():
         for _ in create(Store(folder / "models"), ModelName.parse(name), Recipe(sources=[file])):
             pass
@@ -98,6 +101,17 @@ def test_only_some_and_with_their_texts(server: Running) -> None:
     assert server.post("/v1/rerank", asked).json["results"] == [
         each | {"document": objects[each["index"]]} for each in whole[:2]
     ]
+
+
+def test_a_cross_encoder(server: Running, tmp_path: Path) -> None:
+    found = {
+        each["index"]: each["relevance_score"]
+        for each in server.post("/v1/rerank", ASKED | {"model": "encoder"}).json["results"]
+    }
+    path = tmp_path / "encoder.gguf"
+    convert(Path(__file__).parents[1] / "data" / "rankers" / "bert", path, "F32")
+    with chaski.load(path, threads=1) as model:
+        assert model.score(ASKED["query"], DOCUMENTS).tolist() == [found[i] for i in range(len(DOCUMENTS))]
 
 
 def test_routes_of_other_engines(server: Running) -> None:

@@ -14,6 +14,7 @@ __all__ = ["ENCODERS", "FAMILIES", "TEXT_MODELS", "find_family"]
 
 FAMILIES = {
     "BertForMaskedLM": "bert",
+    "BertForSequenceClassification": "bert",
     "BertModel": "bert",
     "CamembertModel": "bert",
     "GemmaForCausalLM": "gemma",
@@ -46,7 +47,9 @@ FAMILIES = {
     "Qwen3_5ForConditionalGeneration": "qwen35",
     "Qwen3_5MoeForCausalLM": "qwen35moe",
     "Qwen3_5MoeForConditionalGeneration": "qwen35moe",
+    "RobertaForSequenceClassification": "bert",
     "RobertaModel": "bert",
+    "XLMRobertaForSequenceClassification": "bert",
     "XLMRobertaModel": "bert",
 }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from chaski.convert.config import Config
 from chaski.convert.family import Family, Row, in_layer
+from chaski.convert.labels import classifier, is_classifier, label_metadata
 from chaski.convert.metadata import Metadata
 from chaski.convert.pooling import read_pooling
 from chaski.convert.tensors import Mapped, Planned
@@ -66,7 +67,7 @@ def encoder_metadata(config: Config) -> Metadata:
         "attention.head_count": config.get("num_attention_heads", int),
         "attention.layer_norm_epsilon": config.get("layer_norm_eps", float),
         "attention.causal": False,
-        "pooling_type": read_pooling(config),
+        **(label_metadata(config) if is_classifier(config) else {"pooling_type": read_pooling(config)}),
     }
 
 
@@ -91,6 +92,12 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     stored = first + count, hidden
     yield Mapped("position_embd.weight", (count, hidden), table, stored, lambda rows: rows[first:])
     yield from encoder_tensors(config, names, _BERT)
+    if is_classifier(config):
+        # RoBERTa has the layer that others have in the pooler beside the output.
+        own = "classifier.out_proj.weight" in names
+        yield from classifier(
+            config, *(("classifier.dense", "classifier.out_proj") if own else ("pooler.dense", "classifier"))
+        )
 
 
 def encoder_tensors(config: Config, names: Set[str], found: Names) -> Iterator[Planned]:

@@ -1,14 +1,45 @@
-"""Qwen 3 (Qwen Team 2025): norms on the queries and keys of each head, no biases."""
+"""Qwen 3 (Qwen Team 2025): norms on the queries and keys of each head, no biases.
+
+Its rerankers answer yes or no. GGUF keeps the rows of these two tokens in place of all logits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
+from typing import Any
 
-from chaski.convert.config import Config
-from chaski.convert.families.qwen2 import metadata
+from numpy.typing import NDArray
+
+from chaski.convert.config import Config, read_json
+from chaski.convert.families import qwen2
 from chaski.convert.family import Family, Row, attention, biases, embeddings, feed_forward, in_layers, norm
-from chaski.convert.metadata import head_size
-from chaski.convert.tensors import Planned
+from chaski.convert.metadata import Metadata, head_size
+from chaski.convert.tensors import Mapped, Planned
+from chaski.errors import ModelError
+
+_ANSWERS = ("yes", "no")
+_RANK = 4
+# As the family publishes it.
+_QUESTION = """<|im_start|>system
+Judge whether the Document meets the requirements based on the Query and the Instruct provided. \
+Note that the answer can only be "yes" or "no".<|im_end|>
+<|im_start|>user
+<Instruct>: Given a web search query, retrieve relevant passages that answer the query
+<Query>: {query}
+<Document>: {document}<|im_end|>
+<|im_start|>assistant
+<think>
+
+</think>
+
+"""
+
+
+def metadata(config: Config) -> Metadata:
+    entries = qwen2.metadata(config)
+    if _is_reranker(config):
+        entries |= {"pooling_type": _RANK, "classifier.output_labels": list(_ANSWERS)}
+    return entries
 
 
 def normed_attention(config: Config) -> Iterator[Row]:
@@ -21,9 +52,47 @@ def normed_attention(config: Config) -> Iterator[Row]:
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
-    yield from embeddings(config, names)
+    if _is_reranker(config):
+        yield from _with_answers(config, embeddings(config, names))
+    else:
+        yield from embeddings(config, names)
     rows = [*normed_attention(config), *feed_forward(config, config.get("intermediate_size", int))]
     yield from in_layers(config, rows)
 
 
-FAMILY = Family("qwen3", metadata, tensors)
+def _with_answers(config: Config, planned: Iterator[Planned]) -> Iterator[Planned]:
+    """The rows of two tokens in place of the output matrix."""
+    found = {each.name: each for each in planned}
+    output = found.pop("output.weight", None) or found["token_embd.weight"]
+    yield from found.values()
+    path = config.path.parent / "tokenizer.json"
+    ids = Config(path, read_json(path)).part("model").part("vocab")
+    rows = [ids.get(answer, int, -1) for answer in _ANSWERS]
+    if not all(0 <= row < output.shape[0] for row in rows):
+        raise ModelError(f"{path}: a model that ranks needs the tokens {' and '.join(_ANSWERS)}")
+
+    def arrange(values: NDArray[Any]) -> NDArray[Any]:
+        return values[rows]
+
+    yield Mapped(
+        "cls.output.weight", (len(rows), output.shape[1]), tuple(output.sources), output.shape, arrange
+    )
+
+
+def _is_reranker(config: Config) -> bool:
+    """Only names tell rerankers from models of text: the folder's, the configuration's or the README's."""
+    folder = config.path.parent
+    names = f"{folder.resolve().name} {config.values.get('_name_or_path')}".lower()
+    return "qwen3-reranker" in names or "# qwen3-reranker" in _readme(config)
+
+
+def _readme(config: Config) -> str:
+    path = config.path.parent / "README.md"
+    return path.read_text(encoding="utf-8", errors="replace").lower() if path.is_file() else ""
+
+
+def _templates(config: Config) -> Mapping[str, str]:
+    return {"rerank": _QUESTION} if _is_reranker(config) else {}
+
+
+FAMILY = Family("qwen3", metadata, tensors, templates=_templates)

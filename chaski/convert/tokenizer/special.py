@@ -46,6 +46,8 @@ def special_metadata(files: TokenizerFiles, ids: Mapping[str, int]) -> Metadata:
         adds["eos"] = files.config.get("add_eos_token", bool, eos)
     entries: Metadata = {f"{PREFIX}{_ROLES[role]}_token_id": token_id for role, token_id in roles.items()}
     entries |= {f"{PREFIX}add_{role}_token": value for role, value in adds.items()}
+    if _has_two_between(files):
+        entries[f"{PREFIX}add_sep_token"] = True
     ends = _end_ids(files)
     if len(ends) > 1:
         entries[f"{PREFIX}eos_token_ids"] = np.array(ends, np.int32)
@@ -102,6 +104,18 @@ def _added_around_text(files: TokenizerFiles) -> dict[str, str | None]:
     template = next((step for step in steps if step.get("type") == "TemplateProcessing"), None)
     first, last = _ends_of_template(files, template) if template else _ends_of_bert(steps)
     return {"bos": first, "eos": last}
+
+
+def _has_two_between(files: TokenizerFiles) -> bool:
+    """Return whether two tokens stand between the texts of a pair, as RoBERTa has them."""
+    steps = list(_post_processors(files.tokenizer.part("post_processor").values))
+    if any(step.get("type") == "RobertaProcessing" for step in steps):
+        return True
+    template = next((step for step in steps if step.get("type") == "TemplateProcessing"), {})
+    parts = template.get("pair") or []
+    places = [i for i, part in enumerate(parts) if "Sequence" in part]
+    is_fairseq = not files.tokenizer.values and files.sentencepiece.name == FAIRSEQ_MODEL
+    return is_fairseq or (len(places) == 2 and places[1] - places[0] == 3)
 
 
 def _post_processors(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -9,19 +9,25 @@ from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
 from chaski.ml.nn import MLP, Embedding, Joined, LayerNorm, Linear, Module, attention
+from chaski.model.classifier import Classifier
 from chaski.model.config import DecoderConfig
 from chaski.model.input import Inputs, output_rows
+from chaski.model.pooling import Pooling
 
 
 class TokenTypes(Module):
-    """Only the first is used: texts are not compared with others."""
+    """Texts of their own have the first; a model that ranks has another for the second text of a pair."""
 
-    def __init__(self, file: GGUFFile, size: int) -> None:
+    def __init__(self, file: GGUFFile, size: int, ranks: bool) -> None:
         stored = file.tensors.get("token_types.weight")
-        self.weight = Weight((stored.shape[0] if stored else 1, size), optional=True, plain=True)
+        count = stored.shape[0] if stored else 1
+        self.are_told = ranks and count > 1
+        self.weight = Weight((count, size), optional=True, plain=not self.are_told)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return ops.add_vector(x, self.weight) if self.weight.is_present else x
+    def __call__(self, x: Tensor, types: Tensor | None) -> Tensor:
+        if not self.weight.is_present:
+            return x
+        return ops.add_vector(x, self.weight) if types is None else x + ops.embedding(types, self.weight)
 
 
 class Attention(Module):
@@ -72,7 +78,11 @@ class TextEncoder(Module):
         self.config = config = DecoderConfig.read(file, eps="layer_norm_epsilon", is_causal=False)
         self.context = config.context_length
         self.token_embd = Embedding(config.vocab_size, config.hidden_size)
-        self.token_types = TokenTypes(file, config.hidden_size)
+        ranks = config.pooling is Pooling.RANK
+        self.token_types = TokenTypes(file, config.hidden_size, ranks)
+        self.tells_types = self.token_types.are_told
+        if ranks:
+            self.cls = Classifier(config)
         self.token_embd_norm = LayerNorm(config.hidden_size, config.eps)
         self.blk = [Layer(config, self.ffn(file, index)) for index in range(config.num_layers)]
 
@@ -81,7 +91,7 @@ class TextEncoder(Module):
         return MLP(self.config.hidden_size, self.config.ffn_size, ops.gelu)
 
     def embed(self, inputs: Inputs) -> Tensor:
-        return self.token_types(self.token_embd(inputs.tokens))
+        return self.token_types(self.token_embd(inputs.tokens), inputs.types)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
@@ -92,7 +102,7 @@ class TextEncoder(Module):
         x = self.token_embd_norm(self.embed(inputs))
         for layer, cache in zip(self.blk, caches, strict=True):
             x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
-        return x
+        return self.cls(x) if self.config.pooling is Pooling.RANK else x
 
 
 class Model(TextEncoder):

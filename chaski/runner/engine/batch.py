@@ -97,9 +97,19 @@ def prepare_batch(
         rows=_room(len(places), encoded) if places else None,
         places=np.array(places, np.int32) if places else None,
         attended=attended,
+        types=_types(shares) if program.takes_types else None,
         encoded=_room(sum(image.num_rows for image in attended), encoded) if attended else None,
     )
     return PreparedBatch(shares, num_outputs, images, batch, program.prepare(batch))
+
+
+def _types(shares: Items[tuple[Sequence, int]]) -> npt.NDArray[np.int32]:
+    """Return 1 for each token of a second text, else 0."""
+    found = []
+    for sequence, count in shares:
+        begin, second = len(sequence.slot.tokens), sequence.second_text
+        found += [second is not None and place >= second for place in range(begin, begin + count)]
+    return np.array(found, np.int32)
 
 
 def _room(count: int, encoded: EncodedImages | None) -> npt.NDArray[np.float32]:

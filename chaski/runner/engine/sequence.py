@@ -53,6 +53,11 @@ class Sequence(ABC):
         self.slot = slot
 
     @property
+    def second_text(self) -> int | None:
+        """The position at which the second of two texts begins; None for a single one."""
+        return None
+
+    @property
     def can_take_over(self) -> bool:
         """True if it may reuse the tokens that a slot holds: it does not want the outputs of all of them."""
         return True

@@ -66,13 +66,20 @@ class EmbeddingSequence(Sequence):
     Outputs are added up one after the other, so a mean does not depend on how a text was cut into batches.
     """
 
-    __slots__ = ("_left", "_pooling", "_sum")
+    __slots__ = ("_left", "_pooling", "_second", "_sum")
 
-    def __init__(self, tokens: Iterable[int], pooling: Pooling, groups: Groups = ()) -> None:
+    def __init__(
+        self, tokens: Iterable[int], pooling: Pooling, groups: Groups = (), second: int | None = None
+    ) -> None:
         super().__init__(tokens, groups)
+        self._second = second
         self._pooling = pooling
         self._left = len(pooling.positions(len(self.tokens)))
         self._sum: F32 | None = None
+
+    @property
+    def second_text(self) -> int | None:
+        return self._second
 
     @property
     def can_take_over(self) -> bool:

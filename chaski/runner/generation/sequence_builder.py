@@ -11,10 +11,12 @@ from chaski.chat.images import ImageSource, RecentImages
 from chaski.chat.layout import marked, with_placeholders
 from chaski.chat.options import AnswerOptions
 from chaski.chat.prompts import Prepared, PromptBuilder
+from chaski.chat.ranking import RANKING_TEMPLATE
 from chaski.chat.requests import Chat
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image, MultimodalProcessor
+from chaski.model.pooling import Pooling
 from chaski.model.registry import ModelConfig
 from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.output_sequences import EmbeddingSequence, LogitsSequence
@@ -84,8 +86,11 @@ class SequenceBuilder(PromptBuilder):
     def pooled(self, ids: Items[int]) -> EmbeddingSequence:
         """Return the sequence that makes a vector of ids."""
         assert self._config.pooling is not None, "it can be embedded"
-        groups = () if self._config.is_causal else (range(len(ids)),)
-        return EmbeddingSequence(ids, self._config.pooling, groups)
+        is_causal, pooling = self._config.is_causal, self._config.pooling
+        groups = () if is_causal else (range(len(ids)),)
+        compares = pooling is Pooling.RANK and not is_causal and RANKING_TEMPLATE not in self._file.metadata
+        second = self.separators.second_text(ids) if compares else None
+        return EmbeddingSequence(ids, pooling.of_rows(is_causal), groups, second)
 
     def read_images(self, images: Items[ImageSource]) -> list[Image]:
         """Return images as the encoder takes them. Raises UnsupportedError where the model has none."""

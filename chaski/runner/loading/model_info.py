@@ -30,7 +30,7 @@ class ModelInfo:
         from chaski.chat.file_templates import fill_in_tokens
         from chaski.chat.sources import StoredFormat, TemplateSources
         from chaski.model.dialects import open_model
-        from chaski.model.pooling import Pooling
+        from chaski.model.pooling import Pooling, pooling_number
         from chaski.model.registry import ARCHITECTURES, takes_projector
         from chaski.runner.loading.files import stored_projector
 
@@ -39,10 +39,11 @@ class ModelInfo:
             self.architecture = file.architecture
             self.trained_context = file.get(f"{self.architecture}.context_length", int, 0)
             self.embedding_length = file.get(f"{self.architecture}.embedding_length", int, 0)
-            pooling = file.get(f"{self.architecture}.pooling_type", int, 0)
+            pooling = pooling_number(file)
             self.makes_text = pooling == 0
             self.is_ranking = pooling == Pooling.RANK
             self.is_embedding = not (self.makes_text or self.is_ranking)
+            self._is_causal = file.get(f"{self.architecture}.attention.causal", bool, True)
             self._ranking_template = file.get(RANKING_TEMPLATE, str, None)
             self.stored = StoredFormat(
                 model.name.short if model.name else "",
@@ -90,9 +91,12 @@ class ModelInfo:
         return load_tokenizer(open_model(self.model.path).metadata)
 
     @property
-    def ranking_template(self) -> str:
-        """The template of a query and a document for a model that ranks. Raises UnsupportedError."""
-        return checked_template(self._ranking_template)
+    def ranking_template(self) -> str | None:
+        """The template of a query and a document for a model that ranks, None for encoders that do without.
+
+        Raises UnsupportedError.
+        """
+        return checked_template(self._ranking_template, self._is_causal)
 
     @cached_property
     def capabilities(self) -> list[str]:

@@ -179,6 +179,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
 class _Config:
     vocab_size: int
     pooling: Pooling | None
+    is_causal: bool = True
 
 
 class _LlamaPrompts(PromptBuilder):

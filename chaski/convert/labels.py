@@ -1,0 +1,45 @@
+"""Checkpoints that tell texts apart by labels: cross-encoders, which score a query with a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chaski.convert.config import Config
+from chaski.convert.metadata import Metadata
+from chaski.convert.tensors import Mapped
+from chaski.errors import ModelError
+
+__all__ = ["classifier", "is_classifier", "label_metadata"]
+
+_RANK = 4
+_USUAL = 2  # labels of a configuration that does not name any
+
+
+def is_classifier(config: Config) -> bool:
+    """Return whether the checkpoint has an output for each label."""
+    return any(str(name).endswith("ForSequenceClassification") for name in config.list("architectures"))
+
+
+def label_metadata(config: Config) -> Metadata:
+    """The keys of a model that ranks, with the names of its labels if somebody has given them names."""
+    labels = _labels(config)
+    named = {} if labels == ["LABEL_0", "LABEL_1"] else {"classifier.output_labels": labels}
+    return {"pooling_type": _RANK, **named}
+
+
+def classifier(config: Config, dense: str, output: str) -> Iterator[Mapped]:
+    """The layer before the scores, and the one that makes them; `dense` and `output` are their names."""
+    hidden, count = config.get("hidden_size", int), len(_labels(config))
+    for name, source, rows in (("cls", dense, hidden), ("cls.output", output, count)):
+        yield Mapped(f"{name}.weight", (rows, hidden), (f"{source}.weight",))
+        yield Mapped(f"{name}.bias", (rows,), (f"{source}.bias",))
+
+
+def _labels(config: Config) -> list[str]:
+    """The labels in order, which configurations name by their numbers as texts."""
+    names = config.part("id2label").values
+    if not names:
+        return [f"LABEL_{i}" for i in range(config.get("num_labels", int, _USUAL))]
+    if any(str(i) not in names for i in range(len(names))):
+        raise ModelError(f"{config.path}: 'id2label' does not name the labels from 0 on")
+    return [str(names[str(i)]) for i in range(len(names))]

@@ -1,0 +1,174 @@
+"""Cross-encoders and Qwen 3's rerankers: scores of transformers, each document as alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.convert.convert import convert
+from chaski.errors import ModelError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from tests.rewriting import all_tensors
+
+DATA = Path(__file__).parents[1] / "data"
+NAMES = ["bert", "xlm-roberta"]
+
+
+def expected(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DATA / "rankers" / name / "expected.json").read_text())
+    return found
+
+
+def relevance(outputs: Any) -> np.ndarray:
+    """As sentence-transformers makes scores of one label, and as shares of several."""
+    outputs = np.asarray(outputs, np.float64)
+    if outputs.shape[1] == 1:
+        return 1 / (1 + np.exp(-outputs[:, 0]))
+    return np.exp(outputs[:, 0]) / np.exp(outputs).sum(axis=1)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def file(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rankers") / f"{name}.gguf"
+    convert(DATA / "rankers" / name, path, "F32")
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(file: Path) -> Iterator[chaski.LLM]:
+    with chaski.load(file, threads=1, parallel=2) as found:
+        yield found
+
+
+def test_the_ids_of_pairs(name: str, model: chaski.LLM) -> None:
+    values = expected(name)
+    assert model.prompts.pairs(values["query"], values["documents"], False) == values["ids"]
+
+
+def test_scores_of_transformers(name: str, model: chaski.LLM) -> None:
+    values = expected(name)
+    scores = model.score(values["query"], values["documents"])
+    wanted = relevance(values["outputs"])
+    assert np.ptp(wanted) > 0.01, "the documents differ"
+    np.testing.assert_allclose(scores, wanted, atol=2e-6)
+    best = model.rerank(values["query"], values["documents"])[0]
+    assert best.index == wanted.argmax()
+
+
+def test_each_document_is_judged_for_itself(name: str, model: chaski.LLM) -> None:
+    values = expected(name)
+    together = model.score(values["query"], values["documents"])
+    alone = [model.score(values["query"], [each])[0] for each in values["documents"]]
+    assert alone == together.tolist()
+
+
+def test_texts_do_not_write_the_tokens_that_part_them(model: chaski.LLM) -> None:
+    """Else a document could end the query's part, and be taken for it."""
+    for text in ("</s>", "[SEP]", "<s>", "[CLS]"):
+        (ids,) = model.prompts.pairs(f"a {text} b", [f"c {text} d"], False)
+        (plain,) = model.prompts.pairs("a b", ["c d"], False)
+        ends = {plain[0], plain[-1]}
+        assert [each for each in ids if each in ends] == [each for each in plain if each in ends]
+
+
+def test_long_documents_are_cut_at_their_end(model: chaski.LLM) -> None:
+    context = model.context
+    (whole,) = model.prompts.pairs("where", ["the " * context], True)
+    assert len(whole) == context
+    assert whole[-1] == model.prompts.pairs("where", ["the"], True)[0][-1]
+    first, second = model.score("where", ["the " * context, "the " * (context + 50)], truncate=True)
+    assert first == second
+    with pytest.raises(chaski.ContextLengthError, match="set truncate"):
+        model.score("where", ["the " * context])
+    with pytest.raises(chaski.ContextLengthError, match="set truncate"):
+        model.score("where " * context, ["the"], truncate=True)
+
+
+def test_a_file_that_does_not_name_its_pooling(file: Path, tmp_path: Path, name: str) -> None:
+    """llama.cpp's converter leaves that to an option of its server; the classifier tells it."""
+    plain = open_gguf(file)
+    metadata = {key: value for key, value in plain.metadata.items() if key != "bert.pooling_type"}
+    write_gguf(tmp_path / "silent.gguf", metadata, all_tensors(plain))
+    values = expected(name)
+    with chaski.load(tmp_path / "silent.gguf", threads=1) as model:
+        np.testing.assert_allclose(
+            model.score(values["query"], values["documents"]), relevance(values["outputs"]), atol=2e-6
+        )
+
+
+def test_labels(name: str, file: Path) -> None:
+    found = open_gguf(file).metadata.get("bert.classifier.output_labels")
+    assert list(found or []) == (["LABEL_0"] if name == "bert" else ["relevant", "irrelevant"])
+
+
+def test_labels_without_some_number(tmp_path: Path) -> None:
+    folder = tmp_path / "bert"
+    shutil.copytree(DATA / "rankers" / "bert", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"id2label": {"1": "a"}}))
+    with pytest.raises(ModelError, match="'id2label' does not name the labels from 0 on"):
+        convert(folder, tmp_path / "out.gguf")
+
+
+def reranker(folder: Path) -> Path:
+    """A tiny Qwen 3 whose vocabulary has the two answers, in place of tokens that nothing is made of."""
+    shutil.copytree(DATA / "checkpoints" / "qwen3", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 512}))
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    merges = [each.split(" ") if isinstance(each, str) else each for each in tokenizer["model"]["merges"]]
+    parts = {part for merge in merges for part in merge}
+    unused = [merge for merge in merges if "".join(merge) not in parts][-2:]
+    tokenizer["model"]["merges"] = [merge for merge in merges if merge not in unused]
+    vocabulary = tokenizer["model"]["vocab"]
+    for merge, answer in zip(unused, ("yes", "no"), strict=True):
+        vocabulary[answer] = vocabulary.pop("".join(merge))
+    path.write_text(json.dumps(tokenizer))
+    return folder
+
+
+@pytest.mark.parametrize("told_by", ["the folder", "README.md"])
+def test_qwen3_answers_yes_or_no(told_by: str, tmp_path: Path) -> None:
+    plain = reranker(tmp_path / "Qwen3")
+    convert(plain, tmp_path / "text.gguf", "F32")
+    if told_by == "README.md":
+        (plain / "README.md").write_text("# Qwen3-Reranker-tiny\n")
+    else:
+        plain = plain.rename(tmp_path / "Qwen3-Reranker-tiny")
+    convert(plain, tmp_path / "ranker.gguf", "F32")
+    metadata = open_gguf(tmp_path / "ranker.gguf").metadata
+    assert list(metadata["qwen3.classifier.output_labels"]) == ["yes", "no"]
+    assert list(metadata["tokenizer.chat_templates"]) == ["rerank"]
+    ids = [
+        json.loads((plain / "tokenizer.json").read_text())["model"]["vocab"][each] for each in ("yes", "no")
+    ]
+    documents = ["the load", "a café"]
+    template = str(metadata["tokenizer.chat_template.rerank"])
+    with chaski.load(tmp_path / "text.gguf", threads=1) as model:
+        prompts = [template.replace("{query}", "the llama").replace("{document}", each) for each in documents]
+        logits = np.stack([model.logits(prompt)[-1, ids] for prompt in prompts])
+    with chaski.load(tmp_path / "ranker.gguf", threads=1) as model:
+        scores = model.score("the llama", documents)
+    np.testing.assert_allclose(scores, relevance(logits), rtol=1e-5)
+
+
+def test_qwen3_without_the_answers(tmp_path: Path) -> None:
+    folder = tmp_path / "Qwen3-Reranker-tiny"
+    shutil.copytree(DATA / "checkpoints" / "qwen3", folder)
+    with pytest.raises(ModelError, match="needs the tokens yes and no"):
+        convert(folder, tmp_path / "out.gguf")
