@@ -12,13 +12,15 @@ __all__ = ["TokenRules", "forbidden"]
 class TokenRules:
     """Tokens that may not be chosen, and the places where they may not.
 
-    never      tokens that are never chosen
+    suppressed  tokens that are never chosen, whatever else is left, as the file of the model says
+    never      tokens that are never chosen, unless nothing else is left
     end_ids    tokens that are not among the first `min_tokens`
     bad_words  sequences of tokens that the answer never completes
     breakers   texts that end a repetition, see `chaski.sample.dry`
     spell      returns the bytes of a token, to look for breakers
     """
 
+    suppressed: frozenset[int] = frozenset()
     never: frozenset[int] = frozenset()
     end_ids: frozenset[int] = frozenset()
     min_tokens: int = 0

@@ -108,9 +108,10 @@ class Sampler:
         """Number of top logits that `sample` can use next, at most `most`; 0 if it needs all logits."""
         options = self.options
         kept = 1 if options.temperature <= 0 else options.top_k
+        most -= len(self._rules.suppressed)  # some of the top logits may be theirs
         if not 0 < kept <= most or self._needs_all_logits or (self._counts and not options.only_lowers):
             return 0
-        return min(kept + len(self._counts), most)
+        return min(kept + len(self._counts), most) + len(self._rules.suppressed)
 
     def sample(
         self,
@@ -131,7 +132,7 @@ class Sampler:
             raise SamplingError(f"there are {logits.size} logits to sample from; it must be 1 to {limit}")
         token_id = None
         if top_logits is not None and top_logits.size and allowed is None and not self._needs_all_logits:
-            token_id = self._choose_from_top(top_logits[:, : logits.size])
+            token_id = self._choose_from_top(self._without_suppressed(top_logits[:, : logits.size]))
         if token_id is not None and not self.options.logprobs:
             return Sampled(token_id)
         whole = logits if isinstance(logits, np.ndarray) else logits.fetch()
@@ -141,10 +142,20 @@ class Sampler:
             return Sampled(token_id)
         return scored(whole, token_id, self.options.top_logprobs)
 
+    def _without_suppressed(self, top_logits: Logits) -> Logits:
+        """The top logits of other tokens."""
+        suppressed = self._rules.suppressed
+        if not suppressed:
+            return top_logits
+        places = [place for place, token in enumerate(top_logits[1].tolist()) if token not in suppressed]
+        return top_logits[:, places]
+
     @_ignoring_overflow
     def _considered(self, logits: Logits, allowed: npt.NDArray[np.bool_] | None) -> Logits:
         """The logits as they are chosen from. The order of the steps is that of `docs/sampling.md`."""
         considered = logits
+        if self._rules.suppressed:
+            considered = transforms.rule_out(considered, sorted(self._rules.suppressed))
         if self._biased.size:
             considered = transforms.add_bias(considered, self._biased, self._biases)
         if self._seen:
@@ -172,7 +183,7 @@ class Sampler:
 
     def _choose_from_top(self, top_logits: Logits) -> int | None:
         """Choose as `_choose` does, from the top logits; None if these do not decide it."""
-        if not math.isfinite(top_logits[0, 0]):
+        if not top_logits.size or not math.isfinite(top_logits[0, 0]):
             return None
         is_greedy = self.options.temperature <= 0
         if is_greedy and not self._counts:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from chaski.errors import SamplingError
 from chaski.sample import Sampled, Sampler, SamplingOptions
 from chaski.sample import transforms as t
+from chaski.sample.rules import TokenRules
 
 MOST = 24
 
@@ -58,11 +59,17 @@ def found(logits: t.Logits, count: int) -> t.Logits:
     return top_logits
 
 
-@given(st.lists(rows, min_size=1, max_size=6), options_strategy, st.lists(st.integers(0, 69), max_size=12))
+@given(
+    st.lists(rows, min_size=1, max_size=6),
+    options_strategy,
+    st.lists(st.integers(0, 69), max_size=12),
+    st.frozensets(st.integers(0, 69), max_size=4),
+)
 def test_knowing_the_most_likely_tokens_changes_nothing(
-    steps: list[t.Logits], options: SamplingOptions, history: list[int]
+    steps: list[t.Logits], options: SamplingOptions, history: list[int], suppressed: frozenset[int]
 ) -> None:
-    told, alone = Sampler(options), Sampler(options)
+    rules = TokenRules(suppressed=suppressed)
+    told, alone = Sampler(options, rules), Sampler(options, rules)
     size = min(map(len, steps))
     for sampler in (told, alone):
         sampler.begin(token for token in history if token < size)
@@ -115,3 +122,15 @@ def test_all_logits_are_read_where_penalties_leave_too_few() -> None:
     top_logits = found(logits, sampler.num_top_logits(MOST))
     sampler.begin([49, 48])
     assert sampler.sample(logits, None, top_logits).token_id == 47
+
+
+def test_suppressed_tokens_are_asked_for_besides_and_never_chosen() -> None:
+    rules = TokenRules(suppressed=frozenset([1, 3, 100]))
+    sampler = Sampler(SamplingOptions(temperature=0), rules)
+    logits = np.array([1, 9, 2, 8, 0], np.float32)
+    assert sampler.num_top_logits(MOST) == 4
+    assert sampler.num_top_logits(3) == 0, "all three may be suppressed"
+    assert sampler.sample(logits).token_id == 2
+    assert sampler.sample(logits, None, found(logits, 4)).token_id == 2
+    alone = Sampler(SamplingOptions(logit_bias={1: 100.0}), rules)
+    assert all(alone.sample(logits).token_id not in rules.suppressed for _ in range(50))

@@ -51,6 +51,9 @@ def special_metadata(files: TokenizerFiles, ids: Mapping[str, int]) -> Metadata:
     ends = _end_ids(files)
     if len(ends) > 1:
         entries[f"{PREFIX}eos_token_ids"] = np.array(ends, np.int32)
+    suppressed = _suppressed(files, len(ids))
+    if suppressed:
+        entries[f"{PREFIX}suppress_tokens"] = np.array(suppressed, np.int32)
     return entries | _templates(files)
 
 
@@ -96,6 +99,14 @@ def _end_ids(files: TokenizerFiles) -> list[int]:
                 raise TokenizerError(f"{config.path}: 'eos_token_id' is {found!r:.80}")
             return ends
     return []
+
+
+def _suppressed(files: TokenizerFiles, size: int) -> list[int]:
+    """The tokens that generation never chooses."""
+    found = files.generation.values.get("suppress_tokens") or []
+    if not isinstance(found, list) or not all(type(each) is int and 0 <= each < size for each in found):
+        raise TokenizerError(f"{files.generation.path}: 'suppress_tokens' is {found!r:.80}")
+    return found
 
 
 def _added_around_text(files: TokenizerFiles) -> dict[str, str | None]:

@@ -21,6 +21,7 @@ def token_rules(limits: AnswerOptions, tokenizer: Tokenizer) -> TokenRules:
     """Return the rules that the options set for tokens, as ids of one vocabulary."""
     stops = frozenset(limits.stop_token_ids)
     return TokenRules(
+        suppressed=tokenizer.suppressed_ids,
         never=tokenizer.eos_ids - stops if limits.ignore_eos else frozenset(),
         end_ids=tokenizer.eos_ids | stops,
         min_tokens=limits.min_tokens,

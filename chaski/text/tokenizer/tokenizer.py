@@ -46,6 +46,11 @@ class Tokenizer:
         return self._vocabulary.eos_ids
 
     @property
+    def suppressed_ids(self) -> frozenset[int]:
+        """The tokens that an answer never has, as the file says: those that stand for images and sounds."""
+        return self._vocabulary.suppressed_ids
+
+    @property
     def prefix_space(self) -> bool:
         """True if `encode` puts a space in front of text (SentencePiece's `add_dummy_prefix`)."""
         return self._codec.prefix_space

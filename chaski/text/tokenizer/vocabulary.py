@@ -47,6 +47,7 @@ class Vocabulary:
     """Tokens as the file spells them, with one `TokenType` each; ids are positions.
 
     Tokens that end an answer by their spelling are control tokens, whatever type the file gives them.
+    `suppressed_ids` are never chosen.
     """
 
     tokens: Sequence[str]
@@ -57,6 +58,7 @@ class Vocabulary:
     eos_ids: frozenset[int]
     add_bos: bool
     add_eos: bool
+    suppressed_ids: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -86,6 +88,7 @@ def read_vocabulary(
         eos_ids=marked.ends,
         add_bos=_adds(metadata, "bos", bos_id, default_add_bos),
         add_eos=_adds(metadata, "eos", eos_id, default_add_eos),
+        suppressed_ids=_suppressed(metadata, len(tokens)),
     )
 
 
@@ -164,6 +167,14 @@ def _token_id(metadata: Mapping[str, object], name: str, size: int) -> int | Non
     if token_id is not None and not 0 <= token_id < size:
         raise TokenizerError(f"{PREFIX}{name} is {token_id}, but the vocabulary has {size} tokens")
     return token_id
+
+
+def _suppressed(metadata: Mapping[str, object], size: int) -> frozenset[int]:
+    """The tokens that answers never have. Ids beyond the vocabulary rule out nothing, as in llama.cpp."""
+    ids = np.ravel(np.asarray(metadata.get(PREFIX + "suppress_tokens", []))).tolist()
+    if not all(type(token_id) is int for token_id in ids):
+        raise TokenizerError(f"{PREFIX}suppress_tokens is {str(ids)[:80]}, expected ids of tokens")
+    return frozenset(token_id for token_id in ids if 0 <= token_id < size)
 
 
 def _marked(metadata: Mapping[str, object], tokens: Sequence[str], types: NDArray[np.int32]) -> MarkedTokens:
