@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 from chaski.chat import arguments
-from chaski.chat.layout import Prompt, lay_out, unmarked, with_placeholders
+from chaski.chat.images import ImageReader, ImageSource, RecentImages
+from chaski.chat.layout import Prompt, lay_out, marked, unmarked, with_placeholders
 from chaski.chat.ranking import RANKING_TEMPLATE, Separators, checked_template, pair_ids
 from chaski.chat.requests import Embed, Rank
 from chaski.chat.shortening import cut
@@ -44,8 +45,12 @@ class PromptEncoder(ABC):
     # True if the rows of an image attend to each other.
     _is_bidirectional = False
 
-    def __init__(self, file: GGUFFile, config: TokenConfig, context: int) -> None:
+    def __init__(
+        self, file: GGUFFile, config: TokenConfig, context: int, vision: ImageReader | None = None
+    ) -> None:
         self.context = context
+        self._vision = vision
+        self._recent = RecentImages()
         self._file = file
         self._name = file.path.name
         self._vocab_size = config.vocab_size
@@ -56,6 +61,26 @@ class PromptEncoder(ABC):
     @abstractmethod
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer of the model's file."""
+
+    def read_images(self, images: Items[ImageSource]) -> list[Image]:
+        """Return images as the encoder takes them. Raises UnsupportedError where the model has none."""
+        if not images:
+            return []
+        if self._vision is None:
+            raise UnsupportedError(
+                f"{self._name}: this model does not see images; send text only, or use a model that does"
+            )
+        return [self._recent.read(image, self._vision) for image in images]
+
+    def tokens(
+        self, text: str, images: Items[ImageSource], add_special: bool, parse_special: bool = True
+    ) -> list[int]:
+        """Return the ids of a text with images; rows of image k are -1 - k, as they may be in a prompt."""
+        if not images:
+            return self.tokenizer.encode(text, add_special, parse_special)
+        seen = self.read_images(images)
+        first = partial(self.tokenizer.encode, add_special=add_special)
+        return marked(self._read_text(with_placeholders(text, len(seen)), seen, first), seen)
 
     def vector_texts(self, request: Embed | Rank) -> list[list[int]]:
         """Return the ids of each text that becomes a vector. Raises UnsupportedError or OptionError."""

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from chaski.chat.layout import placeholder
 from chaski.errors import OptionError
-from chaski.model.multimodal import Image, MultimodalProcessor
+from chaski.model.multimodal import Image
 
-__all__ = ["ImageFile", "ImageSource", "RecentImages", "image_bytes", "with_placed_images"]
+__all__ = ["ImageFile", "ImageReader", "ImageSource", "RecentImages", "image_bytes", "with_placed_images"]
 
 _MAX_RECENT_BYTES = 64 << 20
 
@@ -37,6 +37,12 @@ def image_bytes(image: ImageSource) -> bytes:
         raise OptionError(f"the image {os.fspath(image)!r} cannot be read: {error.strerror}") from None
 
 
+class ImageReader(Protocol):
+    """The part of an encoder that makes its input of a file."""
+
+    def read_image(self, data: bytes) -> Image: ...
+
+
 class RecentImages:
     """Images as the encoder takes them, those that were asked for last: every turn of a chat sends all anew.
 
@@ -49,7 +55,7 @@ class RecentImages:
         self._bytes = 0
         self._lock = Lock()
 
-    def read(self, source: ImageSource, vision: MultimodalProcessor) -> Image:
+    def read(self, source: ImageSource, vision: ImageReader) -> Image:
         """An image. Raises what `vision` does."""
         if isinstance(source, Image):
             return source

@@ -12,7 +12,7 @@ from chaski.chat.image_rows import ImageRun, Images, entries, moved_down, whole
 from chaski.errors import OptionError
 from chaski.model.multimodal import Image
 
-__all__ = ["Prompt", "lay_out", "marked", "placeholder", "unmarked", "with_placeholders"]
+__all__ = ["Prompt", "lay_out", "marked", "placeholder", "prompt_pieces", "unmarked", "with_placeholders"]
 
 _PLACEHOLDER = re.compile(r"\[img-(\d+)\]")
 
@@ -75,7 +75,7 @@ def lay_out(
     tokens: list[int] = []
     runs: list[ImageRun] = []
     encode = first
-    for piece in _joined(_pieces(text, images)):
+    for piece in prompt_pieces(text, images):
         if isinstance(piece, str):
             tokens += encode(piece)
             encode = other
@@ -124,8 +124,15 @@ def unmarked(ids: Sequence[int], images: Sequence[Image], is_bidirectional: bool
     return Prompt(tokens, tuple(runs), tuple(run.positions for run in runs) if is_bidirectional else ())
 
 
+def prompt_pieces(text: str, images: Sequence[Image]) -> Iterator[str | ImageRun]:
+    """Yield the texts and runs of a prompt; the positions of a run are right in number only.
+
+    The first piece is always a text, and no other text is empty or follows a text.
+    """
+    return _joined(_pieces(text, images))
+
+
 def _pieces(text: str, images: Sequence[Image]) -> Iterator[str | ImageRun]:
-    """Yield texts and runs; the positions of a run are right in number only."""
     end = 0
     for match in _PLACEHOLDER.finditer(text):
         if int(match[1]) < len(images):
@@ -146,7 +153,7 @@ def _of_image(image: Image) -> Iterator[str | ImageRun]:
 
 
 def _joined(pieces: Iterator[str | ImageRun]) -> Iterator[str | ImageRun]:
-    """Yield the pieces with neighbouring texts joined; the first is always a text, no other text is empty."""
+    """Yield the pieces with neighbouring texts joined."""
     text, is_first = "", True
     for piece in pieces:
         if isinstance(piece, str):

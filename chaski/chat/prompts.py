@@ -22,7 +22,8 @@ from chaski.chat.encoding import PromptEncoder, TokenConfig
 from chaski.chat.events import PromptTokens
 from chaski.chat.file_templates import file_templates, fill_in_tokens
 from chaski.chat.formats import Message
-from chaski.chat.layout import Prompt, with_placeholders
+from chaski.chat.images import ImageReader
+from chaski.chat.layout import Prompt, marked, with_placeholders
 from chaski.chat.options import AnswerOptions, parse_options
 from chaski.chat.requests import Chat, Fill, Generate
 from chaski.chat.shortening import shortened
@@ -76,8 +77,15 @@ class Prepared:
 class PromptBuilder(PromptEncoder):
     """Makes the prompts of requests to one loaded model. Safe to use from several threads."""
 
-    def __init__(self, file: GGUFFile, config: TokenConfig, context: int, defaults: Defaults) -> None:
-        super().__init__(file, config, context)
+    def __init__(
+        self,
+        file: GGUFFile,
+        config: TokenConfig,
+        context: int,
+        defaults: Defaults,
+        vision: ImageReader | None = None,
+    ) -> None:
+        super().__init__(file, config, context, vision)
         self.defaults = defaults
         self._formats: OrderedDict[tuple[StoredFormat, str | None], ChatFormat] = OrderedDict()
         self._lock = Lock()
@@ -126,6 +134,11 @@ class PromptBuilder(PromptEncoder):
     def conversation_prompt(self, request: Chat, images: Items[Image] = ()) -> Prompt:
         """Return the whole prompt of a conversation."""
         return self._written(self._conversation(request), request, images)[1]
+
+    def chat_tokens(self, request: Chat) -> list[int]:
+        """Return the ids of the prompt of a conversation, all of it; rows of images are as in `tokens`."""
+        seen = self.read_images(request.images)
+        return marked(self.conversation_prompt(request, seen), seen)
 
     def conversation_text(self, request: Chat) -> str:
         """Return the text of a conversation, with placeholders for images."""
@@ -256,7 +269,7 @@ class PromptBuilder(PromptEncoder):
             dropped=dropped + len(whole.tokens) - len(prompt.tokens),
             limit=self._limit(len(prompt.tokens), limits),
             context=self.context,
-            num_keep=self._num_keep(prompt, limits) if _shifts(limits) else None,
+            num_keep=self._num_keep(prompt, limits) if self._shifts(limits) else None,
             limits=limits,
             sampling=sampling,
             parser=parser,
@@ -280,9 +293,8 @@ class PromptBuilder(PromptEncoder):
         """Return how many tokens prompt and answer may have. The last one needs no room in the context."""
         predict = limits.num_predict if limits.num_predict >= 0 else _ENDLESS_CONTEXTS * self.context
         end = prompt_tokens + predict
-        return end if _shifts(limits) else min(end, self.context + 1)
+        return end if self._shifts(limits) else min(end, self.context + 1)
 
-
-def _shifts(limits: AnswerOptions) -> bool:
-    """Return whether the answer goes on, by a context shift, where the context is full."""
-    return limits.shift and limits.num_predict != _TO_THE_END
+    def _shifts(self, limits: AnswerOptions) -> bool:
+        """Return whether the answer goes on, by a context shift, where the context is full."""
+        return limits.shift and limits.num_predict != _TO_THE_END

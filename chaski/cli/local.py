@@ -68,11 +68,12 @@ def load_for_chat(
     from chaski.names import NATIVE, check_engine
     from chaski.progress_bar import ProgressBar
     from chaski.runner.loading.engine_choice import choose_engine
-    from chaski.runner.loading.files import OpenedModel
+    from chaski.runner.loading.files import OpenedModel, image_projector
     from chaski.runner.service.worker import Worker
 
     model = OpenedModel.of(found)
-    chosen = choose_engine(model.file, check_engine(engine) or model.defaults.engine)
+    requested = check_engine(engine) or model.defaults.engine
+    chosen = choose_engine(model.file, requested, image_projector(found))
     if chosen == NATIVE:
         return load_with_bar(
             model, name, threads=threads, context=context, backend=backend, engine=NATIVE, draft=draft

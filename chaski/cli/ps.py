@@ -20,6 +20,11 @@ def command(prefix: str) -> None:
     from chaski.cli.layout import file_size, table
     from chaski.cli.remote import running_server
 
+    models = [
+        model
+        for model in running_server().get("/api/ps")["models"]
+        if model["name"].lower().startswith(prefix.lower())
+    ]
     rows = [
         (
             model["name"],
@@ -30,10 +35,12 @@ def command(prefix: str) -> None:
             _until(model.get("expires_at", "")),
             model.get("engine", ""),
         )
-        for model in running_server().get("/api/ps")["models"]
-        if model["name"].lower().startswith(prefix.lower())
+        for model in models
     ]
     click.echo(table([("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "ENGINE"), *rows], indent=""))
+    for model in models:
+        if reason := model.get("engine_reason"):
+            click.echo(f"{model['name']}: {model['engine']} computes it: {reason}")
 
 
 def _processor(size: int, on_gpu: int) -> str:

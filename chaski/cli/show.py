@@ -158,8 +158,14 @@ def _engine(file: GGUFFile, found: StoredModel) -> str:
     from chaski.errors import ChaskiError
     from chaski.model.dialects import in_our_names
     from chaski.model.metadata import check_is_model
-    from chaski.names import LLAMA_CPP
-    from chaski.runner.loading.engine_choice import EXTRA, choose_engine, usual_engine
+    from chaski.names import NATIVE
+    from chaski.runner.loading.engine_choice import (
+        EXTRA,
+        choose_engine,
+        reason_for_llama_cpp,
+        usual_engine,
+    )
+    from chaski.runner.loading.files import image_projector
 
     try:
         requested = Defaults.of(found).engine
@@ -170,11 +176,15 @@ def _engine(file: GGUFFile, found: StoredModel) -> str:
         check_is_model(file)
     except ChaskiError:
         return "none"
-    engine = usual_engine(file, requested)
+    projector = image_projector(found)
+    engine = usual_engine(file, requested, projector)
     try:
-        return choose_engine(file, engine)
+        choose_engine(file, engine, projector)
     except ChaskiError:
-        return f"{engine} (not installed: {EXTRA})" if engine == LLAMA_CPP else f"{engine} (has it not)"
+        if engine == NATIVE:
+            return f"{engine} (has it not)"
+        return f"{engine} (not installed: {EXTRA}; {reason_for_llama_cpp(file, projector)})"
+    return engine if engine == NATIVE else f"{engine} ({reason_for_llama_cpp(file, projector)})"
 
 
 def _tensor_types(file: GGUFFile) -> str:

@@ -55,7 +55,8 @@ def _overview(shown: Mapping[str, Any], info: Mapping[str, Any]) -> Iterator[tup
             yield label, value
     yield "quantization", details.get("quantization_level", "")
     if engine := shown.get("engine"):
-        yield "engine", engine
+        reason = shown.get("engine_reason")
+        yield "engine", f"{engine} ({reason})" if reason else engine
 
 
 def _brief(value: object) -> str:

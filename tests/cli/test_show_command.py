@@ -51,7 +51,8 @@ def test_who_would_compute_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(engine_choice, "find_spec", lambda name: None)
     assert "engine          llama.cpp (not installed: pip install" in show(str(path)).output
     monkeypatch.setattr(engine_choice, "find_spec", lambda name: object())
-    assert "engine          llama.cpp\n" in show(str(path)).output
+    reason = "architecture 'foreign' is not implemented here"
+    assert f"engine          llama.cpp ({reason}" in show(str(path)).output
     monkeypatch.setenv("OLLAMA_NEW_ENGINE", "1")
     assert "engine          native (has it not)\n" in show(str(path)).output
 

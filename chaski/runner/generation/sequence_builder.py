@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from chaski.chat.defaults import Defaults
-from chaski.chat.images import ImageSource, RecentImages
-from chaski.chat.layout import marked, with_placeholders
+from chaski.chat.images import ImageSource
 from chaski.chat.options import AnswerOptions
 from chaski.chat.prompts import Prepared, PromptBuilder
 from chaski.chat.ranking import RANKING_TEMPLATE
-from chaski.chat.requests import Chat
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.model.multimodal import Image, MultimodalProcessor
+from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.pooling import Pooling
 from chaski.model.registry import ModelConfig
 from chaski.runner.generation.generation import Generation
@@ -45,13 +43,11 @@ class SequenceBuilder(PromptBuilder):
         vision: MultimodalProcessor | None = None,
         draft: DraftModel | None = None,
     ) -> None:
-        super().__init__(file, config, context, defaults)
+        super().__init__(file, config, context, defaults, vision)
         self._config = config
         self._can_speculate = can_speculate
         self._draft = draft
         self._load_seconds = load_seconds
-        self._vision = vision
-        self._recent = RecentImages()
         self._is_bidirectional = vision is not None and vision.is_bidirectional
 
     @cached_property
@@ -61,23 +57,12 @@ class SequenceBuilder(PromptBuilder):
 
         return load_tokenizer(self._file.metadata)
 
-    def chat_tokens(self, request: Chat) -> list[int]:
-        """Return the ids of the prompt of a conversation, all of it; rows of images are as in `tokens`."""
-        seen = self.read_images(request.images)
-        return marked(self.conversation_prompt(request, seen), seen)
-
     def outputs(self, prompt: str | Items[int], images: Items[ImageSource] = ()) -> LogitsSequence:
         """The sequence that gives the outputs of every token."""
         self._require_text()
         whole = self._laid_out(prompt, self.read_images(images))
         self._require_fit(len(whole.tokens), "; load the model with a larger context")
         return LogitsSequence(whole.tokens, whole.groups, whole.images)
-
-    def tokens(self, text: str, images: Items[ImageSource], add_special: bool) -> list[int]:
-        """The ids of a text with images; rows of image k are -1 - k, as they may be in a prompt of ids."""
-        seen = self.read_images(images)
-        first = partial(self.tokenizer.encode, add_special=add_special)
-        return marked(self._read_text(with_placeholders(text, len(seen)), seen, first), seen)
 
     def rankings(self, query: str, documents: Items[str], truncate: bool) -> list[EmbeddingSequence]:
         """A sequence for the query with each document."""
@@ -91,16 +76,6 @@ class SequenceBuilder(PromptBuilder):
         compares = pooling is Pooling.RANK and not is_causal and RANKING_TEMPLATE not in self._file.metadata
         second = self.separators.second_text(ids) if compares else None
         return EmbeddingSequence(ids, pooling.of_rows(is_causal), groups, second)
-
-    def read_images(self, images: Items[ImageSource]) -> list[Image]:
-        """Return images as the encoder takes them. Raises UnsupportedError where the model has none."""
-        if not images:
-            return []
-        if self._vision is None:
-            raise UnsupportedError(
-                f"{self._name}: this model does not see images; send text only, or use a model that does"
-            )
-        return [self._recent.read(image, self._vision) for image in images]
 
     def generation(self, prepared: Prepared) -> Generation:
         """Return the sequence that computes an answer."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from importlib.util import find_spec
+from pathlib import Path
 
 from chaski.env import Environment
-from chaski.errors import ChaskiError, UnsupportedError
+from chaski.errors import ChaskiError, GGUFError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
+from chaski.model.dialects import open_model
 from chaski.model.metadata import blamed_on, check_is_model, check_metadata
 from chaski.model.registry import ARCHITECTURES, build_model
 from chaski.model.weights import match_weights
@@ -16,7 +18,10 @@ from chaski.names import LLAMA_CPP, NATIVE
 __all__ = [
     "EXTRA",
     "choose_engine",
+    "is_installed",
     "native_gap",
+    "projector_gap",
+    "reason_for_llama_cpp",
     "usual_engine",
 ]
 
@@ -25,10 +30,13 @@ EXTRA = "pip install 'chaski[llama-cpp]'"
 _log = logging.getLogger(__name__)
 
 
-def choose_engine(file: GGUFFile, requested: str | None = None, *, text: bool = True) -> str:
+def choose_engine(
+    file: GGUFFile, requested: str | None = None, projector: Path | None = None, *, text: bool = True
+) -> str:
     """Return the engine of a model, ready to be used; a request or the model itself may have `requested` one.
 
-    `text`: an unknown tokenizer is a reason for llama.cpp; ids can be computed without one.
+    projector  the encoder of images that the model has in another file
+    text       whether an unknown tokenizer is a reason for llama.cpp; ids can be computed without one
 
     Raises UnsupportedError where that engine cannot have it, or is not installed, and for files of no model;
     where llama.cpp would be tried and is not installed, the error of `native_gap` that says how to get it.
@@ -43,10 +51,10 @@ def choose_engine(file: GGUFFile, requested: str | None = None, *, text: bool = 
         )
     if engine == NATIVE:
         return NATIVE
-    gap = native_gap(file) or (_gap_of_tokens(file) if text else None)
+    gap = native_gap(file) or (_smaller_gap(file, projector) if text else None)
     if engine is None and gap is None:
         return NATIVE
-    if _is_installed():
+    if is_installed():
         # Where nobody asked for it, and ours is what they would expect, its other promises are news.
         is_news = engine is None and file.architecture in ARCHITECTURES
         level = logging.WARNING if is_news else logging.INFO
@@ -57,12 +65,24 @@ def choose_engine(file: GGUFFile, requested: str | None = None, *, text: bool = 
     raise type(gap)(f"{gap}; llama.cpp may be able to compute this file: {EXTRA} adds it as a second engine")
 
 
-def usual_engine(file: GGUFFile, requested: str | None = None) -> str:
+def usual_engine(file: GGUFFile, requested: str | None = None, projector: Path | None = None) -> str:
     """Return the engine of a model, installed or not.
 
     It is the one requested, else that of the environment, else ours where it lacks nothing for the model.
     """
-    return _forced(requested) or (LLAMA_CPP if native_gap(file) or _gap_of_tokens(file) else NATIVE)
+    gap = _forced(requested) or native_gap(file) or _smaller_gap(file, projector)
+    return gap if isinstance(gap, str) else LLAMA_CPP if gap else NATIVE
+
+
+def reason_for_llama_cpp(file: GGUFFile, projector: Path | None = None) -> str:
+    """Return in a sentence, without paths, why llama.cpp computes a model."""
+    gap = native_gap(file) or _smaller_gap(file, projector)
+    if gap is None:
+        return "it is asked for"
+    text = str(gap)
+    for path in (file.path, projector):
+        text = text.replace(f"{path}: ", "").replace(f"{path}", "the file")
+    return text
 
 
 def _forced(requested: str | None) -> str | None:
@@ -70,7 +90,8 @@ def _forced(requested: str | None) -> str | None:
     return requested or (NATIVE if environment.new_engine else environment.engine)
 
 
-def _is_installed() -> bool:
+def is_installed() -> bool:
+    """Return whether the package of llama.cpp can be imported."""
     return find_spec("xllamacpp") is not None
 
 
@@ -82,15 +103,12 @@ def native_gap(file: GGUFFile) -> ChaskiError | None:
     Numbers that no model can have are no gap; they are told when the file is loaded.
     """
     if file.architecture not in ARCHITECTURES:
-        known = ", ".join(sorted(ARCHITECTURES))
         return UnsupportedError(
-            f"{file.path}: architecture {file.architecture!r:.80} is not implemented here, only {known}"
+            f"{file.path}: architecture {file.architecture!r:.80} is not implemented here (`chaski models` "
+            "lists those that are)"
         )
-    unknown = next((tensor for tensor in file.tensors.values() if not tensor.type.is_known), None)
-    if unknown is not None:
-        return UnsupportedError(
-            f"{unknown.path}: tensor {unknown.name} has the type {unknown.type.name}, which is not supported"
-        )
+    if (gap := _type_gap(file)) is not None:
+        return gap
     try:
         check_metadata(file)
     except ChaskiError:
@@ -103,11 +121,45 @@ def native_gap(file: GGUFFile) -> ChaskiError | None:
     return None
 
 
-def _gap_of_tokens(file: GGUFFile) -> ChaskiError | None:
-    """A tokenizer of a kind that is not here; of use only where llama.cpp is installed, which may know it."""
+def projector_gap(file: GGUFFile, path: Path) -> ChaskiError | None:
+    """Return the error that tells why our engine cannot see with a projector; None if it can.
+
+    A file that is damaged is no gap.
+    """
+    try:
+        with open_model(path) as projector:
+            return _type_gap(projector) or _misfit(file, projector)
+    except GGUFError:
+        return None
+
+
+def _type_gap(file: GGUFFile) -> ChaskiError | None:
+    unknown = next((tensor for tensor in file.tensors.values() if not tensor.type.is_known), None)
+    if unknown is None:
+        return None
+    return UnsupportedError(
+        f"{unknown.path}: tensor {unknown.name} has the type {unknown.type.name}, which is not supported"
+    )
+
+
+def _misfit(file: GGUFFile, projector: GGUFFile) -> ChaskiError | None:
+    try:
+        with blamed_on(projector):
+            match_weights(build_model(file, projector), file, projector)
+    except ChaskiError as error:
+        return error
+    return None
+
+
+def _smaller_gap(file: GGUFFile, projector: Path | None) -> ChaskiError | None:
+    """Return a gap that leaves our engine some use: an unknown tokenizer or projector.
+
+    It matters only where llama.cpp is installed, which may know them.
+    """
+    if not is_installed():
+        return None
     from chaski.text.tokenizer.loader import unknown_kind
 
-    unknown = unknown_kind(file.metadata)
-    if unknown and _is_installed():
+    if unknown := unknown_kind(file.metadata):
         return UnsupportedError(f"{file.path}: {unknown} is not known here")
-    return None
+    return None if projector is None else projector_gap(file, projector)

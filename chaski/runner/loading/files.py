@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaski.chat.defaults import Defaults
-from chaski.errors import GGUFError, ModelError, ModelNotFoundError, UnsupportedError
+from chaski.errors import ChaskiError, ModelNotFoundError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.model.dialects import in_our_names, open_model
-from chaski.model.registry import build_model, takes_projector
+from chaski.runner.loading.engine_choice import EXTRA, is_installed, projector_gap
 from chaski.store.model import StoredModel
 
-__all__ = ["OpenedModel", "stored_projector"]
+__all__ = ["OpenedModel", "found_projector", "image_projector", "stored_projector"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class OpenedModel:
 
         One that it is stored with and that cannot be used here is left out, with a warning: text needs none.
         """
-        return stored_projector(self.found, self.file) if path is None else _open(Path(path))
+        return stored_projector(self.found, self.file) if path is None else open_model(found_projector(path))
 
 
 def _sees(file: GGUFFile) -> bool:
@@ -55,23 +55,45 @@ def _sees(file: GGUFFile) -> bool:
 
 
 def stored_projector(found: StoredModel, file: GGUFFile) -> GGUFFile | None:
-    """The projector that a model, whose own file is `file`, is stored with, if it can be used here."""
+    """The projector that a model, whose own file is `file`, is stored with, if our engine can use it."""
     if not found.projectors:
         return None
-    if len(found.projectors) > 1 or not takes_projector(file):
+    if len(found.projectors) > 1:
         _log.warning("text only: %s has projectors that this version does not support", found.path.name)
         return None
-    stored = _open(found.projectors[0])
+    path = found.projectors[0]
     try:
-        build_model(file, stored)
-    except (GGUFError, ModelError, UnsupportedError) as error:
-        _log.warning("text only: %s", error)
-        stored.close()
+        gap = projector_gap(file, path)
+        if gap is None:
+            return open_model(found_projector(path))
+        way_out = "" if image_projector(found) is None else f"; {_way_out()}"
+    except ChaskiError as error:
+        gap, way_out = error, ""
+    _log.warning("text only: %s%s", gap, way_out)
+    return None
+
+
+def image_projector(found: StoredModel) -> Path | None:
+    """The encoder of images that a model is stored with, if it is a file for llama.cpp."""
+    if len(found.projectors) != 1:
         return None
-    return stored
+    try:
+        with open_gguf(found.projectors[0]) as file:
+            kinds = {"clip.projector_type", "clip.vision.projector_type"} & file.metadata.keys()
+            sees = file.architecture == "clip" and file.get("clip.has_vision_encoder", bool, False)
+    except ChaskiError:
+        return None
+    return found.projectors[0] if sees and kinds else None
 
 
-def _open(path: Path) -> GGUFFile:
-    if not path.is_file():
-        raise ModelNotFoundError(f"there is no projector file {path}")
-    return open_model(path)
+def _way_out() -> str:
+    if is_installed():
+        return "llama.cpp may see with it, in a worker: chaski.Worker, `chaski run` or `chaski serve`"
+    return f"llama.cpp may see with it: {EXTRA} adds it as a second engine"
+
+
+def found_projector(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a projector. Raises ModelNotFoundError where there is no file."""
+    if not Path(path).is_file():
+        raise ModelNotFoundError(f"there is no projector file {os.fspath(path)}")
+    return Path(path)

@@ -8,15 +8,21 @@ from time import perf_counter
 
 from chaski.chat.defaults import Defaults
 from chaski.env import Environment
-from chaski.errors import TokenizerError, UnsupportedError
+from chaski.errors import ChaskiError, TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import ProgressCallback
 from chaski.model.registry import vision_of
 from chaski.names import NATIVE, check_engine
 from chaski.runner.engine.engine import Engine
 from chaski.runner.llm import LLM
-from chaski.runner.loading.engine_choice import choose_engine, native_gap
-from chaski.runner.loading.files import OpenedModel
+from chaski.runner.loading.engine_choice import (
+    EXTRA,
+    choose_engine,
+    is_installed,
+    native_gap,
+    projector_gap,
+)
+from chaski.runner.loading.files import OpenedModel, found_projector
 from chaski.runner.loading.parts import ModelParts, ReservedModel
 from chaski.runner.loading.pulling import find_or_pull
 from chaski.runner.prefix.slots import Policy
@@ -65,7 +71,7 @@ def load(
     """
     started = perf_counter()
     opened = model if isinstance(model, OpenedModel) else OpenedModel.of(find_or_pull(model))
-    _require_native(opened.file, check_engine(engine) or opened.defaults.engine)
+    _require_native(opened, check_engine(engine) or opened.defaults.engine, projector)
     _check_tokenizer(opened.file)
     parts = ModelParts.of(
         opened,
@@ -116,14 +122,21 @@ def _as_llm(
     )
 
 
-def _require_native(file: GGUFFile, requested: str | None) -> None:
-    if choose_engine(file, requested, text=False) == NATIVE:
+def _require_native(
+    opened: OpenedModel, requested: str | None, projector: str | os.PathLike[str] | None
+) -> None:
+    file = opened.file
+    gap: ChaskiError | None
+    if choose_engine(file, requested, text=False) != NATIVE:
+        gap = native_gap(file) or UnsupportedError(f"{file.path}: the engine llama.cpp is asked for")
+    elif requested is None and projector is not None:
+        gap = projector_gap(file, found_projector(projector))
+    else:
         return
-    gap = native_gap(file) or UnsupportedError(f"{file.path}: the engine llama.cpp is asked for")
-    raise type(gap)(
-        f"{gap}; llama.cpp may be able to compute this file, in a process of its own: use chaski.Worker, "
-        "`chaski run` or `chaski serve`"
-    )
+    if gap is not None:
+        way = "in a process of its own: use chaski.Worker, `chaski run` or `chaski serve`"
+        way = way if is_installed() else f"{EXTRA} adds it as a second engine"
+        raise type(gap)(f"{gap}; llama.cpp may be able to compute this file, {way}")
 
 
 def _check_tokenizer(file: GGUFFile) -> None:

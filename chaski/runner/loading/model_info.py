@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaski.chat.defaults import Defaults
 from chaski.chat.ranking import RANKING_TEMPLATE, checked_template
 from chaski.errors import ChaskiError
-from chaski.runner.loading.engine_choice import usual_engine
+from chaski.names import NATIVE
+from chaski.runner.loading.engine_choice import EXTRA, is_installed, reason_for_llama_cpp, usual_engine
 from chaski.store.model import StoredModel
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ class ModelInfo:
 
     stored: the stored part of its chat format. sources: all sources of the chat format.
     fill_in_tokens: the texts of the tokens before, behind and in place of the inserted text, or None.
-    projector: the file of its image encoder, if that is separate. has_vision: whether it has an encoder.
     """
 
     def __init__(self, model: StoredModel) -> None:
@@ -32,7 +33,6 @@ class ModelInfo:
         from chaski.model.dialects import open_model
         from chaski.model.pooling import Pooling, pooling_number
         from chaski.model.registry import ARCHITECTURES, takes_projector
-        from chaski.runner.loading.files import stored_projector
 
         self.model = model
         with open_model(model.path) as file:
@@ -54,13 +54,11 @@ class ModelInfo:
             self.sources = TemplateSources.of(file, self.stored)
             self.fill_in_tokens = fill_in_tokens(file)
             self.bos_id = file.get("tokenizer.ggml.bos_token_id", int, None)
-            sees = self.architecture in ARCHITECTURES and takes_projector(file)
-            projector = stored_projector(model, file) if sees else None
-            self.projector = projector.path if projector is not None else None
-            has_encoder = f"{self.architecture}.vision.block_count" in file.metadata
-            self.has_vision = self.projector is not None or (sees and has_encoder)
-            if projector is not None:
-                projector.close()
+            self._has_encoder = (
+                f"{self.architecture}.vision.block_count" in file.metadata
+                and self.architecture in ARCHITECTURES
+                and takes_projector(file)
+            )
 
     @cached_property
     def defaults(self) -> Defaults:
@@ -73,7 +71,53 @@ class ModelInfo:
         from chaski.model.dialects import open_model
 
         with open_model(self.model.path) as file:
-            return usual_engine(file, self.defaults.engine)
+            return usual_engine(file, self.defaults.engine, self._image_projector)
+
+    @cached_property
+    def engine_reason(self) -> str:
+        """The reason why llama.cpp computes the model, in a sentence; empty if the native engine does."""
+        from chaski.model.dialects import open_model
+
+        if self.engine == NATIVE:
+            return ""
+        with open_model(self.model.path) as file:
+            return reason_for_llama_cpp(file, self._image_projector)
+
+    def projector(self, engine: str) -> Path | None:
+        """Return the file of the image encoder that an engine takes, if it is separate."""
+        return self._native_projector if engine == NATIVE else self._image_projector
+
+    def sees(self, engine: str) -> bool:
+        """Return whether an engine reads images for the model."""
+        return self.projector(engine) is not None or (engine == NATIVE and self._has_encoder)
+
+    @property
+    def way_to_see(self) -> str:
+        """The command that lets llama.cpp read images where our engine cannot; empty if it would not help."""
+        if self._image_projector is None or is_installed() or self.sees(NATIVE):
+            return ""
+        return f"; llama.cpp may read its images: {EXTRA} adds it as a second engine"
+
+    @cached_property
+    def _image_projector(self) -> Path | None:
+        from chaski.runner.loading.files import image_projector
+
+        return image_projector(self.model)
+
+    @cached_property
+    def _native_projector(self) -> Path | None:
+        from chaski.model.dialects import open_model
+        from chaski.model.registry import ARCHITECTURES
+        from chaski.runner.loading.files import stored_projector
+
+        if self.architecture not in ARCHITECTURES:
+            return None
+        with open_model(self.model.path) as file:
+            projector = stored_projector(self.model, file)
+        if projector is None:
+            return None
+        projector.close()
+        return projector.path
 
     @cached_property
     def chat_format(self) -> ChatFormat:
@@ -103,8 +147,9 @@ class ModelInfo:
         """Ollama's words for what the model can do."""
         if not self.makes_text:
             return ["rerank"] if self.is_ranking else ["embedding"]
-        found = ["completion", "vision"] if self.has_vision else ["completion"]
+        found = ["completion"]
         try:
+            found += ["vision"] if self.sees(self.engine) else []
             words = self.chat_format.capabilities
             fills_in = ["insert"] if self.fill_in_tokens and "insert" not in words else []
             return [*found, *words, *fills_in]

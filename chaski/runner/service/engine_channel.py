@@ -89,10 +89,7 @@ class EngineChannel(BaseChannel[ActiveCall]):
         return self._model.prompts.conversation_text(chat)
 
     def _encode(self, call: Tokenize) -> Iterable[int]:
-        prompts = self._model.prompts
-        if call.images:
-            return prompts.tokens(call.text, call.images, call.add_special)
-        return prompts.tokenizer.encode(call.text, call.add_special, call.parse_special)
+        return self._model.prompts.tokens(call.text, call.images, call.add_special, call.parse_special)
 
     def _decode(self, token_ids: Iterable[int]) -> str:
         return self._model.detokenize(token_ids)

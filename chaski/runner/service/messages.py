@@ -91,6 +91,7 @@ class Info:
     """Description of a loaded model. `context` is in tokens for each sequence, `memory` in bytes.
 
     engine  the engine that computes it: native or llama.cpp
+    engine_reason  why llama.cpp computes it, in a sentence; empty for the native engine
     has_vision  whether prompts may have images
     capabilities  capabilities of its conversations in Ollama's terms: tools, thinking, insert
     """
@@ -102,6 +103,7 @@ class Info:
     load_seconds: float
     memory: Memory
     engine: str = "native"
+    engine_reason: str = ""
     has_vision: bool = False
     capabilities: tuple[str, ...] = ()
 

@@ -82,6 +82,7 @@ def describe(catalog: Catalog, label: str, is_verbose: bool) -> dict[str, Any]:
             ],
             "capabilities": info.capabilities,
             "engine": info.engine,
+            **({"engine_reason": info.engine_reason} if info.engine_reason else {}),
             "modified_at": local_time(found.entry.modified),
         }
 
@@ -104,6 +105,7 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
         "devices": {held.device: held.total for held in memory.devices},
         "context_length": loaded.info.context,
         "engine": loaded.info.engine,
+        **({"engine_reason": loaded.info.engine_reason} if loaded.info.engine_reason else {}),
         "parallel": loaded.parallel,
         "users": loaded.users,
         "waiting": loaded.queue.waiting,

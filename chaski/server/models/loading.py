@@ -39,6 +39,8 @@ async def load_model(
             raise type(error)(str(error).replace(str(needs.path), needs.name)) from None
         raise
     _log.info("loaded %s: context %d, %d in parallel", needs.name, info.context, parallel)
+    if info.engine_reason:
+        _log.info("llama.cpp computes %s: %s", needs.name, info.engine_reason)
     return LoadedModel(
         path=needs.path,
         name=needs.name,

@@ -19,7 +19,8 @@ __all__ = ["chat_call", "generate_call"]
 async def chat_call(job: Job, request: ChatRequest) -> Chat:
     """Return the call that answers a conversation. Raises OptionError for what the model cannot do."""
     turns, sources = detached(job.info.defaults.conversation(request.messages))
-    require(not sources or job.info.has_vision, lacks(job, "vision"))
+    if sources:
+        job.require_vision()
     chat_format = await asyncio.to_thread(lambda: job.info.chat_format)
     tools = chosen_tools(request.tools, request.tool_choice)
     require(not tools or "tools" in chat_format.capabilities, lacks(job, "tools"))
@@ -49,7 +50,8 @@ def _think(request: ChatRequest, can_think: bool) -> Think:
 
 async def generate_call(job: Job, request: GenerateRequest) -> Generate | Fill | Chat:
     """Return the call that answers or continues a prompt. Raises OptionError for what the model cannot do."""
-    require(not request.images or job.info.has_vision, lacks(job, "vision"))
+    if request.images:
+        job.require_vision()
     is_plain = request.raw or request.fills_in or bool(request.token_ids)
     require(not (is_plain and request.template_variables), "chat_template_kwargs need a conversation")
     if request.raw or request.token_ids:

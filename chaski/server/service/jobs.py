@@ -45,11 +45,11 @@ class Job:
     def needs(self) -> ModelNeeds:
         """The settings with which the job needs its model loaded."""
         usual = self.found.model.parameters.get("num_ctx")
-        engine = self.options.engine or self.info.engine
+        engine = self.engine
         return ModelNeeds(
             path=self.found.model.path,
             name=self.name,
-            projector=self.info.projector if engine == NATIVE else None,
+            projector=self.info.projector(engine),
             draft=self.found.model.draft if engine == NATIVE else None,
             context=self._bounded(self.options.context),
             usual_context=self._bounded(usual if isinstance(usual, int) else None),
@@ -57,6 +57,15 @@ class Job:
             engine=engine,
             keep_alive=self.request.keep_alive,
         )
+
+    @property
+    def engine(self) -> str:
+        """The engine that answers the job."""
+        return self.options.engine or self.info.engine
+
+    def require_vision(self) -> None:
+        """Raise OptionError where the model does not read images."""
+        require(self.info.sees(self.engine), f"{lacks(self, 'vision')}{self.info.way_to_see}")
 
     @property
     def name(self) -> str:

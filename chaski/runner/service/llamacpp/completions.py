@@ -13,6 +13,7 @@ from chaski.chat.events import Done, DoneReason, Event, Text
 from chaski.chat.prompts import Prepared
 from chaski.errors import UnsupportedError
 from chaski.runner.generation.stream import PieceStream, TokenText
+from chaski.runner.service.llamacpp.images import prompt_field
 from chaski.sample import Sampled, TokenLogprob
 from chaski.sample.grammar import checked_grammar
 
@@ -23,8 +24,10 @@ _MISSING = ("min_tokens", "stop_token_ids", "include_stop_str_in_output", "bad_w
 _SEEDS = 2**32 - 1  # the largest number stands for a fresh seed
 
 
-def completion(prepared: Prepared, prompt_cache: bool, controls: Mapping[str, int]) -> dict[str, Any]:
-    """The request. controls: tokens that no text is made of, by spelling.
+def completion(
+    prepared: Prepared, prompt_cache: bool, controls: Mapping[str, int], marker: str = ""
+) -> dict[str, Any]:
+    """Return the request. controls: tokens that no text is made of, by spelling. marker: stands for an image.
 
     Raises OptionError, or UnsupportedError for what llama.cpp cannot do.
     """
@@ -35,7 +38,7 @@ def completion(prepared: Prepared, prompt_cache: bool, controls: Mapping[str, in
     if limits.prompt_logprobs is not None:
         raise UnsupportedError("the engine llama.cpp does not tell log-probabilities of prompts")
     return {
-        "prompt": prepared.prompt.tokens,
+        "prompt": prompt_field(prepared.prompt, marker),
         "n_predict": prepared.limit - len(prepared.prompt.tokens),
         "n_keep": prepared.num_keep or 0,
         "stop": list(limits.stop),

@@ -20,12 +20,17 @@ from typing import Any
 
 from chaski.errors import ChaskiError, ModelError, OptionError, UnsupportedError
 from chaski.model.pooling import Pooling
+from chaski.runner.service.llamacpp.images import data_url
 from chaski.runner.service.llamacpp.settings import LlamaSettings
 
 __all__ = ["LlamaServer"]
 
 # Longer paths of sockets are cut off by the system.
 _MAX_PATH = 100
+# The tokens of an image that see each other are computed in one batch; these models have fewer.
+_IMAGE_TOKENS = 512
+# The server's own template of conversations; prompts are written here, and it only counts images.
+_PLAIN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 _ERRORS: dict[int, type[ChaskiError]] = {400: OptionError, 501: UnsupportedError}
 _POOLING = {
     Pooling.MEAN: "LLAMA_POOLING_TYPE_MEAN",
@@ -38,6 +43,10 @@ class LlamaServer:
     """A model in llama.cpp. Safe to use from several threads; made by the main one.
 
     While it loads, the interpreter stands still.
+
+    has_vision    whether it reads images
+    can_shift     whether answers may go on where the context is full; not where there is a projector
+    media_marker  the text that stands for an image in a prompt
     """
 
     def __init__(self, settings: LlamaSettings) -> None:
@@ -54,18 +63,38 @@ class LlamaServer:
         except RuntimeError as error:
             self.close()
             raise ModelError(
-                f"{settings.path}: llama.cpp cannot load this model: {error} Its log on the standard error "
-                "says what is wrong; it may not know the architecture either"
+                f"{settings.path}: llama.cpp cannot load this model{_beside(settings)}: {error} Its log on "
+                "the standard error says what is wrong; it may not know the architecture either"
             ) from None
         finally:
             # llama.cpp takes signals for itself, and would end without the process.
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+        self.can_shift = settings.projector is None
+        self.has_vision, self.media_marker = False, ""
+        if settings.projector is not None:
+            facts = self._tell("/props")
+            self.has_vision = bool(facts["modalities"]["vision"])
+            self.media_marker = str(facts["media_marker"])
+
+    def image_tokens(self, png: bytes) -> int:
+        """Return the number of tokens that an image becomes, with those that llama.cpp puts around it."""
+        image = [{"type": "image_url", "image_url": {"url": data_url(png)}}]
+        return self._chat_tokens(image) - self._chat_tokens("")
+
+    def _chat_tokens(self, content: Any) -> int:
+        body = {"messages": [{"role": "user", "content": content}]}
+        return int(self.ask("/v1/chat/completions/input_tokens", body)["input_tokens"])
 
     def ask(self, path: str, body: Mapping[str, Any]) -> Any:
-        """One reply, as JSON. Raises ChaskiError for a refusal."""
+        """Return a reply, as JSON. Raises ChaskiError for a refusal."""
         with closing(self._connection()) as connection:
-            return json.loads(self._reply(connection, path, body).read())
+            return json.loads(self._reply(connection, "POST", path, body).read())
+
+    def _tell(self, path: str) -> Any:
+        """Return a description, as JSON."""
+        with closing(self._connection()) as connection:
+            return json.loads(self._reply(connection, "GET", path).read())
 
     def stream(
         self, path: str, body: Mapping[str, Any], opened: Callable[[socket.socket], None]
@@ -75,7 +104,7 @@ class LlamaServer:
             connection.connect()
             opened(connection.sock)
             try:
-                for line in self._reply(connection, path, body):
+                for line in self._reply(connection, "POST", path, body):
                     kind, _, data = line.partition(b": ")
                     if kind == b"error":
                         raise _refusal(500, data)
@@ -91,9 +120,11 @@ class LlamaServer:
         """Take the socket away. The model itself goes with the process."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _reply(self, connection: HTTPConnection, path: str, body: Mapping[str, Any]) -> HTTPResponse:
+    def _reply(
+        self, connection: HTTPConnection, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> HTTPResponse:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
-        connection.request("POST", path, json.dumps(body), headers)
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
         if response.status != 200:
             raise _refusal(response.status, response.read())
@@ -119,11 +150,12 @@ def _parameters(xllamacpp: Any, settings: LlamaSettings) -> Any:
     """The settings in the words of llama.cpp."""
     parameters = xllamacpp.CommonParams()
     parameters.model.path = settings.path
+    if settings.projector is not None:
+        parameters.mmproj.path = settings.projector
+        parameters.chat_template = _PLAIN
     parameters.n_ctx = settings.cells
     parameters.n_parallel = settings.parallel
-    # A text that becomes one vector is computed in one batch.
-    parameters.n_batch = max(settings.num_batch, settings.context if settings.pooling else 32)
-    parameters.n_ubatch = parameters.n_batch
+    parameters.n_batch = parameters.n_ubatch = max(settings.num_batch, _least_batch(settings))
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = settings.threads
     for name, dtype in (("cache_type_k", settings.types.keys), ("cache_type_v", settings.types.values)):
         setattr(parameters, name, xllamacpp.ggml_type[f"GGML_TYPE_{dtype.value.upper()}"])
@@ -139,6 +171,17 @@ def _parameters(xllamacpp: Any, settings: LlamaSettings) -> Any:
     parameters.warmup = parameters.ui = parameters.endpoint_slots = False
     parameters.verbosity = 1  # errors
     return parameters
+
+
+def _beside(settings: LlamaSettings) -> str:
+    return "" if settings.projector is None else f" with its projector {Path(settings.projector).name}"
+
+
+def _least_batch(settings: LlamaSettings) -> int:
+    """Return how many tokens must be computed together."""
+    if settings.pooling:
+        return settings.context  # a text that becomes one vector
+    return 32 if settings.projector is None else _IMAGE_TOKENS
 
 
 def _private_folder() -> Path:

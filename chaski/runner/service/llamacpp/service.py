@@ -7,25 +7,23 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from chaski.chat.defaults import Defaults
-from chaski.chat.prompts import Prepared, PromptBuilder
+from chaski.chat.prompts import Prepared
 from chaski.chat.requests import Chat, Embed, Rank
-from chaski.errors import OptionError, UnsupportedError
-from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.errors import OptionError
+from chaski.formats.gguf import open_gguf
 from chaski.ml.backend import HOST, DeviceMemory, Memory
-from chaski.model.pooling import Pooling
 from chaski.names import LLAMA_CPP
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import embeddings
 from chaski.runner.service.base_channel import ActiveCall, BaseChannel
 from chaski.runner.service.llamacpp.completions import AnswerReader, completion, empty_answer
+from chaski.runner.service.llamacpp.prompts import LlamaPrompts, PromptConfig
 from chaski.runner.service.llamacpp.server import LlamaServer
 from chaski.runner.service.llamacpp.settings import LlamaSettings
 from chaski.runner.service.messages import (
@@ -33,13 +31,11 @@ from chaski.runner.service.messages import (
     Describe,
     Info,
     ModelCall,
-    RenderChat,
     ReplyCallback,
     Tokenize,
-    TokenizeChat,
 )
 from chaski.store.model import find_model
-from chaski.text.tokenizer.vocabulary import TokenType, Vocabulary, read_vocabulary
+from chaski.text.tokenizer.vocabulary import TokenType, read_vocabulary
 
 __all__ = ["LlamaCppChannel"]
 
@@ -78,7 +74,11 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
     """
 
     def __init__(
-        self, model: str | os.PathLike[str], options: Mapping[str, Any], flush: Callable[[], None]
+        self,
+        model: str | os.PathLike[str],
+        options: Mapping[str, Any],
+        flush: Callable[[], None],
+        reason: str = "it is asked for",
     ) -> None:
         super().__init__(flush, LlamaCppCall)
         started = perf_counter()
@@ -90,15 +90,15 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         vocabulary = read_vocabulary(file.metadata, default_add_bos=False)
         anonymous = _anonymous_bytes()
         self._server = LlamaServer(self._settings)
-        config = _Config(len(vocabulary), self._settings.pooling)
-        self._prompts = _LlamaPrompts(file, config, self._settings.room, defaults, self._server, vocabulary)
+        config = PromptConfig(len(vocabulary), self._settings.pooling)
+        self._prompts = LlamaPrompts(file, config, self._settings.room, defaults, self._server, vocabulary)
         hidden = {*vocabulary.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN), *vocabulary.eos_ids}
         self._controls = {token_id: vocabulary.tokens[token_id] for token_id in hidden}
         # Tokens that end an answer are control tokens too, and no text of a grammar spells them.
         self._spellings = {text: token_id for token_id, text in self._controls.items()}
         self._short = ThreadPoolExecutor(2, "chaski-desk")
         self._answers = ThreadPoolExecutor(self._settings.parallel + _WAITING, "chaski-answer")
-        weights = sum(tensor.nbytes for tensor in file.tensors.values())
+        weights = self._settings.weight_bytes(file)
         self.info = Info(
             path=str(file.path),
             context=self._settings.context,
@@ -107,6 +107,8 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
             load_seconds=perf_counter() - started,
             memory=Memory((DeviceMemory(HOST, weights, max(_anonymous_bytes() - anonymous, 0)),)),
             engine=LLAMA_CPP,
+            engine_reason=reason,
+            has_vision=self._server.has_vision,
             capabilities=self._prompts.capabilities,
         )
 
@@ -120,14 +122,8 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         """Return the executor of a call; short calls have their own, and never wait for answers."""
         return self._answers if isinstance(call, Answerable | Embed | Rank) else self._short
 
-    def _answer(self, call: ModelCall, task: LlamaCppCall) -> None:
-        asked = call.chat if isinstance(call, TokenizeChat | RenderChat) else call
-        if isinstance(asked, Answerable | Tokenize) and asked.images:
-            raise UnsupportedError("the engine llama.cpp gets no images here; send text only")
-        super()._answer(call, task)
-
     def _write(self, call: Answerable, task: LlamaCppCall) -> None:
-        prepared = self._prompts.prepare(call)
+        prepared = self._prompts.prepare(call, self._prompts.read_images(call.images))
         self._generate(prepared, task.parsed(prepared), task)
 
     def _generate(self, prepared: Prepared, put: ReplyCallback, task: LlamaCppCall) -> None:
@@ -135,7 +131,8 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         if prepared.limit <= len(prepared.prompt.tokens):
             put(empty_answer(prepared, load_seconds))
             return
-        body = completion(prepared, self._settings.prompt_cache, self._spellings)
+        marker = self._server.media_marker
+        body = completion(prepared, self._settings.prompt_cache, self._spellings, marker)
         reader = AnswerReader(prepared, self._controls, self._spell, load_seconds)
         for piece in self._server.stream("/completion", body, task.opened):
             for event in reader.feed(piece):
@@ -152,13 +149,13 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         task.reply(Outputs(embeddings(vectors, normalize), sum(map(len, prompts))))
 
     def _encode_chat(self, chat: Chat) -> Iterable[int]:
-        return self._prompts.conversation_prompt(chat).tokens
+        return self._prompts.chat_tokens(chat)
 
     def _render_chat(self, chat: Chat) -> str:
         return self._prompts.conversation_text(chat)
 
     def _encode(self, call: Tokenize) -> Iterable[int]:
-        return self._prompts.tokenizer.encode(call.text, call.add_special, call.parse_special)
+        return self._prompts.tokens(call.text, call.images, call.add_special, call.parse_special)
 
     def _describe(self, call: Describe) -> Info:
         return self.info
@@ -173,53 +170,6 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
 
     def _spell(self, text: str) -> list[int]:
         return self._prompts.tokenizer.encode(text, add_special=False, parse_special=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Config:
-    vocab_size: int
-    pooling: Pooling | None
-    is_causal: bool = True
-
-
-class _LlamaPrompts(PromptBuilder):
-    """Makes prompts with llama.cpp's own tokenizer."""
-
-    def __init__(
-        self,
-        file: GGUFFile,
-        config: _Config,
-        context: int,
-        defaults: Defaults,
-        server: LlamaServer,
-        vocabulary: Vocabulary,
-    ) -> None:
-        super().__init__(file, config, context, defaults)
-        self._server = server
-        self._vocabulary = vocabulary
-
-    @cached_property
-    def tokenizer(self) -> _Encoder:
-        """A tokenizer that calls llama.cpp."""
-        return _Encoder(self._server, self._vocabulary)
-
-
-class _Encoder:
-    def __init__(self, server: LlamaServer, vocabulary: Vocabulary) -> None:
-        self._server = server
-        self._vocabulary = vocabulary
-
-    @property
-    def bos_id(self) -> int | None:
-        return self._vocabulary.bos_id
-
-    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        content = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        body = {"content": content, "add_special": add_special, "parse_special": parse_special}
-        return list(self._server.ask("/tokenize", body)["tokens"])
-
-    def token(self, token_id: int) -> str:
-        return self._vocabulary.tokens[token_id]
 
 
 def _anonymous_bytes() -> int:

@@ -32,6 +32,7 @@ class LlamaSettings:
     """See `chaski.load` for what they mean.
 
     trained       tokens that the model was made for, more of which llama.cpp never gives to a sequence
+    projector     the file of its encoder of images
     pooling       the way it makes vectors; None for a model of text
     """
 
@@ -45,6 +46,7 @@ class LlamaSettings:
     flash_attention: bool
     prompt_cache: bool
     pooling: Pooling | None
+    projector: str | None = None
 
     @classmethod
     def of(cls, file: GGUFFile, defaults: Defaults, options: Mapping[str, Any]) -> LlamaSettings:
@@ -52,8 +54,6 @@ class LlamaSettings:
         environment = Environment.read()
         if options.get("backend", "cpu") != "cpu":
             raise OptionError(f"backend = {options['backend']!r} is not one of the engine llama.cpp")
-        if options.get("projector") is not None:
-            raise OptionError("the engine llama.cpp gets no images here, so no projector")
         if options.get("draft") is not None:
             raise OptionError("the engine llama.cpp takes no draft model; load it without draft")
         trained = file.get(f"{file.architecture}.context_length", int, 0) or 1 << 31
@@ -67,7 +67,7 @@ class LlamaSettings:
                 f"the engine llama.cpp cannot keep keys and values as {dtype.value}; it can as "
                 f"{', '.join(known.value for known in _BYTES)}"
             )
-        parallel = options.get("parallel")
+        parallel, projector = options.get("parallel"), options.get("projector")
         usual_threads = defaults.loading.get("num_thread") or environment.threads
         return cls(
             path=os.fspath(file.path),
@@ -75,6 +75,7 @@ class LlamaSettings:
             trained=trained,
             parallel=at_least("parallel", environment.parallel or 1 if parallel is None else parallel, 1),
             num_batch=at_least("num_batch", options.get("num_batch", 512), 1),
+            projector=None if projector is None else os.fspath(projector),
             threads=thread_count(options.get("threads"), usual_threads) or physical_cores(),
             types=types,
             flash_attention=flash,
@@ -92,12 +93,17 @@ class LlamaSettings:
         """Tokens that all sequences may hold together, as llama.cpp rounds them."""
         return -(-(self.context + _FREE) // _BLOCK) * _BLOCK * self.parallel
 
+    def weight_bytes(self, file: GGUFFile) -> int:
+        """Return the bytes of the model's weights, its encoder's included."""
+        encoder = os.path.getsize(self.projector) if self.projector else 0
+        return encoder + sum(tensor.nbytes for tensor in file.tensors.values())
+
     def check_memory(self, file: GGUFFile) -> None:
         """Raise OutOfMemoryError where weights, keys and values are more than there is room for.
 
         Keys and values are counted as if every layer kept all tokens, which some do not.
         """
-        weights = sum(tensor.nbytes for tensor in file.tensors.values())
+        weights = self.weight_bytes(file)
         cache = self.cells * self._bytes_per_token(file)
         available = available_memory()
         if weights + cache > available:

@@ -16,8 +16,8 @@ from weakref import WeakValueDictionary
 
 from chaski.errors import ChaskiError, ModelError
 from chaski.names import LLAMA_CPP
-from chaski.runner.loading.engine_choice import choose_engine, native_gap
-from chaski.runner.loading.files import OpenedModel
+from chaski.runner.loading.engine_choice import choose_engine, native_gap, reason_for_llama_cpp
+from chaski.runner.loading.files import OpenedModel, found_projector, image_projector
 from chaski.runner.loading.loader import load
 from chaski.runner.service.engine_channel import EngineChannel, describe
 from chaski.runner.service.messages import CallHandle, Channel, Info, ModelCall, ReplyOrError
@@ -66,14 +66,17 @@ def _open(
     """The model, in the engine that is asked for or that has it."""
     options = dict(message.options)
     opened = OpenedModel.of(find_model(message.model))
-    engine = choose_engine(opened.file, options.pop("engine", None) or opened.defaults.engine)
+    given = options.get("projector")
+    projector = image_projector(opened.found) if given is None else found_projector(given)
+    engine = choose_engine(opened.file, options.pop("engine", None) or opened.defaults.engine, projector)
     if engine == LLAMA_CPP:
-        gap = native_gap(opened.file)
+        gap, reason = native_gap(opened.file), reason_for_llama_cpp(opened.file, projector)
         opened.file.close()
+        options["projector"] = projector
         from chaski.runner.service.llamacpp import LlamaCppChannel
 
         try:
-            llama = LlamaCppChannel(message.model, options, flush)
+            llama = LlamaCppChannel(message.model, options, flush, reason)
         except ModelError as error:
             raise ModelError(f"{error}. The native engine says: {gap}" if gap else f"{error}") from None
         leaving.append(llama.close)

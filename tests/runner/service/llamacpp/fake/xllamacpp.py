@@ -10,12 +10,15 @@ import socket
 import socketserver
 import threading
 import time
+from base64 import b64decode
 from enum import IntEnum
 from http.server import BaseHTTPRequestHandler
 from types import SimpleNamespace
 from typing import Any
 
 END = 263  # of the tiny model
+MARKER = "<__media_of_the_stand_in__>"
+PROMPTS: list[dict[str, Any]] = []  # those with images
 LEFT: list[str] = []  # answers whose reader left
 
 
@@ -37,7 +40,8 @@ class llama_pooling_type(IntEnum):  # noqa: N801
 class CommonParams(SimpleNamespace):
     def __init__(self) -> None:
         threads = SimpleNamespace(n_threads=0), SimpleNamespace(n_threads=0)
-        super().__init__(model=SimpleNamespace(path=""), cpuparams=threads[0], cpuparams_batch=threads[1])
+        paths = {"model": SimpleNamespace(path=""), "mmproj": SimpleNamespace(path="")}
+        super().__init__(**paths, cpuparams=threads[0], cpuparams_batch=threads[1])
 
 
 class Server:
@@ -58,10 +62,16 @@ class _Listener(socketserver.ThreadingUnixStreamServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.0"
 
+    def do_GET(self) -> None:
+        assert self.path == "/props"
+        self._reply(200, {"modalities": {"vision": True}, "media_marker": MARKER})
+
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.headers["Authorization"] != f"Bearer {Server.parameters.api_keys[0]}":
             self._reply(401, {"error": {"code": 401, "message": "Invalid API Key"}})
+        elif self.path == "/v1/chat/completions/input_tokens":
+            self._reply(200, {"input_tokens": 4 if body["messages"][0]["content"] else 1})
         elif self.path == "/tokenize":
             begin = [262] if body["add_special"] else []
             self._reply(200, {"tokens": begin + list(body["content"].encode())})
@@ -78,7 +88,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: dict[str, Any]) -> None:
         self.send_response(200)
         self.end_headers()
-        text = bytes(token for token in reversed(body["prompt"]) if token < 256).decode()
+        prompt = body["prompt"]
+        if isinstance(prompt, dict):  # an image stands there as its length
+            PROMPTS.append(prompt)
+            parts = prompt["prompt_string"].split(MARKER)
+            files = [f"<{len(b64decode(data))}>" for data in prompt["multimodal_data"]]
+            prompt = "".join(a + b for a, b in zip(parts, [*files, ""], strict=True)).encode()
+        text = bytes(token for token in reversed(prompt) if token < 256).decode()
         count = 0
         for character in text[: body["n_predict"]]:
             data = character.encode()
@@ -98,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
             stop_type="eos" if ended else "limit",
             stopping_word="",
             tokens_predicted=count,
-            tokens_cached=len(body["prompt"]) + count - 1,
+            tokens_cached=len(prompt) + count - 1,
             truncated=False,
             timings={"cache_n": 1, "prompt_ms": 10.0, "predicted_ms": 20.0},
         )
