@@ -67,7 +67,9 @@ class _Watched:
 
     def __init__(self, vision: Any, stacks: Sequence[list[Any]]) -> None:
         self._vision, self._stacks = vision, stacks
-        self.shape: EncoderShape = replace(vision.shape, max_rows=vision.shape.max_patches)
+        self.shape: EncoderShape = replace(
+            vision.shape, max_rows=max(vision.shape.max_patches, vision.shape.max_rows)
+        )
         self.num_states = sum(1 + len(stack) for stack in stacks)
 
     def read_image(self, data: bytes) -> Image:

@@ -69,6 +69,12 @@ DESCRIPTIONS: Mapping[str, Description] = {
         ("harmony",),
         "The difference is that of weights in float32; the processor rounds what it multiplies with MXFP4.",
     ),
+    "granite": Description(
+        "Granite 3 and 4, dense, Granite Vision 3",
+        ("hermes",),
+        notes="Tool calls as Granite 4 writes them; those of Granite 3 stay in the text.",
+    ),
+    "granitemoe": Description("Granite 3 with experts"),
     "lfm2": Description(
         "LFM 2 and 2.5, dense",
         ("lfm2",),
@@ -76,11 +82,11 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "No tokens are proposed: its convolutions cannot drop tokens again. " + _NO_VISION,
     ),
     "llama": Description(
-        "Llama 1 to 3.3, Mistral 7B and Small, Mixtral, DeepSeek R1 Distill, LLaVA 1.5, SmolVLM, "
+        "Llama 1 to 3.3, Mistral 7B and Small, Mixtral, DeepSeek R1 Distill, LLaVA, SmolVLM, "
         "Idefics 3 and others",
         ("llama3", "mistral", "hermes"),
         ("deepseek3",),
-        "Pictures with a projector of LLaVA 1.5, SmolVLM and Idefics 3; not of LLaVA 1.6.",
+        "Pictures with a projector of LLaVA 1.5 and 1.6, SmolVLM and Idefics 3.",
     ),
     "llama4": Description(
         "Llama 4 Scout and Maverick",

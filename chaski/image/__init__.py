@@ -4,6 +4,7 @@ Pixels are uint8 arrays (height, width, 3), RGB. Sizes are (height, width).
 """
 
 from chaski.image.files import MAX_BYTES, MAX_PIXELS, Pixels, image_format, open_image
+from chaski.image.grids import in_grid
 from chaski.image.processors import (
     CLIP,
     HALF,
@@ -34,6 +35,7 @@ __all__ = [
     "filled",
     "image_format",
     "in_aspect_tiles",
+    "in_grid",
     "in_patches",
     "in_split_tiles",
     "in_squares",

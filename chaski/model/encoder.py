@@ -31,7 +31,8 @@ class EncoderProgram:
 
     def encode(self, image: Image) -> npt.NDArray[np.float32]:
         """The rows of an image (num_rows, row_size), a copy. Nothing else may be computed meanwhile."""
-        return np.concatenate([self._encode(tile) for tile in image.tiles])
+        rows = np.concatenate([self._encode(tile) for tile in image.tiles])
+        return rows if image.order is None else rows[image.order]
 
     def _encode(self, tile: Tile) -> npt.NDArray[np.float32]:
         arrays = dict(tile.arrays)

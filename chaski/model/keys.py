@@ -53,6 +53,7 @@ READ = frozenset(
 )
 """Keys that all architectures read, or that go with tensors that they would refuse."""
 
+_GRANITE = frozenset({"granite", "granitemoe"})
 _DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
 
 READ_BY: Mapping[str, frozenset[str]] = {
@@ -61,7 +62,10 @@ READ_BY: Mapping[str, frozenset[str]] = {
     "attention.value_length_swa": frozenset({"gemma4"}),
     "embedding_length_per_layer_input": frozenset({"gemma3n", "gemma4"}),
     "rope.dimension_count_swa": frozenset({"gemma4"}),
-    "attention.scale": frozenset({"gemma-embedding", "gemma3"}),
+    "attention.scale": frozenset({"gemma-embedding", "gemma3"}) | _GRANITE,
+    "embedding_scale": _GRANITE,
+    "logit_scale": _GRANITE,
+    "residual_scale": _GRANITE,
     "attention.sliding_window": frozenset(
         {"gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt-oss", "phi3"}
     ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from chaski.kvcache import KVShape, LayerCache
@@ -37,8 +38,9 @@ class Image:
     `num_rows` is how many rows the encoder makes of it. They stand in place of as many embeddings; or, where
     there is a `token`, that token stands for the image, and layers with an encoder cache attend to its rows:
     then the layout has one row. An image of several tiles has the first of them in `arrays` and the others
-    in `further`; `num_rows` counts the rows of all, which come tile by tile. Images with the same content
-    have the same `digest`, and no others.
+    in `further`; `num_rows` counts the rows of all. They come tile by tile, or in `order`: the numbers of the
+    tiles' rows as they stand in the prompt, each at least once. Images with the same content have the same
+    `digest`, and no others.
     """
 
     arrays: Arrays
@@ -46,13 +48,16 @@ class Image:
     layout: Layout
     token: int | None = None
     further: tuple[Tile, ...] = ()
+    order: npt.NDArray[np.int32] | None = None
     digest: int = field(init=False)
 
     @classmethod
-    def of_tiles(cls, tiles: Sequence[Tile], layout: Layout) -> Image:
+    def of_tiles(
+        cls, tiles: Sequence[Tile], layout: Layout, order: npt.NDArray[np.int32] | None = None
+    ) -> Image:
         """An image whose tiles are encoded one by one."""
-        num_rows = sum(tile.num_rows for tile in tiles)
-        return cls(tiles[0].arrays, num_rows, layout, further=tuple(tiles[1:]))
+        num_rows = sum(tile.num_rows for tile in tiles) if order is None else len(order)
+        return cls(tiles[0].arrays, num_rows, layout, further=tuple(tiles[1:]), order=order)
 
     def __post_init__(self) -> None:
         content = blake2b(repr((self.num_rows, self.layout)).encode(), digest_size=_DIGEST_BYTES)
@@ -60,12 +65,15 @@ class Image:
             for name, array in sorted(tile.arrays.items()):
                 content.update(f"{name} {array.dtype} {array.shape}".encode())
                 content.update(array.tobytes())
+        if self.order is not None:
+            content.update(self.order.tobytes())
         object.__setattr__(self, "digest", int.from_bytes(content.digest()))
 
     @property
     def tiles(self) -> tuple[Tile, ...]:
         """The parts that are encoded one by one; most images are one."""
-        first = self.num_rows - sum(tile.num_rows for tile in self.further)
+        encoded = self.num_rows if self.order is None else int(self.order.max()) + 1
+        first = encoded - sum(tile.num_rows for tile in self.further)
         return Tile(self.arrays, first), *self.further
 
     @property
@@ -81,7 +89,7 @@ class EncoderShape:
     max_patches, max_rows  what goes in and what comes out of it for the largest tile
     row_size               elements of a row that comes out: as many as an embedding of the text model has
     heads                  its attention
-    max_tiles              tiles that an image is cut into at most
+    max_tiles              as many of the largest tile have at least the rows of the largest image
     """
 
     max_patches: int

@@ -27,6 +27,8 @@ ARCHITECTURES = {
     "gemma3n": "gemma3n",
     "gemma4": "gemma4",
     "gpt-oss": "gptoss",
+    "granite": "granite",
+    "granitemoe": "granite",
     "lfm2": "lfm2",
     "llama": "llama",
     "llama4": "llama4",

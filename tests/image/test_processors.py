@@ -18,6 +18,7 @@ from chaski.image import (
     HALF,
     centered,
     in_aspect_tiles,
+    in_grid,
     in_patches,
     in_split_tiles,
     in_tiles,
@@ -42,6 +43,9 @@ def processor(name: str, edge: int, patch: int) -> Callable[[npt.NDArray[np.uint
         "centered-padded": partial(centered, edge=edge, normal=CLIP, is_padded=True),
         "in_patches": partial(in_patches, longest_edge=edge * 5 // 2, patch=patch, normal=CLIP),
         "in_aspect_tiles": lambda pixels: in_aspect_tiles(pixels, edge, range(1, 8), CLIP),
+        "in_grid": lambda pixels: in_grid(
+            pixels, edge, [(edge, 2 * edge), (2 * edge, 2 * edge), (3 * edge, edge)], CLIP
+        )[0],
         "in_split_tiles": lambda pixels: in_split_tiles(pixels, edge, 3 * edge, HALF)[0],
         "in_tiles": lambda pixels: in_tiles(pixels, edge, 4, CLIP)[0],
     }

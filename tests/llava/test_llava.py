@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import chaski
 from chaski.convert.convert import convert
-from chaski.errors import UnsupportedError
+from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
@@ -159,11 +159,18 @@ def test_a_stored_projector_that_cannot_be_used_leaves_the_text(
     assert file.architecture == "llama"
 
 
+GRID = {"clip.vision.image_grid_pinpoints": [28, 56]}
+
+
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
         ({"clip.projector_type": "ldp"}, "projector of type 'ldp' .* supported: .*mlp"),
-        ({"clip.vision.image_grid_pinpoints": [336, 672]}, r"several parts \(image_grid_pinpoints"),
+        (
+            {"clip.vision.mm_patch_merge_type": "spatial_unpad"},
+            "'spatial_unpad' without image_grid_pinpoints",
+        ),
+        ({**GRID, "clip.vision.mm_patch_merge_type": "spatial"}, "'spatial' with image_grid_pinpoints"),
         ({"clip.use_silu": True}, "use_silu is not supported"),
     ],
 )
@@ -172,4 +179,22 @@ def test_what_other_projectors_do_is_refused(
 ) -> None:
     other = changed(parts[1], tmp_path / "other.gguf", metadata, {})
     with pytest.raises(UnsupportedError, match=message):
+        chaski.load(parts[0], projector=other)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"clip.vision.image_grid_pinpoints": [28, 56, 28]}, "not pairs of multiples of 28"),
+        ({"clip.vision.image_grid_pinpoints": [28, 30]}, "not pairs of multiples of 28"),
+        ({"clip.vision.image_grid_pinpoints": [0, 28]}, "not pairs of multiples of 28"),
+        ({"clip.vision.feature_layer": [1, 4]}, r"feature_layer \[1, 4\] are not layers up to 2"),
+        ({"clip.vision.patch_size": 0}, "no patch of 0 pixels is in an image of 28"),
+    ],
+)
+def test_numbers_that_fit_no_encoder(
+    metadata: dict[str, Any], message: str, parts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    other = changed(parts[1], tmp_path / "other.gguf", metadata, {})
+    with pytest.raises(ModelError, match=message):
         chaski.load(parts[0], projector=other)

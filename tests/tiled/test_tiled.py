@@ -24,8 +24,10 @@ DATA = Path(__file__).parents[1] / "data" / "tiled"
 NAMES = sorted(path.name for path in DATA.iterdir())
 # Tiles of each picture, the whole of it included.
 TILES = {
+    "granite-vision": {"high": 4, "wide": 4, "small": 3},
     "idefics3": {"high": 3, "wide": 3, "small": 5},
     "internvl": {"high": 3, "wide": 5, "small": 1},
+    "llava-next": {"high": 4, "wide": 4, "small": 3},
 }
 
 on_both = pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)

@@ -28,6 +28,9 @@ FAMILIES = {
     "Gemma4ForConditionalGeneration": "gemma4",
     "Gemma4UnifiedForConditionalGeneration": "gemma4_unified",
     "GptOssForCausalLM": "gptoss",
+    "GraniteForCausalLM": "granite",
+    "GraniteMoeForCausalLM": "granitemoe",
+    "GraniteMoeSharedForCausalLM": "granitemoe",
     "Lfm2ForCausalLM": "lfm2",
     "LlamaForCausalLM": "llama",
     "Llama4ForCausalLM": "llama4",
@@ -57,11 +60,13 @@ ENCODERS = {
     "Idefics3ForConditionalGeneration": "idefics3",
     "InternVLForConditionalGeneration": "internvl",
     "LlavaForConditionalGeneration": "llava",
+    "LlavaNextForConditionalGeneration": "llava",
     "SmolVLMForConditionalGeneration": "idefics3",
 }
 """Encoders of images that stand in front of any text model; their modules have a `VISION`."""
 
 TEXT_MODELS = {
+    "granite": "granite",
     "llama": "llama",
     "mistral": "llama",
     "qwen2": "qwen2",
@@ -90,12 +95,13 @@ def _seeing(config: Config, encoder: ModuleType) -> Family:
     """The family of the text model, with that encoder of images in front of it."""
     text = config.part("text_config")
     text.expect("model_type", *TEXT_MODELS)
-    family: Family = _module(TEXT_MODELS[text.get("model_type", str, "llama")]).FAMILY
+    name = TEXT_MODELS[text.get("model_type", str, "llama")]
+    family: Family = _module(name).FAMILY
     return replace(
         family,
         unused=(*family.unused, *VISION_TENSORS),
         vision=encoder.VISION,
-        defaults={**family.defaults, **encoder.DEFAULTS},
+        defaults={**family.defaults, **encoder.DEFAULTS.get(name, {})},
     )
 
 

@@ -1,47 +1,83 @@
-"""LLaVA 1.5 (Liu et al. 2023): CLIP (Radford et al. 2021) and two layers in front of a text model."""
+"""LLaVA 1.5, 1.6 and Granite Vision (Liu et al. 2023, 2024): CLIP or SigLIP, and two layers behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from chaski.convert.config import Config
+from chaski.convert.families import clip
 from chaski.convert.families.clip import COLORS, MEAN, STD, TOWER, both, layers, preprocessor, sizes, spread
 from chaski.convert.family import VisionFamily
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
+from chaski.errors import ModelError
+
+_HALF = (0.5,) * COLORS
+_NEXT = "LlavaNextForConditionalGeneration"
 
 
 def _settings(config: Config) -> Config:
     """Return the settings of the vision model. Refuses what neither GGUF nor its readers can express."""
     config.expect("projector_hidden_act", "gelu")
-    config.expect("vision_feature_select_strategy", "default")
     config.expect("multimodal_projector_bias", True)
     vision = config.part("vision_config")
-    vision.expect("model_type", "clip_vision_model")
-    vision.expect("hidden_act", "quick_gelu", "gelu")
+    vision.expect("model_type", "clip_vision_model", "siglip_vision_model")
     vision.expect("num_channels", COLORS)
+    has_class = _has_class(vision)
+    vision.expect("hidden_act", *(("quick_gelu", "gelu") if has_class else ("gelu_pytorch_tanh",)))
+    config.expect("vision_feature_select_strategy", "default" if has_class else "full")
     return vision
 
 
-def _num_layers(config: Config) -> int:
-    """Return the number of layers that are used: the output layer counts from the last one, -1, on."""
-    taken = config.get("vision_feature_layer", int, -2)
-    layers = config.part("vision_config").count("num_hidden_layers")
-    if not -layers <= taken < 0:
-        config.expect("vision_feature_layer", -2, -1)
-    return layers + 1 + taken
+def _has_class(vision: Config) -> bool:
+    return vision.get("model_type", str, "clip_vision_model") == "clip_vision_model"
+
+
+def _taken(config: Config) -> list[int]:
+    """The layers whose states are taken: 0 is what goes into the first, -1 the last one."""
+    count = config.part("vision_config").count("num_hidden_layers")
+    found = config.values.get("vision_feature_layer", -2)
+    taken = found if isinstance(found, list) else [found]
+    if not taken or not all(type(layer) is int and -count <= layer + 1 <= count + 1 for layer in taken):
+        raise ModelError(f"{config.path}: 'vision_feature_layer' {found!r:.80} fits no {count} layers")
+    return [layer if layer >= 0 else count + 1 + layer for layer in taken]
+
+
+def _canvases(config: Config) -> list[int]:
+    """The sizes of an image in tiles, height and width in turn; none for models that see one square."""
+    if _NEXT not in config.list("architectures"):
+        preprocessor(config).expect("do_center_crop", True)
+        return []
+    config.expect("use_image_newline_parameter", True)
+    edge = config.part("vision_config").get("image_size", int)
+    pairs = config.list("image_grid_pinpoints")
+    reader = preprocessor(config)
+    reader.expect("image_grid_pinpoints", pairs)
+    for key, side in (("crop_size", "height"), ("crop_size", "width")):
+        reader.part(key).expect(side, edge)
+    if not pairs or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise ModelError(f"{config.path}: 'image_grid_pinpoints' is {pairs!r:.80}, not pairs of sizes")
+    return list(chain.from_iterable(pairs))
 
 
 def _sizes(config: Config) -> Metadata:
-    vision = _settings(config)
-    preprocessor(config).expect("do_center_crop", True)
+    vision, taken, canvases = _settings(config), _taken(config), _canvases(config)
+    is_clip = _has_class(vision)
+    in_tiles: Metadata = {
+        "vision.image_grid_pinpoints": canvases,
+        "vision.image_aspect_ratio": "anyres",
+        "vision.mm_patch_merge_type": "spatial_unpad",
+    }
     return {
-        **sizes(vision, eps=1e-5),
-        **spread(config, MEAN, STD),
-        "vision.block_count": _num_layers(config),
+        **sizes(vision, eps=1e-5 if is_clip else 1e-6),
+        **(spread(config, MEAN, STD) if is_clip else spread(config, _HALF, _HALF)),
+        **(in_tiles if canvases else {}),
+        "vision.block_count": max(taken),
+        "vision.feature_layer": taken,
         "vision.projection_dim": vision.get("projection_dim", int, config.get("hidden_size", int)),
         "projector_type": "mlp",
-        "use_gelu": vision.get("hidden_act", str, "quick_gelu") == "gelu",
+        "use_gelu": vision.get("hidden_act", str, "quick_gelu") != "quick_gelu",
     }
 
 
@@ -54,33 +90,44 @@ def projector(config: Config) -> Metadata:
 
 
 def seen(config: Config) -> Iterator[Mapped]:
-    vision = _settings(config)
-    size, patch, row_size = (
-        vision.get("hidden_size", int),
-        vision.get("patch_size", int),
-        config.get("hidden_size", int),
-    )
-    positions = 1 + (vision.get("image_size", int) // patch) ** 2
-    embeddings = f"{TOWER}.embeddings"
-    yield Mapped("v.class_embd", (size,), (f"{embeddings}.class_embedding",))
-    window = (size, COLORS, patch, patch)
-    yield Mapped("v.patch_embd.weight", window, (f"{embeddings}.patch_embedding.weight",))
-    yield Mapped("v.position_embd.weight", (positions, size), (f"{embeddings}.position_embedding.weight",))
-    yield from both("v.pre_ln", f"{TOWER}.pre_layrnorm", (size,))
-    yield from layers(vision, _num_layers(config))
-    yield from both("mm.0", "multi_modal_projector.linear_1", (row_size, size))
+    vision, taken = _settings(config), _taken(config)
+    size, row_size = vision.get("hidden_size", int), config.get("hidden_size", int)
+    if _has_class(vision):
+        yield from _clip_embeddings(vision)
+    else:
+        yield from clip.embeddings(vision, TOWER)
+    yield from layers(vision, max(taken))
+    yield from both("mm.0", "multi_modal_projector.linear_1", (row_size, size * len(taken)))
     yield from both("mm.2", "multi_modal_projector.linear_2", (row_size, row_size))
+    if _canvases(config):
+        yield Mapped("model.image_newline", (row_size,), ("image_newline",))
 
 
-# Values that configurations leave out, as transformers fills them in: sizes of Llama 7B.
+def _clip_embeddings(vision: Config) -> Iterator[Mapped]:
+    size, patch = vision.get("hidden_size", int), vision.get("patch_size", int)
+    positions = 1 + (vision.get("image_size", int) // patch) ** 2
+    source = f"{TOWER}.embeddings"
+    yield Mapped("v.class_embd", (size,), (f"{source}.class_embedding",))
+    yield Mapped("v.patch_embd.weight", (size, COLORS, patch, patch), (f"{source}.patch_embedding.weight",))
+    yield Mapped("v.position_embd.weight", (positions, size), (f"{source}.position_embedding.weight",))
+    yield from both("v.pre_ln", f"{TOWER}.pre_layrnorm", (size,))
+
+
+# Values that configurations of a text model leave out, as transformers fills them in: sizes of Llama 7B.
 DEFAULTS = {
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-6,
+    "llama": {
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+    }
 }
-# Behind the layer whose states are taken.
-_UNUSED = (rf"{TOWER}\.encoder\.layers\.\d+\..*", rf"{TOWER}\.post_layernorm\..*")
+# Behind the layers whose states are taken.
+_UNUSED = (
+    rf"{TOWER}\.encoder\.layers\.\d+\..*",
+    rf"{TOWER}\.post_layernorm\..*",
+    rf"{TOWER}\.head\..*",
+)
 VISION = VisionFamily(_sizes, projector, seen, {}, unused=_UNUSED)

@@ -9,14 +9,15 @@ from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import SwiGLU
 from chaski.model.arch import llama
+from chaski.model.input import Inputs
 
 
 class Model(llama.Model):
     def ffn(self, file: GGUFFile) -> SwiGLU:
         return SwiGLU(self.config.hidden_size, self.config.ffn_size, ops.geglu)
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        return self.token_embd(tokens) * math.sqrt(self.config.hidden_size)
+    def embed(self, inputs: Inputs) -> Tensor:
+        return inputs.with_images(self.token_embd(inputs.tokens) * math.sqrt(self.config.hidden_size))
 
     def rope(self) -> Rope:
         return self.config.rope.rope(neox=True)

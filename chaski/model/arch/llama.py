@@ -78,9 +78,12 @@ class Model(Decoder):
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
-        self.blk = [Layer(config, Attention(config), self.ffn(file)) for _ in range(config.num_layers)]
+        self.blk = [self.layer(file) for _ in range(config.num_layers)]
         self.rope_freqs = RopeFactors(config.rope.dims)
         self.vision = read_vision(file, projector, config.hidden_size)
+
+    def layer(self, file: GGUFFile) -> Layer:
+        return Layer(self.config, Attention(self.config), self.ffn(file))
 
     def ffn(self, file: GGUFFile) -> FeedForward:
         """The feed-forward block of a layer."""
@@ -92,13 +95,14 @@ class Model(Decoder):
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         rope = ops.rope_table(inputs.positions, self.rope())
-        x = inputs.with_images(self.embed(inputs.tokens))
+        x = self.embed(inputs)
         for layer, cache in zip(self.blk, caches, strict=True):
             x = layer(x, rope, cache, outputs=inputs.outputs if layer is self.blk[-1] else None)
         return self.head(x)
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        return self.token_embd(tokens)
+    def embed(self, inputs: Inputs) -> Tensor:
+        """What goes into the first layer."""
+        return inputs.with_images(self.token_embd(inputs.tokens))
 
     def rope(self) -> Rope:
         return self.config.rope.rope(factors=self.rope_freqs.weight.array)

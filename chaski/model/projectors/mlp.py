@@ -1,6 +1,8 @@
-"""LLaVA 1.5 (Liu et al. 2023): CLIP's states before its last layer, made embeddings by two layers.
+"""LLaVA 1.5, 1.6 and Granite Vision (Liu et al. 2023, 2024): states of CLIP or SigLIP through two matrices.
 
-Files hold the layers that are used. llama.cpp leaves out one more of them, and so differs.
+An image is one square, or all of it in a square and then in a grid of tiles. Which layers' states are taken,
+side by side, the file says, else those of the last one. Files without this key hold the layers that are used;
+llama.cpp leaves out one more of them, and so differs.
 """
 
 from __future__ import annotations
@@ -9,22 +11,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from chaski.errors import UnsupportedError
+from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.image import CLIP, Normal, centered, open_image, patches
+from chaski.image import CLIP, HALF, Normal, Values, centered, in_grid, open_image, patches
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding
-from chaski.model.config import patches_a_side, read_normal
-from chaski.model.multimodal import EncoderShape, Image
+from chaski.model.config import read_normal
+from chaski.model.multimodal import EncoderShape, Image, Tile
+from chaski.model.projectors.grid import grid_rows, max_grid_rows, read_canvases
 from chaski.model.projectors.vit import Block, is_swapped
+
+I32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
-    """The sizes of CLIP. `is_swapped` is that of `Block`."""
+    """The sizes of the encoder. `is_swapped` is that of `Block`.
+
+    taken      the layers whose states the text model gets, counted from 1; 0 is what goes into the first
+    canvases   heights and widths of grids of tiles, for models that see an image in tiles
+    has_class  a row of no patch takes part, as in CLIP; SigLIP has none
+    """
 
     edge: int
     patch_size: int
@@ -37,67 +48,106 @@ class VisionConfig:
     normal: Normal
     activation: Callable[[Tensor], Tensor]
     is_swapped: bool
+    taken: tuple[int, ...]
+    canvases: tuple[tuple[int, int], ...]
+    has_class: bool
 
     @classmethod
     def read(cls, file: GGUFFile) -> VisionConfig:
+        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`."""
         prefix = f"{file.architecture}.vision"
-        _refuse_parts(file)
         hidden_size, ffn_size = (
             file.get(f"{prefix}.{key}_length", int) for key in ("embedding", "feed_forward")
         )
         edge, patch_size = (file.get(f"{prefix}.{key}_size", int) for key in ("image", "patch"))
+        if not 1 <= patch_size <= edge:
+            raise ModelError(f"{file.path}: no patch of {patch_size} pixels is in an image of {edge}")
+        canvases = read_canvases(file, edge)
+        _check(file, bool(canvases))
+        has_class = "v.class_embd" in file.tensors
+        num_layers = file.get(f"{prefix}.block_count", int)
         return cls(
             edge=edge,
             patch_size=patch_size,
-            side=patches_a_side(file, edge, patch_size),
+            side=edge // patch_size,
             hidden_size=hidden_size,
             ffn_size=ffn_size,
-            num_layers=file.get(f"{prefix}.block_count", int),
+            num_layers=num_layers,
             num_heads=file.get(f"{prefix}.attention.head_count", int),
             eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
-            normal=read_normal(file, CLIP),
-            activation=ops.gelu if file.get(f"{file.architecture}.use_gelu", bool, False) else ops.quick_gelu,
+            normal=read_normal(file, CLIP if has_class else HALF),
+            activation=_activation(file, has_class),
             is_swapped=is_swapped(file, hidden_size, ffn_size),
+            taken=_taken(file, num_layers),
+            canvases=tuple(canvases),
+            has_class=has_class,
         )
 
     @property
     def num_patches(self) -> int:
+        """Those of a square."""
         return self.side**2
 
 
-def _refuse_parts(file: GGUFFile) -> None:
+def _check(file: GGUFFile, has_canvases: bool) -> None:
+    """Refuse other ways to put tiles together."""
     prefix = f"{file.architecture}.vision"
-    merging = file.get(f"{prefix}.mm_patch_merge_type", str, "flat")
-    if merging != "flat" or f"{prefix}.image_grid_pinpoints" in file.metadata:
+    usual = "spatial_unpad" if has_canvases else "flat"
+    merging = file.get(f"{prefix}.mm_patch_merge_type", str, usual)
+    if merging != usual:
+        others = "with" if has_canvases else "without"
         raise UnsupportedError(
-            f"{file.path}: pictures in several parts (image_grid_pinpoints, LLaVA 1.6) are not supported; "
-            "use a model that sees a picture at once"
+            f"{file.path}: {prefix}.mm_patch_merge_type {merging!r:.40} {others} image_grid_pinpoints is not "
+            f"supported; only {usual!r} is"
         )
     if file.get(f"{file.architecture}.use_silu", bool, False):
         raise UnsupportedError(f"{file.path}: use_silu is not supported for CLIP")
 
 
+def _activation(file: GGUFFile, has_class: bool) -> Callable[[Tensor], Tensor]:
+    """SigLIP has one only, whatever its files say."""
+    if not has_class:
+        return ops.gelu_tanh
+    return ops.gelu if file.get(f"{file.architecture}.use_gelu", bool, False) else ops.quick_gelu
+
+
+def _taken(file: GGUFFile, num_layers: int) -> tuple[int, ...]:
+    key = f"{file.architecture}.vision.feature_layer"
+    found = file.get(key, list[int], None)
+    taken = (num_layers,) if found is None else tuple(found.tolist())
+    if not taken or not all(0 <= layer <= num_layers for layer in taken):
+        raise ModelError(f"{file.path}: {key} {list(taken)!s:.80} are not layers up to {num_layers}")
+    return taken
+
+
 class Tower(Module):
-    """The first row is that of the class, which takes part and is left out at the end."""
+    """Where there is a row of the class, it is the first one. It is never among those that are kept."""
 
     def __init__(self, config: VisionConfig) -> None:
-        c = config
-        self.class_embd = Weight((1, config.hidden_size), plain=True, stored=(config.hidden_size,))
-        self.patch_embd = PatchEmbedding(config.patch_size, config.hidden_size)
-        self.position_embd = Embedding(1 + config.num_patches, config.hidden_size)
-        self.pre_ln = LayerNorm(config.hidden_size, config.eps)
+        self._config = c = config
+        if c.has_class:
+            self.class_embd = Weight((1, c.hidden_size), plain=True, stored=(c.hidden_size,))
+            self.pre_ln = LayerNorm(c.hidden_size, c.eps)
+        self.patch_embd = PatchEmbedding(c.patch_size, c.hidden_size)
+        self.position_embd = Embedding(c.has_class + c.num_patches, c.hidden_size)
         self.blk = [
             Block(c.hidden_size, c.ffn_size, c.num_heads, c.eps, c.activation, c.is_swapped)
             for _ in range(c.num_layers)
         ]
 
-    def __call__(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+    def __call__(self, graph: Graph, patches: Dim, kept: Dim, history: LayerCache) -> Tensor:
         x = self.patch_embd(graph.input("pixels", (patches, self.patch_embd.weight.shape[1]), DType.F32))
-        x = x + ops.product(graph.input("is_class", (patches, 1), DType.F32), self.class_embd)
-        x = self.pre_ln(x + self.position_embd(graph.input("position", (patches,), DType.I32)))
+        if self._config.has_class:
+            x = x + ops.product(graph.input("is_class", (patches, 1), DType.F32), self.class_embd)
+        x = x + self.position_embd(graph.input("position", (patches,), DType.I32))
+        states = [self.pre_ln(x) if self._config.has_class else x]
         for block in self.blk:
-            x = block(x, history)
-        return x.rows(graph.input("kept", (rows,), DType.I32))
+            states.append(block(states[-1], history))
+        rows, size = graph.input("kept", (kept,), DType.I32), self._config.hidden_size
+        found = [states[layer].rows(rows) for layer in self._config.taken]
+        if len(found) == 1:
+            return found[0]
+        return ops.concat([(part, index * size, 1) for index, part in enumerate(found)])
 
 
 class Projector(Module):
@@ -113,6 +163,13 @@ class Projector(Module):
         return projected
 
 
+class LineEnd(Module):
+    """The row behind each line of patches of a grid."""
+
+    def __init__(self, row_size: int) -> None:
+        self.image_newline = Weight((1, row_size), plain=True, stored=(row_size,))
+
+
 class Vision(Module):
     """The encoder of images; see `MultimodalProcessor`."""
 
@@ -120,26 +177,59 @@ class Vision(Module):
     is_bidirectional = False
 
     def __init__(self, file: GGUFFile, row_size: int) -> None:
-        self._config = config = VisionConfig.read(file)
-        head_size = config.hidden_size // config.num_heads
-        heads = KVShape(config.num_heads, head_size, head_size)
-        self.shape = EncoderShape(1 + config.num_patches, config.num_patches, row_size, heads)
-        self.v = Tower(config)
-        self.mm = Projector(config.hidden_size, row_size)
+        self._config = c = VisionConfig.read(file)
+        self._has_ends = bool(c.canvases) and "model.image_newline" in file.tensors
+        self.v = Tower(c)
+        self.mm = Projector(c.hidden_size * len(c.taken), row_size)
+        if self._has_ends:
+            self.model = LineEnd(row_size)
+        head_size = c.hidden_size // c.num_heads
+        max_rows = c.num_patches + self._has_ends
+        most = max_grid_rows(c.canvases, c.edge, c.side) if c.canvases else max_rows
+        self.shape = EncoderShape(
+            max_patches=c.has_class + c.num_patches,
+            max_rows=max_rows,
+            row_size=row_size,
+            heads=KVShape(c.num_heads, head_size, head_size),
+            max_tiles=-(-most // max_rows),
+        )
 
     def read_image(self, data: bytes) -> Image:
+        c, pixels = self._config, open_image(data)
+        every = np.arange(c.num_patches, dtype=np.int32)
+        if not c.canvases:
+            tile = self._tile(centered(pixels, c.edge, c.normal), every)
+            return Image(tile.arrays, tile.num_rows, (tile.num_rows,))
+        (whole, *parts), grid = in_grid(pixels, c.edge, c.canvases, c.normal)
+        size = pixels.shape[0], pixels.shape[1]
+        shown, order = grid_rows(size, grid, c.side, self._has_ends)
+        tiles = [self._tile(whole, every, self._has_ends)]
+        tiles += [self._tile(part, kept) for part, kept in zip(parts, shown, strict=True) if len(kept)]
+        return Image.of_tiles(tiles, (len(order),), order)
+
+    def _tile(self, square: Values, kept: I32, has_end: bool = False) -> Tile:
+        """A square of which some patches become rows, with the end of a line behind them or not."""
         c = self._config
-        cut = patches(centered(open_image(data), c.edge, c.normal), c.patch_size)
-        pixels = np.zeros((1 + c.num_patches, cut.shape[-1]), np.float32)
-        pixels[1:] = cut.reshape(c.num_patches, -1)
-        position = np.arange(1 + c.num_patches, dtype=np.int32)
-        arrays = {
+        first, cut = int(c.has_class), patches(square, c.patch_size)
+        pixels = np.zeros((first + c.num_patches, cut.shape[-1]), np.float32)
+        pixels[first:] = cut.reshape(c.num_patches, -1)
+        position = np.arange(first + c.num_patches, dtype=np.int32)
+        arrays: dict[str, npt.NDArray[np.generic]] = {
             "pixels": pixels,
-            "is_class": (position[:, None] == 0).astype(np.float32),
             "position": position,
-            "kept": position[1:],
+            "kept": first + kept,
         }
-        return Image(arrays, c.num_patches, (c.num_patches,))
+        if c.has_class:
+            arrays["is_class"] = (position[:, None] == 0).astype(np.float32)
+        if self._has_ends:
+            arrays["place"] = np.arange(len(kept), dtype=np.int32)
+            arrays["is_end"] = (np.arange(len(kept) + has_end)[:, None] == len(kept)).astype(np.float32)
+        return Tile(arrays, len(kept) + has_end)
 
     def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
-        return self.mm(self.v(graph, patches, rows, history))
+        if not self._has_ends:
+            return self.mm(self.v(graph, patches, rows, history))
+        kept = Dim("kept", self._config.num_patches)
+        x = self.mm(self.v(graph, patches, kept, history))
+        ends = ops.product(graph.input("is_end", (rows, 1), DType.F32), self.model.image_newline)
+        return ops.scatter(ends, x, graph.input("place", (kept,), DType.I32))
