@@ -154,6 +154,8 @@ class Plan:
         tiles: int,
         weights: Weights | None,
         sinks: int | None,
+        distances: Sequence[float],
+        positions: int | None,
         parts: int | None,
         y: int,
     ) -> None: ...
@@ -174,7 +176,7 @@ class Plan:
         dim: int,
         weights: Weights | None,
         weight: int,
-        bias: int,
+        bias: int | None,
         heads: int,
         size: int,
         eps: float,

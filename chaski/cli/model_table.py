@@ -46,6 +46,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "BERT, RoBERTa, XLM-RoBERTa, all-MiniLM, BGE, E5, GTE, mxbai-embed, Snowflake Arctic Embed; "
         "cross-encoders: MS MARCO MiniLM, BGE Reranker"
     ),
+    "eurobert": Description("EuroBERT, Jina Embeddings 5 nano"),
     "gemma": Description("Gemma 1, CodeGemma"),
     "gemma-embedding": Description(
         "EmbeddingGemma", notes="Layers behind the pooling, of sentence-transformers, are converted too."
@@ -99,6 +100,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
     "mllama": Description(
         "Llama 3.2 Vision", ("llama3",), notes="transformers is its only oracle: llama.cpp does not have it."
     ),
+    "modern-bert": Description("ModernBERT, GTE ModernBERT, Nomic ModernBERT Embed, Granite Embedding R2"),
     "nomic-bert": Description("Nomic Embed Text", notes="Not the one with experts, nomic-bert-moe."),
     "phi3": Description(
         "Phi 3 to 4, Phi 4 mini and reasoning",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from chaski.errors import UnsupportedError
 from chaski.ml.graph import (
     AnyMask,
     DenseMask,
@@ -21,7 +23,16 @@ from chaski.ml.graph import (
     require,
 )
 
-__all__ = ["attention", "copy_cells", "rope", "rope_table", "rotate_cells", "short_conv", "store"]
+__all__ = [
+    "DistanceBias",
+    "attention",
+    "copy_cells",
+    "rope",
+    "rope_table",
+    "rotate_cells",
+    "short_conv",
+    "store",
+]
 
 
 def rope_table(positions: Tensor, rope: Rope) -> Tensor:
@@ -92,6 +103,19 @@ def copy_cells(sources: Tensor, targets: Tensor, buffer: KVBuffer) -> Tensor:
     return sources.graph.record("copy_cells", (sources, targets, buffer), shape, buffer.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class DistanceBias:
+    """A number that is added to the score of a key for its distance behind or before the query.
+
+    `table` (heads, 2 · reach + 1): that of the distance 0 is in the middle, and keys that are further away
+    have the first or the last one (T5, Raffel et al. 2020; ALiBi, Press et al. 2022).
+    `positions` are those of the queries.
+    """
+
+    table: npt.NDArray[np.float32]
+    positions: Tensor
+
+
 def attention(
     q: Tensor,
     keys: Tensor,
@@ -100,8 +124,9 @@ def attention(
     scale: float,
     sinks: Weight | None = None,
     softcap: float = 0.0,
+    bias: DistanceBias | None = None,
 ) -> Tensor:
-    """softmax(scale · q kᵀ) v of each token over the cells that it sees -> (n, heads, value size).
+    """softmax(scale · q kᵀ + bias) v of each token over the cells that it sees -> (n, heads, value size).
 
     q (n, heads, size); keys and values (cells, kv_heads, …) as `store` returns them. Consecutive groups of
     heads/kv_heads query heads share a key/value head (Ainslie et al. 2023). `sinks` (heads,) and `softcap`
@@ -115,6 +140,13 @@ def attention(
     shape: Shape = (q.shape[0], heads, values.shape[2])
     require(sinks is None or sinks.shape == (heads,), "attention", q.shape, sinks and sinks.shape)
     op, seen, attributes = _told(mask)
+    if bias is not None:
+        require(sinks is None and bias.table.shape[:1] == (heads,), "attention", q.shape, bias.table.shape)
+        if not isinstance(mask, Mask):
+            raise UnsupportedError(
+                "this backend's attention takes no numbers for distances: load the model with another backend"
+            )
+        op, seen, attributes = f"{op}_by_distance", (*seen, bias.positions), {"table": bias.table}
     operands = (q, keys, values, *seen, *(() if sinks is None else (sinks,)))
     return q.graph.record(op, operands, shape, scale=scale, softcap=softcap, **attributes)
 

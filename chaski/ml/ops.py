@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chaski.ml.cached_ops import (
+    DistanceBias,
     attention,
     copy_cells,
     rope,
@@ -37,6 +38,7 @@ from chaski.ml.graph import Dim, Shape, Tensor, Weight, require
 from chaski.ml.recurrent_ops import chunked_conv, gated_delta
 
 __all__ = [
+    "DistanceBias",
     "add_vector",
     "attention",
     "average_rows",
@@ -46,6 +48,7 @@ __all__ = [
     "concat",
     "copy_cells",
     "embedding",
+    "erf_geglu",
     "exp",
     "gated_delta",
     "gaussian_top_k",
@@ -117,6 +120,11 @@ def l2_norm(x: Tensor, eps: float) -> Tensor:
     return rms_norm(x, None, eps / size) * float(size**-0.5)
 
 
+def erf_geglu(gate: Tensor, up: Tensor) -> Tensor:
+    """gelu(gate) · up, where `geglu` takes the approximation of gelu."""
+    return multiply(gelu(gate), up)
+
+
 def rms(x: Tensor) -> Tensor:
     """The root of the mean square of each row of x (n, size) -> (n, 1), a factor for `scale_rows`."""
     require(len(x.shape) == 2, "rms", x.shape)
@@ -133,11 +141,12 @@ def gaussian_top_k(x: Tensor, multiplier: float) -> Tensor:
     return x.graph.record("gaussian_top_k", (x,), x.shape, multiplier=multiplier)
 
 
-def layer_norm(x: Tensor, weight: Weight, bias: Weight, eps: float) -> Tensor:
+def layer_norm(x: Tensor, weight: Weight, bias: Weight | None, eps: float) -> Tensor:
     """(x - mean(x)) / sqrt(variance(x) + eps) · weight + bias over the last dimension (Ba et al. 2016)."""
-    fits = x.shape[-1:] == weight.shape == bias.shape
-    require(fits, "layer_norm", x.shape, weight.shape, bias.shape)
-    return x.graph.record("layer_norm", (x, weight, bias), x.shape, eps=eps)
+    fits = x.shape[-1:] == weight.shape and (bias is None or bias.shape == weight.shape)
+    require(fits, "layer_norm", x.shape, weight.shape, bias and bias.shape)
+    operands = (x, weight) if bias is None else (x, weight, bias)
+    return x.graph.record("layer_norm", operands, x.shape, eps=eps)
 
 
 def position_scale(positions: Tensor, length: int, beta: float, offset: int = 0) -> Tensor:

@@ -51,9 +51,13 @@ class DecoderConfig:
 
     @classmethod
     def read(
-        cls, file: GGUFFile, eps: str = "layer_norm_rms_epsilon", is_causal: bool = True
+        cls,
+        file: GGUFFile,
+        eps: str = "layer_norm_rms_epsilon",
+        is_causal: bool = True,
+        pooling: Pooling | None = None,
     ) -> DecoderConfig:
-        """`eps` names the key of the norms' epsilon. `is_causal` holds where the file does not say it.
+        """`eps` names the key of the norms' epsilon. The others hold where the file does not say them.
 
         Raises ModelError for a key that is missing or of another type, UnsupportedError for a value."""
         arch = file.architecture
@@ -61,7 +65,7 @@ class DecoderConfig:
         num_heads = same_in_all_layers(file, f"{arch}.attention.head_count")
         # Ollama's converter writes 0 for what a checkpoint does not say.
         head_size = file.get(f"{arch}.attention.key_length", int, 0) or hidden_size // num_heads
-        pooling = read_pooling(file)
+        pooling = read_pooling(file) or pooling
         is_causal = file.get(f"{arch}.attention.causal", bool, is_causal)
         if not is_causal and pooling is None:
             raise ModelError(
@@ -166,16 +170,16 @@ def is_recurrent(file: GGUFFile, num_layers: int, interval: int) -> list[bool]:
     return flags
 
 
-def sliding_layers(file: GGUFFile, num_layers: int, period: int) -> tuple[bool, ...]:
+def sliding_layers(file: GGUFFile, num_layers: int, period: int, *, sees_all: int = -1) -> tuple[bool, ...]:
     """Flags of all layers: True for a layer with a sliding window.
 
-    The file says it for each layer, or gives a period, whose last layer sees everything. `period` is the
-    model's default; 0 gives every layer a window."""
+    The file says it for each layer, or gives a period, of which the layer with the index `sees_all` sees
+    everything. `period` is the model's default; 0 gives every layer a window."""
     key = f"{file.architecture}.attention.sliding_window_pattern"
     value = file.metadata.get(key)
     if not isinstance(value, np.ndarray):
         period = file.get(key, int, period)
-        return tuple(not period or index % period < period - 1 for index in range(num_layers))
+        return tuple(not period or index % period != sees_all % period for index in range(num_layers))
     if value.dtype.kind not in "biu" or value.shape != (num_layers,):
         raise ModelError(f"{file.path}: {key} does not say of each of {num_layers} layers what it sees")
     return tuple(bool(is_near) for is_near in value)

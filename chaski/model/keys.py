@@ -67,17 +67,19 @@ READ_BY: Mapping[str, frozenset[str]] = {
     "logit_scale": _GRANITE,
     "residual_scale": _GRANITE,
     "attention.sliding_window": frozenset(
-        {"gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt-oss", "phi3"}
+        {"gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt-oss", "modern-bert", "phi3"}
     ),
     "attention.temperature_length": frozenset({"llama4"}),
     "attention.temperature_scale": frozenset({"llama4", "mistral3"}),
     "attn_logit_softcapping": frozenset({"gemma-embedding", "gemma2", "gemma3"}),
     "final_logit_softcapping": frozenset({"gemma2", "gemma3", "gemma3n", "gemma4"}),
     "full_attention_interval": _DELTA_NETS,
-    "hidden_activation": frozenset({"gemma", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4"}),
+    "hidden_activation": frozenset(
+        {"gemma", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "modern-bert"}
+    ),
     "interleave_moe_layer_step": frozenset({"llama4"}),
     "nextn_predict_layers": _DELTA_NETS,
-    "rope.freq_base_swa": frozenset({"gemma-embedding", "gemma3", "gemma3n", "gemma4"}),
+    "rope.freq_base_swa": frozenset({"gemma-embedding", "gemma3", "gemma3n", "gemma4", "modern-bert"}),
 }
 """Keys of REFUSED that these architectures read, or for which they have one answer."""
 

@@ -20,6 +20,7 @@ __all__ = ["ARCHITECTURES", "Model", "build_model", "max_context_of", "takes_pro
 
 ARCHITECTURES = {
     "bert": "bert",
+    "eurobert": "qwen2",
     "gemma": "gemma",
     "gemma-embedding": "gemma_embedding",
     "gemma2": "gemma2",
@@ -34,6 +35,7 @@ ARCHITECTURES = {
     "llama4": "llama4",
     "mistral3": "mistral3",
     "mllama": "mllama.text",
+    "modern-bert": "modernbert",
     "nomic-bert": "nomicbert",
     "phi3": "phi3",
     "qwen2": "qwen2",

@@ -68,7 +68,8 @@ constexpr std::int64_t kPlainAttentionRows = 8;
 
 // Attention computes, for each query row:
 //
-//   scores = scale · q k, bounded to cap · tanh(scores / cap) where there is a cap
+//   scores = scale · q k + distances[position of k - position of q, at most reach away]
+//   scores bounded to cap · tanh(scores / cap) where there is a cap
 //   y = sum of exp(score - maximum) v / (sum of exp(score - maximum) + exp(sink - maximum))
 //
 // The plain form does just that. The fused form does it chunk by chunk, each with its own maximum, and joins
@@ -85,7 +86,10 @@ struct Attention {
     float scale;
     float cap;  // 0 for none
     bool is_plain;
-    std::int64_t length;  // of a chunk: kAttentionChunk, in the plain form plain_attention_length
+    std::int64_t length;            // of a chunk: kAttentionChunk, in the plain form plain_attention_length
+    const std::int32_t* positions;  // [token], where there are distances
+    const float* distances;         // [head][2 · reach + 1], or null
+    std::int64_t reach;
 
     [[gnu::always_inline]] std::int64_t group() const { return heads / keys.heads; }
 };
@@ -108,7 +112,7 @@ struct Ops {
     const Elementwise* elementwise;
     // y = x / sqrt(mean(x²) + eps) · weight for one row of `size` elements; null is a weight of 1.
     void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t size, float* y);
-    // y = (x - mean(x)) / sqrt(variance(x) + eps) · weight + bias for one row.
+    // y = (x - mean(x)) / sqrt(variance(x) + eps) · weight + bias for one row; no bias adds none.
     void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, std::int64_t size,
                        float* y);
     // Parts of other steps: y = x · factor, y = a + b, y = fma(x, factor, y).

@@ -33,6 +33,18 @@ void load_queries(const View& view, const Workspace& w) {
     }
 }
 
+// Adds what distances add to the scores[from, to) of row r; score 0 is that of entry `start`.
+void add_distances(const View& view, std::int64_t r, std::int64_t start, std::int64_t from, std::int64_t to,
+                   float* scores) {
+    const Attention& job = view.job;
+    const float* table = job.distances + view.head(r) * (2 * job.reach + 1) + job.reach;
+    const std::int64_t first = start - view.origin - job.positions[view.tile.begin + r / job.group()];
+    std::int64_t i = from;
+    for (; i < to && first + i < -job.reach; ++i) scores[i] += table[-job.reach];
+    for (; i < to && first + i <= job.reach; ++i) scores[i] += table[first + i];
+    for (; i < to; ++i) scores[i] += table[job.reach];
+}
+
 // Turns scores[from, to) into weights relative to their maximum, and the others, up to `length`, into zeros.
 void softmax_weights(float* scores, std::int64_t from, std::int64_t to, std::int64_t length, float cap,
                      float* maximum, float* total) {
@@ -132,6 +144,7 @@ void attend(const View& view, std::int64_t start, const Workspace& w, Part part)
         const Range seen(start, view.span(r).begin, view.span(r).end, job.length);
         float* scores = w.weights + r * job.length;
         if (seen.from < seen.to) {
+            if (job.distances != nullptr) add_distances(view, r, start, seen.from, seen.to, scores);
             softmax_weights(scores, seen.from, seen.to, used, job.cap, &part.maxima[r], &part.totals[r]);
         } else {
             std::memset(scores, 0, used * sizeof(float));

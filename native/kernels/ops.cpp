@@ -45,6 +45,7 @@ void layer_norm(const float* x, const float* weight, const float* bias, float ep
     float squares = row_sum(y, size, [](F32x16 v, F32x16 sum) { return fma(v, v, sum); });
     F32x16 scale = splat(1.0f / std::sqrt(squares / static_cast<float>(size) + eps));
     map(size, y, [&](F32x16 v, F32x16 w) { return v * scale * w; }, y, weight);
+    if (bias == nullptr) return;
     map(size, y, [&](F32x16 v, F32x16 b) { return v + b; }, y, bias);
 }
 

@@ -77,16 +77,20 @@ void TileStep::count_chunks() {
     }
 }
 
-AttentionStep::AttentionStep(const Ops& ops, const Attention& job, std::shared_ptr<const Tiles> tiles,
-                             std::int64_t tokens_per_tile, float* parts, std::int64_t parts_size, int threads)
+AttentionStep::AttentionStep(const Ops& ops, const Attention& job, std::vector<float> distances,
+                             std::shared_ptr<const Tiles> tiles, std::int64_t tokens_per_tile, float* parts,
+                             std::int64_t parts_size, int threads)
     : ops_(ops),
+      distances_(std::move(distances)),
       job_(job),
       tiles_(std::move(tiles)),
       tokens_per_tile_(tokens_per_tile),
       parts_(parts),
       parts_size_(parts_size),
       threads_(threads),
-      missing_(static_cast<std::size_t>(kItemsPerThread * threads)) {}
+      missing_(static_cast<std::size_t>(kItemsPerThread * threads)) {
+    job_.distances = distances_.empty() ? nullptr : distances_.data();
+}
 
 void AttentionStep::prepare(const Sizes&) {
     auto tiles = static_cast<std::int64_t>(tiles_->list.size());

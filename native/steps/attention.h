@@ -40,8 +40,10 @@ constexpr std::int64_t kItemsPerThread = 4;
 // of them, whose result goes to `parts`; who finishes the last chunk joins them. The bits are the same.
 class AttentionStep final : public Step {
    public:
-    AttentionStep(const Ops& ops, const Attention& job, std::shared_ptr<const Tiles> tiles,
-                  std::int64_t tokens_per_tile, float* parts, std::int64_t parts_size, int threads);
+    // `distances` are those of the job, or empty.
+    AttentionStep(const Ops& ops, const Attention& job, std::vector<float> distances,
+                  std::shared_ptr<const Tiles> tiles, std::int64_t tokens_per_tile, float* parts,
+                  std::int64_t parts_size, int threads);
     std::int64_t items(const Sizes&) const override;
     // Neighbouring chunks go to one thread, so that it reads memory in order. Whole tiles may differ much in
     // cost.
@@ -56,7 +58,8 @@ class AttentionStep final : public Step {
     void run_chunk(std::int64_t item, std::byte* scratch) const;
 
     const Ops& ops_;
-    const Attention job_;
+    const std::vector<float> distances_;
+    Attention job_;
     std::shared_ptr<const Tiles> tiles_;
     const std::int64_t tokens_per_tile_;
     float* parts_;

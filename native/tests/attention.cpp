@@ -12,6 +12,7 @@ struct Shape {
     bool is_plain;
     bool is_scattered;
     float cap;
+    std::int64_t reach;  // of distances; none without
 };
 
 constexpr std::int64_t kHeads = 2;      // of keys
@@ -59,17 +60,28 @@ class Work {
           cells_(cells_of(shape)),
           q_(random_.numbers(shape.tokens * heads() * kKeySize, 2.0f)),
           sinks_(random_.numbers(heads(), 1.0f)),
+          distances_(random_.numbers(heads() * (2 * shape.reach + 1), 1.0f)),
           y_(shape.tokens * heads() * value_size(shape.type)) {
         for (std::int64_t token = 0; token < shape.tokens; ++token) {
             const auto end = static_cast<std::int32_t>(kHistory - shape.tokens + 1 + token);
             spans_.push_back({3, end, 3});  // a window that has left the first tokens behind
+            positions_.push_back(end - 9);
         }
-        job_ = {q_.data(),      y_.data(),
-                keys_.storage,  values_.storage,
-                cells_.data(),  spans_.data(),
-                sinks_.data(),  heads(),
-                0.125f,         shape.cap,
-                shape.is_plain, shape.is_plain ? plain_attention_length(kHistory) : kAttentionChunk};
+        job_ = {q_.data(),
+                y_.data(),
+                keys_.storage,
+                values_.storage,
+                cells_.data(),
+                spans_.data(),
+                sinks_.data(),
+                heads(),
+                0.125f,
+                shape.cap,
+                shape.is_plain,
+                shape.is_plain ? plain_attention_length(kHistory) : kAttentionChunk,
+                positions_.data(),
+                shape.reach > 0 ? distances_.data() : nullptr,
+                shape.reach};
     }
 
     Bytes whole() {
@@ -105,7 +117,9 @@ class Work {
     std::vector<std::int32_t> cells_;
     std::vector<float> q_;
     std::vector<float> sinks_;
+    std::vector<float> distances_;
     std::vector<float> y_;
+    std::vector<std::int32_t> positions_;
     std::vector<Span> spans_;
     Attention job_{};
 };
@@ -124,10 +138,11 @@ void compare_shape(Comparison& compare, const Shape& shape) {
 
 void compare_attention(Comparison& compare) {
     for (DType type : {DType::F32, DType::F16, DType::BF16, DType::I16, DType::Q8_0, DType::Q4_0}) {
-        compare_shape(compare, {type, 3, 1, false, false, 0.0f});
-        compare_shape(compare, {type, 3, 7, false, true, 0.0f});
-        compare_shape(compare, {type, 1, 1, true, true, 0.0f});
-        compare_shape(compare, {type, 2, 4, true, false, 20.0f});
+        compare_shape(compare, {type, 3, 1, false, false, 0.0f, 0});
+        compare_shape(compare, {type, 3, 7, false, true, 0.0f, 0});
+        compare_shape(compare, {type, 1, 1, true, true, 0.0f, 1000});
+        compare_shape(compare, {type, 2, 4, true, false, 20.0f, 0});
+        compare_shape(compare, {type, 2, 5, false, true, 0.0f, 7});
     }
 }
 

@@ -17,7 +17,7 @@ from chaski.convert.convert import convert
 from chaski.formats.gguf import GGUFFile, open_gguf
 
 DATA = Path(__file__).parents[1] / "data" / "checkpoints"
-EMBEDDERS = ["bert", "gemma-embedding", "nomic-bert", "roberta"]
+EMBEDDERS = ["bert", "eurobert", "gemma-embedding", "modern-bert", "nomic-bert", "roberta"]
 NAMES = sorted({path.name for path in DATA.iterdir()} - set(EMBEDDERS))
 # Those that llama.cpp's converter was not asked about.
 UNWITNESSED = {"llama4", "nomic-bert", "qwen2moe"}

@@ -16,6 +16,7 @@ from tests.convert.checkpoints import DATA, EMBEDDERS, NAMES, UNWITNESSED, expec
 
 # Keys that llama.cpp leaves to defaults, or does not find without a `tokenizer.json`.
 OURS = {
+    "modern-bert.attention.layer_norm_epsilon",
     "gemma.rope.freq_base",
     "gemma2.rope.freq_base",
     "tokenizer.ggml.add_bos_token",
@@ -32,6 +33,8 @@ OURS = {
 THEIRS = {"tokenizer.ggml.add_sep_token"} | {
     f"tokenizer.ggml.{name}_token_id" for name in ("prefix", "suffix", "middle", "fsep", "eot")
 }
+# For the first token of texts that are classified, whatever checkpoints are for.
+THEIRS |= {f"{arch}.classifier.pooling_type" for arch in ("eurobert", "modern-bert")}
 # It knows no scores for a SentencePiece model that comes as `tokenizer.json`, and spells padding otherwise.
 PLACEHOLDERS = {"tokenizer.ggml.scores", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"}
 WITHOUT_SCORES = {"mistral"}

@@ -35,6 +35,7 @@ class Attender:
         options: Sequence[Options] = (CPUOptions(threads=2),),
         sinks: F32 | None = None,
         softcap: float = 0.0,
+        table: F32 | None = None,
         num_cells: int = 1024,
     ) -> None:
         self.backend = open_backend(backend, *options)
@@ -47,12 +48,15 @@ class Attender:
         self.keys = self.backend.kv_buffer(KVRole.KEYS, num_cells, kv_heads, size, types[0])
         self.values = self.backend.kv_buffer(KVRole.VALUES, num_cells, kv_heads, value_size, types[1])
         self.cells = cells
+        self._num_rows = tokens
         graph = Graph()
         ids = graph.input("ids", (Dim("stored", count),), DType.I32)
         where = graph.input("where", ids.shape, DType.I32)
         rows = graph.input("rows", (Dim("tokens", tokens),), DType.I32)
         history = graph.input("history", (Dim("history", 2 * count),), DType.I32)
         spans = graph.input("spans", (rows.shape[0], 3), DType.I32)
+        positions = graph.input("positions", rows.shape, DType.I32) if table is not None else None
+        bias = None if table is None or positions is None else ops.DistanceBias(table, positions)
         stored_k = ops.store(ops.embedding(ids, weights["k"]).reshape(kv_heads, size), where, self.keys)
         stored_v = ops.store(
             ops.embedding(ids, weights["v"]).reshape(kv_heads, value_size), where, self.values
@@ -66,7 +70,9 @@ class Attender:
             size**-0.5,
             weights.get("sinks"),
             softcap,
+            bias,
         )
+        self._has_positions = positions is not None
         graph.output("y", y.reshape(heads * value_size))
         self.plan = self.backend.compile(graph)
         self._run(np.arange(count), np.zeros(0, np.int32), np.zeros((0, 3), np.int32), cells[:0])
@@ -78,6 +84,8 @@ class Attender:
     def _run(self, ids: npt.ArrayLike, rows: npt.ArrayLike, spans: npt.ArrayLike, cells: I32) -> F32:
         ids, rows = np.asarray(ids), np.asarray(rows)
         inputs = {"ids": ids, "where": self.cells[ids], "rows": rows, "history": cells}
+        if self._has_positions:  # rows of q are those of the last tokens
+            inputs["positions"] = len(self.cells) - self._num_rows + rows
         return self.plan.launch(inputs | {"spans": np.asarray(spans)}).rows("y").copy()
 
 

@@ -104,6 +104,29 @@ def test_the_definition(
     np.testing.assert_allclose(found, defined(q, k, v, spans, sink, softcap), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize(("backend", "options"), IMPLEMENTATIONS, ids=str)
+@pytest.mark.parametrize("reach", [1, 4, 70, 400])
+def test_numbers_for_distances(tmp_path: Path, backend: str, options: Sequence[Options], reach: int) -> None:
+    """Tokens see what is behind them too, and one of them a window; distances beyond reach are as far."""
+    heads, kv_heads, size, history, tokens = 6, 2, 20, 300, 9
+    q, k, v = (normal(n, h, size) for n, h in ((tokens, heads), (history, kv_heads), (history, kv_heads)))
+    table = normal(heads, 2 * reach + 1)
+    spans = np.array([(0, history, 0)] * tokens, np.int32)
+    spans[4] = 100, 297, 100
+    cells = np.random.default_rng(1).permutation(1024)[:history].astype(np.int32)
+    attender = Attender(tmp_path, backend, q, k, v, cells, options=options, table=table)
+    positions = history - tokens + np.arange(tokens)
+    distances = np.clip(np.arange(history) - positions[:, None], -reach, reach) + reach
+    expected = np.empty((tokens, heads, size))
+    for head in range(heads):
+        scores = q[:, head].astype(np.float64) @ k[:, head // 3].T / np.sqrt(size) + table[head][distances]
+        scores[4, :100] = scores[4, 297:] = -np.inf
+        weights = np.exp(scores)
+        expected[:, head] = weights / weights.sum(axis=1, keepdims=True) @ v[:, head // 3]
+    found = attender.attend(np.arange(tokens), spans)
+    np.testing.assert_allclose(found, expected.reshape(tokens, -1), rtol=2e-5, atol=2e-5)
+
+
 def test_numbers_by_hand(tmp_path: Path) -> None:
     """Two tokens with scores 0 and ln 3 weigh 1 : 3; a sink of ln 4 takes half."""
     q, k = np.ones((1, 1, 1), np.float32), np.array([0, np.log(3)], np.float32).reshape(2, 1, 1)

@@ -43,18 +43,20 @@ def attention(
     scale: float,
     sinks: Weight | None = None,
     softcap: float = 0.0,
+    bias: ops.DistanceBias | None = None,
 ) -> Tensor:
-    """softmax(scale · q kᵀ) v over what each token sees -> (n, heads · value size).
+    """softmax(scale · q kᵀ + bias) v over what each token sees -> (n, heads · value size).
 
     q (n, heads, size), k (n, kv_heads, size), v (n, kv_heads, value size): each group of heads/kv_heads query
     heads shares a key/value head (Ainslie et al. 2023).
     sinks (heads,): a learned score of each head that takes its share of the softmax and has no value, so that
     a head may look at nothing (gpt-oss; Xiao et al. 2023).
     softcap: scores become softcap · tanh(score / softcap), before sinks; 0 leaves them (Gemma 2).
+    bias: numbers for the distance of a key; without one, the score is that of the product alone.
 
     Whether it is computed in the fused or the plain form is the backend's affair, see `BackendOptions`.
     """
-    return attend(q, history.update(k, v), scale=scale, sinks=sinks, softcap=softcap)
+    return attend(q, history.update(k, v), scale=scale, sinks=sinks, softcap=softcap, bias=bias)
 
 
 def attend(
@@ -64,10 +66,11 @@ def attend(
     scale: float,
     sinks: Weight | None = None,
     softcap: float = 0.0,
+    bias: ops.DistanceBias | None = None,
 ) -> Tensor:
     """Look at keys and values that are stored, as `attention` does behind `History.update`."""
     keys, values, mask = stored
-    attended = ops.attention(q, keys, values, mask, scale, sinks, softcap)
+    attended = ops.attention(q, keys, values, mask, scale, sinks, softcap, bias)
     heads, value_size = attended.shape[1:]
     assert isinstance(heads, int)
     assert isinstance(value_size, int)

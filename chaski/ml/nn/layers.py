@@ -12,6 +12,7 @@ __all__ = [
     "MLP",
     "ConvKernel",
     "Embedding",
+    "FusedGLU",
     "LayerNorm",
     "Linear",
     "PatchEmbedding",
@@ -88,15 +89,15 @@ class RMSNorm(Module):
 
 
 class LayerNorm(Module):
-    """Normalization to mean 0 and variance 1 over the last dimension."""
+    """Normalization to mean 0 and variance 1 over the last dimension. Some models have no `bias`."""
 
-    def __init__(self, size: int, eps: float) -> None:
+    def __init__(self, size: int, eps: float, bias: bool = True) -> None:
         self.weight = Weight((size,))
-        self.bias = Weight((size,))
+        self.bias = Weight((size,), optional=not bias)
         self._eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        return ops.layer_norm(x, self.weight, self.bias, self._eps)
+        return ops.layer_norm(x, self.weight, self.bias if self.bias.is_present else None, self._eps)
 
 
 class MLP(Module):
@@ -129,3 +130,9 @@ class SwiGLU(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.ffn_down(self._activation(self.ffn_gate(x), self.ffn_up(x)))
+
+
+class FusedGLU(SwiGLU):
+    """The same of files that call the rows of gate and up together `ffn_up`."""
+
+    joined = Joined("ffn_up", ("ffn_gate", "ffn_up"))

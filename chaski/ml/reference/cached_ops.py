@@ -17,6 +17,7 @@ from chaski.ml.graph import KVRole
 __all__ = [
     "Storage",
     "attention",
+    "attention_by_distance",
     "copy_cells",
     "dense_attention",
     "paged_attention",
@@ -128,6 +129,29 @@ def attention(
     return _attend(q, keys, values, seen, hidden, sinks, scale, softcap)
 
 
+def attention_by_distance(
+    q: F32,
+    keys: Storage,
+    values: Storage,
+    cells: I32,
+    spans: I32,
+    positions: I32,
+    *,
+    scale: float,
+    softcap: float,
+    table: F32,
+) -> F32:
+    assert not softcap, "which would come behind what is added here"
+    reach = table.shape[1] // 2
+    seen = [cells[begin:end] for begin, end, _ in spans]
+    distances = [
+        np.arange(first, first + end - begin) - position
+        for (begin, end, first), position in zip(spans, positions, strict=True)
+    ]
+    added = [table[:, np.clip(each, -reach, reach) + reach] for each in distances]
+    return _attend(q, keys, values, seen, added, None, scale, softcap)
+
+
 def dense_attention(
     q: F32,
     keys: Storage,
@@ -176,7 +200,7 @@ def _attend(
     scale: float,
     softcap: float,
 ) -> F32:
-    """Token by token: the cells that are looked at, and what is added to their scores."""
+    """Token by token: the cells that are looked at, and what is added to their scores, or to each head's."""
     heads, kv_heads = q.shape[1], keys.rows.shape[1]
     y = np.empty((len(q), heads, values.size), np.float32)
     for token, (cells, mask) in enumerate(zip(seen, masks, strict=True)):
@@ -185,7 +209,7 @@ def _attend(
             scores = keys.rows[cells, kv_head] @ q[token, head] * np.float32(scale)
             if softcap:
                 scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
-            scores = scores + mask
+            scores = scores + (mask if mask.ndim == 1 else mask[head])
             sink = -np.inf if sinks is None else sinks[head]
             highest = np.maximum(scores.max(), sink)
             weights = np.exp(scores - highest)

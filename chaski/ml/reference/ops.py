@@ -16,6 +16,7 @@ import numpy.typing as npt
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.reference.cached_ops import (
     attention,
+    attention_by_distance,
     copy_cells,
     dense_attention,
     paged_attention,
@@ -92,11 +93,11 @@ def gaussian_top_k(x: F32, *, multiplier: float) -> F32:
     return y
 
 
-def layer_norm(x: F32, weight: F32, bias: F32, *, eps: float) -> F32:
+def layer_norm(x: F32, weight: F32, bias: F32 | None = None, *, eps: float) -> F32:
     centred = x - x.mean(axis=-1, keepdims=True)
     variance = np.square(centred).mean(axis=-1, keepdims=True)
-    y: F32 = centred / np.sqrt(variance + np.float32(eps)) * weight + bias
-    return y
+    y: F32 = centred / np.sqrt(variance + np.float32(eps)) * weight
+    return y if bias is None else y + bias
 
 
 def multiply_vector(x: F32, vector: F32) -> F32:
@@ -167,6 +168,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         rotate_cells,
         copy_cells,
         attention,
+        attention_by_distance,
         dense_attention,
         paged_attention,
         short_conv,

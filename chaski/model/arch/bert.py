@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
@@ -11,6 +12,7 @@ from chaski.ml.graph import Rope, Tensor, Weight
 from chaski.ml.nn import MLP, Embedding, Joined, LayerNorm, Linear, Module, attention
 from chaski.model.classifier import Classifier
 from chaski.model.config import DecoderConfig
+from chaski.model.dense import DenseLayers
 from chaski.model.input import Inputs, output_rows
 from chaski.model.pooling import Pooling
 
@@ -31,7 +33,7 @@ class TokenTypes(Module):
 
 
 class Attention(Module):
-    """`rope` is None where positions are in the embeddings."""
+    """Positions are in the embeddings, or in a `rope`, or in a `bias` of scores."""
 
     inline = True
     joined = Joined("attn_qkv", ("attn_q", "attn_k", "attn_v"))
@@ -44,29 +46,37 @@ class Attention(Module):
         self.attn_v = Linear(config.hidden_size, size)
         self.attn_output = Linear(size, config.hidden_size)
 
-    def __call__(self, x: Tensor, rope: Tensor | None, cache: LayerCache) -> Tensor:
+    def __call__(
+        self, x: Tensor, rope: Tensor | None, cache: LayerCache, bias: ops.DistanceBias | None = None
+    ) -> Tensor:
         heads, size = self._config.num_heads, self._config.head_size
-        q = self.attn_q(x).reshape(heads, size)
-        k = self.attn_k(x).reshape(heads, size)
+        q, k = (each.reshape(heads, size) for each in self.queries_and_keys(x))
         v = self.attn_v(x).reshape(heads, size)
         if rope is not None:
             q, k = ops.rope(q, rope), ops.rope(k, rope)
-        return self.attn_output(attention(q, k, v, cache, scale=size**-0.5))
+        return self.attn_output(attention(q, k, v, cache, scale=size**-0.5, bias=bias))
+
+    def queries_and_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.attn_q(x), self.attn_k(x)
 
 
 class Layer(Module):
-    """Norms stand behind each sum."""
+    """Norms stand behind each sum. `attn` takes the states and `context`, what it needs beside them."""
 
-    def __init__(self, config: DecoderConfig, ffn: Callable[[Tensor], Tensor]) -> None:
-        self.attn = Attention(config)
+    def __init__(self, config: DecoderConfig, attn: Attention, ffn: Callable[[Tensor], Tensor]) -> None:
+        self.attn = attn
         self.attn_output_norm = LayerNorm(config.hidden_size, config.eps)
         self.ffn = ffn
         self.layer_output_norm = LayerNorm(config.hidden_size, config.eps)
 
-    def __call__(self, x: Tensor, rope: Tensor | None, cache: LayerCache, outputs: Tensor | None) -> Tensor:
-        h, x = output_rows(outputs, self.attn(x, rope, cache), x)
-        x = self.attn_output_norm(x + h)
+    def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
+        h, x = output_rows(outputs, self.attn(x, *context), x)
+        x = self.attended(x, h)
         return self.layer_output_norm(x + self.ffn(x))
+
+    def attended(self, x: Tensor, h: Tensor) -> Tensor:
+        """The states `x` with what attention returned for them."""
+        return self.attn_output_norm(x + h)
 
 
 class TextEncoder(Module):
@@ -84,7 +94,11 @@ class TextEncoder(Module):
         if ranks:
             self.cls = Classifier(config)
         self.token_embd_norm = LayerNorm(config.hidden_size, config.eps)
-        self.blk = [Layer(config, self.ffn(file, index)) for index in range(config.num_layers)]
+        self.dense = DenseLayers(file, config.hidden_size)
+        self.blk = [self.layer(file, index) for index in range(config.num_layers)]
+
+    def layer(self, file: GGUFFile, index: int) -> Layer:
+        return Layer(self.config, Attention(self.config), self.ffn(file, index))
 
     def ffn(self, file: GGUFFile, index: int) -> Callable[[Tensor], Tensor]:
         """The feed-forward block of layer `index`."""
@@ -93,6 +107,10 @@ class TextEncoder(Module):
     def embed(self, inputs: Inputs) -> Tensor:
         return self.token_types(self.token_embd(inputs.tokens), inputs.types)
 
+    def bias(self, inputs: Inputs) -> ops.DistanceBias | None:
+        """What is added to scores for the distance of a key."""
+        return None
+
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
         return [Causal(KVShape(c.num_heads, c.head_size, c.head_size, self.rope))] * c.num_layers
@@ -100,9 +118,11 @@ class TextEncoder(Module):
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         rope = None if self.rope is None else ops.rope_table(inputs.positions, self.rope)
         x = self.token_embd_norm(self.embed(inputs))
+        bias = self.bias(inputs)
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
-        return self.cls(x) if self.config.pooling is Pooling.RANK else x
+            outputs = inputs.outputs if layer is self.blk[-1] else None
+            x = layer(x, rope, cache, bias, outputs=outputs)
+        return self.cls(x) if self.config.pooling is Pooling.RANK else self.dense(x)
 
 
 class Model(TextEncoder):

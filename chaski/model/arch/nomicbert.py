@@ -7,13 +7,9 @@ from collections.abc import Callable
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import SwiGLU
-from chaski.model.arch.bert import TextEncoder
+from chaski.model.arch import jinabert3
 
 
-class Model(TextEncoder):
-    def __init__(self, file: GGUFFile) -> None:
-        super().__init__(file)
-        self.rope = self.config.rope.rope(neox=True)
-
+class Model(jinabert3.Model):
     def ffn(self, file: GGUFFile, index: int) -> Callable[[Tensor], Tensor]:
         return SwiGLU(self.config.hidden_size, self.config.ffn_size)

@@ -8,12 +8,8 @@ from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, LayerKind
 from chaski.ml.graph import Rope
-from chaski.ml.nn import Joined, RopeFactors, SwiGLU
+from chaski.ml.nn import FusedGLU, RopeFactors
 from chaski.model.arch import llama
-
-
-class FeedForward(SwiGLU):
-    joined = Joined("ffn_up", ("ffn_gate", "ffn_up"))
 
 
 class Model(llama.Model):
@@ -28,8 +24,8 @@ class Model(llama.Model):
         if len({f"rope_factors_{name}.weight" in file.tensors for name in ("short", "long")}) > 1:
             raise ModelError(f"{file.path}: one of rope_factors_short and rope_factors_long is missing")
 
-    def ffn(self, file: GGUFFile) -> FeedForward:
-        return FeedForward(self.config.hidden_size, self.config.ffn_size)
+    def ffn(self, file: GGUFFile) -> FusedGLU:
+        return FusedGLU(self.config.hidden_size, self.config.ffn_size)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         return [Causal(kind.shape, self._span) for kind in super().layer_kinds() if isinstance(kind, Causal)]

@@ -177,7 +177,6 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
             "jina-v2-de",
             "jina-v2-es",
             "mellum",
-            "modern-bert",
             "phi-2",
             "roberta-bpe",
             "trillion",
@@ -186,6 +185,7 @@ PRETOKENIZERS: dict[str, PreTokenizer] = {
     ),
     "mpt": _GPT_NEOX_STYLE,
     "olmo": _GPT_NEOX_STYLE,
+    "modern-bert": _GPT_NEOX_STYLE,
     "command-r": PreTokenizer(_DIGITS_THEN_GPT2.patterns, nfc=True),
     **dict.fromkeys(
         ("codeshell", "exaone", "mellum2", "minerva-7b", "refact", "smollm", "starcoder"), _DIGITS_THEN_GPT2

@@ -56,11 +56,12 @@ int add_tiles(PlanBuilder& plan, int tokens, int history, std::size_t spans, std
     return plan.num_tiles() - 1;
 }
 
-// Without `parts` a batch is never split. `sinks` is the place of a vector of the weights.
+// Without `parts` a batch is never split. `sinks` is the place of a vector of the weights. `distances` is
+// [head][2 · reach + 1], or empty; with it there are `positions`.
 void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, float scale, float cap,
                    bool is_plain, std::size_t q, const OwnedStorage& keys, const OwnedStorage& values,
                    std::size_t cells, std::size_t spans, int tiles, const Weights* weights, Optional sinks,
-                   Optional parts, std::size_t y) {
+                   std::vector<float> distances, Optional positions, Optional parts, std::size_t y) {
     const KVStorage& k = plan.held(keys);
     const KVStorage& v = plan.held(values);
     require(heads > 0 && heads % k.heads == 0 && k.heads == v.heads && k.cells == v.cells,
@@ -68,6 +69,10 @@ void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, 
     require(k.in_panels && !v.in_panels, "attention: keys lie in panels, and values in rows");
     require(!is_plain || !(is_quantized(k.type) || is_quantized(v.type)),
             "attention: the plain form reads plain numbers only");
+    const auto width = static_cast<std::int64_t>(distances.size()) / heads;
+    require(distances.empty() ||
+                (positions && width % 2 == 1 && static_cast<std::int64_t>(distances.size()) == width * heads),
+            "attention: distances are those of each head, as many before it as behind it, from positions");
     const Attention job{plan.floats(q, dim, heads * k.size),
                         plan.floats(y, dim, heads * v.size),
                         k,
@@ -79,11 +84,14 @@ void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, 
                         scale,
                         cap,
                         is_plain,
-                        is_plain ? plain_attention_length(plan.maximum(history)) : kAttentionChunk};
+                        is_plain ? plain_attention_length(plan.maximum(history)) : kAttentionChunk,
+                        positions ? plan.indices(*positions, dim) : nullptr,
+                        nullptr,
+                        width / 2};
     const int threads = plan.plan().threads();
     std::int64_t size = parts ? attention_parts(heads, k.heads, v.size, plan.maximum(history), threads) : 0;
     float* space = parts ? plan.plan().buffer<float>(*parts, size) : nullptr;
-    plan.add(std::make_unique<AttentionStep>(plan.ops(), job, plan.tiles(tiles),
+    plan.add(std::make_unique<AttentionStep>(plan.ops(), job, std::move(distances), plan.tiles(tiles),
                                              tokens_per_tile(job.group(), is_plain), space, size, threads));
 }
 
@@ -105,7 +113,7 @@ void bind_attention(nb::module_& m, nb::class_<PlanBuilder>& plan) {
         .def("tiles", &add_tiles, "tokens"_a, "history"_a, "spans"_a, "group"_a, "is_plain"_a)
         .def("attention", &add_attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "cap"_a, "is_plain"_a,
              "q"_a, "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "weights"_a.none(), "sinks"_a,
-             "parts"_a, "y"_a);
+             "distances"_a, "positions"_a, "parts"_a, "y"_a);
 }
 
 }  // namespace chaski

@@ -34,11 +34,11 @@ void add_rms_norm(PlanBuilder& plan, int dim, const Weights* weights, Optional w
              });
 }
 
-void add_layer_norm(PlanBuilder& plan, int dim, const Weights* weights, std::size_t weight, std::size_t bias,
+void add_layer_norm(PlanBuilder& plan, int dim, const Weights* weights, std::size_t weight, Optional bias,
                     std::int64_t heads, std::int64_t size, float eps, std::size_t x, std::size_t y,
                     Optional quantized) {
     const float* w = plan.vector(weights, weight, size);
-    const float* b = plan.vector(weights, bias, size);
+    const float* b = plan.optional_vector(weights, bias, size);
     add_norm(plan, dim, heads, size, x, y, quantized,
              [&ops = plan.ops(), w, b, eps, size](const float* row, float* result) {
                  ops.layer_norm(row, w, b, eps, size, result);

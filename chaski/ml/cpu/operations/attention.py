@@ -6,7 +6,7 @@ from chaski import _native
 from chaski.ml.cpu.lowering import Buffer, Lowering, offset
 from chaski.ml.graph import Dim, KVBuffer, Tensor, Weight
 
-__all__ = ["attention", "rope", "rope_table", "rotate_cells", "store"]
+__all__ = ["attention", "attention_by_distance", "rope", "rope_table", "rotate_cells", "store"]
 
 
 def rope_table(lowering: Lowering, node: Tensor, positions: Tensor) -> None:
@@ -61,6 +61,34 @@ def attention(
     spans: Tensor,
     sinks: Weight | None = None,
 ) -> None:
+    _attention(lowering, node, q, keys, values, cells, spans, sinks=sinks)
+
+
+def attention_by_distance(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cells: Tensor,
+    spans: Tensor,
+    positions: Tensor,
+) -> None:
+    _attention(lowering, node, q, keys, values, cells, spans, positions=positions)
+
+
+def _attention(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cells: Tensor,
+    spans: Tensor,
+    *,
+    sinks: Weight | None = None,
+    positions: Tensor | None = None,
+) -> None:
     key_store, value_store = keys.operands[2], values.operands[2]
     assert isinstance(key_store, KVBuffer)
     assert isinstance(value_store, KVBuffer)
@@ -69,7 +97,14 @@ def attention(
     lowering.check(cells, key_store.cells)
     lowering.call(
         "attention",
-        {"q": q, "keys": key_store, "values": value_store, "cells": cells, "spans": spans},
+        {
+            "q": q,
+            "keys": key_store,
+            "values": value_store,
+            "cells": cells,
+            "spans": spans,
+            "positions": positions,
+        },
         {"y": lowering.new(node), "parts": _attention_parts(lowering, heads, value_store, cells)},
         dim=lowering.dim(q),
         history=lowering.dim(cells),
@@ -80,6 +115,7 @@ def attention(
         tiles=_tiles_of(lowering, q, cells, spans, heads // key_store.heads),
         weights=lowering.weights,
         sinks=offset(sinks),
+        distances=[] if positions is None else node.attributes["table"].ravel().tolist(),
     )
 
 

@@ -13,7 +13,9 @@ def rms_norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None 
     _norm(lowering, node, x, weight=offset(weight))
 
 
-def layer_norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight, bias: Weight) -> None:
+def layer_norm(
+    lowering: Lowering, node: Tensor, x: Tensor, weight: Weight, bias: Weight | None = None
+) -> None:
     _norm(lowering, node, x, weight=offset(weight), bias=offset(bias))
 
 

@@ -39,6 +39,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "store": attention.store,
     "rotate_cells": attention.rotate_cells,
     "attention": attention.attention,
+    "attention_by_distance": attention.attention_by_distance,
     "router": moe.router,
     "scale_experts": moe.scale_experts,
     "group_by_expert": moe.group_by_expert,

@@ -78,14 +78,10 @@ class VisionConfig:
 def _activation(file: GGUFFile) -> Activation:
     """Projectors say it. Files of Ollama do not, and mean SiLU."""
     if file.get("clip.use_gelu", bool, False) or file.get("mistral3.vision.use_gelu", bool, False):
-        return _gelu_times
+        return ops.erf_geglu
     if file.architecture == "clip" and not file.get("clip.use_silu", bool, False):
         raise UnsupportedError(f"{file.path}: neither clip.use_silu nor clip.use_gelu is set")
     return ops.swiglu
-
-
-def _gelu_times(gate: Tensor, up: Tensor) -> Tensor:
-    return ops.multiply(ops.gelu(gate), up)
 
 
 class Block(Module):

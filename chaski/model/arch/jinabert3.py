@@ -1,0 +1,12 @@
+"""Jina Embeddings 3 (Sturua et al. 2024): XLM-R with rope in the place of embeddings of positions."""
+
+from __future__ import annotations
+
+from chaski.formats.gguf import GGUFFile
+from chaski.model.arch.bert import TextEncoder
+
+
+class Model(TextEncoder):
+    def __init__(self, file: GGUFFile) -> None:
+        super().__init__(file)
+        self.rope = self.config.rope.rope(neox=True)

@@ -1,0 +1,91 @@
+"""ModernBERT (Warner et al. 2024): norms before both blocks, two layers of three see a window, GeGLU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from chaski.errors import UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
+from chaski.ml import ops
+from chaski.ml.graph import Rope, Tensor
+from chaski.ml.nn import Embedding, FusedGLU, LayerNorm, Module
+from chaski.model.arch.bert import Attention
+from chaski.model.config import DecoderConfig, sliding_layers
+from chaski.model.dense import DenseLayers
+from chaski.model.input import Inputs, output_rows
+
+_PERIOD = 3
+_ACTIVATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"gelu": ops.erf_geglu, "silu": ops.swiglu}
+
+
+class Layer(Module):
+    """`is_first`: the embeddings have been normalized already. `is_local`: tokens see a window."""
+
+    def __init__(self, config: DecoderConfig, activation: str, is_first: bool, is_local: bool) -> None:
+        self.is_local = is_local
+        self._is_first = is_first
+        if not is_first:
+            self.attn_norm = LayerNorm(config.hidden_size, config.eps, bias=False)
+        self.attn = Attention(config)
+        self.ffn_norm = LayerNorm(config.hidden_size, config.eps, bias=False)
+        self.ffn = FusedGLU(config.hidden_size, config.ffn_size, _ACTIVATIONS[activation])
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
+        h = self.attn(x if self._is_first else self.attn_norm(x), rope, cache)
+        h, x = output_rows(outputs, h, x)
+        x = x + h
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Model(Module):
+    def __init__(self, file: GGUFFile) -> None:
+        arch = file.architecture
+        has_eps = f"{arch}.attention.layer_norm_epsilon" in file.metadata
+        eps = "layer_norm_epsilon" if has_eps else "layer_norm_rms_epsilon"
+        self.config = config = DecoderConfig.read(file, eps=eps, is_causal=False)
+        self.context = config.context_length
+        self.token_embd = Embedding(config.vocab_size, config.hidden_size)
+        self.token_embd_norm = LayerNorm(config.hidden_size, config.eps, bias=False)
+        are_local = sliding_layers(file, config.num_layers, _PERIOD, sees_all=0)
+        activation = _activation(file)
+        self.blk = [Layer(config, activation, i == 0, is_local) for i, is_local in enumerate(are_local)]
+        self.output_norm = LayerNorm(config.hidden_size, config.eps, bias=False)
+        self.dense = DenseLayers(file, config.hidden_size)
+        # Half of the window is behind a token, and half before it.
+        self._reach = file.get(f"{arch}.attention.sliding_window", int) // 2
+        local = config.rope.unscaled(file.get(f"{arch}.rope.freq_base_swa", float, 10000.0))
+        self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        c = self.config
+        window = AttentionSpan(self._reach + 1, ahead=self._reach)
+        return [
+            Causal(
+                KVShape(c.num_heads, c.head_size, c.head_size, self._rope(layer)),
+                window if layer.is_local else AttentionSpan(),
+            )
+            for layer in self.blk
+        ]
+
+    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+        ropes = {rope: ops.rope_table(inputs.positions, rope) for rope in (self._local, self._global)}
+        x = self.token_embd_norm(self.token_embd(inputs.tokens))
+        for layer, cache in zip(self.blk, caches, strict=True):
+            outputs = inputs.outputs if layer is self.blk[-1] else None
+            x = layer(x, ropes[self._rope(layer)], cache, outputs)
+        return self.dense(self.output_norm(x))
+
+    def _rope(self, layer: Layer) -> Rope:
+        return self._local if layer.is_local else self._global
+
+
+def _activation(file: GGUFFile) -> str:
+    name = file.get(f"{file.architecture}.hidden_activation", str, "gelu")
+    if name not in _ACTIVATIONS:
+        known = ", ".join(sorted(_ACTIVATIONS))
+        raise UnsupportedError(
+            f"{file.path}: {file.architecture}.hidden_activation = {name!r:.40} is not supported; "
+            f"supported: {known}"
+        )
+    return name
