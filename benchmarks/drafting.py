@@ -1,8 +1,10 @@
 """Measures what a draft model brings: `python -m benchmarks.drafting MODEL DRAFT`.
 
+Without DRAFT the model's own heads propose: `python -m benchmarks.drafting MODEL`.
+
 Both models are computed as for any answer. Only what their logits would choose is replaced, because random
 weights agree on nothing: the large one says a given text, and the small one proposes each token of it with a
-given chance. The same answer is made with and without the draft model, in turns.
+given chance. The same answer is made with and without proposals, in turns.
 """
 
 from __future__ import annotations
@@ -10,28 +12,46 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 import chaski
-from benchmarks.speculation import MAX_PROPOSED, decode
+from benchmarks.speculation import MAX_PROPOSED, Answer, as_json, decode
+from chaski.kvcache.batch import Batch
 from chaski.model.program import Program
+from chaski.model.proposing import ProposingProgram
 from chaski.runner.speculation.draft_model import DraftModel
+from chaski.runner.speculation.own_heads import OwnHeads, Proposer
+from chaski.runner.speculation.speculator import Draft
 
 PROMPT, ANSWER = 200, 96
+
+
+class Chance:
+    """The text, each token of which is proposed with a chance."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.text: list[int] = []
+        self.chance = 0.0
+        self._random = np.random.default_rng(2)
+        self._vocab_size = vocab_size
+
+    def token(self, position: int) -> int:
+        """The token at a position, or another one."""
+        is_right = position < len(self.text) and self._random.random() < self.chance
+        return self.text[position] if is_right else int(self._random.integers(self._vocab_size))
 
 
 class ChanceProgram:
     """Stands for the program of a draft model: its top token is the right one by chance."""
 
-    def __init__(self, program: Program, vocab_size: int) -> None:
-        self.text: list[int] = []
-        self.chance = 0.0
+    def __init__(self, program: Program, chance: Chance) -> None:
         self.max_tokens, self.max_outputs = program.max_tokens, program.max_outputs
         self.prepare, self.wait = program.prepare, program.wait
         self._program = program
-        self._random = np.random.default_rng(2)
-        self._vocab_size = vocab_size
+        self._chance = chance
         self._next = np.zeros(0, np.int64)
 
     def launch(self, values: Mapping[str, np.ndarray], num_top_logits: Sequence[int]) -> None:
@@ -41,48 +61,82 @@ class ChanceProgram:
     def top_logits(self) -> np.ndarray:
         found = self._program.top_logits()
         for row, position in zip(found, self._next.tolist(), strict=True):
-            is_right = position < len(self.text) and self._random.random() < self.chance
-            row[1, 0] = self.text[position] if is_right else self._random.integers(self._vocab_size)
+            row[1, 0] = self._chance.token(position)
         return found
 
 
+class ChanceHeads:
+    """Stands for the program of a model's own heads."""
+
+    def __init__(self, program: ProposingProgram, chance: Chance) -> None:
+        self.cache, self.most_tokens = program.cache, program.most_tokens
+        self._program = program
+        self._chance = chance
+
+    def step(self, batch: Batch, hidden: np.ndarray) -> tuple[list[int], np.ndarray]:
+        _, states = self._program.step(batch, hidden)
+        return [self._chance.token(position + 1) for position in batch.positions.tolist()], states
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("draft")
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--chance", type=float, nargs="+", default=[0.0, 0.4, 0.6, 0.8, 0.9])
-    arguments = parser.parse_args()
+    arguments = _arguments()
     random = np.random.default_rng(1)
     with chaski.load(arguments.model, threads=arguments.threads, context=512, draft=arguments.draft) as model:
         draft = model.engine.draft
-        assert draft is not None
-        program = ChanceProgram(draft._program, model.vocab_size)
-        draft._program = program  # type: ignore[assignment]
-        print("| chance | plain, tok/s | with the draft, tok/s | ratio | accepted |\n|--:|--:|--:|--:|--:|")
-        for chance in arguments.chance:
-            program.chance = chance
-            rows = [turns(model, draft, program, random) for _ in range(arguments.rounds)]
-            plain, drafted, accepted = (statistics.median(column) for column in zip(*rows, strict=True))
-            ratio = statistics.median(row[1] / row[0] for row in rows)
-            print(
-                f"| {chance:.0%} | {plain:.1f} | {drafted:.1f} | **{ratio:.2f}** | {accepted:.0%} |",
-                flush=True,
-            )
+        chance = Chance(model.vocab_size)
+        stand_in(draft, chance)
+        measured = {}
+        for chance.chance in arguments.chance:
+            measured[chance.chance] = [turns(model, draft, chance, random) for _ in range(arguments.repeat)]
+    print(as_json(measured[arguments.chance[0]]) if arguments.json else _table(measured))
+
+
+def _table(measured: dict[float, list[tuple[Answer, Answer]]]) -> str:
+    lines = ["| chance | plain, tok/s | with proposals, tok/s | ratio | accepted |", "|--:|--:|--:|--:|--:|"]
+    for chance, pairs in measured.items():
+        plain, drafted = (statistics.median(pair[side].rate for pair in pairs) for side in (0, 1))
+        ratio = statistics.median(drafted.rate / plain.rate for plain, drafted in pairs)
+        accepted = statistics.median(drafted.accepted for _, drafted in pairs)
+        lines.append(f"| {chance:.0%} | {plain:.1f} | {drafted:.1f} | **{ratio:.2f}** | {accepted:.0%} |")
+    return "\n".join(lines)
+
+
+def stand_in(draft: Draft | None, chance: Chance) -> None:
+    """Make what proposes propose by chance."""
+    match draft:
+        case DraftModel():
+            draft._program = ChanceProgram(draft._program, chance)  # type: ignore[assignment]
+        case OwnHeads():
+            for name in ("_whole", "_common"):
+                proposer: Proposer | None = getattr(draft, name)
+                if proposer is not None:
+                    program: Any = ChanceHeads(proposer.program, chance)
+                    setattr(draft, name, replace(proposer, program=program))
+        case _:
+            raise SystemExit("the model has no heads of its own: name a draft model")
 
 
 def turns(
-    model: chaski.LLM, draft: DraftModel, program: ChanceProgram, random: np.random.Generator
-) -> tuple[float, float, float]:
-    """Tokens per second without and with the draft, and the share of accepted tokens."""
-    text = random.integers(model.vocab_size, size=PROMPT + ANSWER).tolist()
+    model: chaski.LLM, draft: Draft | None, chance: Chance, random: np.random.Generator
+) -> tuple[Answer, Answer]:
+    """The answer without and with proposals."""
+    # The first tokens of a vocabulary are those that texts have most.
+    text = random.integers(model.vocab_size // 8, size=PROMPT + ANSWER).tolist()
     prompt, answer = text[:PROMPT], text[PROMPT:]
-    program.text = text
+    chance.text = text
     decode(model, prompt, answer[:4], 1, draft)  # so that neither side computes the prompt
-    plain = decode(model, prompt, answer, 0)
-    drafted = decode(model, prompt, answer, MAX_PROPOSED, draft)
-    return plain.rate, drafted.rate, drafted.accepted
+    return decode(model, prompt, answer, 0), decode(model, prompt, answer, MAX_PROPOSED, draft)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("draft", nargs="?", help="by default the model's own heads")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--repeat", type=int, default=3, help="answers for each chance")
+    parser.add_argument("--chance", type=float, nargs="+", default=[0.0, 0.4, 0.6, 0.7, 0.8, 0.9])
+    parser.add_argument("--json", action="store_true", help="print one JSON object, of the first chance")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ __all__ = [
     "Workload",
     "chaski",
     "fresh_chaski",
+    "heads",
     "llama_cpp_settings",
     "llama_cpp_version",
     "speculation",
@@ -172,6 +173,13 @@ def speculation(overlap: float) -> Engine:
         rival="chaski without speculation",
         takes=("prompt", "generate", "threads", "repeat"),
     )
+
+
+def heads(chance: float) -> Engine:
+    """Our own engine with the model's own heads, whose tokens are right with that chance, and without."""
+    command = (sys.executable, "-m", "benchmarks.drafting")
+    options = ("--json", "--chance", str(chance))
+    return Engine(CHASKI, command, options, rival="chaski without speculation", takes=("threads", "repeat"))
 
 
 def llama_cpp_version(python: str) -> str:

@@ -69,7 +69,7 @@ def compared(row: Row, record: Record) -> list[Comparison]:
         if peer is not None:
             theirs, ratio = record.median(peer, what), record.ratio(what, peer)
         # With speculation, a step makes several tokens.
-        limit, share = (None, None) if row.overlap is not None else (record.limit(what), record.share(what))
+        limit, share = (None, None) if row.is_own_rival else (record.limit(what), record.share(what))
         found.append(Comparison(row, what, record.median(CHASKI, what), peer, theirs, ratio, limit, share))
     return found
 

@@ -39,6 +39,13 @@ class Row:
     """True if processes are kept between rounds: a cold start is measured in fresh ones."""
     overlap: float | None = None
     """With speculation against without, not against a peer: the share of the answer in the prompt."""
+    chance: float | None = None
+    """The same for the model's own heads: the chance that a token that they propose is right."""
+
+    @property
+    def is_own_rival(self) -> bool:
+        """True if it is measured with and without speculation, not against a peer."""
+        return self.overlap is not None or self.chance is not None
 
 
 # Points of the plots.
@@ -122,6 +129,14 @@ def _speculation(overlap: float, ratio: float) -> Row:
     return Row(name, title, "Q4_K_M", work, (Goal("decode", ratio),), ("decode",), overlap=overlap)
 
 
+def _heads(chance: float, ratio: float) -> Row:
+    shape, work = "qwen3.5-4b-nextn", Workload(prompt=200, generate=96, repeat=2)
+    title = f"{shape}, Q4_K_M, heads that are right {chance:.0%} of the time, beside no speculation"
+    goals = (Goal("decode", ratio),)
+    name = f"heads-{100 * chance:.0f}"
+    return Row(name, title, "Q4_K_M", work, goals, ("decode",), shape=shape, chance=chance)
+
+
 ROWS: dict[str, Row] = {
     row.name: row
     for row in (
@@ -140,6 +155,8 @@ ROWS: dict[str, Row] = {
         *map(_gemma4, ("gemma-4-e4b", "gemma-4-26b-a4b")),
         _speculation(0.6, 1.5),
         _speculation(0.0, 0.98),
+        _heads(0.7, 1.5),
+        _heads(0.0, 0.98),
         Row(
             "start",
             "Q4_K_M, a fresh process",

@@ -21,7 +21,7 @@ from chaski.chat.options import AnswerOptions
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.request import GenerationRequest
-from chaski.runner.speculation.draft_model import DraftModel
+from chaski.runner.speculation.speculator import Draft
 from chaski.sample import Sampled, SamplingOptions
 
 # An edit changes a passage of about so many tokens, then goes on with the text.
@@ -61,7 +61,7 @@ def main() -> None:
             overlap: measure(model, overlap, arguments.prompt, arguments.generate, arguments.repeat)
             for overlap in arguments.overlap
         }
-    print(_json(measured[arguments.overlap[0]]) if arguments.json else _table(measured))
+    print(as_json(measured[arguments.overlap[0]]) if arguments.json else _table(measured))
 
 
 def measure(
@@ -98,7 +98,7 @@ def decode(
     prompt: list[int],
     answer: list[int],
     max_proposed: int,
-    draft: DraftModel | None = None,
+    draft: Draft | None = None,
 ) -> Answer:
     """Make the answer, which starts from a prompt that is in the cache."""
     sequence = Generation(
@@ -142,7 +142,7 @@ def _table(measured: dict[float, list[tuple[Answer, Answer]]]) -> str:
     return "\n".join(lines)
 
 
-def _json(pairs: list[tuple[Answer, Answer]]) -> str:
+def as_json(pairs: list[tuple[Answer, Answer]]) -> str:
     """The median rates, with a key of `chaski bench --json`; the rival is the same without speculation."""
     plain, speculative = ([statistics.median(pair[side].rate for pair in pairs)] for side in (0, 1))
     rate = "decode_tokens_per_second"

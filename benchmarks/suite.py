@@ -24,6 +24,7 @@ from benchmarks.engines import (
     EngineError,
     chaski,
     fresh_chaski,
+    heads,
     llama_cpp_settings,
     llama_cpp_version,
     speculation,
@@ -75,6 +76,8 @@ def _run_row(row: Row, arguments: argparse.Namespace, peer: str | None, deadline
 def _engines(row: Row, arguments: argparse.Namespace, peer: str | None) -> list[Engine]:
     if row.overlap is not None:
         return [speculation(row.overlap)]
+    if row.chance is not None:
+        return [heads(row.chance)]
     ours = [chaski(row.kv_type) if row.keep else fresh_chaski()]
     if peer is None:
         return ours

@@ -15,7 +15,7 @@ __all__ = ["assert_whole", "caches"]
 
 def caches(engine: Engine) -> list[Any]:
     """The caches of each kind of layers."""
-    return list(getattr(engine._cache, "_caches", [engine._cache]))
+    return list(getattr(engine._cache, "caches", [engine._cache]))
 
 
 def assert_whole(engine: Engine) -> None:

@@ -25,6 +25,7 @@ from tests.cache_checks import assert_whole
 from tests.interrupting import Lines, raise_signal
 from tests.mllama.test_mllama import DATA as MLLAMA
 from tests.mllama.test_mllama import png
+from tests.own_heads import write_with_heads
 from tests.tiny_llama import write_tiny_llama
 from tests.tiny_vision import image
 
@@ -60,6 +61,11 @@ def _llama(folder: Path) -> Path:
     return path if path.exists() else write_tiny_llama(path)
 
 
+def _with_heads(name: str, folder: Path) -> Path:
+    path = folder / f"{name}-with-heads.gguf"
+    return path if path.exists() else write_with_heads(name, path)
+
+
 def _mllama(folder: Path) -> Path:
     path = folder / "mllama.gguf"
     if not path.exists():
@@ -77,6 +83,7 @@ MODELS = [
         Model(name, partial(_fixture, f"architectures/{name}.gguf"))
         for name in ("qwen3", "gemma3", "gpt-oss", "llama4", "lfm2", "qwen3moe")
     ),
+    *(Model(f"{name} with heads", partial(_with_heads, name)) for name in ("qwen35", "qwen3next")),
     Model("guide", lambda folder: "guide", ("i16", "q8_0", "q4_0")),
     Model("gemma3 sees", partial(_fixture, "vision/gemma3.gguf"), pictures=partial(image, "gemma3")),
     Model("mistral3 sees", partial(_fixture, "vision/mistral3.gguf"), pictures=_png),

@@ -68,8 +68,8 @@ This page is made by `make docs`; `chaski models` prints it, `chaski models FAMI
 * *Embeddings* "by file": a model gives embeddings, or ranks, where its file names a pooling.
 * *Tools* and *thinking* are those of published models, with the format of their answers. What one file can do
   its template says: `chaski show` tells.
-* *Speculation*: tokens are proposed by n-grams or by a draft model, and never change the answer. No model
-  proposes with heads of its own yet."""
+* *Speculation*: tokens are proposed by n-grams or by a draft model, and never change the answer. Where
+  it says "heads", models whose file has a block for multi-token prediction propose by that as well."""
 
 _HOW_NEAR = """\
 ## How near
@@ -123,7 +123,7 @@ def _abilities(row: ModelRow) -> tuple[str, ...]:
         row.embeddings.replace("no", "–"),
         ", ".join(row.tools) or "–",
         ", ".join(row.thinking) or "–",
-        mark(row.speculation),
+        "heads" if row.has_heads else mark(row.speculation),
     )
 
 

@@ -1,13 +1,13 @@
 """Qwen 3.5, dense and with experts: three of four layers are gated delta nets.
 
-Sizes are those of `config.json` of Qwen/Qwen3.5-4B and Qwen/Qwen3.5-35B-A3B on Hugging Face. Blocks for
-multi-token prediction are left out.
+Sizes are those of `config.json` of Qwen/Qwen3.5-4B and Qwen/Qwen3.5-35B-A3B on Hugging Face. The block for
+multi-token prediction is in shapes of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +38,8 @@ class Qwen35:
     value_heads: int = 32
     delta_size: int = 128
     """The size of the delta net's heads."""
+    has_nextn: bool = False
+    """True with the block for multi-token prediction, behind the last layer."""
 
     @property
     def architecture(self) -> str:
@@ -82,7 +84,8 @@ class Qwen35:
         return {
             "context_length": 262144,
             "embedding_length": self.hidden_size,
-            "block_count": self.num_layers,
+            "block_count": self.num_layers + self.has_nextn,
+            **({"nextn_predict_layers": 1} if self.has_nextn else {}),
             **(experts if self.num_experts else {"feed_forward_length": self.ffn_size}),
             "attention.head_count": self.num_heads,
             "attention.head_count_kv": self.num_kv_heads,
@@ -104,8 +107,11 @@ class Qwen35:
         keys, values = self._widths
         ones = np.ones(self.hidden_size, np.float32)
         yield "output_norm.weight", ones
-        for layer in range(self.num_layers):
+        for layer in range(self.num_layers + self.has_nextn):
             block = f"blk.{layer}"
+            if layer == self.num_layers:
+                for name in ("enorm", "hnorm", "shared_head_norm"):
+                    yield f"{block}.nextn.{name}.weight", ones
             yield f"{block}.attn_norm.weight", ones
             yield f"{block}.post_attention_norm.weight", ones
             if self._attends(layer):
@@ -131,9 +137,14 @@ class Qwen35:
         for layer in range(self.num_layers):
             yield from self._attention(layer) if self._attends(layer) else self._delta_net(layer)
             yield from self._ffn(layer)
+        if self.has_nextn:
+            yield Matrix(f"blk.{self.num_layers}.nextn.eh_proj", hidden, 2 * hidden, self.num_layers)
+            for matrix in (*self._attention(self.num_layers), *self._ffn(self.num_layers)):
+                is_stored = matrix.name.endswith(("attn_k", "attn_v"))
+                yield replace(matrix, share=float(is_stored))
 
     def _attends(self, layer: int) -> bool:
-        return (layer + 1) % _FULL_ATTENTION_INTERVAL == 0
+        return layer == self.num_layers or (layer + 1) % _FULL_ATTENTION_INTERVAL == 0
 
     def _attention(self, layer: int) -> Iterator[Matrix]:
         block, hidden = f"blk.{layer}", self.hidden_size
@@ -164,5 +175,6 @@ class Qwen35:
 
 SHAPES = {
     "qwen3.5-4b": Qwen35(24, 32, 2560, 4, 9216),
+    "qwen3.5-4b-nextn": Qwen35(24, 32, 2560, 4, 9216, has_nextn=True),
     "qwen3.5-35b-a3b": Qwen35(4, 40, 2048, 2, 512, num_experts=256, num_used=8, is_tied=False),
 }

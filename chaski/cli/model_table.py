@@ -39,7 +39,6 @@ class Description:
 
 
 _NO_VISION = "The encoder of pictures is not there yet."
-_NO_HEADS = "Heads for multi-token prediction are converted and not used yet."
 
 DESCRIPTIONS: Mapping[str, Description] = {
     "bert": Description(
@@ -121,16 +120,12 @@ DESCRIPTIONS: Mapping[str, Description] = {
         ("qwen3", "qwen3-thinking"),
         "Pictures with a projector of InternVL.",
     ),
-    "qwen35": Description("Qwen 3.5, dense", ("qwen3.5",), ("qwen3.5",), f"{_NO_VISION} {_NO_HEADS}"),
-    "qwen35moe": Description(
-        "Qwen 3.5 with experts", ("qwen3.5",), ("qwen3.5",), f"{_NO_VISION} {_NO_HEADS}"
-    ),
+    "qwen35": Description("Qwen 3.5, dense", ("qwen3.5",), ("qwen3.5",), _NO_VISION),
+    "qwen35moe": Description("Qwen 3.5 with experts", ("qwen3.5",), ("qwen3.5",), _NO_VISION),
     "qwen3moe": Description(
         "Qwen 3 with experts, Qwen3-Coder", ("qwen3", "qwen3-coder"), ("qwen3", "qwen3-thinking")
     ),
-    "qwen3next": Description(
-        "Qwen3-Next, Qwen3-Coder-Next", ("qwen3", "qwen3-coder"), ("qwen3-thinking",), _NO_HEADS
-    ),
+    "qwen3next": Description("Qwen3-Next, Qwen3-Coder-Next", ("qwen3", "qwen3-coder"), ("qwen3-thinking",)),
 }
 
 
@@ -139,7 +134,8 @@ class ModelRow:
     """An architecture and what models of it can do.
 
     embeddings: "yes", "by file" where those do whose file names a pooling, or "no".
-    speculation: tokens may be proposed, by n-grams or a draft model. None does it by heads of its own yet.
+    speculation: tokens may be proposed, by n-grams or a draft model.
+    has_heads: files may have a block that proposes them as well.
     differences: the largest measured one by the oracle that it is from.
     converter: names of architectures in the `config.json` of checkpoints.
     """
@@ -152,6 +148,7 @@ class ModelRow:
     tools: tuple[str, ...]
     thinking: tuple[str, ...]
     speculation: bool
+    has_heads: bool = False
     differences: Mapping[str, float] = field(default_factory=dict)
     converter: tuple[str, ...] = ()
     notes: str = ""
@@ -164,7 +161,9 @@ class ModelRow:
     @property
     def proposals(self) -> str:
         """Where tokens that are computed ahead come from."""
-        return "n-grams, draft models; no heads of its own" if self.speculation else "no"
+        if not self.speculation:
+            return "no"
+        return "n-grams, draft models" + ", heads of its own" * self.has_heads
 
     def fits(self, words: str) -> bool:
         """True if the words are a part of one of its names; blanks and hyphens do not count."""
@@ -206,6 +205,8 @@ def model_rows() -> list[ModelRow]:
 
 
 def _row(name: str, measured: Mapping[str, Any], converter: tuple[str, ...]) -> ModelRow:
+    from chaski.model.registry import may_propose
+
     known = DESCRIPTIONS[name]
     embeds = "no" if not measured["embeddings"] else "by file" if measured["text"] else "yes"
     differences = {oracle: measured[oracle] for oracle in ("transformers", "llama.cpp") if oracle in measured}
@@ -218,6 +219,7 @@ def _row(name: str, measured: Mapping[str, Any], converter: tuple[str, ...]) -> 
         tools=known.tools,
         thinking=known.thinking,
         speculation=measured["speculation"],
+        has_heads=may_propose(name),
         differences=differences,
         converter=converter,
         notes=known.notes,

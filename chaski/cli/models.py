@@ -62,7 +62,8 @@ def _table(rows: list[ModelRow]) -> str:
             row.architecture,
             *map(_mark, (row.text, row.pictures)),
             words[row.embeddings],
-            *map(_mark, (row.tools, row.thinking, row.speculation)),
+            *map(_mark, (row.tools, row.thinking)),
+            "heads" if row.has_heads else _mark(row.speculation),
             f"{row.differences['transformers']:.0e}",
         )
         for row in rows

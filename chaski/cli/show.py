@@ -149,6 +149,8 @@ def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
     yield "quantization", file_type(file)
     if len(templates := named_templates(file)) > 1:
         yield "chat templates", ", ".join(templates)
+    if any(".nextn." in name for name in file.tensors):
+        yield "speculation", "n-grams, heads of its own"
     yield "tensors", f"{len(file.tensors)}: {_tensor_types(file)}"
 
 

@@ -14,6 +14,7 @@ from chaski.kvcache.kinds import (
     Recurrent,
     StateShape,
     gated_delta,
+    previous_row,
 )
 from chaski.kvcache.masks import MaskInputs
 from chaski.kvcache.recurrent import RecurrentCache, RecurrentLayer
@@ -43,4 +44,5 @@ __all__ = [
     "build_cache",
     "cache_memory",
     "gated_delta",
+    "previous_row",
 ]

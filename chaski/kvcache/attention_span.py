@@ -18,12 +18,14 @@ class AttentionSpan:
     memory  how many tokens of a sequence are kept between batches, at least as many as are visible: with
             more, a shorter prefix can be resumed; None is the window, and without a window all
     ahead   how many tokens behind itself a token of a group sees at most; None is all of the group
+    hidden  how many tokens at the beginning of a sequence no other token sees
     """
 
     window: int | None = None
     chunk: int | None = None
     memory: int | None = None
     ahead: int | None = None
+    hidden: int | None = None
 
     def __post_init__(self) -> None:
         visible = self.visible
@@ -44,8 +46,10 @@ class AttentionSpan:
         return None if memory is None or memory >= capacity else memory
 
     def __str__(self) -> str:
-        parts = [f"{name} {value}" for name, value in asdict(self).items() if value is not None]
-        return ", ".join(parts) or "all tokens"
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        hidden = values.pop("hidden", None)
+        seen = ", ".join(f"{name} {value}" for name, value in values.items()) or "all tokens"
+        return seen if hidden is None else f"{seen} but the first {hidden}"
 
     def num_cells(self, sequences: int, capacity: int, max_batch: int) -> int:
         """Cells for what is kept of each sequence, and where that is not all, for one batch in total."""
@@ -61,6 +65,9 @@ class AttentionSpan:
         if self.chunk is not None:
             chunk = self.chunk
             first = [max(low, p - p % chunk) for low, p in zip(first, positions, strict=True)]
+        if self.hidden is not None:
+            hidden = self.hidden
+            first = [max(low, min(hidden, p)) for low, p in zip(first, positions, strict=True)]
         return first
 
     def visible_ends(self, positions: Sequence[int], ends: Sequence[int]) -> Sequence[int]:

@@ -24,6 +24,7 @@ __all__ = [
     "Recurrent",
     "StateShape",
     "gated_delta",
+    "previous_row",
 ]
 
 _EVERYTHING = AttentionSpan()
@@ -178,6 +179,14 @@ def gated_delta(
             StateShape(value_heads, RING),
         ),
     )
+
+
+def previous_row(size: int, checkpoints: Checkpoints = _FEW) -> Recurrent:
+    """Return the kind of a layer that reads, for each token, a row of `size` numbers of the token before.
+
+    The operation is `ops.previous_row`. It keeps rows as a gated delta net does, and shares its cache.
+    """
+    return Recurrent((StateShape(1, size),), checkpoints, CHUNK, RING, (StateShape(RING, size),))
 
 
 LayerKind = Causal | Encoder | Recurrent

@@ -23,58 +23,58 @@ class WrapperCache:
 
     def __init__(self, caches: Sequence[Cache], kinds: Sequence[int]) -> None:
         assert set(kinds) <= set(range(len(caches))), f"layers of kinds {set(kinds)}, {len(caches)} caches"
-        self._caches = tuple(caches)
-        self._kinds = tuple(kinds)
+        self.caches = tuple(caches)
+        self.kinds = tuple(kinds)
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[Any]:
         layers = [
-            iter(cache.record(graph, tokens, f"{prefix}{kind}.")) for kind, cache in enumerate(self._caches)
+            iter(cache.record(graph, tokens, f"{prefix}{kind}.")) for kind, cache in enumerate(self.caches)
         ]
-        return [next(layers[kind]) for kind in self._kinds]
+        return [next(layers[kind]) for kind in self.kinds]
 
     @property
     def can_step_back(self) -> bool:
-        return all(cache.can_step_back for cache in self._caches)
+        return all(cache.can_step_back for cache in self.caches)
 
     def length(self, sequence: int) -> int:
-        return self._caches[0].length(sequence)
+        return self.caches[0].length(sequence)
 
     def start_forward(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
         values: dict[str, npt.NDArray[Any]] = {}
-        for kind, cache in enumerate(self._caches):
+        for kind, cache in enumerate(self.caches):
             try:
                 own = cache.start_forward(batch)
             except BaseException:
-                for started in reversed(self._caches[:kind]):
+                for started in reversed(self.caches[:kind]):
                     started.undo_forward(batch)
                 raise
             values |= {f"{kind}.{name}": value for name, value in own.items()}
         return values
 
     def undo_forward(self, batch: Batch) -> None:
-        for cache in reversed(self._caches):
+        for cache in reversed(self.caches):
             cache.undo_forward(batch)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         length = self.shareable(source, length)
-        for cache in self._caches:
+        for cache in self.caches:
             cache.copy_prefix(source, target, length)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        return all(cache.can_resume(sequence, position) for cache in self._caches)
+        return all(cache.can_resume(sequence, position) for cache in self.caches)
 
     def resumable(self, sequence: int, position: int) -> int:
         while not self.can_resume(sequence, position):
-            position = min(cache.resumable(sequence, position) for cache in self._caches)
+            position = min(cache.resumable(sequence, position) for cache in self.caches)
         return position
 
     def shareable(self, sequence: int, position: int) -> int:
-        while (least := min(cache.shareable(sequence, position) for cache in self._caches)) < position:
+        while (least := min(cache.shareable(sequence, position) for cache in self.caches)) < position:
             position = least
         return position
 
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
-        for cache in self._caches:
+        for cache in self.caches:
             cache.check_remove(sequence, begin, end)
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
@@ -83,17 +83,17 @@ class WrapperCache:
         is_tail = begin < length and (end is None or end >= length)
         if is_tail:
             begin, end = self.resumable(sequence, begin), None
-        for cache in self._caches:
+        for cache in self.caches:
             cache.remove(sequence, begin, end)
 
     def first_shared(self, sequence: int, begin: int) -> int:
-        return min(cache.first_shared(sequence, begin) for cache in self._caches)
+        return min(cache.first_shared(sequence, begin) for cache in self.caches)
 
     def forget(self, sequences: Iterable[int]) -> None:
         forgotten = tuple(sequences)
-        for cache in self._caches:
+        for cache in self.caches:
             cache.forget(forgotten)
 
     def close(self) -> None:
-        for cache in self._caches:
+        for cache in self.caches:
             cache.close()

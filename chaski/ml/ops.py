@@ -35,7 +35,7 @@ from chaski.ml.elementwise import (
     swiglu,
 )
 from chaski.ml.graph import Dim, Shape, Tensor, Weight, require
-from chaski.ml.recurrent_ops import chunked_conv, gated_delta
+from chaski.ml.recurrent_ops import chunked_conv, gated_delta, previous_row
 
 __all__ = [
     "DistanceBias",
@@ -50,6 +50,7 @@ __all__ = [
     "embedding",
     "erf_geglu",
     "exp",
+    "first_outputs",
     "gated_delta",
     "gaussian_top_k",
     "geglu",
@@ -61,6 +62,7 @@ __all__ = [
     "multiply",
     "multiply_vector",
     "position_scale",
+    "previous_row",
     "product",
     "quick_gelu",
     "relu",
@@ -96,6 +98,13 @@ def linear(x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
     require(bias is None or bias.shape == (weight.shape[0],), "linear", weight.shape, bias and bias.shape)
     operands = (x, weight) if bias is None else (x, weight, bias)
     return x.graph.record("linear", operands, (x.shape[0], weight.shape[0]))
+
+
+def first_outputs(x: Tensor, weight: Weight, count: int) -> Tensor:
+    """The first `count` results of `linear`, without a bias; it is a multiple of 256."""
+    require(x.shape[1:] == (weight.shape[1],), "first_outputs", x.shape, weight.shape)
+    require(0 < count <= weight.shape[0] and count % 256 == 0, "first_outputs", weight.shape, count)
+    return x.graph.record("first_outputs", (x, weight), (x.shape[0], count), count=count)
 
 
 def product(x: Tensor, weight: Weight) -> Tensor:

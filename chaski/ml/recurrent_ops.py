@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from chaski.ml.graph import KVBuffer, Tensor, require
 
-__all__ = ["CHUNK", "RING", "chunked_conv", "gated_delta", "padded_columns"]
+__all__ = ["CHUNK", "RING", "chunked_conv", "gated_delta", "padded_columns", "previous_row"]
 
 CHUNK = 32
 """Tokens of a chunk."""
@@ -43,6 +43,18 @@ def chunked_conv(
     require(segments.shape[1:] == (7,), "chunked_conv", segments.shape)
     filter = np.ascontiguousarray(filter, np.float32)
     return x.graph.record("chunked_conv", (x, segments, states, rows), x.shape, filter=filter)
+
+
+def previous_row(x: Tensor, states: KVBuffer, rows: KVBuffer, segments: Tensor) -> Tensor:
+    """For each token of the batch the row of x (n, size) that the token before had; zeros for the first.
+
+    It is a convolution that takes the row before and nothing of its own. `states`, `rows` and `segments` are
+    those of `chunked_conv` with two taps.
+    """
+    (size,) = x.shape[1:]
+    assert isinstance(size, int)
+    filter = np.tile(np.array([1, 0], np.float32), (size, 1))
+    return chunked_conv(x, filter, states, rows, segments)
 
 
 def gated_delta(

@@ -29,10 +29,18 @@ class Decoder(Module):
 
         An embedder returns normalized rows, and a model that ranks a score for each label.
         """
-        x = self.output_norm(x)
+        return self.output_of(self.output_norm(x), softcap)
+
+    def output_of(self, x: Tensor, softcap: float = 0.0) -> Tensor:
+        """Compute what `head` returns from rows that are normalized already."""
         if self.config.pooling is Pooling.RANK:
             return self.cls(x)
         if self.config.pooling is not None:
             return x
         logits = self.output(x) if self.output.weight.is_present else self.token_embd.project(x)
         return ops.softcap(logits, cap=softcap) if softcap else logits
+
+    def first_logits(self, x: Tensor, count: int) -> Tensor:
+        """The logits of the first `count` tokens, of rows that are normalized already."""
+        output = self.output.weight if self.output.weight.is_present else self.token_embd.weight
+        return ops.first_outputs(x, output, count)

@@ -7,9 +7,12 @@ import numpy.typing as npt
 
 from chaski.ml.plan import Launch
 
-__all__ = ["OutputRow", "OutputRows"]
+__all__ = ["HIDDEN", "OutputRow", "OutputRows"]
 
 F32 = npt.NDArray[np.float32]
+
+HIDDEN = "hidden"
+"""The output of a graph that has the hidden states of its output rows, where a model proposes tokens."""
 
 
 class OutputRow:
@@ -25,6 +28,11 @@ class OutputRow:
     def fetch(self) -> F32:
         """The elements (size,): a view that a later batch may overwrite."""
         row: F32 = self._launch.rows("outputs", self._index, self._index + 1)[0]
+        return row
+
+    def hidden(self) -> F32:
+        """The hidden state that they were computed from, as `fetch` returns them: for models that propose."""
+        row: F32 = self._launch.rows(HIDDEN, self._index, self._index + 1)[0]
         return row
 
 

@@ -16,7 +16,15 @@ from chaski.model.metadata import blamed_on, check_is_model, check_metadata
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.pooling import Pooling
 
-__all__ = ["ARCHITECTURES", "Model", "build_model", "max_context_of", "takes_projector", "vision_of"]
+__all__ = [
+    "ARCHITECTURES",
+    "Model",
+    "build_model",
+    "max_context_of",
+    "may_propose",
+    "takes_projector",
+    "vision_of",
+]
 
 ARCHITECTURES = {
     "bert": "bert",
@@ -136,9 +144,18 @@ def takes_projector(file: GGUFFile) -> bool:
     return hasattr(_model_of(file), "vision")
 
 
+def may_propose(architecture: str) -> bool:
+    """True if files of a native architecture may have a block that proposes tokens."""
+    return hasattr(_class_of(architecture), "propose")
+
+
 def _model_of(file: GGUFFile) -> Any:
     name = file.architecture
     if name not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
         raise UnsupportedError(f"{file.path}: architecture {name!r} is not supported; supported: {known}")
-    return import_module(f"chaski.model.arch.{ARCHITECTURES[name]}").Model
+    return _class_of(name)
+
+
+def _class_of(architecture: str) -> Any:
+    return import_module(f"chaski.model.arch.{ARCHITECTURES[architecture]}").Model

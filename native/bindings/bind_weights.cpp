@@ -30,6 +30,17 @@ void take_from(const OwnedMatrix& weight, std::shared_ptr<WeightFile> file, std:
     weight.origin->is_laid_out.store(false);
 }
 
+// The first rows of a matrix, in the same memory: whole groups of panels.
+OwnedMatrix first_rows(const OwnedMatrix& weight, std::int64_t rows) {
+    const std::int64_t group = kLanes * interleaved_panels(weight.matrix.type);
+    require(rows > 0 && rows <= weight.matrix.rows && rows % group == 0,
+            "weights: " + std::to_string(rows) + " rows are no part of a matrix of " +
+                std::to_string(weight.matrix.rows));
+    OwnedMatrix part = weight;
+    part.matrix.rows = rows;
+    return part;
+}
+
 void lay_out_all(ThreadPool& pool, const std::string& isa, const std::vector<OwnedMatrix>& weights) {
     for (const OwnedMatrix& weight : weights) {
         require(weight.origin->file != nullptr, "weights: a matrix comes from no file");
@@ -51,6 +62,7 @@ void bind_weights(nb::module_& m) {
         .def_prop_ro("type", [](const OwnedMatrix& w) { return static_cast<int>(w.matrix.type); })
         .def_prop_ro("rows", [](const OwnedMatrix& w) { return w.matrix.rows; })
         .def_prop_ro("columns", [](const OwnedMatrix& w) { return w.matrix.k; })
+        .def("first_rows", &first_rows, "rows"_a)
         .def("take_from", &take_from, "file"_a, "offset"_a);
 
     nb::class_<WeightFile>(m, "WeightFile")

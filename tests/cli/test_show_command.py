@@ -15,6 +15,7 @@ from chaski.runner.loading import engine_choice
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
+from tests.own_heads import write_with_heads
 from tests.tiny_llama import TEMPLATE, write_tiny_llama
 
 
@@ -133,6 +134,14 @@ def test_the_memory_of_a_context(tiny_llama: Path) -> None:
     # Two layers, keys and values of two heads of 16 floats; keys come in panels of 16 cells.
     assert [cell.strip() for cell in rows[3][1:3]] == ["2", "1024"]
     assert rows[3][3].strip().startswith("525 kB"), rows[3]
+
+
+def test_the_heads_of_a_model(tmp_path: Path) -> None:
+    path = write_with_heads("qwen35", tmp_path / "heads.gguf")
+    assert "    speculation         n-grams, heads of its own\n" in show(str(path)).output
+    lines = show(str(path), "--memory", "--context", "128").output.splitlines()
+    (row,) = (line.split("  ") for line in lines if "all tokens but the first 1" in line)
+    assert [cell.strip() for cell in row if cell.strip()][1:3] == ["1", "128"]
 
 
 def test_memory_that_nobody_has(tiny_llama: Path) -> None:

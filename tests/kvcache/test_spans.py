@@ -18,6 +18,8 @@ from tests.kvcache.causal import batch, crowd, make, tokens, visible
         (AttentionSpan(window=3, memory=5), [0, 0, 0, 1, 2, 3, 4, 5]),
         (AttentionSpan(chunk=3), [0, 0, 0, 3, 3, 3, 6, 6]),
         (AttentionSpan(chunk=4, window=3), [0, 0, 0, 1, 4, 4, 4, 5]),
+        (AttentionSpan(hidden=1), [0, 1, 1, 1, 1, 1, 1, 1]),
+        (AttentionSpan(hidden=2, window=4), [0, 1, 2, 2, 2, 2, 3, 4]),
     ],
 )
 def test_the_first_token_that_is_visible(span: AttentionSpan, first: list[int]) -> None:

@@ -115,6 +115,28 @@ def test_columns_and_products_of_them(tmp_path: Path, isa: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("count", [256, 512])
+def test_the_first_outputs_are_those_of_the_whole_product(tmp_path: Path, isa: str, count: int) -> None:
+    arrays = {"table": uniform(11, 40), "weight": uniform(517, 40)}
+
+    def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
+        x = ops.embedding(ids, w["table"])
+        first, whole = ops.first_outputs(x, w["weight"], count), ops.linear(x, w["weight"])
+        return ops.concat([(first, 0, 1), (ops.slice(whole, 0, count), count, 1)])
+
+    expected, found = results(tmp_path, arrays, record, 9, isa)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(found[:, :count], found[:, count:])
+
+
+@pytest.mark.parametrize("count", [0, 100, 768])
+def test_first_outputs_are_whole_groups_of_rows(count: int) -> None:
+    graph = Graph()
+    x = graph.input("x", (Dim("tokens", 2), 40), DType.F32)
+    with pytest.raises(ValueError, match="first_outputs"):
+        ops.first_outputs(x, Weight((517, 40)), count)
+
+
 @pytest.mark.parametrize(("first", "count"), [(0, 5), (5, 4), (8, 1)])
 def test_a_slice_of_every_head(tmp_path: Path, isa: str, first: int, count: int) -> None:
     arrays = {"table": uniform(11, 7 * 9)}

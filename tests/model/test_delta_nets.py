@@ -16,6 +16,7 @@ from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.formats.requantize import requantize
 from chaski.runner.service.worker import Worker
+from tests.own_heads import write_with_heads
 from tests.rewriting import all_tensors
 from tests.vision_oracle import F32
 
@@ -59,21 +60,30 @@ def test_one_matrix_of_q_k_v_and_z(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
-def test_blocks_for_multi_token_prediction_are_left_out(name: str, tmp_path: Path) -> None:
+def test_blocks_for_multi_token_prediction_behind_the_first_are_left_out(name: str, tmp_path: Path) -> None:
     """They count as layers in the file's metadata."""
-    with open_gguf(DATA / f"{name}.gguf") as file:
+    path = write_with_heads(name, tmp_path / "one.gguf")
+    with open_gguf(path) as file:
         arch, layers = file.architecture, file.get(f"{file.architecture}.block_count", int)
         metadata = {
             **file.metadata,
             f"{arch}.block_count": layers + 1,
-            f"{arch}.nextn_predict_layers": 1,
+            f"{arch}.nextn_predict_layers": 2,
         }
         tensors: dict[str, Any] = dict(all_tensors(file))
-        for part, shape in (("nextn.eh_proj", (32, 64)), ("nextn.enorm", (32,)), ("attn_k", (24, 32))):
-            tensors[f"blk.{layers}.{part}.weight"] = (np.ones(shape, np.float32), QuantType.F32)
-        write_gguf(tmp_path / "more.gguf", metadata, tensors)
-    found = logits(tmp_path / "more.gguf", ids_of(name))
-    np.testing.assert_array_equal(found, logits(DATA / f"{name}.gguf", ids_of(name)))
+        tensors[f"blk.{layers}.attn_k.weight"] = (np.ones((24, 32), np.float32), QuantType.F32)
+        write_gguf(tmp_path / "two.gguf", metadata, tensors)
+    found = logits(tmp_path / "two.gguf", ids_of(name))
+    np.testing.assert_array_equal(found, logits(path, ids_of(name)))
+
+
+def test_a_block_for_multi_token_prediction_is_whole(tmp_path: Path) -> None:
+    path = write_with_heads("qwen35", tmp_path / "whole.gguf")
+    with open_gguf(path) as file:
+        tensors = {name: data for name, data in all_tensors(file).items() if name != "blk.4.attn_k.weight"}
+        write_gguf(tmp_path / "part.gguf", file.metadata, tensors)
+    with pytest.raises(ModelError, match=r"tensor blk\.4\.attn_k\.weight .* is missing"):
+        chaski.load(tmp_path / "part.gguf", context=128)
 
 
 @pytest.mark.parametrize(

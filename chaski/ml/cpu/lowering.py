@@ -177,7 +177,9 @@ class Lowering:
 
 def is_quantized_product(node: Tensor) -> bool:
     """Return whether `node` multiplies by quantized matrices, and so reads int8 activations."""
-    return node.op in ("linear", "expert_linear") and _native.is_quantized(_matrix_type(node))
+    return node.op in ("linear", "first_outputs", "expert_linear") and _native.is_quantized(
+        _matrix_type(node)
+    )
 
 
 def _matrix_type(product: Tensor) -> int:

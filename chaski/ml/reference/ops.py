@@ -51,6 +51,10 @@ def linear(x: F32, weight: F32, bias: F32 | None = None) -> F32:
     return y if bias is None else y + bias
 
 
+def first_outputs(x: F32, weight: F32, *, count: int) -> F32:
+    return linear(x, weight[:count])
+
+
 def rows(x: F32, indices: I32) -> F32:
     return x[indices]
 
@@ -145,6 +149,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     definition.__name__: definition
     for definition in (
         embedding,
+        first_outputs,
         linear,
         scale_rows,
         add_vector,

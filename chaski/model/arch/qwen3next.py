@@ -30,6 +30,8 @@ from chaski.model.decoder import Decoder
 from chaski.model.delta_net import DeltaConfig, GatedDeltaNet
 from chaski.model.experts import read_router
 from chaski.model.input import Inputs, output_rows
+from chaski.model.nextn import NextnTensors, before, nextn_kinds
+from chaski.model.output_rows import HIDDEN
 
 
 class GatedAttention(qwen3.Attention):
@@ -39,13 +41,18 @@ class GatedAttention(qwen3.Attention):
         super().__init__(config)
         self.attn_q = Linear(config.hidden_size, 2 * config.num_heads * config.head_size)
 
+    def keys_and_values(self, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values of tokens, as the cache holds them."""
+        c = self._config
+        k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        return ops.rope(k, rope), v
+
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
         c = self._config
         q_gate = self.attn_q(x).reshape(c.num_heads, 2 * c.head_size)
-        q = self.attn_q_norm(ops.slice(q_gate, 0, c.head_size))
-        k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
-        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
-        q, k = ops.rope(q, rope), ops.rope(k, rope)
+        q = ops.rope(self.attn_q_norm(ops.slice(q_gate, 0, c.head_size)), rope)
+        k, v = self.keys_and_values(x, rope)
         attended = attention(q, k, v, cache, scale=c.head_size**-0.5)
         gate = ops.slice(q_gate, c.head_size, c.head_size).reshape(c.num_heads * c.head_size)
         return self.attn_output(ops.multiply(attended, ops.sigmoid(gate)))
@@ -68,8 +75,25 @@ class Layer(Module):
         return x + self.ffn(self.post_attention_norm(x))
 
 
+class Head(Layer):
+    """The block behind the last layer: it predicts the token after the next one, see `NextnTensors`."""
+
+    attn: GatedAttention
+
+    def __init__(
+        self, config: DecoderConfig, ffn: SwiGLU | MoEWithSharedExpert, tensors: NextnTensors
+    ) -> None:
+        super().__init__(config, GatedAttention(config), ffn)
+        self.nextn = tensors
+
+    def store(self, embedded: Tensor, hidden: Tensor, rope: Tensor, cache: LayerCache) -> None:
+        """Store keys and values of tokens, each with the hidden state of the token before."""
+        x = self.attn_norm(self.nextn(embedded, hidden))
+        cache.update(*self.attn.keys_and_values(x, rope))
+
+
 class Model(Decoder):
-    """Blocks behind the last layer predict more tokens at once; they are left out."""
+    """Of the blocks behind the last layer, which predict more tokens at once, the first one proposes."""
 
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file)
@@ -87,6 +111,30 @@ class Model(Decoder):
         self._is_linear = tuple(is_recurrent(file, config.num_layers, interval=4)[:layers])
         self.blk = [Layer(config, self._attn(file, index), self.ffn(file)) for index in range(layers)]
         self.unused = tuple(f"blk.{index}." for index in range(layers, config.num_layers))
+        tensors = NextnTensors.read(file, layers, config)
+        if tensors is not None:
+            self.blk.append(Head(config, self.ffn(file), tensors))
+            self.unused = self.unused[1:]
+
+    @property
+    def hidden_size(self) -> int:
+        return self.config.hidden_size
+
+    @property
+    def proposing_layers(self) -> Sequence[int]:
+        """See `Proposing`."""
+        return [len(self._is_linear)] if self._head is not None else []
+
+    def leave_out_proposing(self) -> None:
+        """See `Proposing`."""
+        layers = len(self._is_linear)
+        self.unused = tuple(f"blk.{index}." for index in range(layers, self.config.num_layers))
+        del self.blk[layers:]
+
+    @property
+    def _head(self) -> Head | None:
+        last = self.blk[-1]
+        return last if isinstance(last, Head) else None
 
     def _attn(self, file: GGUFFile, index: int) -> GatedAttention | GatedDeltaNet:
         if not self._is_linear[index]:
@@ -107,14 +155,47 @@ class Model(Decoder):
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
-        attending = Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope))
+        shape = KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope)
         linear = self._delta.kind()
-        return [linear if is_linear else attending for is_linear in self._is_linear]
+        kinds: list[LayerKind] = [linear if is_linear else Causal(shape) for is_linear in self._is_linear]
+        return kinds if self._head is None else [*kinds, *nextn_kinds(shape, c.hidden_size)]
 
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
         rope = ops.rope_table(inputs.positions, self._rope)
-        x = self.token_embd(inputs.tokens)
-        for layer, is_linear, cache in zip(self.blk, self._is_linear, caches, strict=True):
+        embedded = x = self.token_embd(inputs.tokens)
+        layers, head = len(self._is_linear), self._head
+        for index, (is_linear, cache) in enumerate(zip(self._is_linear, caches, strict=False)):
             context = (cache,) if is_linear else (rope, cache)
-            x = layer(x, *context, outputs=inputs.outputs if layer is self.blk[-1] else None)
-        return self.head(x)
+            is_last = index == layers - 1 and head is None
+            x = self.blk[index](x, *context, outputs=inputs.outputs if is_last else None)
+        if head is None:
+            return self.head(x)
+        x = self.output_norm(x)
+        head.store(
+            head.nextn.embedded(inputs.tokens, embedded), before(x, caches[layers + 1]), rope, caches[layers]
+        )
+        (x,) = output_rows(inputs.outputs, x)
+        x.graph.output(HIDDEN, x)
+        return self.output_of(x)
+
+    def propose(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        hidden: Tensor,
+        caches: Sequence[Any],
+        most_tokens: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        """See `Proposing`."""
+        head = self._head
+        assert head is not None, "it has a head"
+        rope = ops.rope_table(positions, self._rope)
+        embedded = head.nextn.embedded(tokens, self.token_embd(tokens))
+        x = head(head.nextn(embedded, hidden), rope, caches[0], outputs=None)
+        x = head.nextn.normalized(x, self.output_norm)
+        output = head.nextn.output
+        if most_tokens is None:
+            return x, self.output_of(x) if output is None else output(x)
+        if output is None:
+            return x, self.first_logits(x, most_tokens)
+        return x, ops.first_outputs(x, output.weight, most_tokens)

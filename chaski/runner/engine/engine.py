@@ -32,7 +32,7 @@ from chaski.runner.engine.sequence import Sequence
 from chaski.runner.engine.sequence_queue import SequenceQueue
 from chaski.runner.prefix.prompt_cache import PromptCache
 from chaski.runner.prefix.slots import Policy
-from chaski.runner.speculation.draft_model import DraftModel
+from chaski.runner.speculation.speculator import Draft
 
 __all__ = ["Engine"]
 
@@ -44,7 +44,7 @@ class Engine:
 
     prompt_cache  how prompts reuse what was computed for others; None for not at all
     images        the encoder of a model with vision
-    draft         the model that proposes tokens for sequences that ask for it
+    draft         the model, or part of it, that proposes tokens for sequences that ask for it
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Engine:
         parallel: int,
         prompt_cache: Policy | None = Policy.SMALLER_LOSS,
         images: EncodedImages | None = None,
-        draft: DraftModel | None = None,
+        draft: Draft | None = None,
     ) -> None:
         self._program = program
         self._cache = cache
@@ -152,6 +152,9 @@ class Engine:
         self._unwritten = [sequence for sequence, _ in prepared.shares]
         self._take(prepared, self._program.outputs(), self._program.top_logits())
         self._computing = None
+        if upcoming is not None and (self._is_drafting or self._is_outdated()):
+            self._cache.undo_forward(upcoming.batch)
+            upcoming = None
         self._propose(prepared)
         if upcoming is not None and self._is_outdated():
             self._cache.undo_forward(upcoming.batch)
@@ -250,6 +253,11 @@ class Engine:
         for (sequence, _), count in zip(prepared.shares, prepared.num_outputs, strict=True):
             if sequence.is_running and count:
                 self._isolation.attempt(sequence, None, sequence.propose)
+
+    @property
+    def _is_drafting(self) -> bool:
+        """True if proposals are to be computed, which may take the place of a prepared batch in the cache."""
+        return self.draft is not None and self.draft.is_requested
 
     def _is_foreseeable(self) -> bool:
         """True if the batch after the one that is computed can be prepared already."""

@@ -148,7 +148,11 @@ class Generation(Sequence):
         new = self.tokens[before:]
         num_accepted = sum(a == b for a, b in zip(new, proposed, strict=False))
         if self._speculator is not None:
-            self._request_proposals(self._speculator, new, len(proposed), num_accepted)
+            self._speculator.extend(new)
+            if proposed:
+                self._record_acceptance(self._speculator, len(proposed), num_accepted)
+            if self.is_running:
+                self._request_proposals(self._speculator, rows.row(len(new) - 1))
         return len(proposed) - num_accepted
 
     def _take_prompt(self, rows: OutputRows) -> int:
@@ -183,19 +187,16 @@ class Generation(Sequence):
         if self._speculator is not None:
             self._proposed = self._speculator.propose()
 
-    def _request_proposals(
-        self, speculator: Speculator, new: Items[int], num_proposed: int, num_accepted: int
-    ) -> None:
-        """Record how the last proposal fared, and request one that neither limit nor context cuts short."""
-        speculator.extend(new)
-        if num_proposed:
-            speculator.record_acceptance(num_proposed, num_accepted)
-            self._num_proposed += num_proposed
-            self._num_accepted += num_accepted
-        if self.is_running:
-            room = self._request.limit - self._length - 1
-            context = self._request.context
-            speculator.request(min(room, context - len(self.tokens)), self.slot.index)
+    def _record_acceptance(self, speculator: Speculator, num_proposed: int, num_accepted: int) -> None:
+        speculator.record_acceptance(num_proposed, num_accepted)
+        self._num_proposed += num_proposed
+        self._num_accepted += num_accepted
+
+    def _request_proposals(self, speculator: Speculator, row: OutputRow) -> None:
+        """Request a proposal that neither limit nor context cuts short, behind what `row` was for."""
+        room = self._request.limit - self._length - 1
+        context = self._request.context
+        speculator.request(min(room, context - len(self.tokens)), self.slot.index, row)
 
     def write(self) -> None:
         if self._scorer is not None and (scores := self._scorer.event()) is not None:

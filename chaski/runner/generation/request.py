@@ -8,7 +8,7 @@ from typing import Protocol
 
 from chaski.chat.groups import Groups, not_inside, outside
 from chaski.chat.image_rows import Images
-from chaski.runner.speculation.draft_model import DraftModel
+from chaski.runner.speculation.speculator import Draft
 from chaski.sample import SamplingOptions
 from chaski.sample.grammar import Grammar
 from chaski.sample.rules import TokenRules
@@ -58,7 +58,7 @@ class GenerationRequest:
     shift           what a full context drops before that; None where the context cannot fill up
     context         tokens that a sequence may hold
     max_proposed    tokens that may be proposed and computed ahead, at a time
-    draft           the model that proposes them; None proposes n-grams of the text itself
+    draft           what proposes them; None proposes n-grams of the text itself
     grammar         restricts the tokens that may come; nothing is proposed with one
     rules           the tokens that its options rule out
     end_ids         tokens that end it
@@ -80,7 +80,7 @@ class GenerationRequest:
     shift: Shift | None = None
     sampling: SamplingOptions
     max_proposed: int = 0
-    draft: DraftModel | None = None
+    draft: Draft | None = None
     grammar: Grammar | None = None
     rules: TokenRules | None = None
     end_ids: frozenset[int] = frozenset()

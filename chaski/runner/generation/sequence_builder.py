@@ -20,7 +20,7 @@ from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.output_sequences import EmbeddingSequence, LogitsSequence
 from chaski.runner.generation.request import GenerationRequest, Shift
 from chaski.runner.generation.token_rules import token_rules
-from chaski.runner.speculation.draft_model import DraftModel
+from chaski.runner.speculation.speculator import Draft
 from chaski.sample.grammar import Grammar, GrammarCompiler, GrammarVocabulary
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class SequenceBuilder(PromptBuilder):
         can_speculate: bool,
         load_seconds: float,
         vision: MultimodalProcessor | None = None,
-        draft: DraftModel | None = None,
+        draft: Draft | None = None,
     ) -> None:
         super().__init__(file, config, context, defaults, vision)
         self._config = config

@@ -103,7 +103,8 @@ def _read_weights(
             parts.encoder.close()
         undo.pop_all()
     places = reserved.places
-    return Engine(places.program, places.cache, parts.size.sequences, policy, places.images, proposing)
+    draft = proposing or places.heads
+    return Engine(places.program, places.cache, parts.size.sequences, policy, places.images, draft)
 
 
 def _as_llm(

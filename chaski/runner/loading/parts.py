@@ -13,6 +13,7 @@ from chaski.kvcache import CacheSize
 from chaski.ml import BackendOptions, CPUOptions, Options, open_backend
 from chaski.ml.backend import Backend
 from chaski.model.metadata import blamed_on
+from chaski.model.proposing import proposing_of
 from chaski.model.registry import Model, build_model, max_context_of
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_form, kv_types
@@ -53,6 +54,9 @@ class ModelParts:
         environment, loading = Environment.read(), model.defaults.loading
         encoder = model.open_projector(projector)
         network = build_model(model.file, encoder)
+        draft = model.found.draft if draft is None else draft
+        if draft is not None and (proposing := proposing_of(network)) is not None:
+            proposing.leave_out_proposing()  # the draft model proposes in its place
         usual = loading.get("num_ctx", environment.context)
         trained, most = network.config.context_length, max_context_of(network)
         context = context_size(model.found.path, trained, context, usual, most)
@@ -67,7 +71,7 @@ class ModelParts:
             kv_type=environment.kv_type if kv_type is None else kv_type,
             flash_attention=flash,
             options=(BackendOptions(flash), CPUOptions(threads, environment.isa)),
-            draft=model.found.draft if draft is None else draft,
+            draft=draft,
         )
 
 

@@ -16,9 +16,11 @@ from chaski.ml.machine import available_memory
 from chaski.model.encoder import EncoderProgram, encoder_memory
 from chaski.model.multimodal import EncoderShape
 from chaski.model.program import Program
+from chaski.model.proposing import proposing_of
 from chaski.model.registry import Model, vision_of
 from chaski.model.weights import place_weights
 from chaski.runner.engine.images import EncodedImages
+from chaski.runner.speculation.own_heads import OwnHeads
 
 __all__ = ["MemoryNeeds", "Reservation", "check_form", "kv_types"]
 
@@ -98,7 +100,9 @@ class Reservation:
         model.context = size.capacity
         place_weights(model, file, backend, projector)
         vision = vision_of(model)
+        proposing = proposing_of(model)
         self.images: EncodedImages | None = None
+        self.heads: OwnHeads | None = None
         # Heads of encoders have sizes that quantized types do not come in, and are not kept.
         own_type = kv_types(None, backend, projector or file).keys
         caches = cache_memory(backend, model.layer_kinds(), size, types)
@@ -121,6 +125,8 @@ class Reservation:
             )
             if vision is not None:
                 self.images = EncodedImages(EncoderProgram(vision, backend, own_type), size.sequences)
+            if proposing is not None:
+                self.heads = OwnHeads.of(proposing, file, self.cache, backend, size.sequences)
             plans = {held.device: held.plans for held in backend.memory().devices}
             self.needs = replace(self.needs, plans=plans)
 

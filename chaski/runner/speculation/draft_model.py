@@ -17,6 +17,7 @@ import numpy as np
 from chaski.errors import NotSupportedError
 from chaski.kvcache import Cache
 from chaski.kvcache.batch import Batch
+from chaski.model.output_rows import OutputRow
 from chaski.model.program import Program
 from chaski.runner.prefix.slots import common_prefix
 from chaski.runner.speculation.speculator import ProposalLength
@@ -63,6 +64,11 @@ class DraftModel:
         job = _Job(slot, cache_salt, tokens, most)
         self._jobs.append(job)
         return job.proposed
+
+    @property
+    def is_requested(self) -> bool:
+        """True if `compute` has something to do."""
+        return bool(self._jobs)
 
     def compute(self) -> None:
         """Compute all proposals that were requested, together."""
@@ -156,7 +162,7 @@ class DraftModelSpeculator:
         """Take in how many tokens of the last proposal were accepted."""
         self._length.record_acceptance(num_proposed, num_accepted, self._num_tokens)
 
-    def request(self, max_tokens: int, slot: int) -> None:
+    def request(self, max_tokens: int, slot: int, row: OutputRow) -> None:
         """Ask for the next proposal, of at most `max_tokens`."""
         length = min(max_tokens, self._length.current(self._num_tokens))
         self._proposed = []

@@ -10,6 +10,7 @@ from chaski.kvcache import CacheSize
 from chaski.ml.backend import Backend, Memory, ProgressCallback
 from chaski.model.dialects import open_model
 from chaski.model.metadata import blamed_on
+from chaski.model.proposing import proposing_of
 from chaski.model.registry import build_model
 from chaski.runner.loading.reservation import Reservation, kv_types
 from chaski.runner.speculation.draft_model import DraftModel
@@ -37,6 +38,8 @@ class DraftResources:
         self._size = size
         self._file = open_model(find_model(model).path)
         network = build_model(self._file)
+        if (proposing := proposing_of(network)) is not None:
+            proposing.leave_out_proposing()
         if network.config.pooling is not None:
             raise UnsupportedError(f"{self._file.path.name} makes embeddings, not text: it cannot be a draft")
         self._num_shared = _num_shared(target, vocab_size, self._file, network.config.vocab_size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import takewhile
 
+from chaski.model.output_rows import OutputRow
 from chaski.runner.speculation.speculator import ProposalLength
 
 __all__ = ["NgramSpeculator"]
@@ -40,7 +41,7 @@ class NgramSpeculator:
         """Take in how many tokens of the last proposal were accepted."""
         self._length.record_acceptance(num_proposed, num_accepted, len(self._tokens))
 
-    def request(self, max_tokens: int, slot: int) -> None:
+    def request(self, max_tokens: int, slot: int, row: OutputRow | None = None) -> None:
         """Ask for the next proposal, of at most `max_tokens`."""
         self._requested = max_tokens
 

@@ -6,12 +6,20 @@ token is there, never which one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-__all__ = ["ProposalLength", "Speculator"]
+from chaski.model.output_rows import OutputRow
+
+__all__ = ["Draft", "PayingLength", "ProposalLength", "Speculator"]
 
 _FIRST_LENGTH, _FIRST_PAUSE = 3, 16
+
+# The time to check a proposed token, as a share of a batch that makes a token without.
+_CHECKING = 0.1
+# Right ones of the proposed tokens, before any was tried; and how much the others count after each proposal.
+_PRIOR = 1.0, 2.0
+_MEMORY = 0.85
 
 
 class Speculator(Protocol):
@@ -27,40 +35,121 @@ class Speculator(Protocol):
     def record_acceptance(self, num_proposed: int, num_accepted: int) -> None:
         """Take in how many tokens of the last proposal were accepted."""
 
-    def request(self, max_tokens: int, slot: int) -> None:
-        """Ask for the next proposal, of at most `max_tokens`; the sequence runs in the slot of that index."""
+    def request(self, max_tokens: int, slot: int, row: OutputRow) -> None:
+        """Ask for the next proposal, of at most `max_tokens`; the sequence runs in the slot of that index.
+
+        Its last token was chosen from `row`, which is there until `propose`.
+        """
 
     def propose(self) -> list[int]:
         """Return tokens that may come next, at most as many as were requested."""
+
+
+class Draft(Protocol):
+    """A model that proposes tokens for several sequences together."""
+
+    def speculator(self, tokens: Sequence[int], cache_salt: str, max_proposed: int) -> Speculator:
+        """Make a speculator for a sequence with that cache salt; `tokens` holds its certain ones."""
+
+    @property
+    def is_requested(self) -> bool:
+        """True if `compute` has something to do."""
+
+    def compute(self) -> None:
+        """Compute all proposals that were requested. No batch of the engine is prepared meanwhile."""
+
+    def forget(self) -> None:
+        """Begin again with empty slots, whatever a failure has left."""
+
+
+class Pauses:
+    """Times without proposals: each is longer than the one before, until a proposal pays again."""
+
+    def __init__(self) -> None:
+        self._next = _FIRST_PAUSE
+        self._ends_at = 0
+
+    def begin(self, num_tokens: int) -> None:
+        """Begin one, in a sequence of so many tokens."""
+        self._ends_at = num_tokens + self._next
+        self._next *= 2
+
+    def reset(self) -> None:
+        """Make the next one short."""
+        self._next = _FIRST_PAUSE
+
+    def includes(self, num_tokens: int) -> bool:
+        """Return whether nothing is proposed in a sequence of so many tokens."""
+        return num_tokens < self._ends_at
 
 
 class ProposalLength:
     """The number of tokens to propose, which depends on how many of the proposals before were accepted.
 
     It doubles where all were accepted, and is halved where none was. When nothing is left of it, nothing is
-    proposed for a while, each time for longer.
+    proposed for a while. It is for proposals that cost nothing to make.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._length = _FIRST_LENGTH
-        self._pause = _FIRST_PAUSE
-        self._resumes_at = 0
+        self._pauses = Pauses()
 
     def current(self, num_tokens: int) -> int:
         """Return the length for a sequence of `num_tokens` tokens; 0 during a pause."""
-        return 0 if num_tokens < self._resumes_at else min(self._length, self._most)
+        return 0 if self._pauses.includes(num_tokens) else min(self._length, self._most)
 
     def record_acceptance(self, num_proposed: int, num_accepted: int, num_tokens: int) -> None:
         """Take in how many proposed tokens were accepted, and how many tokens the sequence has after that."""
         if num_accepted == num_proposed:
             self._length = min(2 * self._length, self._most)
-            self._pause = _FIRST_PAUSE
+            self._pauses.reset()
         elif num_accepted == 0:
             self._length //= 2
         else:
             self._length = num_accepted + 1
         if self._length == 0:
             self._length = 1
-            self._resumes_at = num_tokens + self._pause
-            self._pause *= 2
+            self._pauses.begin(num_tokens)
+
+
+class PayingLength:
+    """The number of tokens to propose where a model makes them: as many as pay for themselves.
+
+    `cost` is the time that one proposed token takes, as a share of a batch that makes a token without. What
+    comes back depends on the share of proposed tokens that was right lately, each behind right ones: with it,
+    a batch makes 1 + right + right² + … tokens. Where no length makes tokens sooner than plain batches,
+    nothing is proposed for a while, and then one token.
+    """
+
+    def __init__(self, most: int, cost: float) -> None:
+        self._most = most
+        self.cost = cost
+        self._right, self._tried = _PRIOR
+        self._pauses = Pauses()
+
+    def current(self, num_tokens: int) -> int:
+        """Return the length for a sequence of `num_tokens` tokens; 0 during a pause."""
+        if self._pauses.includes(num_tokens):
+            return 0
+        return min(max(self._best(), 1), self._most)
+
+    def record_acceptance(self, num_proposed: int, num_accepted: int, num_tokens: int) -> None:
+        """Take in how many proposed tokens were accepted, and how many tokens the sequence has after that."""
+        self._right = _MEMORY * self._right + num_accepted
+        self._tried = _MEMORY * self._tried + min(num_accepted + 1, num_proposed)
+        if self._best() == 0:
+            self._pauses.begin(num_tokens)
+        else:
+            self._pauses.reset()
+
+    def _best(self) -> int:
+        """The length that makes tokens soonest; 0 where none does."""
+        right = self._right / self._tried
+        best, tokens, most_sooner = 0, 1.0, 1.0
+        for length in range(1, self._most + 1):
+            tokens += right**length
+            sooner = tokens / (1 + length * (self.cost + _CHECKING))
+            if sooner > most_sooner:
+                best, most_sooner = length, sooner
+        return best

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from chaski import _native
 from chaski.ml.cpu.lowering import Lowering, offset, width
 from chaski.ml.cpu.operations.elements import elementwise
 from chaski.ml.graph import Tensor, Weight
 
-__all__ = ["add", "layer_norm", "linear", "product", "rms_norm"]
+__all__ = ["add", "first_outputs", "layer_norm", "linear", "product", "rms_norm"]
 
 
 def rms_norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None = None) -> None:
@@ -38,6 +39,19 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, **vectors: int | None) ->
 def linear(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight, bias: Weight | None = None) -> None:
     if node not in lowering.sums:
         _product(lowering, node, node, None)
+
+
+def first_outputs(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight) -> None:
+    assert isinstance(weight.handle, _native.WeightMatrix)
+    lowering.call(
+        "matmul",
+        {**lowering.activations(node, x), "residual": None},
+        {"y": lowering.new(node)},
+        dim=lowering.dim(node),
+        weight=weight.handle.first_rows(node.attributes["count"]),
+        weights=lowering.weights,
+        bias=offset(None),
+    )
 
 
 def product(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight) -> None:

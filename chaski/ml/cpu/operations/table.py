@@ -25,6 +25,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "product": products.product,
     "top_k": rows.top_k,
     "linear": products.linear,
+    "first_outputs": products.first_outputs,
     "add": products.add,
     "rms_norm": products.rms_norm,
     "layer_norm": products.layer_norm,

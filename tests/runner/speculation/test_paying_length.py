@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chaski.runner.speculation.speculator import PayingLength
+
+
+def made(right: float, cost: float, tokens: int, seed: int = 0) -> tuple[float, int]:
+    """The time for so many tokens where proposed ones are right with a chance, and how many were proposed."""
+    random = np.random.default_rng(seed)
+    length = PayingLength(7, cost)
+    made = proposed = 0
+    time = 0.0
+    while made < tokens:
+        count = length.current(made)
+        accepted = next((index for index in range(count) if random.random() >= right), count)
+        made += accepted + 1
+        time += 1 + count * (cost + 0.1)
+        proposed += count
+        if count:
+            length.record_acceptance(count, accepted, made)
+    return time / made, proposed
+
+
+@pytest.mark.parametrize("cost", [0.05, 0.25])
+def test_proposals_that_are_never_right_cost_hardly_anything(cost: float) -> None:
+    assert made(0, cost, 160)[0] < 1 / 0.98
+    assert made(0, cost, 1000)[0] < 1 / 0.995
+
+
+@pytest.mark.parametrize(("right", "cost", "sooner"), [(0.7, 0.08, 1.5), (0.9, 0.08, 2.2), (0.7, 0.2, 1.3)])
+def test_right_proposals_pay(right: float, cost: float, sooner: float) -> None:
+    assert np.mean([made(right, cost, 400, seed)[0] for seed in range(5)]) < 1 / sooner
+
+
+def test_more_is_proposed_where_more_is_right() -> None:
+    assert made(0.9, 0.1, 400)[1] > made(0.6, 0.1, 400)[1] > 20 * made(0, 0.1, 400)[1] > 0
+
+
+def test_what_costs_more_than_it_brings_is_not_proposed() -> None:
+    length = PayingLength(7, 1.0)
+    length.record_acceptance(1, 1, 10)
+    assert length.current(11) == 0
