@@ -41,9 +41,17 @@ class Stack(Module):
         self._size = size
         self.weight = Weight(((_STATES - 1) * size, size), stored=(_STATES - 1, size, size), split=0)
 
-    def __call__(self, x: Tensor, index: int, magnitude: Tensor) -> Tensor:
+    def all(self, x: Tensor, magnitude: Tensor) -> list[Tensor]:
+        """The products with each of them, brought to that root mean square."""
+        products = ops.linear(x, self.weight)
+        return [self._part(products, index, magnitude) for index in range(_STATES - 1)]
+
+    def one(self, x: Tensor, index: int, magnitude: Tensor) -> Tensor:
         """The product with one of them, brought to that root mean square."""
-        y = ops.slice(ops.linear(x, self.weight), index * self._size, self._size)
+        return self._part(ops.linear(x, self.weight), index, magnitude)
+
+    def _part(self, products: Tensor, index: int, magnitude: Tensor) -> Tensor:
+        y = ops.slice(products, index * self._size, self._size)
         return ops.scale_rows(ops.rms_norm(y, None, _TINY), magnitude)
 
 
@@ -176,7 +184,7 @@ class Model(Decoder):
         x = self.token_embd(inputs.tokens) * self.config.hidden_size**0.5
         own = self.per_layer(inputs.tokens, x)
         magnitude = ops.rms(x)
-        states = [x, *(self.altup_proj(x, index, magnitude) for index in range(_STATES - 1))]
+        states = [x, *self.altup_proj.all(x, magnitude)]
         ropes = {rope: ops.rope_table(inputs.positions, rope) for rope in (self._local, self._global)}
         histories: dict[int | None, SharedHistory] = {}
         for index, layer in enumerate(self.blk):
@@ -186,7 +194,7 @@ class Model(Decoder):
         first, *others = output_rows(inputs.outputs, *states)
         magnitude = ops.rms(first)
         for index, state in enumerate(others):
-            first = first + self.altup_unembd_proj(state, index, magnitude)
+            first = first + self.altup_unembd_proj.one(state, index, magnitude)
         return self.head(first * (1 / _STATES), self._softcap)
 
     def _rope(self, layer: Layer) -> Rope:
