@@ -10,7 +10,7 @@ from itertools import groupby
 from chaski.chat.groups import Groups, not_inside, outside, without
 from chaski.chat.image_rows import ImageRun, Images, entries, moved_down, whole
 from chaski.errors import OptionError
-from chaski.model.multimodal import Image
+from chaski.model.multimodal import IMAGE_NUMBER, Image
 
 __all__ = ["Prompt", "lay_out", "marked", "placeholder", "prompt_pieces", "unmarked", "with_placeholders"]
 
@@ -137,16 +137,16 @@ def _pieces(text: str, images: Sequence[Image]) -> Iterator[str | ImageRun]:
     for match in _PLACEHOLDER.finditer(text):
         if int(match[1]) < len(images):
             yield text[end : match.start()]
-            yield from _of_image(images[int(match[1])])
+            yield from _of_image(images[int(match[1])], int(match[1]))
             end = match.end()
     yield text[end:]
 
 
-def _of_image(image: Image) -> Iterator[str | ImageRun]:
+def _of_image(image: Image, number: int) -> Iterator[str | ImageRun]:
     row = 0
     for part in image.layout:
         if isinstance(part, str):
-            yield part
+            yield part.replace(IMAGE_NUMBER, str(number))
         else:
             yield ImageRun(range(part), image, row)
             row += part

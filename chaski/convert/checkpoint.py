@@ -22,7 +22,7 @@ __all__ = ["Checkpoint", "computing", "plan_conversion"]
 
 # Prefixes that wrappers put before the names of a text model, in any order that some release had.
 _WRAPPERS = re.compile(
-    r"^(?:model\.|language_model\.|text_model\.|bert\.|roberta\.)+|(?<=^vision_tower\.)vision_model\."
+    r"^(?:llm\.|model\.|language_model\.|text_model\.|bert\.|roberta\.)+|(?<=^vision_tower\.)vision_model\."
 )
 # Buffers that old releases saved, and that follow from the configuration.
 _BUFFERS = (r"(.*\.)?rotary_emb\.inv_freq", r"(.*\.)?position_ids", r".*\.attention\.(masked_)?bias")

@@ -51,10 +51,10 @@ class VisionFamily:
     projector: Callable[[Config], Metadata]
     tensors: Callable[[Config], Iterator[Mapped]]
     names: Mapping[str, str]
-    projector_tensors: Callable[[Config], Iterator[Mapped]] | None = None
+    projector_tensors: Callable[[Config], Iterator[Planned]] | None = None
     unused: tuple[str, ...] = ()
 
-    def in_projector(self, config: Config) -> Iterator[Mapped]:
+    def in_projector(self, config: Config) -> Iterator[Planned]:
         """The tensors of a projector."""
         return (self.projector_tensors or self.tensors)(config)
 

@@ -23,6 +23,7 @@ __all__ = [
     "filled",
     "in_aspect_tiles",
     "in_patches",
+    "in_slices",
     "in_split_tiles",
     "in_tiles",
     "squared",
@@ -136,6 +137,56 @@ def _likest_grid(pixels: Pixels, edge: int, counts: range) -> Size:
         if difference < least or (difference == least and is_filled):
             best, least = (rows, columns), difference
     return best
+
+
+def in_slices(
+    pixels: Pixels, edge: int, patch: int, max_slices: int, normal: Normal
+) -> tuple[list[Values], Size]:
+    """MiniCPM-V's way: in its own proportions, as many pixels as a square of `edge` has, in whole patches.
+
+    Returns all of the picture and behind it, where it is larger than that, slices of it row by row, each of
+    as many pixels; and the rows and columns of slices, (0, 0) where there are none.
+    """
+    size = pixels.shape[0], pixels.shape[1]
+    grid = _slices(size, edge, max_slices)
+    whole = resize(pixels, _whole_patches(size, edge, patch, is_enlarged=grid is None), "bicubic")
+    found = [normalize(whole, normal.mean, normal.std)]
+    if grid is None:
+        return found, (0, 0)
+    each = tuple(_multiple(side, count) / count for side, count in zip(size, grid, strict=True))
+    height, width = _whole_patches((each[0], each[1]), edge, patch, is_enlarged=True)
+    fine = resize(pixels, (height * grid[0], width * grid[1]), "bicubic")
+    return found + list(tiles(normalize(fine, normal.mean, normal.std), *grid)), grid
+
+
+def _slices(size: Size, edge: int, most: int) -> Size | None:
+    """Rows and columns of about as many slices as squares of `edge` fit in, nearest in proportion."""
+    wanted = min(math.ceil(size[0] * size[1] / (edge * edge)), most)
+    if wanted <= 1:
+        return None
+    counts = [count for count in (wanted - 1, wanted, wanted + 1) if 1 < count <= most]
+    grids = [
+        (count // columns, columns)
+        for count in counts
+        for columns in range(1, count + 1)
+        if not count % columns
+    ]
+    ratio = math.log(size[1] / size[0])
+    return min(grids, key=lambda grid: abs(ratio - math.log(grid[1] / grid[0])))
+
+
+def _whole_patches(size: tuple[float, float], edge: int, patch: int, is_enlarged: bool) -> Size:
+    """The size in proportion with as many pixels as a square of `edge`, each side in whole patches."""
+    height, width = size
+    if is_enlarged or height * width > edge * edge:
+        ratio = width / height
+        height = int(edge / math.sqrt(ratio))
+        width = int(height * ratio)
+    return _multiple(height, patch), _multiple(width, patch)
+
+
+def _multiple(length: float, divisor: int) -> int:
+    return max(round(length / divisor) * divisor, divisor)
 
 
 def in_split_tiles(pixels: Pixels, edge: int, longest_edge: int, normal: Normal) -> tuple[Values, Size]:

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.kvcache import KindMemory, MaskInputs
+from chaski.kvcache import KindMemory, KVShape, LayerCache, MaskInputs
 from chaski.ml import ops
 from chaski.ml.backend import Backend, summed
 from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, KVRole, Tensor
 from chaski.model.multimodal import EncoderShape, Image, MultimodalProcessor, Tile
 
 __all__ = ["EncoderProgram", "encoder_memory"]
+
+_POOL = "pool."
 
 
 class EncoderProgram:
@@ -24,7 +26,7 @@ class EncoderProgram:
         self.shape = vision.shape
         graph = Graph()
         patches, rows = Dim("patches", self.shape.max_patches), Dim("image_rows", self.shape.max_rows)
-        self._history = _Patches.record(graph, patches, backend, self.shape, dtype)
+        self._history = _Patches.record(graph, (patches, rows), backend, self.shape, dtype)
         graph.output("image_rows", vision.encode_multimodal(graph, patches, rows, self._history))
         self._plan = backend.compile(graph)
         self._patches = [name for name, tensor in graph.inputs.items() if tensor.shape[0] == patches]
@@ -36,7 +38,8 @@ class EncoderProgram:
 
     def _encode(self, tile: Tile) -> npt.NDArray[np.float32]:
         arrays = dict(tile.arrays)
-        values = self._history.inputs(self._num_patches(tile), arrays.pop("spans", None)) | arrays
+        count = self._num_patches(tile)
+        values = self._history.inputs(count, arrays.pop("spans", None), tile.num_rows) | arrays
         return self._plan.launch(values, {"image_rows": tile.num_rows}).rows("image_rows").copy()
 
     def _num_patches(self, tile: Tile) -> int:
@@ -46,16 +49,18 @@ class EncoderProgram:
 def encoder_memory(backend: Backend, shape: EncoderShape, dtype: DType) -> KindMemory:
     """The memory of the keys and values of a tile's patches. Allocates nothing."""
     cells = backend.cache_config.padded(shape.max_patches)
-    sizes = {KVRole.KEYS: shape.heads.key_size, KVRole.VALUES: shape.heads.value_size}
     num_bytes = summed(
-        backend.kv_bytes(role, cells, shape.heads.heads, size, dtype) for role, size in sizes.items()
+        backend.kv_bytes(role, cells, heads.heads, size, dtype)
+        for heads in (shape.heads, shape.pool)
+        if heads is not None
+        for role, size in ((KVRole.KEYS, heads.key_size), (KVRole.VALUES, heads.value_size))
     )
     return KindMemory("patches of an image", 1, cells, num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Patches:
-    """The cache of an encoder: patches see all of their tile. Layers overwrite the keys of the one before."""
+class _Cells:
+    """The keys and values of the patches of a tile for one attention, and what looks at them sees all."""
 
     keys: KVBuffer
     values: KVBuffer
@@ -64,27 +69,58 @@ class _Patches:
     mask: AnyMask
 
     @classmethod
-    def record(
-        cls, graph: Graph, patches: Dim, backend: Backend, shape: EncoderShape, dtype: DType
-    ) -> _Patches:
-        cells = backend.cache_config.padded(shape.max_patches)
-        heads = shape.heads
-        masks = MaskInputs(backend.cache_config, cells, 1, shape.max_patches)
-        listed = graph.input("cells", (patches,), DType.I32)
-        return cls(
-            backend.kv_buffer(KVRole.KEYS, cells, heads.heads, heads.key_size, dtype),
-            backend.kv_buffer(KVRole.VALUES, cells, heads.heads, heads.value_size, dtype),
-            listed,
-            masks,
-            masks.declare(graph, patches, shape.max_patches),
+    def reserve(
+        cls, backend: Backend, heads: KVShape, dtype: DType, cells: Tensor, masks: MaskInputs, mask: AnyMask
+    ) -> _Cells:
+        sizes = ((KVRole.KEYS, heads.key_size), (KVRole.VALUES, heads.value_size))
+        keys, values = (
+            backend.kv_buffer(role, masks.num_cells, heads.heads, size, dtype) for role, size in sizes
         )
-
-    def inputs(self, count: int, spans: npt.NDArray[np.int32] | None) -> dict[str, npt.NDArray[Any]]:
-        """Every patch of a tile of `count` sees all of them, unless the tile says by `spans` which."""
-        cells = np.arange(count, dtype=np.int32)
-        if spans is None:
-            spans = np.tile(np.array([0, count, 0], np.int32), (count, 1))
-        return {"cells": cells, **self.masks.values(cells, spans, np.zeros_like(cells))}
+        return cls(keys, values, cells, masks, mask)
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
         return ops.store(k, self.cells, self.keys), ops.store(v, self.cells, self.values), self.mask
+
+
+@dataclass(frozen=True, slots=True)
+class _Patches:
+    """The cache of an encoder: patches see all of their tile. Layers overwrite the keys of the one before."""
+
+    layers: _Cells
+    pooling: _Cells | None
+
+    @classmethod
+    def record(
+        cls, graph: Graph, dims: tuple[Dim, Dim], backend: Backend, shape: EncoderShape, dtype: DType
+    ) -> _Patches:
+        patches, rows = dims
+        most = shape.max_patches
+        masks = MaskInputs(backend.cache_config, backend.cache_config.padded(most), 1, most)
+        cells = graph.input("cells", (patches,), DType.I32)
+        mask = masks.declare(graph, patches, most)
+        layers = _Cells.reserve(backend, shape.heads, dtype, cells, masks, mask)
+        if shape.pool is None:
+            return cls(layers, None)
+        mask = masks.declare(graph, rows, most, _POOL)
+        return cls(layers, _Cells.reserve(backend, shape.pool, dtype, cells, masks, mask))
+
+    def inputs(
+        self, count: int, spans: npt.NDArray[np.int32] | None, num_rows: int
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Every patch of a tile of `count` sees all of them, unless the tile says by `spans` which."""
+        cells = np.arange(count, dtype=np.int32)
+        masks = self.layers.masks
+        every = np.array([[0, count, 0]], np.int32)
+        spans = every.repeat(count, axis=0) if spans is None else spans
+        found = {"cells": cells, **masks.values(cells, spans, np.zeros_like(cells))}
+        if self.pooling is not None:
+            seen = masks.values(cells, every.repeat(num_rows, axis=0), np.zeros(num_rows, np.int32))
+            found |= {f"{_POOL}{name}": value for name, value in seen.items()}
+        return found
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
+        return self.layers.update(k, v)
+
+    def pool(self) -> LayerCache:
+        assert self.pooling is not None, "EncoderShape.pool has its heads"
+        return self.pooling

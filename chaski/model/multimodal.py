@@ -13,10 +13,13 @@ import numpy.typing as npt
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml.graph import Dim, Graph, Tensor
 
-__all__ = ["EncoderShape", "Image", "Layout", "MultimodalProcessor", "Tile"]
+__all__ = ["IMAGE_NUMBER", "EncoderShape", "Image", "Layout", "MultimodalProcessor", "PatchHistory", "Tile"]
 
 Layout: TypeAlias = tuple["str | int", ...]
 """Parts of an image in a prompt: texts, control tokens spelled out, and numbers of rows."""
+
+IMAGE_NUMBER = "\N{REPLACEMENT CHARACTER}"
+"""Stands in texts of a layout for the number of the image among those of its prompt, from 0 on."""
 
 _DIGEST_BYTES = 16
 
@@ -90,6 +93,7 @@ class EncoderShape:
     row_size               elements of a row that comes out: as many as an embedding of the text model has
     heads                  its attention
     max_tiles              as many of the largest tile have at least the rows of the largest image
+    pool                   the attention behind the layers in which rows look at patches, if there is one
     """
 
     max_patches: int
@@ -97,6 +101,14 @@ class EncoderShape:
     row_size: int
     heads: KVShape
     max_tiles: int = 1
+    pool: KVShape | None = None
+
+
+class PatchHistory(LayerCache, Protocol):
+    """The history of an encoder: all patches of a tile."""
+
+    def pool(self) -> LayerCache:
+        """Return the history of the attention in which the rows look at the patches: `EncoderShape.pool`."""
 
 
 class MultimodalProcessor(Protocol):
@@ -112,7 +124,7 @@ class MultimodalProcessor(Protocol):
     def read_image(self, data: bytes) -> Image:
         """A file of an image -> what the encoder takes. Raises FormatError or UnsupportedError."""
 
-    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: PatchHistory) -> Tensor:
         """Record the encoder of one tile, whose inputs it declares itself -> (rows, row_size).
 
         Each input has as many rows as its array in `Image.arrays`; those that attend have `patches`. All

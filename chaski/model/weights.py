@@ -48,7 +48,7 @@ def match_weights(
         twice = sorted(tensors.keys() & projector.tensors.keys())
         if twice:
             raise ModelError(f"{projector.path}: tensor {twice[0]} is in {file.path} as well")
-        tensors |= projector.tensors
+        tensors |= {name: info for name, info in projector.tensors.items() if not name.startswith(unused)}
     return _match(model, file, tensors)
 
 

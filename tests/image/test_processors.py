@@ -20,6 +20,7 @@ from chaski.image import (
     in_aspect_tiles,
     in_grid,
     in_patches,
+    in_slices,
     in_split_tiles,
     in_tiles,
     patches,
@@ -46,6 +47,9 @@ def processor(name: str, edge: int, patch: int) -> Callable[[npt.NDArray[np.uint
         "in_grid": lambda pixels: in_grid(
             pixels, edge, [(edge, 2 * edge), (2 * edge, 2 * edge), (3 * edge, edge)], CLIP
         )[0],
+        "in_slices": lambda pixels: np.concatenate(
+            [each.ravel() for each in in_slices(pixels, edge, patch, 5, HALF)[0]]
+        ),
         "in_split_tiles": lambda pixels: in_split_tiles(pixels, edge, 3 * edge, HALF)[0],
         "in_tiles": lambda pixels: in_tiles(pixels, edge, 4, CLIP)[0],
     }

@@ -15,8 +15,12 @@ from numpy.typing import NDArray
 
 import chaski
 from chaski.convert.convert import convert
+from chaski.errors import ImageError, UnsupportedError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
 from chaski.model.multimodal import Image
 from tests.image import pictures
+from tests.rewriting import all_tensors
 from tests.tiled.prompts import SIZES, TEXTS
 from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, quantized, said
 
@@ -28,6 +32,7 @@ TILES = {
     "idefics3": {"high": 3, "wide": 3, "small": 5},
     "internvl": {"high": 3, "wide": 5, "small": 1},
     "llava-next": {"high": 4, "wide": 4, "small": 3},
+    "minicpmv": {"high": 4, "wide": 5, "small": 1},
 }
 
 on_both = pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
@@ -125,6 +130,31 @@ def test_logits_do_not_depend_on_chunks_and_threads(type: str | None, whole: Pat
     at_once = logits(path, "two")
     np.testing.assert_array_equal(logits(path, "two", num_batch=7), at_once)
     np.testing.assert_array_equal(logits(path, "two", num_batch=1, threads=1), at_once)
+
+
+@pytest.fixture(scope="module")
+def resampler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The text model of MiniCPM-V in one file; the encoder lies beside it."""
+    folder = tmp_path_factory.mktemp("resampler")
+    convert(DATA / "minicpmv", folder / "text.gguf", "F32", projector=folder / "mmproj.gguf")
+    return folder / "text.gguf"
+
+
+def test_a_resampler_of_an_older_version_is_refused(resampler: Path, tmp_path: Path) -> None:
+    with open_gguf(resampler.with_name("mmproj.gguf")) as file:
+        metadata = {**file.metadata, "clip.minicpmv_version": 2}
+        write_gguf(tmp_path / "older.gguf", metadata, all_tensors(file))
+    with pytest.raises(
+        UnsupportedError, match=r"minicpmv_version 2 is not supported; those from MiniCPM-V 2\.6"
+    ):
+        chaski.load(resampler, projector=tmp_path / "older.gguf")
+
+
+def test_an_image_that_is_a_line_is_refused(resampler: Path) -> None:
+    with chaski.load(resampler, projector=resampler.with_name("mmproj.gguf"), context=192) as model:
+        with pytest.raises(ImageError, match=r"would become 1 x \d+ patches .* sides are too unequal"):
+            model.generate("What is this?", [pictures.png(1, 300)])
+        assert len(model.tokenize("", images=[pictures.png(2, 40)])) > 9
 
 
 def test_sequences_with_images_are_as_alone(whole: Path) -> None:

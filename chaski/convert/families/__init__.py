@@ -64,9 +64,12 @@ ENCODERS = {
     "InternVLForConditionalGeneration": "internvl",
     "LlavaForConditionalGeneration": "llava",
     "LlavaNextForConditionalGeneration": "llava",
+    "MiniCPMV": "minicpmv",
     "SmolVLMForConditionalGeneration": "idefics3",
 }
-"""Encoders of images that stand in front of any text model; their modules have a `VISION`."""
+"""Encoders of images that stand in front of any text model; their modules have a `VISION`.
+
+Where a checkpoint has no part for its text model, they have `text_model`, its kind by the configuration."""
 
 TEXT_MODELS = {
     "granite": "granite",
@@ -96,9 +99,13 @@ def find_family(config: Config) -> Family:
 
 def _seeing(config: Config, encoder: ModuleType) -> Family:
     """The family of the text model, with that encoder of images in front of it."""
-    text = config.part("text_config")
-    text.expect("model_type", *TEXT_MODELS)
-    name = TEXT_MODELS[text.get("model_type", str, "llama")]
+    if hasattr(encoder, "text_model"):
+        kind = encoder.text_model(config)
+    else:
+        text = config.part("text_config")
+        text.expect("model_type", *TEXT_MODELS)
+        kind = text.get("model_type", str, "llama")
+    name = TEXT_MODELS[kind]
     family: Family = _module(name).FAMILY
     return replace(
         family,

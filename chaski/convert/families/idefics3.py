@@ -73,11 +73,13 @@ def seen(config: Config) -> Iterator[Mapped]:
 
 # Values that configurations leave out, as transformers fills them in: sizes of Llama.
 DEFAULTS = {
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-5,
+    "llama": {
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+    },
 }
 VISION = VisionFamily(_sizes, projector, seen, {})

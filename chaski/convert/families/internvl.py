@@ -114,5 +114,5 @@ def _layer(vision: Config) -> Iterator[Row]:
         yield Row(f"ls{index}.weight", f"lambda_{index}", (size,), suffix="")
 
 
-DEFAULTS: Metadata = {}
+DEFAULTS: dict[str, Metadata] = {}
 VISION = VisionFamily(_sizes, projector, seen, {})

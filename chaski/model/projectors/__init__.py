@@ -13,7 +13,7 @@ from chaski.model.multimodal import MultimodalProcessor
 
 __all__ = ["PROJECTORS", "read_vision"]
 
-PROJECTORS = {"idefics3": "idefics3", "internvl": "internvl", "mlp": "mlp"}
+PROJECTORS = {"idefics3": "idefics3", "internvl": "internvl", "mlp": "mlp", "resampler": "resampler"}
 """The module of this folder for each `projector_type`."""
 
 
