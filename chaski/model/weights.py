@@ -53,10 +53,16 @@ def match_weights(
 
 
 def _split_joined(model: Model, tensors: dict[str, TensorInfo]) -> None:
-    """Put the parts of a joined tensor in its place, where they fill it."""
+    """Put the parts of a joined tensor in its place, where they fill it: rows, or the matrices of a stack."""
     for whole, parts in model.joined_weights():
         info = tensors.get(whole)
         if info is None or any(tensors.get(name, info) is not info for name, _ in parts):
+            continue
+        if info.shape == (len(parts), *parts[0][1].shape):
+            del tensors[whole]
+            for index, (name, weight) in enumerate(parts):
+                matrix = info.part(name, 0, slice(index, index + 1))
+                tensors[name] = replace(matrix, shape=weight.shape)
             continue
         counts = [_rows(name, weight.shape) for name, weight in parts]
         if sum(counts) == _rows(whole, info.shape):

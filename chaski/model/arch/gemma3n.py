@@ -10,7 +10,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
-from chaski.ml.nn import Linear, Module, RMSNorm, SharedHistory, SwiGLU
+from chaski.ml.nn import Joined, Linear, Module, RMSNorm, SharedHistory, SwiGLU
 from chaski.model.arch.gemma4.attention import Attention, SharedAttention
 from chaski.model.config import DecoderConfig, refuse, sliding_layers
 from chaski.model.decoder import Decoder
@@ -21,6 +21,7 @@ _STATES = 4
 _PERIOD = 5
 # Files leave this out, and llama.cpp takes it for granted.
 _STORING_LAYERS, _SPARSE_LAYERS, _MULTIPLIER, _SOFTCAP = 20, 10, 1.6448533535003662, 30.0
+_MATRICES = tuple(f"altup_unembd_proj_{index}" for index in range(1, _STATES))
 _TINY = 1e-30  # keeps rows of zeros from division by zero
 
 
@@ -34,25 +35,41 @@ class Factors(Module):
         return ops.multiply_vector(x, self.weight)
 
 
-class Stack(Module):
-    """Matrices of all states but the first, which files have as one tensor."""
+class Projections(Module):
+    """Products of one state with the matrices of all others, which files have as one tensor."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self.weight = Weight(((_STATES - 1) * size, size), stored=(_STATES - 1, size, size), split=0)
 
-    def all(self, x: Tensor, magnitude: Tensor) -> list[Tensor]:
-        """The products with each of them, brought to that root mean square."""
+    def __call__(self, x: Tensor, magnitude: Tensor) -> list[Tensor]:
         products = ops.linear(x, self.weight)
-        return [self._part(products, index, magnitude) for index in range(_STATES - 1)]
+        return [
+            _brought_to(ops.slice(products, index * self._size, self._size), magnitude)
+            for index in range(_STATES - 1)
+        ]
 
-    def one(self, x: Tensor, index: int, magnitude: Tensor) -> Tensor:
-        """The product with one of them, brought to that root mean square."""
-        return self._part(ops.linear(x, self.weight), index, magnitude)
 
-    def _part(self, products: Tensor, index: int, magnitude: Tensor) -> Tensor:
-        y = ops.slice(products, index * self._size, self._size)
-        return ops.scale_rows(ops.rms_norm(y, None, _TINY), magnitude)
+class Unprojections(Module):
+    """The product of each state but the first with a matrix of its own, of which files have one tensor."""
+
+    inline = True
+    joined = Joined("altup_unembd_proj", _MATRICES)
+
+    def __init__(self, size: int) -> None:
+        for name in _MATRICES:
+            setattr(self, name, Linear(size, size))
+
+    def __call__(self, states: Sequence[Tensor], magnitude: Tensor) -> list[Tensor]:
+        return [
+            _brought_to(getattr(self, name)(state), magnitude)
+            for name, state in zip(_MATRICES, states, strict=True)
+        ]
+
+
+def _brought_to(x: Tensor, magnitude: Tensor) -> Tensor:
+    """The rows of x, brought to that root mean square."""
+    return ops.scale_rows(ops.rms_norm(x, None, _TINY), magnitude)
 
 
 class AltUp(Module):
@@ -159,7 +176,8 @@ class Model(Decoder):
         shared = file.get("gemma3n.attention.shared_kv_layers", int, max(0, layers - _STORING_LAYERS))
         self._num_stored = layers - shared
         self.per_layer = PerLayerInputs(config, file.get("gemma3n.embedding_length_per_layer_input", int))
-        self.altup_proj, self.altup_unembd_proj = Stack(config.hidden_size), Stack(config.hidden_size)
+        self.altup_proj = Projections(config.hidden_size)
+        self.altup_unembd_proj = Unprojections(config.hidden_size)
         near = sliding_layers(file, layers, _PERIOD)
         self.blk = [
             Layer(file, config, index < self._num_stored, window if is_near else None, multiplier)
@@ -184,7 +202,7 @@ class Model(Decoder):
         x = self.token_embd(inputs.tokens) * self.config.hidden_size**0.5
         own = self.per_layer(inputs.tokens, x)
         magnitude = ops.rms(x)
-        states = [x, *self.altup_proj.all(x, magnitude)]
+        states = [x, *self.altup_proj(x, magnitude)]
         ropes = {rope: ops.rope_table(inputs.positions, rope) for rope in (self._local, self._global)}
         histories: dict[int | None, SharedHistory] = {}
         for index, layer in enumerate(self.blk):
@@ -193,8 +211,8 @@ class Model(Decoder):
             states = layer(states, ropes[self._rope(layer)], histories[layer.window], own[index])
         first, *others = output_rows(inputs.outputs, *states)
         magnitude = ops.rms(first)
-        for index, state in enumerate(others):
-            first = first + self.altup_unembd_proj.one(state, index, magnitude)
+        for unprojected in self.altup_unembd_proj(others, magnitude):
+            first = first + unprojected
         return self.head(first * (1 / _STATES), self._softcap)
 
     def _rope(self, layer: Layer) -> Rope:
