@@ -117,7 +117,10 @@ def difference_from_llama_cpp(path: Path) -> float | None:
     with TemporaryDirectory() as folder, open_gguf(path) as file:
         alike = Path(folder) / path.name
         kept = {key: value for key, value in file.metadata.items() if not key.startswith(_LEFT_OUT)}
-        write_gguf(alike, {**kept, **_SET.get(file.architecture, {})}, all_tensors(file))
+        tensors = dict(all_tensors(file))
+        if file.architecture != "gemma-embedding":  # whose dense layers alone llama.cpp knows
+            tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("dense_")}
+        write_gguf(alike, {**kept, **_SET.get(file.architecture, {})}, tensors)
         try:
             with Worker(alike, engine="llama.cpp", parallel=1, threads=1, context=256) as worker:
                 return (_unlike_vectors if path.parent.name == "embedders" else _unlike_scores)(alike, worker)

@@ -75,6 +75,9 @@ DESCRIPTIONS: Mapping[str, Description] = {
         notes="Tool calls as Granite 4 writes them; those of Granite 3 stay in the text.",
     ),
     "granitemoe": Description("Granite 3 with experts"),
+    "jina-bert-v3": Description(
+        "Jina Embeddings 3", notes="Adapters for tasks are not converted; files of llama.cpp keep them apart."
+    ),
     "lfm2": Description(
         "LFM 2 and 2.5, dense",
         ("lfm2",),
@@ -126,6 +129,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "Qwen 3 with experts, Qwen3-Coder", ("qwen3", "qwen3-coder"), ("qwen3", "qwen3-thinking")
     ),
     "qwen3next": Description("Qwen3-Next, Qwen3-Coder-Next", ("qwen3", "qwen3-coder"), ("qwen3-thinking",)),
+    "t5encoder": Description("Sentence-T5, GTR-T5"),
 }
 
 

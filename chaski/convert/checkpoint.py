@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from chaski.convert.config import Config, read_config
 from chaski.convert.families import find_family
 from chaski.convert.family import Family, VisionFamily
+from chaski.convert.pooling import MODULES, dense_tensors
 from chaski.convert.tensors import Planned
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.safetensors import SafeTensor, open_checkpoint
@@ -53,12 +55,15 @@ def plan_conversion(folder: Path) -> Checkpoint:
     config = read_config(folder)
     _refuse_quantized(config)
     family = find_family(config)
-    tensors = _plain_names(open_checkpoint(folder)) | _of_modules(folder, family)
+    tensors = _plain_names(open_checkpoint(folder)) | (_of_modules(folder) if family.embeds else {})
     config = config.part("text_config").over(config).over(Config(config.path, family.defaults))
     config = Config(config.path, family.observed(tensors.keys())).over(config).within(len(tensors))
     vision = family.vision if "vision_config" in config else None
     with computing(config):
-        plan = _checked(folder, family.tensors(config, tensors.keys()), tensors)
+        planned = chain(
+            family.tensors(config, tensors.keys()), dense_tensors(config) if family.embeds else ()
+        )
+        plan = _checked(folder, planned, tensors)
         seen = [] if vision is None else _checked(folder, vision.tensors(config), tensors)
     unused = family.unused if vision is None else vision.unused
     _check_unused(config, family.architecture, tensors, plan + seen, unused)
@@ -101,10 +106,10 @@ def _plain_names(tensors: Mapping[str, SafeTensor]) -> dict[str, SafeTensor]:
     return plain
 
 
-def _of_modules(folder: Path, family: Family) -> dict[str, SafeTensor]:
+def _of_modules(folder: Path) -> dict[str, SafeTensor]:
     """The tensors of the folders that sentence-transformers puts beside the weights."""
     found: dict[str, SafeTensor] = {}
-    for name, module in family.modules.items():
+    for name, module in MODULES.items():
         if (folder / module).is_dir():
             found |= {f"{name}.{key}": tensor for key, tensor in open_checkpoint(folder / module).items()}
     return found

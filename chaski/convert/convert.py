@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from chaski.convert.checkpoint import Checkpoint, computing, plan_conversion
 from chaski.convert.metadata import Metadata
 from chaski.convert.mixture import Mixture, Sizes, find_mixture
+from chaski.convert.pooling import dense_metadata
 from chaski.convert.tensors import Planned, Sources
 from chaski.convert.tokenizer import tokenizer_metadata
 from chaski.errors import FormatError, ModelError
@@ -100,7 +101,8 @@ def _metadata(checkpoint: Checkpoint, mixture: Mixture) -> Metadata:
     is_packed = any(planned.packed is QuantType.MXFP4 for planned in checkpoint.plan)
     number = _MXFP4_FILE if is_packed else mixture.number
     entries = _general(family.architecture, "model", checkpoint.folder, number)
-    entries |= {f"{family.architecture}.{key}": value for key, value in family.metadata(config).items()}
+    own = family.metadata(config) | (dense_metadata(config) if family.embeds else {})
+    entries |= {f"{family.architecture}.{key}": value for key, value in own.items()}
     entries |= tokenizer_metadata(
         checkpoint.folder, config, family.pre_tokenizers, family.num_extra_tokens, family.has_merges
     )

@@ -77,7 +77,7 @@ class Family:
     vision: its encoder of images, for checkpoints that configure one.
     defaults: settings that its configurations may leave out.
     num_extra_tokens: embeddings behind those of the vocabulary, of tokens that have no logits.
-    modules: folders of sentence-transformers beside the weights, by what stands before their tensors' names.
+    embeds: it makes embeddings, so dense layers of sentence-transformers beside the weights go with it.
     has_merges: its readers want the merges of a SentencePiece vocabulary, not the scores.
     pre_tokenizers: what this architecture calls them, where that is not the usual name of the same rule.
     templates: others than the chat template that its models are asked by, by name.
@@ -91,7 +91,7 @@ class Family:
     vision: VisionFamily | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     num_extra_tokens: int = 0
-    modules: Mapping[str, str] = field(default_factory=dict)
+    embeds: bool = False
     has_merges: bool = False
     pre_tokenizers: Mapping[str, str] = field(default_factory=dict)
     templates: Callable[[Config], Mapping[str, str]] = lambda config: {}

@@ -1,12 +1,20 @@
-"""The pooling of a sentence-transformers checkpoint."""
+"""What sentence-transformers puts behind the states of a checkpoint: a pooling, and dense layers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from chaski.convert.config import Config, read_json
+from chaski.convert.metadata import Metadata
+from chaski.convert.tensors import Mapped
 from chaski.errors import UnsupportedError
 
-__all__ = ["read_pooling"]
+__all__ = ["MODULES", "dense_metadata", "dense_tensors", "read_pooling"]
 
+MODULES = {"dense_2": "2_Dense", "dense_3": "3_Dense"}
+"""The folders of dense layers, by GGUF's names for them."""
+
+_IDENTITY = "torch.nn.modules.linear.Identity"
 _POOLING = "1_Pooling/config.json"
 _POOLINGS = {"mean": 1, "cls": 2, "lasttoken": 3}
 
@@ -22,3 +30,34 @@ def read_pooling(config: Config) -> int:
     if mode not in _POOLINGS or len(on) > 1:
         raise UnsupportedError(f"{path}: pooling by {', '.join(on) or mode!r} cannot be converted")
     return _POOLINGS[mode]
+
+
+def dense_metadata(config: Config) -> Metadata:
+    """The sizes of the dense layers that are there."""
+    entries: Metadata = {}
+    for name, module in _dense(config).items():
+        entries[f"{name}_feat_in"] = module.get("in_features", int)
+        entries[f"{name}_feat_out"] = module.get("out_features", int)
+    return entries
+
+
+def dense_tensors(config: Config) -> Iterator[Mapped]:
+    """The tensors of the dense layers that are there."""
+    for name, module in _dense(config).items():
+        shape = module.get("out_features", int), module.get("in_features", int)
+        yield Mapped(f"{name}.weight", shape, (f"{name}.linear.weight",))
+
+
+def _dense(config: Config) -> dict[str, Config]:
+    """The settings of the dense layers that are there, by GGUF's names.
+
+    Raises UnsupportedError for layers that cannot be applied to the states before they are pooled.
+    """
+    found: dict[str, Config] = {}
+    for name, folder in MODULES.items():
+        path = config.path.parent / folder / "config.json"
+        if path.exists():
+            found[name] = module = Config(path, read_json(path))
+            module.expect("activation_function", _IDENTITY)
+            module.expect("bias", False)
+    return found

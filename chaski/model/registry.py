@@ -38,6 +38,7 @@ ARCHITECTURES = {
     "gpt-oss": "gptoss",
     "granite": "granite",
     "granitemoe": "granite",
+    "jina-bert-v3": "jinabert3",
     "lfm2": "lfm2",
     "llama": "llama",
     "llama4": "llama4",
@@ -53,6 +54,7 @@ ARCHITECTURES = {
     "qwen35moe": "qwen3next",
     "qwen3moe": "qwen3moe",
     "qwen3next": "qwen3next",
+    "t5encoder": "t5encoder",
 }
 
 

@@ -17,10 +17,11 @@ from chaski.convert.convert import convert
 from chaski.formats.gguf import GGUFFile, open_gguf
 
 DATA = Path(__file__).parents[1] / "data" / "checkpoints"
-EMBEDDERS = ["bert", "eurobert", "gemma-embedding", "modern-bert", "nomic-bert", "roberta"]
+EMBEDDERS = ["bert", "eurobert", "gemma-embedding", "jina-bert-v3", "modern-bert", "nomic-bert", "roberta"]
+EMBEDDERS += ["t5encoder"]
 NAMES = sorted({path.name for path in DATA.iterdir()} - set(EMBEDDERS))
 # Those that llama.cpp's converter was not asked about.
-UNWITNESSED = {"llama4", "nomic-bert", "qwen2moe"}
+UNWITNESSED = {"jina-bert-v3", "llama4", "nomic-bert", "qwen2moe", "t5encoder"}
 
 
 @cache

@@ -32,6 +32,7 @@ FAMILIES = {
     "GraniteForCausalLM": "granite",
     "GraniteMoeForCausalLM": "granitemoe",
     "GraniteMoeSharedForCausalLM": "granitemoe",
+    "JinaEmbeddingsV3Model": "jinabert3",
     "Lfm2ForCausalLM": "lfm2",
     "LlamaForCausalLM": "llama",
     "Llama4ForCausalLM": "llama4",
@@ -56,6 +57,7 @@ FAMILIES = {
     "RobertaForSequenceClassification": "bert",
     "RobertaModel": "bert",
     "XLMRobertaForSequenceClassification": "bert",
+    "T5EncoderModel": "t5encoder",
     "XLMRobertaModel": "bert",
 }
 

@@ -129,4 +129,6 @@ def _layer(config: Config, found: Names) -> Iterator[Row]:
             yield Row(name, source, (count,), ".bias")
 
 
-FAMILY = Family("bert", metadata, tensors, unused=_HEADS, pre_tokenizers={"gpt-2": "roberta-bpe"})
+FAMILY = Family(
+    "bert", metadata, tensors, unused=_HEADS, pre_tokenizers={"gpt-2": "roberta-bpe"}, embeds=True
+)

@@ -28,4 +28,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from in_layers(config, [*rows, *feed_forward(config, config.get("intermediate_size", int))])
 
 
-FAMILY = Family("eurobert", metadata, tensors, unused=(r"lm_head\..*",))
+FAMILY = Family("eurobert", metadata, tensors, unused=(r"lm_head\..*",), embeds=True)

@@ -87,4 +87,5 @@ FAMILY = Family(
     tensors,
     unused=(r"head\..*", r"decoder\..*"),
     pre_tokenizers={"gpt-2": "modern-bert", "mpt": "modern-bert"},
+    embeds=True,
 )

@@ -76,4 +76,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from encoder_tensors(_settings(config), names, _NAMES)
 
 
-FAMILY = Family("nomic-bert", metadata, tensors)
+FAMILY = Family("nomic-bert", metadata, tensors, embeds=True)

@@ -1,0 +1,114 @@
+"""The encoder of T5 (Raffel et al. 2020), as Sentence-T5 and GTR have it: biases for buckets of distances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
+from chaski.ml import ops
+from chaski.ml.graph import Tensor, Weight
+from chaski.ml.nn import MLP, Embedding, Linear, Module, RMSNorm, SwiGLU, attention
+from chaski.model.config import DecoderConfig
+from chaski.model.dense import DenseLayers
+from chaski.model.input import Inputs, output_rows
+from chaski.model.pooling import Pooling
+
+_FURTHEST = 128  # of the distances that have buckets of their own; files do not say it
+
+
+class RelativeBias(Module):
+    """A number for each bucket of distances and each head."""
+
+    def __init__(self, buckets: int, heads: int) -> None:
+        self.weight = Weight((buckets, heads), host=True)
+
+
+class Attention(Module):
+    """Scores are not scaled: the weights of queries are that small."""
+
+    inline = True
+
+    def __init__(self, config: DecoderConfig) -> None:
+        self._config = config
+        size = config.num_heads * config.head_size
+        self.attn_q = Linear(config.hidden_size, size)
+        self.attn_k = Linear(config.hidden_size, size)
+        self.attn_v = Linear(config.hidden_size, size)
+        self.attn_o = Linear(size, config.hidden_size)
+
+    def __call__(self, x: Tensor, bias: ops.DistanceBias, cache: LayerCache) -> Tensor:
+        heads, size = self._config.num_heads, self._config.head_size
+        q, k, v = (linear(x).reshape(heads, size) for linear in (self.attn_q, self.attn_k, self.attn_v))
+        return self.attn_o(attention(q, k, v, cache, scale=1.0, bias=bias))
+
+
+class Layer(Module):
+    """The first layer has the biases of all. The feed-forward block has a gate since T5 1.1."""
+
+    def __init__(self, config: DecoderConfig, buckets: int, is_gated: bool) -> None:
+        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.attn = Attention(config)
+        if buckets:
+            self.attn_rel_b = RelativeBias(buckets, config.num_heads)
+        self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
+        size, hidden = config.hidden_size, config.ffn_size
+        self.ffn = SwiGLU(size, hidden, ops.geglu) if is_gated else MLP(size, hidden, ops.relu)
+
+    def __call__(
+        self, x: Tensor, bias: ops.DistanceBias, cache: LayerCache, outputs: Tensor | None
+    ) -> Tensor:
+        h, x = output_rows(outputs, self.attn(self.attn_norm(x), bias, cache), x)
+        x = x + h
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Encoder(Module):
+    def __init__(self, file: GGUFFile, config: DecoderConfig) -> None:
+        buckets = file.get(f"{file.architecture}.attention.relative_buckets_count", int)
+        is_gated = "enc.blk.0.ffn_gate.weight" in file.tensors
+        self.blk = [Layer(config, 0 if i else buckets, is_gated) for i in range(config.num_layers)]
+        self.output_norm = RMSNorm(config.hidden_size, config.eps)
+
+
+class Model(Module):
+    unused = ("output.weight",)
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.config = config = DecoderConfig.read(file, is_causal=False, pooling=Pooling.MEAN)
+        self.context = config.context_length
+        self.token_embd = Embedding(config.vocab_size, config.hidden_size)
+        self.enc = Encoder(file, config)
+        self.dense = DenseLayers(file, config.hidden_size)
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        c = self.config
+        return [Causal(KVShape(c.num_heads, c.head_size, c.head_size))] * c.num_layers
+
+    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+        biases = self.enc.blk[0].attn_rel_b.weight.array
+        assert biases is not None
+        distances = np.arange(-_FURTHEST, _FURTHEST + 1)
+        table = np.ascontiguousarray(biases[_buckets(distances, len(biases))].T)
+        bias = ops.DistanceBias(table, inputs.positions)
+        x = self.token_embd(inputs.tokens)
+        for layer, cache in zip(self.enc.blk, caches, strict=True):
+            x = layer(x, bias, cache, inputs.outputs if layer is self.enc.blk[-1] else None)
+        return self.dense(self.enc.output_norm(x))
+
+
+def _buckets(distances: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """The buckets of the positions of keys relative to the query's.
+
+    A half of them is for keys behind the query; of each half, one half is for a distance each, and the rest
+    for ranges that grow with the distance.
+    """
+    half = count // 2
+    exact = half // 2
+    length = np.abs(distances)
+    wide = np.maximum(length, 1) / exact
+    grown = exact + (np.log(wide) / np.log(_FURTHEST / exact) * (half - exact)).astype(np.int64)
+    return np.where(distances > 0, half, 0) + np.where(length < exact, length, np.minimum(grown, half - 1))
