@@ -15,7 +15,6 @@ from chaski.kvcache.part import CachePart
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor
-from chaski.ml.plan import Launch
 from chaski.model.output_rows import HIDDEN
 from chaski.model.registry import Model
 
@@ -114,7 +113,6 @@ class ProposingProgram:
         graph.output(HIDDEN, hidden)
         graph.output("top", ops.top_k(logits, graph.input("counts", (tokens,), DType.I32), 1))
         self._plan = backend.compile(graph)
-        self._launched: Launch | None = None
 
     def step(self, batch: Batch, hidden: F32) -> tuple[list[int], F32]:
         """Compute a batch -> the top tokens behind its tokens, and their hidden states, a view.

@@ -45,6 +45,7 @@ class CountingProgram:
         self.max_tokens = max_tokens
         self.max_outputs = max_outputs
         self.max_top_logits = 4
+        self.takes_types = False
         self.stored: list[list[int]] = [[] for _ in range(parallel)]
         self.batches: list[Batch] = []
         self.calls: list[str] = []
