@@ -75,6 +75,10 @@ DESCRIPTIONS: Mapping[str, Description] = {
         notes="Tool calls as Granite 4 writes them; those of Granite 3 stay in the text.",
     ),
     "granitemoe": Description("Granite 3 with experts"),
+    "internlm2": Description(
+        "InternLM 2 and 2.5, InternVL 2.5 of 2B, 8B and 26B",
+        notes="Computed as Llama. Checkpoints are not converted; pictures with a projector of InternVL.",
+    ),
     "jina-bert-v3": Description(
         "Jina Embeddings 3", notes="Adapters for tasks are not converted; files of llama.cpp keep them apart."
     ),

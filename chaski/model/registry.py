@@ -38,6 +38,7 @@ ARCHITECTURES = {
     "gpt-oss": "gptoss",
     "granite": "granite",
     "granitemoe": "granite",
+    "internlm2": "llama",
     "jina-bert-v3": "jinabert3",
     "lfm2": "lfm2",
     "llama": "llama",
