@@ -83,10 +83,10 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "Jina Embeddings 3", notes="Adapters for tasks are not converted; files of llama.cpp keep them apart."
     ),
     "lfm2": Description(
-        "LFM 2 and 2.5, dense",
+        "LFM 2 and 2.5, dense, LFM2-VL",
         ("lfm2",),
         ("lfm2-thinking",),
-        "No tokens are proposed: its convolutions cannot drop tokens again. " + _NO_VISION,
+        "No tokens are proposed: its convolutions cannot drop tokens again.",
     ),
     "llama": Description(
         "Llama 1 to 3.3, Mistral 7B and Small, Mixtral, DeepSeek R1 Distill, LLaVA, SmolVLM, "

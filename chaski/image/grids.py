@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from dataclasses import dataclass
+from math import ceil, floor, sqrt
 
 import numpy as np
 
+from chaski.errors import ImageError
 from chaski.image.files import Pixels
-from chaski.image.processors import Normal, Size
+from chaski.image.processors import Normal, Size, likest_grid
 from chaski.image.transforms import Values, normalize, pad, resize, tiles
 
-__all__ = ["in_grid"]
+__all__ = ["SpareTiles", "in_grid", "in_spare_tiles"]
 
 
 def in_grid(pixels: Pixels, edge: int, canvases: Sequence[Size], normal: Normal) -> tuple[Values, Size]:
@@ -46,3 +48,56 @@ def _inside(size: Size, canvas: Size) -> Size:
     if by_width < by_height:
         return min(ceil(size[0] * by_width), canvas[0]), canvas[1]
     return canvas[0], min(ceil(size[1] * by_height), canvas[1])
+
+
+@dataclass(frozen=True, slots=True)
+class SpareTiles:
+    """How LFM2-VL sees an image: whole with a number of rows in `tokens`, a large one in tiles besides.
+
+    patch, unit  pixels along a side of a patch, and of the square of patches that becomes a row
+    tile         pixels along a side of a tile
+    counts       how many tiles there may be
+    tolerance    how many times the most rows an image has that is large
+    """
+
+    patch: int
+    unit: int
+    tokens: range
+    tile: int
+    counts: range
+    tolerance: float
+
+
+def in_spare_tiles(pixels: Pixels, tiling: SpareTiles, normal: Normal) -> tuple[list[Values], Size]:
+    """LFM2-VL's way: all of the picture in its proportions; behind the tiles of a large one.
+
+    Returns the tiles and the whole, and the rows and columns of the tiles, (1, 1) where there are none.
+    Raises ImageError for sides too unequal to be shown with the rows that there may be.
+    """
+    size = pixels.shape[0], pixels.shape[1]
+    whole = [normalize(resize(pixels, _whole_size(size, tiling), "bilinear"), normal.mean, normal.std)]
+    height, width = (max(tiling.patch, round(side / tiling.unit) * tiling.unit) for side in size)
+    most = (tiling.tokens.stop - 1) * tiling.unit**2
+    if height * width <= most * tiling.tolerance:
+        return whole, (1, 1)
+    grid = likest_grid(pixels, tiling.tile, tiling.counts)
+    canvas = resize(pixels, (grid[0] * tiling.tile, grid[1] * tiling.tile), "bilinear")
+    return [*tiles(normalize(canvas, normal.mean, normal.std), *grid), *whole], grid
+
+
+def _whole_size(size: Size, tiling: SpareTiles) -> Size:
+    """The size in proportion and in whole squares that has not too few rows and not too many."""
+    unit, area = tiling.unit, size[0] * size[1]
+    least, most = tiling.tokens.start * unit**2, (tiling.tokens.stop - 1) * unit**2
+    height, width = (max(unit, round(side / unit) * unit) for side in size)
+    if height * width > most:
+        ratio = sqrt(area / most)
+        height, width = (max(unit, floor(side / ratio / unit) * unit) for side in size)
+    elif height * width < least:
+        ratio = sqrt(least / area)
+        height, width = (ceil(side * ratio / unit) * unit for side in size)
+    if height * width > most:
+        raise ImageError(
+            f"the image has {size[1]} x {size[0]} pixels: its sides are too unequal for this model"
+        )
+    return height, width

@@ -114,7 +114,7 @@ def in_aspect_tiles(pixels: Pixels, edge: int, counts: range, normal: Normal) ->
     Returns the tiles row by row and, where there are several, all of the picture behind them
     (count, edge, edge, 3).
     """
-    rows, columns = _likest_grid(pixels, edge, counts)
+    rows, columns = likest_grid(pixels, edge, counts)
     canvas = resize(pixels, (rows * edge, columns * edge), "bicubic")
     cut = tiles(normalize(canvas, normal.mean, normal.std), rows, columns)
     if len(cut) == 1:
@@ -122,7 +122,7 @@ def in_aspect_tiles(pixels: Pixels, edge: int, counts: range, normal: Normal) ->
     return np.concatenate([cut, squared(pixels, edge, "bicubic", normal)[None]])
 
 
-def _likest_grid(pixels: Pixels, edge: int, counts: range) -> Size:
+def likest_grid(pixels: Pixels, edge: int, counts: range) -> Size:
     """Rows and columns in the proportions nearest to those of the picture.
 
     Of equal ones it is the last that the picture fills by half, in the order of their tiles and columns.

@@ -136,10 +136,13 @@ DIALECTS: Mapping[str, Dialect] = {
         in_turn={"blk.*.ffn_gate_up_exps.": ("blk.*.ffn_gate_exps.", "blk.*.ffn_up_exps.")},
     ),
     "lfm2": Dialect(
-        tensors={"output_norm.": "token_embd_norm.", "blk.*.attn_out.": "blk.*.attn_output."},
+        tensors={
+            "output_norm.": "token_embd_norm.",
+            "blk.*.attn_out.": "blk.*.attn_output.",
+            "mm.layer_norm.": "mm.input_norm.",
+        },
         # Some files have the size before it is rounded.
         sizes={"feed_forward_length": "blk.*.ffn_down.weight"},
-        left_out=_VISION,
         pre="lfm2",
     ),
     "llama": Dialect(keys=_HEADS, pre="llama-bpe", token=(128009, "<|eot_id|>")),

@@ -141,7 +141,6 @@ CASES = {
         {"feed_forward_length": 96},
         renames={r"^token_embd_norm\.": "output_norm."},
     ),
-    "lfm2 beside an encoder of images": Case("architectures/lfm2", TOWER_KEYS, added=TOWER),
     "llama4 beside an encoder of images": Case(
         "architectures/llama4",
         {"attention.head_dim": 16, "rope.dimension_count": 8, **TOWER_KEYS},

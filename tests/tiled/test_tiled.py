@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import chaski
 from chaski.convert.convert import convert
-from chaski.errors import ImageError, UnsupportedError
+from chaski.errors import ImageError, ModelError, UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.model.multimodal import Image
@@ -31,9 +31,12 @@ TILES = {
     "granite-vision": {"high": 4, "wide": 4, "small": 3},
     "idefics3": {"high": 3, "wide": 3, "small": 5},
     "internvl": {"high": 3, "wide": 5, "small": 1},
+    "lfm2-vl": {"high": 3, "wide": 5, "small": 1},
     "llava-next": {"high": 4, "wide": 4, "small": 3},
     "minicpmv": {"high": 4, "wide": 5, "small": 1},
 }
+
+NUM_RESUMED = 32
 
 on_both = pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
 
@@ -157,7 +160,7 @@ def test_an_image_that_is_a_line_is_refused(resampler: Path) -> None:
         assert len(model.tokenize("", images=[pictures.png(2, 40)])) > 9
 
 
-def test_sequences_with_images_are_as_alone(whole: Path) -> None:
+def test_sequences_with_images_are_as_alone(name: str, whole: Path) -> None:
     greedy: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 6}
     prompts = [(text, images(each)) for each, (text, _) in TEXTS.items()]
     with chaski.load(whole, context=192, parallel=1, prompt_cache=False) as model:
@@ -166,4 +169,31 @@ def test_sequences_with_images_are_as_alone(whole: Path) -> None:
         assert answers_at_once(model, prompts, **greedy) == alone
         again = model.generate(*prompts[2], **greedy)
     assert said(again) == alone[2]
-    assert again.evaluated_tokens == 1
+    # Convolutions go on where their states were kept, which is not at every token.
+    assert again.evaluated_tokens == 1 or (name == "lfm2-vl" and again.evaluated_tokens < NUM_RESUMED)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error", "message"),
+    [
+        ({"clip.vision.tile_size": 30}, ModelError, "tiles of 30 pixels, 2 to 5 of them, and 4 to 9 rows"),
+        ({"clip.vision.max_tiles": 1}, ModelError, "2 to 1 of them"),
+        ({"clip.vision.min_image_tokens": 10}, ModelError, "10 to 9 rows"),
+        ({"clip.vision.projector.scale_factor": 0}, ModelError, "squares of 0"),
+        ({"clip.vision.use_thumbnail": False}, UnsupportedError, "use_thumbnail = false is not supported"),
+    ],
+)
+def test_tiles_of_lfm2_that_cannot_be(
+    metadata: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    convert(DATA / "lfm2-vl", tmp_path / "text.gguf", "F32", projector=tmp_path / "mmproj.gguf")
+    with open_gguf(tmp_path / "mmproj.gguf") as file:
+        write_gguf(tmp_path / "other.gguf", {**file.metadata, **metadata}, all_tensors(file))
+    with pytest.raises(error, match=message):
+        chaski.load(tmp_path / "text.gguf", projector=tmp_path / "other.gguf")
+
+
+def test_images_whose_sides_are_too_unequal_for_lfm2(tmp_path: Path) -> None:
+    convert(DATA / "lfm2-vl", tmp_path / "whole.gguf", "F32")
+    with chaski.load(tmp_path / "whole.gguf") as model, pytest.raises(ImageError, match="400 x 1 pixels"):
+        model.generate("[img-0]", [pictures.png(1, 400)])

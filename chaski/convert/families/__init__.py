@@ -64,6 +64,7 @@ FAMILIES = {
 ENCODERS = {
     "Idefics3ForConditionalGeneration": "idefics3",
     "InternVLForConditionalGeneration": "internvl",
+    "Lfm2VlForConditionalGeneration": "lfm2_vl",
     "LlavaForConditionalGeneration": "llava",
     "LlavaNextForConditionalGeneration": "llava",
     "MiniCPMV": "minicpmv",
@@ -75,6 +76,7 @@ Where a checkpoint has no part for its text model, they have `text_model`, its k
 
 TEXT_MODELS = {
     "granite": "granite",
+    "lfm2": "lfm2",
     "llama": "llama",
     "mistral": "llama",
     "qwen2": "qwen2",

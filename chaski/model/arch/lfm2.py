@@ -13,6 +13,8 @@ from chaski.ml.nn import ConvKernel, Embedding, Linear, Module, RMSNorm, SwiGLU
 from chaski.model.arch.qwen3 import Attention
 from chaski.model.config import DecoderConfig, kv_heads
 from chaski.model.input import Inputs, output_rows
+from chaski.model.multimodal import MultimodalProcessor
+from chaski.model.projectors import read_vision
 
 
 class ShortConv(Module):
@@ -64,7 +66,9 @@ class ConvLayer(Layer):
 
 
 class Model(Module):
-    def __init__(self, file: GGUFFile) -> None:
+    vision: MultimodalProcessor | None = None
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         self.config = config = DecoderConfig.read(file)
         self.context = config.context_length
         self._taps = file.get("lfm2.shortconv.l_cache", int)
@@ -76,6 +80,7 @@ class Model(Module):
         self.token_embd_norm = RMSNorm(config.hidden_size, config.eps)  # in spite of its name the last one
         self.output = Linear(config.hidden_size, config.vocab_size, optional=True)
         self._rope = config.rope.rope(neox=True)
+        self.vision = read_vision(file, projector, config.hidden_size)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
@@ -85,7 +90,7 @@ class Model(Module):
 
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
         rope = ops.rope_table(inputs.positions, self._rope)
-        x = self.token_embd(inputs.tokens)
+        x = inputs.with_images(self.token_embd(inputs.tokens))
         for layer, cache in zip(self.blk, caches, strict=True):
             x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
         x = self.token_embd_norm(x)

@@ -13,8 +13,17 @@ from chaski.model.multimodal import MultimodalProcessor
 
 __all__ = ["PROJECTORS", "read_vision"]
 
-PROJECTORS = {"idefics3": "idefics3", "internvl": "internvl", "mlp": "mlp", "resampler": "resampler"}
+PROJECTORS = {
+    "idefics3": "idefics3",
+    "internvl": "internvl",
+    "lfm2": "lfm2",
+    "mlp": "mlp",
+    "resampler": "resampler",
+}
 """The module of this folder for each `projector_type`."""
+
+_IMPLIED = {"lfm2": "lfm2"}
+"""The type that files of Ollama mean for an architecture, and do not say."""
 
 
 def read_vision(file: GGUFFile, projector: GGUFFile | None, row_size: int) -> MultimodalProcessor | None:
@@ -31,7 +40,8 @@ def read_vision(file: GGUFFile, projector: GGUFFile | None, row_size: int) -> Mu
         if f"{arch}.projector_type" in source.metadata
         else f"{arch}.vision.projector_type"
     )
-    kind = source.get(key, str)
+    implied = _IMPLIED.get(str(arch))
+    kind = source.get(key, str) if implied is None else source.get(key, str, implied)
     if kind not in PROJECTORS:
         known = ", ".join(sorted(PROJECTORS))
         raise UnsupportedError(

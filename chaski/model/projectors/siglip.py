@@ -84,10 +84,13 @@ class Tower(Module):
         self.post_ln = LayerNorm(c.hidden_size, c.eps)
 
     def __call__(self, graph: Graph, patches: Dim, history: LayerCache) -> Tensor:
-        """The states of the patches. Its inputs are `pixels`, patch by patch, and their `places`."""
+        """The states of the patches. Its inputs are `pixels`, patch by patch, and those of `positions`."""
         pixels = graph.input("pixels", (patches, self.patch_embd.weight.shape[1]), DType.F32)
-        places = graph.input("places", (patches,), DType.I32)
-        x = self.patch_embd(pixels) + self.position_embd(places)
+        x = self.patch_embd(pixels) + self.positions(graph, patches)
         for block in self.blk:
             x = block(x, history)
         return self.post_ln(x)
+
+    def positions(self, graph: Graph, patches: Dim) -> Tensor:
+        """The embeddings of the patches' `places`."""
+        return self.position_embd(graph.input("places", (patches,), DType.I32))
