@@ -32,6 +32,7 @@ from chaski.runner.llm import LLM
 from chaski.runner.service.worker import Worker
 from tests import tiny_vision
 from tests.convert import checkpoints
+from tests.gemma4 import prompts as gemma4
 from tests.image.pictures import png
 from tests.llava import prompts as llava
 from tests.mllama import prompts as mllama
@@ -72,6 +73,10 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
         (folder / "tiled").mkdir(exist_ok=True)
         paths.append(folder / "tiled" / f"{source.name}.gguf")
         convert(source, paths[-1], "F32")
+    (folder / "gemma4").mkdir()
+    for name in gemma4.NAMES:
+        paths.append(folder / "gemma4" / f"{name}.gguf")
+        convert(DATA / "gemma4" / name, paths[-1], "F32")
     for path in sorted(paths):
         # The processor rounds what it multiplies with matrices of that type; the others are in float32.
         if not path.stem.endswith("mxfp4"):
@@ -101,9 +106,13 @@ def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
 
 def difference_from_transformers(path: Path, model: LLM) -> float:
     """The largest one, in float32."""
-    pairs = {"vision": _sights, "embedders": _embeddings, "llama": _longest, "tiled": _tiles}.get(
-        path.parent.name
-    )
+    pairs = {
+        "vision": _sights,
+        "embedders": _embeddings,
+        "llama": _longest,
+        "tiled": _tiles,
+        "gemma4": _gemma4,
+    }.get(path.parent.name)
     if path.stem in ("llava", "mllama"):
         pairs = _conversations
     return max(float(np.abs(found - wanted).max()) for found, wanted in (pairs or _prompt)(path, model))
@@ -194,6 +203,13 @@ def _tiles(path: Path, model: LLM) -> _Pairs:
     with np.load(DATA / "tiled" / path.stem / "expected.npz") as wanted:
         for name, (text, pictures) in tiled.TEXTS.items():
             found = np.asarray(model.logits(text, [png(*tiled.SIZES[each]) for each in pictures]))
+            yield found[wanted[f"{name}.places"]], wanted[f"{name}.logits"]
+
+
+def _gemma4(path: Path, model: LLM) -> _Pairs:
+    with np.load(DATA / "gemma4" / path.stem / "expected.npz") as wanted:
+        for name, (text, sizes) in gemma4.PROMPTS.items():
+            found = np.asarray(model.logits(text, [png(*size) for size in sizes]))
             yield found[wanted[f"{name}.places"]], wanted[f"{name}.logits"]
 
 
