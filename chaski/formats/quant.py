@@ -60,6 +60,7 @@ class QuantType(IntEnum):
     TQ2_0 = 35
     NVFP4 = 40
     Q1_0 = 41
+    Q2_0 = 42
 
     @property
     def is_known(self) -> bool:
@@ -147,6 +148,7 @@ _LAYOUTS: dict[QuantType, tuple[int, np.dtype[Any]]] = {
     QuantType.TQ2_0: (256, np.dtype("V66")),
     QuantType.NVFP4: (64, np.dtype("V36")),
     QuantType.Q1_0: (128, np.dtype("V18")),
+    QuantType.Q2_0: (64, np.dtype("V18")),
 }
 
 

@@ -101,6 +101,10 @@ def _grammar(prepared: Prepared, controls: Mapping[str, int]) -> dict[str, Any]:
     limits = prepared.limits
     if limits.constraint is None:
         return {}
+    if limits.ignore_eos:  # it would go on behind the end of the grammar, with anything
+        raise UnsupportedError(
+            "the engine llama.cpp cannot use option ignore_eos together with a format; leave it out"
+        )
     # llama.cpp passes over grammars that it cannot compile.
     return {"grammar": checked_grammar(limits.constraint, limits.format_thought, controls)}
 

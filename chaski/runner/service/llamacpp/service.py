@@ -96,6 +96,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         self._controls = {token_id: vocabulary.tokens[token_id] for token_id in hidden}
         # Tokens that end an answer are control tokens too, and no text of a grammar spells them.
         self._spellings = {text: token_id for token_id, text in self._controls.items()}
+        self._salts: set[str] = set()
         self._short = ThreadPoolExecutor(2, "chaski-desk")
         self._answers = ThreadPoolExecutor(self._settings.parallel + _WAITING, "chaski-answer")
         weights = self._settings.weight_bytes(file)
@@ -132,13 +133,22 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
             put(empty_answer(prepared, load_seconds))
             return
         marker = self._server.media_marker
-        body = completion(prepared, self._settings.prompt_cache, self._spellings, marker)
+        body = completion(prepared, self._may_share(prepared.limits.cache_salt), self._spellings, marker)
         reader = AnswerReader(prepared, self._controls, self._spell, load_seconds)
         for piece in self._server.stream("/completion", body, task.opened):
             for event in reader.feed(piece):
                 if not task.is_cancelled:
                     put(event)
             self._flush()
+
+    def _may_share(self, cache_salt: str) -> bool:
+        """Return whether a prompt may be taken over from earlier ones: not once there were two salts.
+
+        llama.cpp knows no salts, and the time of an answer would tell what others asked.
+        """
+        if len(self._salts) < 2:
+            self._salts.add(cache_salt)
+        return self._settings.prompt_cache and len(self._salts) < 2
 
     def _embed(self, call: Embed | Rank, task: LlamaCppCall) -> None:
         prompts = self._prompts.vector_texts(call)

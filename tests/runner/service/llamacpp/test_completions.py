@@ -144,6 +144,11 @@ def test_constraints() -> None:
         grammar_of(grammar='start: "x"', format_thought=LEAD)
 
 
+def test_an_answer_ends_with_its_grammar() -> None:
+    with pytest.raises(UnsupportedError, match="option ignore_eos together with a format"):
+        completion(wanted(choice=["a"], ignore_eos=True), True, {})
+
+
 def test_text_and_the_end() -> None:
     events = read(wanted(), piece("a", 5, count=1), piece("b", 6, count=2), end("limit", 2))
     assert texts(events) == [("a", (5,)), ("b", (6,))]

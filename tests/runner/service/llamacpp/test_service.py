@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chaski.chat.events import Done
 from chaski.chat.requests import Chat, Generate
 from chaski.errors import ChaskiError, ModelError, OptionError, OutOfMemoryError, UnsupportedError
 from chaski.runner.service.llamacpp import LlamaCppChannel
@@ -150,6 +151,19 @@ def test_who_leaves_ends_the_answer(foreign: Path) -> None:
     time.sleep(0.05)
     assert len(replies) == count
     with_socket.close()
+
+
+def test_users_do_not_share_prompts(foreign: Path) -> None:
+    """llama.cpp knows no salts: as soon as there are two, nothing is taken over."""
+    channel = LlamaCppChannel(foreign, {"threads": 1}, lambda: None)
+    import xllamacpp
+
+    for salt in ("a", "a", "b", "a", ""):
+        replies: list[object] = []
+        channel._handle(Generate("abc", {"cache_salt": salt}), channel._new_task(replies.append))
+        assert isinstance(replies[-1], Done)
+    assert xllamacpp.CACHED == [True, True, False, False, False]
+    channel.close()
 
 
 def test_what_llama_cpp_is_told(foreign: Path) -> None:

@@ -17,7 +17,7 @@ import chaski
 from chaski.cli.main import chaski_command
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
-from chaski.formats.quant import QuantType
+from chaski.formats.quant import UNSUPPORTED_TYPES, QuantType
 from chaski.names import ModelName
 from chaski.runner.service.worker import Worker
 from chaski.server.settings import Settings
@@ -133,6 +133,15 @@ def test_the_numbers_of_a_stored_type(pair: Pair, one_core: None) -> None:
     assert differences.mean() < NEAR / 4
     regret = logprobs.max(axis=1) - logprobs[np.arange(16), list(answer.token_ids)]
     assert regret.max() < NEAR, "each token is the likeliest one, or nearly so"
+
+
+def test_every_type_of_llama_cpp_is_known_here() -> None:
+    import xllamacpp
+
+    theirs = {name.removeprefix("GGML_TYPE_"): int(n) for name, n in xllamacpp.ggml_type.__members__.items()}
+    known = {type.name: int(type) for type in QuantType}
+    assert theirs.pop("COUNT") > max(theirs.values())
+    assert {name: n for name, n in theirs.items() if n not in UNSUPPORTED_TYPES}.items() <= known.items()
 
 
 def test_it_is_reached_by_run_and_over_http(pair: Pair, one_core: None, tmp_path: Path) -> None:

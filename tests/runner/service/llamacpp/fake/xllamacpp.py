@@ -19,6 +19,7 @@ from typing import Any
 END = 263  # of the tiny model
 MARKER = "<__media_of_the_stand_in__>"
 PROMPTS: list[dict[str, Any]] = []  # those with images
+CACHED: list[bool] = []  # whether prompts may be taken over
 LEFT: list[str] = []  # answers whose reader left
 
 
@@ -88,6 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: dict[str, Any]) -> None:
         self.send_response(200)
         self.end_headers()
+        CACHED.append(body["cache_prompt"])
         prompt = body["prompt"]
         if isinstance(prompt, dict):  # an image stands there as its length
             PROMPTS.append(prompt)
