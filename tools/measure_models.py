@@ -51,7 +51,9 @@ _MEAN = 1  # as `pooling_type`
 _LEFT_OUT = ("gpt-oss.rope.scaling.", "llama4.attention.temperature_")
 _SET = {
     "llama4": {"llama4.attention.chunk_size": 8192},
+    "jina-bert-v2": {"tokenizer.ggml.token_type_count": 2},
     "nomic-bert": {"tokenizer.ggml.token_type_count": 2},
+    "nomic-bert-moe": {"tokenizer.ggml.token_type_count": 2},
     "phi3": {"phi3.attention.sliding_window": 0},
 }
 

@@ -79,6 +79,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "InternLM 2 and 2.5, InternVL 2.5 of 2B, 8B and 26B",
         notes="Computed as Llama. Checkpoints are not converted; pictures with a projector of InternVL.",
     ),
+    "jina-bert-v2": Description("Jina Embeddings 2", notes="Not converted; files of llama.cpp are read."),
     "jina-bert-v3": Description(
         "Jina Embeddings 3", notes="Adapters for tasks are not converted; files of llama.cpp keep them apart."
     ),
@@ -107,7 +108,8 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "Llama 3.2 Vision", ("llama3",), notes="transformers is its only oracle: llama.cpp does not have it."
     ),
     "modern-bert": Description("ModernBERT, GTE ModernBERT, Nomic ModernBERT Embed, Granite Embedding R2"),
-    "nomic-bert": Description("Nomic Embed Text", notes="Not the one with experts, nomic-bert-moe."),
+    "nomic-bert": Description("Nomic Embed Text"),
+    "nomic-bert-moe": Description("Nomic Embed Text 2", notes="Not converted; files of llama.cpp are read."),
     "phi3": Description(
         "Phi 3 to 4, Phi 4 mini and reasoning",
         ("bare-json",),

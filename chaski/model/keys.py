@@ -62,6 +62,7 @@ READ_BY: Mapping[str, frozenset[str]] = {
     "attention.value_length_swa": frozenset({"gemma4"}),
     "embedding_length_per_layer_input": frozenset({"gemma3n", "gemma4"}),
     "rope.dimension_count_swa": frozenset({"gemma4"}),
+    "attention.max_alibi_bias": frozenset({"jina-bert-v2"}),
     "attention.scale": frozenset({"gemma-embedding", "gemma3"}) | _GRANITE,
     "embedding_scale": _GRANITE,
     "logit_scale": _GRANITE,
@@ -78,6 +79,7 @@ READ_BY: Mapping[str, frozenset[str]] = {
         {"gemma", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "modern-bert"}
     ),
     "interleave_moe_layer_step": frozenset({"llama4"}),
+    "moe_every_n_layers": frozenset({"nomic-bert-moe"}),
     "nextn_predict_layers": _DELTA_NETS,
     "rope.freq_base_swa": frozenset({"gemma-embedding", "gemma3", "gemma3n", "gemma4", "modern-bert"}),
 }
