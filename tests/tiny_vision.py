@@ -15,6 +15,7 @@ from chaski.formats.gguf_writer import write_gguf
 from chaski.model.dialects import open_model
 from chaski.model.multimodal import Image
 from chaski.model.registry import build_model, vision_of
+from tests.rewriting import all_tensors
 
 __all__ = ["DATA", "PROMPTS", "expected", "image", "images", "pixels", "write_text_part"]
 
@@ -63,9 +64,7 @@ def write_text_part(source: Path, path: Path) -> Path:
             key: value for key, value in file.metadata.items() if ".vision." not in key and ".mm." not in key
         }
         tensors = {
-            name: (info.data.view(np.float32).reshape(info.shape), info.type)
-            for name, info in file.tensors.items()
-            if not name.startswith(("v.", "mm."))
+            name: tensor for name, tensor in all_tensors(file).items() if not name.startswith(("v.", "mm."))
         }
         write_gguf(path, metadata, tensors)
     return path

@@ -62,7 +62,7 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
     """The architecture and the file of each tiny model; those that are checkpoints are converted."""
     paths = [*DATA.glob("architectures/*.gguf"), *DATA.glob("embedders/*.gguf")]
     paths += [DATA / "llama" / f"{name}.f32.gguf" for name in ("llama2", "llama31", "biased")]
-    paths += [DATA / "vision" / f"{name}.gguf" for name in ("gemma3", "mistral3")]
+    paths += [DATA / "vision" / f"{name}.gguf" for name in ("gemma3", "mistral3", "qwen2vl")]
     for name in ("llava", "mllama"):
         paths.append(folder / f"{name}.gguf")
         convert(DATA / name, paths[-1], "F32")

@@ -1,7 +1,15 @@
-"""Images in sequences: the positions of the rows of each image.
+"""Images in sequences: the positions and coordinates of the rows of each image.
 
 A row stands among the ids of a sequence as a number below 0 that no other row of any image has, made of the
 content of the image. So all that compares tokens compares images: the prompt cache above all.
+
+The position of a token is its number in the sequence. Some models turn queries and keys by three coordinates
+instead: time, row and column (m-rope, Wang et al. 2024, arXiv 2409.12191). The coordinates of a token of text
+are one number three times, and those of the next token are one more. An image whose rows stand in a grid
+begins at the number that a token would have there, n: its row (i, j) has (n, n + i, n + j), and text behind
+it goes on at n plus the longer side of the grid, however many rows there are. So coordinates follow from the
+images before a token, and whoever has a sequence can tell them: nothing stores them. Dropping whole images
+and text lowers all three coordinates of what follows by the same number, its `extent`.
 """
 
 from __future__ import annotations
@@ -9,10 +17,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from chaski.chat.groups import Groups
 from chaski.model.multimodal import Image
 
-__all__ = ["ImageRun", "Images", "attended_in", "entries", "moved_down", "rows_in", "whole"]
+__all__ = [
+    "ImageRun",
+    "Images",
+    "attended_in",
+    "coordinates",
+    "entries",
+    "extent",
+    "moved_down",
+    "rows_in",
+    "whole",
+]
 
 _ROW_BITS = 20
 
@@ -50,6 +71,34 @@ def rows_in(images: Images, positions: range) -> Iterator[ImageRun]:
         part = run.within(positions)
         if part is not None:
             yield part
+
+
+def coordinates(images: Images, positions: range) -> npt.NDArray[np.int32]:
+    """Return time, row and column of each of these positions of a sequence: (n, 3)."""
+    found = np.repeat(np.arange(positions.start, positions.stop, dtype=np.int32)[:, None], 3, axis=1)
+    saved = 0  # by images so far, whose rows need fewer numbers than positions
+    for run in images:
+        begin, end = run.positions.start, run.positions.stop
+        if begin >= positions.stop:
+            break
+        if run.image.grid is not None and end > positions.start:
+            rows = np.arange(max(begin, positions.start) - begin, min(end, positions.stop) - begin)
+            places = np.stack([np.zeros_like(rows), *divmod(rows, run.image.grid[1])], axis=1)
+            first = begin + int(rows[0]) - positions.start
+            found[first : first + len(rows)] = begin - saved + places
+        saved += _saved(run)
+        found[max(end - positions.start, 0) :] -= _saved(run)
+    return found
+
+
+def extent(images: Images, positions: range) -> int:
+    """Return by how much the coordinates grow over these positions, which cut no image."""
+    return len(positions) - sum(_saved(run) for run in rows_in(images, positions))
+
+
+def _saved(run: ImageRun) -> int:
+    """How many numbers fewer than positions the rows of an image need."""
+    return 0 if run.image.grid is None else run.image.num_rows - max(run.image.grid)
 
 
 def attended_in(images: Images, positions: range) -> ImageRun | None:

@@ -123,6 +123,12 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "Pictures with a projector of InternVL or MiniCPM-V.",
     ),
     "qwen2moe": Description("Qwen 1.5 MoE, Qwen 2 57B-A14B"),
+    "qwen2vl": Description(
+        "Qwen 2-VL and 2.5-VL",
+        ("hermes",),
+        notes="Pictures, not videos; Ollama's files say `qwen25vl`. A picture of more than 2,048 squares of "
+        "patches is made smaller.",
+    ),
     "qwen3": Description(
         "Qwen 3, Qwen3-Embedding, Qwen3-Reranker, InternVL 3.5, MiniCPM-V 4.5",
         ("qwen3",),

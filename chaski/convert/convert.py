@@ -68,15 +68,17 @@ def convert(
 
 def _files(checkpoint: Checkpoint, mixture: Mixture, out: Path, projector: Path | None) -> list[_File]:
     """The files to write, each with its path, metadata and tensors."""
-    files = [(out, _metadata(checkpoint, mixture), list(checkpoint.plan))]
     vision, config, folder = checkpoint.vision, checkpoint.config, checkpoint.folder
+    arch = checkpoint.family.architecture
+    if vision is not None and projector is None:
+        arch = vision.architecture or arch
+    files = [(out, _metadata(checkpoint, mixture, arch), list(checkpoint.plan))]
     if projector is not None:
         if vision is None:
             raise ModelError(f"{folder}: there is no encoder of images that could be converted")
         entries = _general("clip", "mmproj", folder, mixture.number) | vision.projector(config)
         files.append((projector, entries, list(vision.in_projector(config))))
     elif vision is not None:
-        arch = checkpoint.family.architecture
         files[0][1].update({f"{arch}.{key}": value for key, value in vision.metadata(config).items()})
         files[0][2].extend(vision.in_text_file(config))
     return files
@@ -85,7 +87,7 @@ def _files(checkpoint: Checkpoint, mixture: Mixture, out: Path, projector: Path 
 def _write(checkpoint: Checkpoint, mixture: Mixture, files: list[_File], progress: ByteProgress) -> Summary:
     everything: list[dict[str, LazyTensor]] = []
     for _, metadata, plan in files:
-        types = _types(checkpoint, mixture, metadata, plan)
+        types = _types(mixture, metadata, plan)
         everything.append({p.name: _lazy(p, types[p.name], checkpoint.tensors) for p in plan})
     tensors = [tensor for of_file in everything for tensor in of_file.values()]
     nbytes = sum(tensor.nbytes for tensor in tensors)
@@ -96,13 +98,13 @@ def _write(checkpoint: Checkpoint, mixture: Mixture, files: list[_File], progres
     return Summary(checkpoint.family.architecture, len(tensors), num_parameters, nbytes)
 
 
-def _metadata(checkpoint: Checkpoint, mixture: Mixture) -> Metadata:
+def _metadata(checkpoint: Checkpoint, mixture: Mixture, architecture: str) -> Metadata:
     family, config = checkpoint.family, checkpoint.config
     is_packed = any(planned.packed is QuantType.MXFP4 for planned in checkpoint.plan)
     number = _MXFP4_FILE if is_packed else mixture.number
-    entries = _general(family.architecture, "model", checkpoint.folder, number)
+    entries = _general(architecture, "model", checkpoint.folder, number)
     own = family.metadata(config) | (dense_metadata(config) if family.embeds else {})
-    entries |= {f"{family.architecture}.{key}": value for key, value in own.items()}
+    entries |= {f"{architecture}.{key}": value for key, value in own.items()}
     entries |= tokenizer_metadata(
         checkpoint.folder, config, family.pre_tokenizers, family.num_extra_tokens, family.has_merges
     )
@@ -125,11 +127,9 @@ def _general(architecture: str, type: str, folder: Path, file_type: int) -> Meta
     }
 
 
-def _types(
-    checkpoint: Checkpoint, mixture: Mixture, metadata: Metadata, plan: list[Planned]
-) -> dict[str, QuantType]:
+def _types(mixture: Mixture, metadata: Metadata, plan: list[Planned]) -> dict[str, QuantType]:
     def number(key: str) -> int:
-        value = metadata.get(f"{checkpoint.family.architecture}.{key}", 0)
+        value = metadata.get(f"{metadata['general.architecture']}.{key}", 0)
         return value if isinstance(value, int) else 0
 
     num_layers = number("block_count")

@@ -43,6 +43,7 @@ class VisionFamily:
     It stands in the file of the text model, or in one of its own as llama.cpp reads it: a projector.
     metadata: for the first, keys without the architecture before them. projector: for the second, whole keys.
     tensors: under llama.cpp's names. names: Ollama's parts of names for llama.cpp's, for the first.
+    architecture: what the first is called, where that is not the text model's name.
     projector_tensors: for the second, where they are others.
     unused: patterns of names of the checkpoint that it has no use for.
     """
@@ -53,6 +54,7 @@ class VisionFamily:
     names: Mapping[str, str]
     projector_tensors: Callable[[Config], Iterator[Planned]] | None = None
     unused: tuple[str, ...] = ()
+    architecture: str = ""
 
     def in_projector(self, config: Config) -> Iterator[Planned]:
         """The tensors of a projector."""
@@ -61,10 +63,10 @@ class VisionFamily:
     def in_text_file(self, config: Config) -> Iterator[Mapped]:
         """The tensors as the file of the text model calls them."""
         for planned in self.tensors(config):
-            name = f".{planned.name}"
+            name = f".{planned.name}."
             for part, other in self.names.items():
                 name = name.replace(f".{part}.", f".{other}.")
-            yield replace(planned, name=name[1:])
+            yield replace(planned, name=name[1:-1])
 
 
 @dataclass(frozen=True, slots=True)

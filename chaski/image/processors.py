@@ -11,6 +11,7 @@ from itertools import product
 
 import numpy as np
 
+from chaski.errors import ImageError
 from chaski.image.files import Pixels
 from chaski.image.transforms import Filter, Values, center_crop, normalize, pad, resize, tiles
 
@@ -22,6 +23,7 @@ __all__ = [
     "centered",
     "filled",
     "in_aspect_tiles",
+    "in_bounds",
     "in_patches",
     "in_slices",
     "in_split_tiles",
@@ -31,6 +33,8 @@ __all__ = [
 
 Size = tuple[int, int]
 Triple = tuple[float, float, float]
+
+_MOST_UNEQUAL = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,31 @@ def filled(pixels: Pixels, square: int, max_squares: int, normal: Normal) -> Val
     elif columns == 0:
         rows, columns = min(height // width, max_squares), 1
     return normalize(resize(pixels, (rows * square, columns * square), "bicubic"), normal.mean, normal.std)
+
+
+def in_bounds(pixels: Pixels, square: int, smallest: int, largest: int, normal: Normal) -> Values:
+    """Qwen's way: whole squares, nearly in proportion, of `smallest` to `largest` pixels in all.
+
+    Raises ImageError for a picture that is more than 200 times as long as it is wide, as others do.
+    """
+    height, width = pixels.shape[:2]
+    if max(height, width) > _MOST_UNEQUAL * min(height, width):
+        raise ImageError(
+            f"the image has {width} x {height} pixels: for this model one side must not be more than "
+            f"{_MOST_UNEQUAL} times as long as the other"
+        )
+    size = round(height / square) * square, round(width / square) * square
+    if size[0] * size[1] > largest:
+        factor = math.sqrt(height * width / largest)
+        size = _shrunk(height / factor, square), _shrunk(width / factor, square)
+    elif size[0] * size[1] < smallest:
+        factor = math.sqrt(smallest / (height * width))
+        size = math.ceil(height * factor / square) * square, math.ceil(width * factor / square) * square
+    return normalize(resize(pixels, size, "bicubic"), normal.mean, normal.std)
+
+
+def _shrunk(edge: float, square: int) -> int:
+    return max(square, math.floor(edge / square) * square)
 
 
 def in_tiles(pixels: Pixels, edge: int, max_tiles: int, normal: Normal) -> tuple[Values, Size]:

@@ -125,10 +125,11 @@ class Cache(Protocol):
         It is the highest position up to `position` that `can_resume` allows.
         """
 
-    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+    def remove(self, sequence: int, begin: int, end: int | None = None, distance: int | None = None) -> None:
         """Drop the tokens at positions begin to end (None: to the end of the sequence).
 
-        What is behind a middle moves down to its place, keys and all.
+        What is behind a middle moves down to its place, keys and all: these are turned back by `distance`,
+        which is the number of dropped tokens where it is None.
 
         A tail is dropped together with what cannot be resumed of the rest, so that
         `resumable(sequence, begin)` tokens stay. Raises NotSupportedError, and changes nothing, where it

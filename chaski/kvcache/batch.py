@@ -35,6 +35,8 @@ class Batch:
               sequence, behind no token that attends to an earlier one
     types     (n,) whether each token belongs to the second of two texts, for models that tell them apart
     encoded   (m, size) rows of all of `attended`, one image after the other
+    coordinates (n, 3)  what turns the queries and keys of each token, see `chaski.chat.image_rows`. No mask
+              knows of them. None: all three are the token's position
     """
 
     tokens: npt.NDArray[np.int32]
@@ -47,3 +49,4 @@ class Batch:
     attended: Sequence[AttendedImage] = ()
     encoded: npt.NDArray[np.float32] | None = None
     types: npt.NDArray[np.int32] | None = None
+    coordinates: npt.NDArray[np.int32] | None = None

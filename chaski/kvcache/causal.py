@@ -172,7 +172,7 @@ class CausalCache:
         stored = self._table.stored(sequence, self._table.floor(begin))
         return self.length(sequence) - len(stored) + self._table.cells.first_shared(stored)
 
-    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+    def remove(self, sequence: int, begin: int, end: int | None = None, distance: int | None = None) -> None:
         self.check_remove(sequence, begin, end)
         length = self.length(sequence)
         if end is None or end >= length:
@@ -181,7 +181,8 @@ class CausalCache:
         elif begin < end:
             assert self._key_shift is not None
             assert self.first_shared(sequence, end) == length, "keys that others see too cannot be rotated"
-            self._key_shift.move_down(self._table.stored(sequence, end), end - begin)
+            moved = self._table.stored(sequence, end)
+            self._key_shift.move_down(moved, end - begin if distance is None else distance)
             kept = self._table.kept_in_page(sequence, begin)
             if kept:
                 assert self._copy is not None

@@ -201,7 +201,7 @@ class EncoderCache:
     def check_remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         """Refuse nothing: rows of an image have no positions."""
 
-    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+    def remove(self, sequence: int, begin: int, end: int | None = None, distance: int | None = None) -> None:
         state = self._states[sequence]
         stop = state.length if end is None else min(end, state.length)
         if stop == state.length:

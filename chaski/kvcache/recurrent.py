@@ -200,7 +200,7 @@ class RecurrentCache:
                 "a recurrent layer cannot forget what others came after"
             )
 
-    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+    def remove(self, sequence: int, begin: int, end: int | None = None, distance: int | None = None) -> None:
         self.check_remove(sequence, begin, end)
         track = self._tracks[sequence]
         if begin < track.length and (end is None or begin < end):

@@ -77,14 +77,14 @@ class WrapperCache:
         for cache in self.caches:
             cache.check_remove(sequence, begin, end)
 
-    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+    def remove(self, sequence: int, begin: int, end: int | None = None, distance: int | None = None) -> None:
         self.check_remove(sequence, begin, end)
         length = self.length(sequence)
         is_tail = begin < length and (end is None or end >= length)
         if is_tail:
             begin, end = self.resumable(sequence, begin), None
         for cache in self.caches:
-            cache.remove(sequence, begin, end)
+            cache.remove(sequence, begin, end, distance)
 
     def first_shared(self, sequence: int, begin: int) -> int:
         return min(cache.first_shared(sequence, begin) for cache in self.caches)

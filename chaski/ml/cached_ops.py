@@ -38,15 +38,21 @@ __all__ = [
 def rope_table(positions: Tensor, rope: Rope) -> Tensor:
     """Cosines and sines for `rope` at `positions` (n,) int32 -> (n, 2, pairs), times the magnitude.
 
-    It is shared by all layers with this rope.
+    Where tokens have coordinates (n, axes) in place of a position, `rope.axes` says which of them turns each
+    pair. Equal coordinates give the bits of that position. The table is shared by all layers with this rope.
     """
-    shape: Shape = (positions.shape[0], 2, len(rope.frequencies))
+    pairs, width = len(rope.frequencies), positions.shape[-1] if len(positions.shape) > 1 else 1
+    axes = np.array((0,) * pairs if len(positions.shape) == 1 else rope.axes or (), np.int32)
+    fits = isinstance(width, int) and axes.shape == (pairs,) and bool((axes < width).all())
+    require(len(positions.shape) <= 2 and fits, "rope_table", positions.shape, rope.axes)
+    shape: Shape = (positions.shape[0], 2, pairs)
     frequencies = np.ascontiguousarray(rope.frequencies, np.float32)
     return positions.graph.record(
         "rope_table",
         (positions,),
         shape,
         frequencies=frequencies,
+        axes=axes,
         magnitude=rope.magnitude,
         neox=rope.neox,
     )

@@ -197,11 +197,14 @@ class Rope:
     `frequencies` (pairs,) float32 are in radians per position. The pairs are neighbours, (2j, 2j + 1), or
     with `neox` (j, j + pairs), as in GPT-NeoX; elements behind the pairs stay. `magnitude` multiplies the
     turned elements (YaRN has one; see `chaski.ml.nn.rope`).
+    `axes` has for each pair which coordinate of a token turns it, where tokens have several (m-rope, Wang et
+    al. 2024); None where they have one position.
     """
 
     frequencies: npt.NDArray[np.float32]
     neox: bool = False
     magnitude: float = 1.0
+    axes: tuple[int, ...] | None = None
 
 
 Operand = Tensor | Weight | KVBuffer

@@ -174,8 +174,22 @@ DIALECTS: Mapping[str, Dialect] = {
         sizes={"dense_3_feat_in": "dense_3.weight"},
     ),
     "nomic-bert": Dialect(defaults={"rope.freq_base": 1000.0}),
-    # The three positions of a text's token are one, so that it is turned as in Qwen 2.
-    "qwen25vl": Dialect(architecture="qwen2", left_out=_VISION, pre="qwen2"),
+    "qwen25vl": Dialect(
+        architecture="qwen2vl",
+        keys={
+            "rope.mrope_section": "rope.dimension_sections",
+            "vision.max_pixels": "vision.image_max_pixels",
+        },
+        tensors={
+            "v.patch_embd_0.weight": "v.patch_embd.weight",
+            "v.patch_embd_1.weight": "v.patch_embd.weight.1",
+            "v.merger.ln_q.": "v.post_ln.",
+            "v.merger.mlp.": "mm.",
+        },
+        defaults={"vision.projector_type": "qwen2.5vl_merger"},
+        sizes={"vision.feed_forward_length": "v.blk.*.ffn_down.weight"},
+        pre="qwen2",
+    ),
     "qwen35": _QWEN35,
     "qwen35moe": replace(_QWEN35, sizes=_EXPERT_SIZE),
     "qwen3moe": Dialect(keys={"norm_top_k_prob": "expert_weights_norm"}, sizes=_EXPERT_SIZE),

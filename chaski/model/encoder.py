@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from chaski.model.multimodal import EncoderShape, Image, MultimodalProcessor, Ti
 
 __all__ = ["EncoderProgram", "encoder_memory"]
 
-_POOL = "pool."
+I32 = npt.NDArray[np.int32]
+
+_POOL, _WINDOWS = "pool.", "windows."
 
 
 class EncoderProgram:
@@ -39,7 +41,8 @@ class EncoderProgram:
     def _encode(self, tile: Tile) -> npt.NDArray[np.float32]:
         arrays = dict(tile.arrays)
         count = self._num_patches(tile)
-        values = self._history.inputs(count, arrays.pop("spans", None), tile.num_rows) | arrays
+        values = self._history.inputs(count, arrays.pop("spans", None), tile.num_rows)
+        values |= self._history.window_inputs(arrays.pop("windows", None)) | arrays
         return self._plan.launch(values, {"image_rows": tile.num_rows}).rows("image_rows").copy()
 
     def _num_patches(self, tile: Tile) -> int:
@@ -82,12 +85,15 @@ class _Cells:
         return ops.store(k, self.cells, self.keys), ops.store(v, self.cells, self.values), self.mask
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Patches:
     """The cache of an encoder: patches see all of their tile. Layers overwrite the keys of the one before."""
 
+    graph: Graph
+    patches: Dim
     layers: _Cells
     pooling: _Cells | None
+    windowed: _Cells | None = None
 
     @classmethod
     def record(
@@ -100,9 +106,9 @@ class _Patches:
         mask = masks.declare(graph, patches, most)
         layers = _Cells.reserve(backend, shape.heads, dtype, cells, masks, mask)
         if shape.pool is None:
-            return cls(layers, None)
+            return cls(graph, patches, layers, None)
         mask = masks.declare(graph, rows, most, _POOL)
-        return cls(layers, _Cells.reserve(backend, shape.pool, dtype, cells, masks, mask))
+        return cls(graph, patches, layers, _Cells.reserve(backend, shape.pool, dtype, cells, masks, mask))
 
     def inputs(
         self, count: int, spans: npt.NDArray[np.int32] | None, num_rows: int
@@ -120,6 +126,22 @@ class _Patches:
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
         return self.layers.update(k, v)
+
+    def windows(self) -> LayerCache:
+        if self.windowed is None:
+            mask = self.layers.masks.declare(self.graph, self.patches, self.patches.maximum, _WINDOWS)
+            self.windowed = replace(self.layers, mask=mask)
+        return self.windowed
+
+    def window_inputs(self, windows: I32 | None) -> dict[str, npt.NDArray[Any]]:
+        """In layers that look at windows a patch sees those from the first to the second column."""
+        if self.windowed is None:
+            return {}
+        assert windows is not None, "an image for an encoder with windows has them"
+        cells = np.arange(len(windows), dtype=np.int32)
+        spans = np.ascontiguousarray(windows[:, [0, 1, 0]])
+        found = self.windowed.masks.values(cells, spans, np.zeros_like(cells))
+        return {f"{_WINDOWS}{name}": value for name, value in found.items()}
 
     def pool(self) -> LayerCache:
         assert self.pooling is not None, "EncoderShape.pool has its heads"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chaski.ml import ops
-from chaski.ml.graph import Tensor
+from chaski.ml.graph import Rope, Tensor
 
 __all__ = ["ImageRows", "Inputs", "output_rows"]
 
@@ -23,7 +23,8 @@ class Inputs:
     """The tokens of a batch. `outputs` indexes the rows to keep at the end.
 
     `images` is there for models that see, and `types` (tokens,) for those that tell two texts apart: 0 in the
-    first, 1 in the second.
+    first, 1 in the second. `coordinates` (tokens, 3) are there where rows of images stand in a grid, see
+    `EncoderShape.has_grid`.
     """
 
     tokens: Tensor
@@ -31,6 +32,14 @@ class Inputs:
     outputs: Tensor
     images: ImageRows | None = None
     types: Tensor | None = None
+    coordinates: Tensor | None = None
+
+    def rope_table(self, rope: Rope) -> Tensor:
+        """The table of a rope that turns tokens by their coordinates, where they have some.
+
+        Else it turns by positions, which are the same numbers in a text.
+        """
+        return ops.rope_table(self.positions if self.coordinates is None else self.coordinates, rope)
 
     def with_images(self, x: Tensor) -> Tensor:
         """The embeddings `x` (tokens, size), but the rows of images at their places."""

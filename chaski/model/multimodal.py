@@ -42,8 +42,9 @@ class Image:
     there is a `token`, that token stands for the image, and layers with an encoder cache attend to its rows:
     then the layout has one row. An image of several tiles has the first of them in `arrays` and the others
     in `further`; `num_rows` counts the rows of all. They come tile by tile, or in `order`: the numbers of the
-    tiles' rows as they stand in the prompt, each at least once. Images with the same content have the same
-    `digest`, and no others.
+    tiles' rows as they stand in the prompt, each at least once. `grid` has rows and columns where the rows
+    that it is made of stand in one, line after line: models with several coordinates for a token tell their
+    places apart. Images with the same content have the same `digest`, and no others.
     """
 
     arrays: Arrays
@@ -52,6 +53,7 @@ class Image:
     token: int | None = None
     further: tuple[Tile, ...] = ()
     order: npt.NDArray[np.int32] | None = None
+    grid: tuple[int, int] | None = None
     digest: int = field(init=False)
 
     @classmethod
@@ -63,7 +65,8 @@ class Image:
         return cls(tiles[0].arrays, num_rows, layout, further=tuple(tiles[1:]), order=order)
 
     def __post_init__(self) -> None:
-        content = blake2b(repr((self.num_rows, self.layout)).encode(), digest_size=_DIGEST_BYTES)
+        form = repr((self.num_rows, self.layout, self.grid))
+        content = blake2b(form.encode(), digest_size=_DIGEST_BYTES)
         for tile in self.tiles:
             for name, array in sorted(tile.arrays.items()):
                 content.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -94,6 +97,7 @@ class EncoderShape:
     heads                  its attention
     max_tiles              as many of the largest tile have at least the rows of the largest image
     pool                   the attention behind the layers in which rows look at patches, if there is one
+    has_grid               images have a `grid`, and the text model turns tokens by coordinates
     """
 
     max_patches: int
@@ -102,6 +106,7 @@ class EncoderShape:
     heads: KVShape
     max_tiles: int = 1
     pool: KVShape | None = None
+    has_grid: bool = False
 
 
 class PatchHistory(LayerCache, Protocol):
@@ -109,6 +114,12 @@ class PatchHistory(LayerCache, Protocol):
 
     def pool(self) -> LayerCache:
         """Return the history of the attention in which the rows look at the patches: `EncoderShape.pool`."""
+
+    def windows(self) -> LayerCache:
+        """Return the same history, of which each patch sees only its window.
+
+        `Image.arrays` has `windows` then: the first patch of each one's window and the one behind the last.
+        """
 
 
 class MultimodalProcessor(Protocol):

@@ -28,6 +28,7 @@ class Program:
     """One plan of `model` for up to `max_tokens` tokens, of which `max_outputs` have outputs.
 
     Where these are logits, the plan also finds up to `max_top_logits` top logits of each row.
+    `has_coordinates`: tokens are turned by coordinates, which a batch has where it has images.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class Program:
         self._row_size = vision.shape.row_size if vision is not None and takes_rows else None
         self.takes_types = tells_types(model)
         self._no_rows = np.zeros((0, self._row_size or 0), np.float32)
+        self.has_coordinates = vision is not None and vision.shape.has_grid
         inputs = Inputs(
             tokens=graph.input("tokens", (tokens,), DType.I32),
             positions=graph.input("positions", (tokens,), DType.I32),
             outputs=graph.input("outputs", (outputs,), DType.I32),
             types=graph.input("types", (tokens,), DType.I32) if self.takes_types else None,
             images=None if self._row_size is None else _images(graph, max_tokens, self._row_size),
+            coordinates=graph.input("coordinates", (tokens, 3), DType.I32) if self.has_coordinates else None,
         )
         found = model(inputs, cache.record(graph, tokens))
         self._width = math.prod(size for size in found.shape[1:] if isinstance(size, int))
@@ -85,6 +88,9 @@ class Program:
         if self._row_size is not None:
             values["image_rows"] = batch.rows if batch.rows is not None else self._no_rows
             values["places"] = batch.places if batch.places is not None else _NO_PLACES
+        if self.has_coordinates:
+            found = batch.coordinates
+            values["coordinates"] = np.repeat(batch.positions[:, None], 3, 1) if found is None else found
         return values
 
     def launch(self, values: Mapping[str, npt.NDArray[Any]], num_top_logits: Sequence[int] = ()) -> None:

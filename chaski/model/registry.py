@@ -52,6 +52,7 @@ ARCHITECTURES = {
     "phi3": "phi3",
     "qwen2": "qwen2",
     "qwen2moe": "qwen2moe",
+    "qwen2vl": "qwen2vl",
     "qwen3": "qwen3",
     "qwen35": "qwen3next",
     "qwen35moe": "qwen3next",

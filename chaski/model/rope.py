@@ -12,7 +12,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml.graph import Rope
 from chaski.ml.nn.rope import Yarn, rope_frequencies, yarn_frequencies
 
-__all__ = ["RopeConfig", "read_rope"]
+__all__ = ["RopeConfig", "read_axes", "read_rope"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,22 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
         return _with_yarn(file, plain, factor)
     scale = 1.0 if kind in ("none", "default", "longrope") else 1.0 / factor
     return replace(plain, scale=scale, magnitude=file.get(f"{arch}.rope.scaling.attn_factor", float, 1.0))
+
+
+def read_axes(file: GGUFFile, pairs: int, usual: list[int], *, interleaved: bool = False) -> tuple[int, ...]:
+    """Read which of time, row and column turns each pair: the first so many, the next, the rest.
+
+    `interleaved`: rows and columns take every third pair each, from the second and the third on, until they
+    have their number; time has the others (Qwen 3-VL). `usual` holds where the file does not say it.
+    Raises ModelError for numbers that are not those of all pairs.
+    """
+    key = f"{file.architecture}.rope.dimension_sections"
+    sections = [int(each) for each in file.get(key, list[int])] if key in file.metadata else usual
+    if len(sections) < 3 or min(sections) < 0 or sum(sections[:3]) != pairs or any(sections[3:]):
+        raise ModelError(f"{file.path}: {key} = {sections!r:.40} are not three parts of {pairs} pairs")
+    if not interleaved:
+        return tuple(axis for axis, count in enumerate(sections[:3]) for _ in range(count))
+    return tuple(j % 3 if j < 3 * sections[j % 3] else 0 for j in range(pairs))
 
 
 def _factor(file: GGUFFile) -> float:

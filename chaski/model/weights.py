@@ -43,12 +43,12 @@ def match_weights(
     """
     unused = tuple(model.unused_names())
     tensors = {name: info for name, info in file.tensors.items() if not name.startswith(unused)}
-    _split_joined(model, tensors)
     if projector is not None:
         twice = sorted(tensors.keys() & projector.tensors.keys())
         if twice:
             raise ModelError(f"{projector.path}: tensor {twice[0]} is in {file.path} as well")
         tensors |= {name: info for name, info in projector.tensors.items() if not name.startswith(unused)}
+    _split_joined(model, tensors)
     return _match(model, file, tensors)
 
 

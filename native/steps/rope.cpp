@@ -4,15 +4,15 @@
 
 namespace chaski {
 
-std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, std::vector<float> frequencies,
-                                 float magnitude, float* table) {
-    return each_row(dim, [=, frequencies = std::move(frequencies)](std::int64_t i) {
-        auto pairs = static_cast<std::int64_t>(frequencies.size());
+std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, RopeTurns turns, float* table) {
+    return each_row(dim, [=, turns = std::move(turns)](std::int64_t i) {
+        auto pairs = static_cast<std::int64_t>(turns.frequencies.size());
+        const std::int32_t* position = positions + i * turns.width;
         float* cos = table + i * 2 * pairs;
         for (std::int64_t j = 0; j < pairs; ++j) {
-            float angle = static_cast<float>(positions[i]) * frequencies[j];
-            cos[j] = std::cos(angle) * magnitude;
-            cos[pairs + j] = std::sin(angle) * magnitude;
+            float angle = static_cast<float>(position[turns.axes[j]]) * turns.frequencies[j];
+            cos[j] = std::cos(angle) * turns.magnitude;
+            cos[pairs + j] = std::sin(angle) * turns.magnitude;
         }
     });
 }

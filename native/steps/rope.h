@@ -8,10 +8,17 @@
 
 namespace chaski {
 
+// The turn of each pair of elements, by the first, second, ... of a row's `width` positions.
+struct RopeTurns {
+    std::vector<float> frequencies;
+    std::vector<std::int32_t> axes;  // one a pair, each below `width`
+    std::int64_t width;
+    float magnitude;
+};
+
 // cos and sin of position · frequency, times the magnitude: [row][2][pairs]. By libm, so equal for every
-// instruction set.
-std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, std::vector<float> frequencies,
-                                 float magnitude, float* table);
+// instruction set. Positions are [row][width].
+std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, RopeTurns turns, float* table);
 
 // Which elements are rotated with which: see Ops::rope.
 struct RopeRows {

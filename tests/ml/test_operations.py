@@ -276,3 +276,34 @@ def test_rope(tmp_path: Path, isa: str, heads: int, size: int, dims: int, neox: 
 
     expected, found = results(tmp_path, arrays, record, 8, isa)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_each_pair_turns_by_the_coordinate_on_its_axis(backend: str) -> None:
+    frequencies = np.linspace(1, 0.01, 5, dtype=np.float32)
+    axes = (0, 2, 1, 1, 0)
+    opened, graph = open_backend(backend), Graph()
+    tokens = Dim("tokens", MAX_TOKENS)
+    positions = graph.input("positions", (tokens,), DType.I32)
+    coordinates = graph.input("coordinates", (tokens, 3), DType.I32)
+    rope = Rope(frequencies, magnitude=1.25, axes=axes)
+    graph.output("by position", ops.rope_table(positions, rope))
+    graph.output("by coordinates", ops.rope_table(coordinates, rope))
+    plan = opened.compile(graph)
+    given = np.random.default_rng(3).integers(0, 1000, (7, 3), np.int32)
+    found = plan.launch({"positions": given[:, 0], "coordinates": given})
+    table = found.rows("by coordinates").reshape(7, 2, 5)
+    angles = given[:, axes] * frequencies
+    np.testing.assert_allclose(table[:, 0], 1.25 * np.cos(angles), atol=1e-4)
+    np.testing.assert_allclose(table[:, 1], 1.25 * np.sin(angles), atol=1e-4)
+    alike = np.repeat(given[:, :1], 3, axis=1)
+    one = found.rows("by position").copy()
+    found = plan.launch({"positions": given[:, 0], "coordinates": alike})
+    np.testing.assert_array_equal(found.rows("by coordinates"), one)
+
+
+@pytest.mark.parametrize("axes", [None, (0, 1), (0, 1, 3)])
+def test_a_rope_without_an_axis_for_each_pair_is_refused(axes: tuple[int, ...] | None) -> None:
+    coordinates = Graph().input("coordinates", (Dim("tokens", 2), 3), DType.I32)
+    with pytest.raises(ValueError, match="rope_table"):
+        ops.rope_table(coordinates, Rope(np.ones(3, np.float32), axes=axes))

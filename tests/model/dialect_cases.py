@@ -170,12 +170,6 @@ CASES = {
         {"rope.scaling.type": "", "rope.scaling.factor": 0.0, "rope.scaling.yarn_beta_fast": 0.0},
         {"rope.scaling.type": "none", "attention.temperature_scale": 0.0},
     ),
-    "qwen25vl": Case(
-        "architectures/qwen2",
-        {"rope.mrope_section": np.array([2, 3, 3], np.int32), **TOWER_KEYS},
-        architecture="qwen25vl",
-        added=TOWER,
-    ),
     "qwen2 without a size of heads": Case("architectures/qwen2", {"attention.key_length": 0}),
     # As its converters of February 2026 wrote them: a number of key/value heads for each layer.
     "qwen3next": Case(

@@ -32,8 +32,8 @@ F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 
 
-def rope_table(positions: I32, *, frequencies: F32, magnitude: float, neox: bool) -> F32:
-    angles = positions.astype(np.float32)[:, None] * frequencies
+def rope_table(positions: I32, *, frequencies: F32, axes: I32, magnitude: float, neox: bool) -> F32:
+    angles = positions.reshape(len(positions), -1)[:, axes].astype(np.float32) * frequencies
     return np.stack([np.cos(angles), np.sin(angles)], axis=1) * np.float32(magnitude)
 
 

@@ -26,7 +26,7 @@ from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
 from chaski.model.input import Inputs, output_rows
 from chaski.model.multimodal import MultimodalProcessor
-from chaski.model.projectors import read_vision
+from chaski.model.projectors import PROJECTORS, read_vision
 
 FeedForward = SwiGLU | MoE | MoEWithSharedExpert
 
@@ -71,8 +71,12 @@ class Layer(Module):
 
 
 class Model(Decoder):
-    """`vision` is an encoder of images in front of it, from a `projector` or the file itself (LLaVA)."""
+    """`vision` is an encoder of images in front of it, from a `projector` or the file itself (LLaVA).
 
+    It is one of the kinds of `projectors`.
+    """
+
+    projectors = PROJECTORS
     vision: MultimodalProcessor | None = None
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
@@ -80,7 +84,7 @@ class Model(Decoder):
         super().__init__(config)
         self.blk = [self.layer(file) for _ in range(config.num_layers)]
         self.rope_freqs = RopeFactors(config.rope.dims)
-        self.vision = read_vision(file, projector, config.hidden_size)
+        self.vision = read_vision(file, projector, config.hidden_size, self.projectors)
 
     def layer(self, file: GGUFFile) -> Layer:
         return Layer(self.config, Attention(self.config), self.ffn(file))
@@ -94,7 +98,7 @@ class Model(Decoder):
         return [Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self.rope()))] * c.num_layers
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
-        rope = ops.rope_table(inputs.positions, self.rope())
+        rope = inputs.rope_table(self.rope())
         x = self.embed(inputs)
         for layer, cache in zip(self.blk, caches, strict=True):
             x = layer(x, rope, cache, outputs=inputs.outputs if layer is self.blk[-1] else None)

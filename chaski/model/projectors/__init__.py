@@ -5,13 +5,14 @@ The file is a projector of llama.cpp, whose architecture is `clip`, or that of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import MultimodalProcessor
 
-__all__ = ["PROJECTORS", "read_vision"]
+__all__ = ["PROJECTORS", "WITH_COORDINATES", "read_vision"]
 
 PROJECTORS = {
     "idefics3": "idefics3",
@@ -21,15 +22,22 @@ PROJECTORS = {
     "resampler": "resampler",
 }
 """The module of this folder for each `projector_type`."""
+WITH_COORDINATES = {
+    "qwen2.5vl_merger": "qwenvl.qwen25vl",
+    "qwen2vl_merger": "qwenvl.qwen2vl",
+}
+"""The same for text models that turn tokens by coordinates."""
 
 _IMPLIED = {"lfm2": "lfm2"}
 """The type that files of Ollama mean for an architecture, and do not say."""
 
 
-def read_vision(file: GGUFFile, projector: GGUFFile | None, row_size: int) -> MultimodalProcessor | None:
+def read_vision(
+    file: GGUFFile, projector: GGUFFile | None, row_size: int, kinds: Mapping[str, str] = PROJECTORS
+) -> MultimodalProcessor | None:
     """The encoder of images in `projector` or else in `file`, if there is one; its rows have `row_size`.
 
-    Raises UnsupportedError for kinds that are not here.
+    Raises UnsupportedError for one that is not of these kinds.
     """
     if projector is None and f"{file.architecture}.vision.block_count" not in file.metadata:
         return None
@@ -42,13 +50,13 @@ def read_vision(file: GGUFFile, projector: GGUFFile | None, row_size: int) -> Mu
     )
     implied = _IMPLIED.get(str(arch))
     kind = source.get(key, str) if implied is None else source.get(key, str, implied)
-    if kind not in PROJECTORS:
-        known = ", ".join(sorted(PROJECTORS))
+    if kind not in kinds:
+        known = ", ".join(sorted(kinds))
         raise UnsupportedError(
             f"{source.path}: a projector of type {kind!r:.40} cannot stand in front of architecture "
             f"{file.architecture!r:.80}; supported: {known}"
         )
-    vision: MultimodalProcessor = import_module(f"chaski.model.projectors.{PROJECTORS[kind]}").Vision(
+    vision: MultimodalProcessor = import_module(f"chaski.model.projectors.{kinds[kind]}").Vision(
         source, row_size
     )
     return vision

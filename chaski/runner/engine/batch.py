@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.chat.image_rows import ImageRun, rows_in
+from chaski.chat.image_rows import ImageRun, coordinates, rows_in
 from chaski.kvcache.batch import AttendedImage, Batch
 from chaski.model.program import Program
 from chaski.runner.engine.images import EncodedImages
@@ -99,6 +99,7 @@ def prepare_batch(
         attended=attended,
         types=_types(shares) if program.takes_types else None,
         encoded=_room(sum(image.num_rows for image in attended), encoded) if attended else None,
+        coordinates=_coordinates(shares) if program.has_coordinates else None,
     )
     return PreparedBatch(shares, num_outputs, images, batch, program.prepare(batch))
 
@@ -110,6 +111,14 @@ def _types(shares: Items[tuple[Sequence, int]]) -> npt.NDArray[np.int32]:
         begin, second = len(sequence.slot.tokens), sequence.second_text
         found += [second is not None and place >= second for place in range(begin, begin + count)]
     return np.array(found, np.int32)
+
+
+def _coordinates(shares: Items[tuple[Sequence, int]]) -> npt.NDArray[np.int32]:
+    parts = []
+    for sequence, count in shares:
+        begin = len(sequence.slot.tokens)
+        parts.append(coordinates(sequence.images, range(begin, begin + count)))
+    return np.concatenate(parts)
 
 
 def _room(count: int, encoded: EncodedImages | None) -> npt.NDArray[np.float32]:

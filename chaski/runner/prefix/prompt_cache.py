@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chaski.chat.groups import Groups, not_inside
+from chaski.chat.image_rows import extent
 from chaski.errors import NotSupportedError
 from chaski.kvcache import Cache
 from chaski.runner.engine.sequence import Sequence
@@ -78,7 +79,8 @@ class PromptCache:
         if own < len(slot.tokens):
             self.keep(slot, own, groups)
         else:
-            self._cache.remove(slot.index, dropped.start, dropped.stop)
+            distance = extent(sequence.images, dropped)
+            self._cache.remove(slot.index, dropped.start, dropped.stop, distance)
             sequence.drop(dropped)
             del slot.tokens[dropped.start : dropped.stop]
             slot.groups = sequence.groups

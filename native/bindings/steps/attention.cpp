@@ -12,11 +12,15 @@ using namespace nb::literals;
 namespace chaski {
 namespace {
 
-void add_rope_table(PlanBuilder& plan, int dim, std::size_t positions, std::vector<float> frequencies,
-                    float magnitude, std::size_t table) {
-    auto width = static_cast<std::int64_t>(2 * frequencies.size());
-    plan.add(rope_table(dim, plan.indices(positions, dim), std::move(frequencies), magnitude,
-                        plan.floats(table, dim, width)));
+void add_rope_table(PlanBuilder& plan, int dim, std::size_t positions, std::int64_t width,
+                    std::vector<float> frequencies, std::vector<std::int32_t> axes, float magnitude,
+                    std::size_t table) {
+    require(width > 0 && axes.size() == frequencies.size(), "rope_table: an axis for each pair is wanted");
+    for (std::int32_t axis : axes) require(0 <= axis && axis < width, "rope_table: no such position in a row");
+    auto columns = static_cast<std::int64_t>(2 * frequencies.size());
+    RopeTurns turns{std::move(frequencies), std::move(axes), width, magnitude};
+    plan.add(rope_table(dim, plan.rows<std::int32_t>(positions, dim, width), std::move(turns),
+                        plan.floats(table, dim, columns)));
 }
 
 RopeRows rope_rows(PlanBuilder& plan, int dim, std::int64_t pairs, bool neox, std::size_t table,
@@ -105,7 +109,8 @@ std::size_t attention_parts_bytes(std::int64_t heads, std::int64_t kv_heads, std
 void bind_attention(nb::module_& m, nb::class_<PlanBuilder>& plan) {
     m.def("attention_parts_bytes", &attention_parts_bytes, "heads"_a, "kv_heads"_a, "value_size"_a,
           "history"_a, "threads"_a);
-    plan.def("rope_table", &add_rope_table, "dim"_a, "positions"_a, "frequencies"_a, "magnitude"_a, "table"_a)
+    plan.def("rope_table", &add_rope_table, "dim"_a, "positions"_a, "width"_a, "frequencies"_a, "axes"_a,
+             "magnitude"_a, "table"_a)
         .def("rope", &add_rope, "dim"_a, "heads"_a, "size"_a, "pairs"_a, "neox"_a, "x"_a, "table"_a, "y"_a)
         .def("store", &add_store, "dim"_a, "x"_a, "cells"_a, "target"_a)
         .def("rotate_cells", &add_rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "neox"_a, "table"_a,

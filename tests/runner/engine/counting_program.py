@@ -45,6 +45,7 @@ class CountingProgram:
         self.max_tokens = max_tokens
         self.max_outputs = max_outputs
         self.max_top_logits = 4
+        self.has_coordinates = False
         self.takes_types = False
         self.stored: list[list[int]] = [[] for _ in range(parallel)]
         self.batches: list[Batch] = []
@@ -127,7 +128,7 @@ class CountingProgram:
         shared, self.shared_from = self.shared_from, None  # what is computed again is not shared
         return len(self.stored[sequence]) if shared is None else shared
 
-    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+    def remove(self, sequence: int, begin: int, end: int | None = None, distance: int | None = None) -> None:
         self.check_remove(sequence, begin, end)
         assert end is None or begin <= end <= len(self.stored[sequence])
         if end is None and 0 < begin < len(self.stored[sequence]) and not self.can_trim:

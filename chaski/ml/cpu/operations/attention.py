@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from chaski import _native
-from chaski.ml.cpu.lowering import Buffer, Lowering, offset
+from chaski.ml.cpu.lowering import Buffer, Lowering, offset, width
 from chaski.ml.graph import Dim, KVBuffer, Tensor, Weight
 
 __all__ = ["attention", "attention_by_distance", "rope", "rope_table", "rotate_cells", "store"]
 
 
 def rope_table(lowering: Lowering, node: Tensor, positions: Tensor) -> None:
-    lowering.check(positions, 2**31 - 1)
+    if len(positions.shape) == 1:
+        lowering.check(positions, 2**31 - 1)
     lowering.call(
         "rope_table",
         {"positions": positions},
         {"table": lowering.new(node)},
         dim=lowering.dim(node),
+        width=width(positions),
         frequencies=node.attributes["frequencies"].tolist(),
+        axes=node.attributes["axes"].tolist(),
         magnitude=node.attributes["magnitude"],
     )
 

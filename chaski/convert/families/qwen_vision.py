@@ -1,0 +1,134 @@
+"""What Qwen's encoders of images have in common: a convolution over two frames, and merged squares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+
+from chaski.convert.config import Config
+from chaski.convert.families.clip import COLORS, both, preprocessor, spread
+from chaski.convert.family import Row
+from chaski.convert.metadata import Metadata, rope
+from chaski.convert.tensors import Mapped
+from chaski.errors import ModelError
+
+__all__ = [
+    "TOWER",
+    "check_rows",
+    "frames",
+    "linear",
+    "merger",
+    "pixels",
+    "projector",
+    "sections",
+    "separate_qkv",
+    "settings",
+    "sizes",
+]
+
+TOWER = "visual"
+_FRAMES = 2
+
+
+def settings(config: Config, activation: str) -> Config:
+    """The encoder's configuration, once what GGUF cannot say is as readers take it for granted."""
+    vision = config.part("vision_config")
+    vision.expect("hidden_act", activation)
+    vision.expect("temporal_patch_size", _FRAMES)
+    for key in ("in_channels", "in_chans"):
+        vision.expect(key, COLORS)
+    rope(vision).expect("rope_theta", 10000.0)
+    return vision
+
+
+def sections(config: Config, usual: list[int]) -> Metadata:
+    """The pairs that turn by time, row and column."""
+    found = rope(config).list("mrope_section") or usual
+    return {"rope.dimension_sections": [*found, 0, 0, 0, 0][:4]}
+
+
+def sizes(vision: Config, hidden: int, inner: int, eps: float) -> Metadata:
+    """Sizes under keys without a prefix."""
+    return {
+        "vision.block_count": vision.count("depth"),
+        "vision.embedding_length": hidden,
+        "vision.feed_forward_length": inner,
+        "vision.patch_size": vision.get("patch_size", int),
+        "vision.attention.head_count": vision.get("num_heads", int),
+        "vision.attention.layer_norm_epsilon": eps,
+    }
+
+
+def pixels(config: Config) -> Metadata:
+    """The smallest and the largest number of pixels, where the image processor says them."""
+    reader = preprocessor(config)
+    size = reader.part("size")
+    entries: Metadata = {}
+    for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
+        if name in reader or edge in size:
+            number = reader.get(name, int) if name in reader else size.get(edge, int)
+            entries[f"vision.image_{name}"] = number
+    return entries
+
+
+def projector(
+    config: Config, entries: Metadata, kind: str, image_size: int, normal: tuple[float, ...]
+) -> Metadata:
+    """The metadata of a projector, whose sizes are `entries`."""
+    own = entries | spread(config, normal[:3], normal[3:])
+    return {f"clip.{key}": value for key, value in own.items()} | {
+        "clip.has_vision_encoder": True,
+        "clip.projector_type": kind,
+        "clip.vision.image_size": image_size,
+        "clip.vision.projection_dim": config.get("hidden_size", int),
+    }
+
+
+def frames(size: int, patch: int) -> Iterator[Mapped]:
+    """The kernel over two frames as two kernels."""
+    source, shape = f"{TOWER}.patch_embed.proj.weight", (size, COLORS, patch, patch)
+    whole = (size, COLORS, _FRAMES, patch, patch)
+    for frame, name in enumerate(("weight", "weight.1")):
+        arrange = partial(_frame, frame)
+        yield Mapped(f"v.patch_embd.{name}", shape, (source,), whole, arrange)
+
+
+def _frame(index: int, values: NDArray[Any]) -> NDArray[Any]:
+    return values[:, :, index]
+
+
+def linear(name: str, source: str, rows: int, columns: int) -> Iterator[Row]:
+    """A matrix with a bias, in a layer."""
+    yield Row(name, source, (rows, columns))
+    yield Row(name, source, (rows,), ".bias")
+
+
+def separate_qkv(size: int) -> Iterator[Row]:
+    """Query, key and value, which the checkpoint has as one."""
+    for index, letter in enumerate("qkv"):
+        arrange = partial(_third, index)
+        for suffix, columns in ((".weight", (size,)), (".bias", ())):
+            yield Row(
+                f"attn_{letter}", "attn.qkv", (size, *columns), suffix, arrange, 0.0, (3 * size, *columns)
+            )
+
+
+def _third(index: int, values: NDArray[Any]) -> NDArray[Any]:
+    size = len(values) // 3
+    return values[index * size : (index + 1) * size]
+
+
+def merger(config: Config, size: int, square: int, first: str, second: str) -> Iterator[Mapped]:
+    """The two layers that make rows of squares of patches."""
+    merged, rows = size * square**2, config.get("hidden_size", int)
+    yield from both("mm.0", f"{TOWER}.merger.{first}", (merged, merged))
+    yield from both("mm.2", f"{TOWER}.merger.{second}", (rows, merged))
+
+
+def check_rows(config: Config, vision: Config, key: str) -> None:
+    """Raise ModelError for rows that are no embeddings of the text model."""
+    if vision.get(key, int) != config.get("hidden_size", int):
+        raise ModelError(f"{config.path}: {key!r} of the encoder is not the text model's 'hidden_size'")

@@ -1,0 +1,225 @@
+"""What Qwen's encoders of images have in common (Wang et al. 2024, arXiv 2409.12191).
+
+Patches are turned by their row and column. Squares of patches are merged into rows of the text model, which
+stand in a grid: the text model turns them by coordinates, see `chaski.chat.image_rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chaski.errors import ModelError
+from chaski.formats.gguf import GGUFFile
+from chaski.image import CLIP, Normal
+from chaski.kvcache import KVShape, LayerCache
+from chaski.ml import ops
+from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
+from chaski.ml.nn import LayerNorm, Linear, Module, PatchEmbedding, RMSNorm, attention
+from chaski.ml.nn.module import Joined
+from chaski.ml.nn.rope import rope_frequencies
+from chaski.model.config import read_normal
+from chaski.model.multimodal import EncoderShape, Image, PatchHistory
+from chaski.model.projectors.qwenvl.image import Limits, read_patches
+
+__all__ = ["FeedForward", "Merger", "Vision", "VisionConfig"]
+
+# Memory for the largest image is reserved when a model is loaded, so that larger ones are made smaller.
+_MOST_ROWS = 2048
+
+Norm = Callable[[int], LayerNorm | RMSNorm]
+
+
+@dataclass(frozen=True, slots=True)
+class VisionConfig:
+    """`square` patches are merged each way. Layers not in `full` see windows of `window` squares a side."""
+
+    patch_size: int
+    square: int
+    hidden_size: int
+    ffn_size: int
+    num_layers: int
+    num_heads: int
+    eps: float
+    rope_base: float
+    limits: Limits
+    normal: Normal
+    window: int | None = None
+    full: frozenset[int] = frozenset()
+
+    @classmethod
+    def read(cls, file: GGUFFile, min_rows: int, normal: Normal = CLIP) -> VisionConfig:
+        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`.
+
+        `min_rows` and `normal` hold where the file does not say them.
+        """
+        prefix = f"{file.architecture}.vision"
+        hidden_size = file.get(f"{prefix}.embedding_length", int)
+        num_heads = file.get(f"{prefix}.attention.head_count", int)
+        patch_size = file.get(f"{prefix}.patch_size", int)
+        square = file.get(f"{prefix}.spatial_merge_size", int, 2)
+        if num_heads < 1 or hidden_size % (4 * num_heads):
+            raise ModelError(
+                f"{file.path}: {num_heads} heads of {hidden_size} elements have no pairs for rows and columns"
+            )
+        if patch_size < 1 or square < 1:
+            raise ModelError(f"{file.path}: patches of {patch_size} pixels in squares of {square}")
+        pixels = (patch_size * square) ** 2
+        largest = file.get(f"{prefix}.image_max_pixels", int, 0) or _MOST_ROWS * pixels
+        return cls(
+            patch_size=patch_size,
+            square=square,
+            hidden_size=hidden_size,
+            ffn_size=file.get(f"{prefix}.feed_forward_length", int),
+            num_layers=file.get(f"{prefix}.block_count", int),
+            num_heads=num_heads,
+            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float, 1e-6),
+            rope_base=file.get(f"{prefix}.rope.freq_base", float, 10000.0),
+            limits=Limits(
+                file.get(f"{prefix}.image_min_pixels", int, 0) or min_rows * pixels,
+                max(min(largest, _MOST_ROWS * pixels), pixels),
+            ),
+            normal=read_normal(file, normal),
+        )
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def patches_a_row(self) -> int:
+        """Patches that are merged into one row."""
+        return self.square**2
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest image."""
+        return self.limits.largest // (self.patch_size * self.square) ** 2
+
+    def rope(self) -> Rope:
+        """The first half of the pairs turns by the row of a patch, the other half by its column."""
+        frequencies = rope_frequencies(self.head_size // 2, self.rope_base)
+        axes = (0,) * len(frequencies) + (1,) * len(frequencies)
+        return Rope(np.concatenate([frequencies, frequencies]), neox=True, axes=axes)
+
+
+class FeedForward(Module):
+    """Two layers. `is_swapped`: the file calls the way down up, as llama.cpp's first converter did."""
+
+    inline = True
+
+    def __init__(
+        self, config: VisionConfig, activation: Callable[[Tensor], Tensor], is_swapped: bool = False
+    ) -> None:
+        self._activation, self._is_swapped = activation, is_swapped
+        first = Linear(config.hidden_size, config.ffn_size)
+        second = Linear(config.ffn_size, config.hidden_size)
+        self.ffn_up, self.ffn_down = (second, first) if is_swapped else (first, second)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        up, down = (self.ffn_down, self.ffn_up) if self._is_swapped else (self.ffn_up, self.ffn_down)
+        return down(self._activation(up(x)))
+
+
+class Block(Module):
+    joined = Joined("attn_qkv", ("attn_q", "attn_k", "attn_v"))
+
+    def __init__(self, config: VisionConfig, norm: Norm, ffn: Callable[[Tensor], Tensor]) -> None:
+        size = config.hidden_size
+        self._heads = config.num_heads, config.head_size
+        self.ln1 = norm(size)
+        self.attn_q, self.attn_k, self.attn_v, self.attn_out = (Linear(size, size) for _ in range(4))
+        self.ln2 = norm(size)
+        self.ffn = ffn
+
+    def __call__(self, x: Tensor, rope: Tensor, history: LayerCache) -> Tensor:
+        h = self.ln1(x)
+        q, k, v = (part(h).reshape(*self._heads) for part in (self.attn_q, self.attn_k, self.attn_v))
+        q, k = ops.rope(q, rope), ops.rope(k, rope)
+        x = x + self.attn_out(attention(q, k, v, history, scale=self._heads[1] ** -0.5))
+        return x + self.ffn(self.ln2(x))
+
+
+class TwoFrames(PatchEmbedding):
+    """A convolution over two frames, which files have as two kernels: both see the same picture."""
+
+    def __init__(self, patch_size: int, size: int) -> None:
+        super().__init__(patch_size, size)
+        setattr(self, "weight.1", Weight(self.weight.shape, stored=self.weight.stored, split=0))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x) + ops.linear(x, getattr(self, "weight.1"))
+
+
+class Tower(Module):
+    """The layers. `vision.v` may have parts besides."""
+
+    def __init__(
+        self, config: VisionConfig, norm: Norm, ffn: Callable[[], Callable[[Tensor], Tensor]]
+    ) -> None:
+        self.patch_embd = TwoFrames(config.patch_size, config.hidden_size)
+        self.blk = [Block(config, norm, ffn()) for _ in range(config.num_layers)]
+        self.post_ln = norm(config.hidden_size)
+
+
+class Merger(Module):
+    """Two layers, which make a square of patches, side by side, a row of the text model."""
+
+    def __init__(self, config: VisionConfig, row_size: int, names: Sequence[str] = ("0", "2")) -> None:
+        size = config.hidden_size * config.patches_a_row
+        self._first, self._second = names
+        setattr(self, self._first, Linear(size, size))
+        setattr(self, self._second, Linear(size, row_size))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        first, second = getattr(self, self._first), getattr(self, self._second)
+        merged: Tensor = second(ops.gelu(first(x)))
+        return merged
+
+
+class Vision(Module):
+    """Subclasses say of which norms and feed-forward blocks the layers are."""
+
+    inline = True
+    is_bidirectional = False
+
+    def __init__(self, config: VisionConfig, row_size: int, tower: Tower) -> None:
+        self._config = config
+        self.shape = EncoderShape(
+            max_patches=config.max_rows * config.patches_a_row,
+            max_rows=config.max_rows,
+            row_size=row_size,
+            heads=KVShape(config.num_heads, config.head_size, config.head_size),
+            has_grid=True,
+        )
+        self.v = tower
+        self.mm = Merger(config, row_size)
+
+    def read_image(self, data: bytes) -> Image:
+        c = self._config
+        found = read_patches(data, c.patch_size, c.square, c.limits, c.normal, c.window)
+        arrays = {"pixels": found.pixels, "places": found.places}
+        arrays |= {f"square {index}": patches for index, patches in enumerate(found.squares)}
+        if c.window is not None:
+            arrays["windows"] = found.windows
+        num_rows = found.grid[0] * found.grid[1]
+        return Image(arrays, num_rows, ("<|vision_start|>", num_rows, "<|vision_end|>"), grid=found.grid)
+
+    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: PatchHistory) -> Tensor:
+        c = self._config
+        x = self.v.patch_embd(graph.input("pixels", (patches, 3 * c.patch_size**2), DType.F32))
+        squares = [graph.input(f"square {index}", (rows,), DType.I32) for index in range(c.patches_a_row)]
+        rope = ops.rope_table(graph.input("places", (patches, 2), DType.I32), c.rope())
+        windows = history if c.window is None else history.windows()
+        for index, block in enumerate(self.v.blk):
+            x = block(x, rope, windows if index not in c.full else history)
+        return self.mm(merged(self.v.post_ln(x), squares))
+
+
+def merged(x: Tensor, squares: Sequence[Tensor]) -> Tensor:
+    """The patches of each square side by side."""
+    size = x.shape[1]
+    assert isinstance(size, int)
+    return ops.concat([(x.rows(patches), index * size, 1) for index, patches in enumerate(squares)])

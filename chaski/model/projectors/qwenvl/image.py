@@ -1,0 +1,61 @@
+"""Qwen's patches of an image file: nearly in its own proportions, square by square, window by window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.image import Normal, Values, in_bounds, open_image, patches
+
+__all__ = ["Limits", "Patches", "read_patches"]
+
+I32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers of pixels that a picture has at least and at most, once it is resized."""
+
+    smallest: int
+    largest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Patches:
+    """pixels (n, elements of a patch), places (n, 2): row and column of each patch.
+
+    windows (n, 2)  the first patch of each one's window, and the one behind the last
+    squares (square², rows)  the patches of each square in the order of rows: of all squares the first, ...
+    grid  rows and columns of squares
+    """
+
+    pixels: Values
+    places: I32
+    windows: I32
+    squares: I32
+    grid: tuple[int, int]
+
+
+def read_patches(
+    data: bytes, patch: int, square: int, limits: Limits, normal: Normal, window: int | None = None
+) -> Patches:
+    """An image file -> patches. `window`: squares along an edge of one; None: all see each other."""
+    pixels = in_bounds(open_image(data), patch * square, limits.smallest, limits.largest, normal)
+    cut = patches(pixels, patch)
+    grid = cut.shape[0] // square, cut.shape[1] // square
+    row, column = np.indices(grid, np.int32).reshape(2, -1)
+    side = window or max(grid)
+    of_window = row // side * (-(-grid[1] // side)) + column // side
+    order = np.argsort(of_window, kind="stable")
+    corners = np.stack([row, column], axis=1)[order] * square
+    inner = np.indices((square, square), np.int32).reshape(2, -1).T
+    places = (corners[:, None] + inner).reshape(-1, 2).astype(np.int32)
+    counts = np.unique(of_window, return_counts=True)[1] * square**2
+    ends = np.cumsum(counts)
+    windows = np.stack([ends - counts, ends], axis=1).repeat(counts, axis=0).astype(np.int32)
+    first = np.argsort(order) * square**2
+    squares = (first + np.arange(square**2)[:, None]).astype(np.int32)
+    shown = np.ascontiguousarray(cut[places[:, 0], places[:, 1]])
+    return Patches(shown, places, windows, squares, grid)

@@ -1,0 +1,218 @@
+"""Qwen's vision models against transformers, from the files of images on.
+
+The models and the expected values are made by tools/fixtures/make_qwen_vision.py. Images have odd sizes, more
+squares a side than a window, and one is larger than the largest that is allowed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import chaski
+from chaski.chat.image_rows import ImageRun, coordinates, extent
+from chaski.errors import ImageError, ModelError, UnsupportedError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from chaski.kvcache.causal import CausalCache
+from chaski.model.multimodal import Image
+from tests.image.pictures import png
+from tests.rewriting import all_tensors
+from tests.tiny_vision import DATA, write_text_part
+from tests.vision_oracle import BACKENDS, F32, BoundEncoder, answers_at_once, quantized, said
+
+MODELS = ["qwen2vl", "qwen25vl"]
+PROMPTS = ["odd", "tall", "tiny", "large", "two", "text"]
+
+
+@cache
+def expected(model: str) -> dict[str, NDArray[Any]]:
+    with np.load(DATA / f"{model}.npz") as arrays:
+        return dict(arrays)
+
+
+def file(model: str) -> Path:
+    return DATA / f"{model}.gguf"
+
+
+@cache
+def images(prompt: str) -> list[bytes]:
+    return [png(*size) for size in expected(MODELS[0]).get(f"{prompt}/sizes", [])]
+
+
+def text(prompt: str) -> str:
+    return str(expected(MODELS[0])[f"{prompt}/text"])
+
+
+def logits(path: Path, prompt: str, **options: Any) -> F32:
+    usual = {"context": 160, "threads": 2, "kv_type": "f16"}
+    with chaski.load(path, **usual | options) as model:
+        return np.asarray(model.logits(text(prompt), images(prompt)))
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
+@pytest.mark.parametrize("model", MODELS)
+def test_layers_and_rows_equal_those_of_transformers(model: str, backend: str, tolerance: float) -> None:
+    encoder, wanted = BoundEncoder(file(model), backend), expected(model)
+    image = encoder.vision.read_image(images("odd")[0])
+    for depth, found in enumerate(encoder.states(image, encoder.vision.v.blk)):
+        np.testing.assert_allclose(
+            found, wanted[f"odd/layer{depth}"], rtol=0, atol=tolerance, err_msg=f"state {depth}"
+        )
+    for prompt in PROMPTS[:-1]:
+        rows = [encoder.rows(encoder.vision.read_image(data)) for data in images(prompt)]
+        np.testing.assert_allclose(np.concatenate(rows), wanted[f"{prompt}/rows"], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
+@pytest.mark.parametrize("model", MODELS)
+def test_logits_equal_those_of_transformers(model: str, backend: str, tolerance: float) -> None:
+    with chaski.load(file(model), context=160, backend=backend, kv_type="f32") as loaded:
+        for prompt in PROMPTS:
+            wanted = {key: expected(model)[f"{prompt}/{key}"] for key in ("ids", "places", "logits")}
+            found = np.asarray(loaded.logits(text(prompt), images(prompt)))
+            assert len(found) == len(wanted["ids"])
+            assert wanted["logits"].std() > 0.8
+            np.testing.assert_allclose(
+                found[wanted["places"]], wanted["logits"], rtol=0, atol=tolerance, err_msg=prompt
+            )
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_answers_are_those_of_transformers(model: str) -> None:
+    options: Any = {"num_predict": 32, "temperature": 0, "ignore_eos": True}
+    with chaski.load(file(model), context=160, kv_type="f32") as loaded:
+        for prompt in PROMPTS:
+            answer = loaded.generate(text(prompt), images(prompt), **options)
+            assert list(answer.token_ids) == expected(model)[f"{prompt}/greedy"].tolist()
+
+
+def test_coordinates_behind_an_image_go_on_at_its_longer_side() -> None:
+    image = Image({}, 6, (6,), grid=(2, 3))
+    runs = ImageRun(range(2, 8), image), ImageRun(range(9, 15), image)
+    text_before, inside = (
+        [[0] * 3, [1] * 3],
+        [[2, 2, 2], [2, 2, 3], [2, 2, 4], [2, 3, 2], [2, 3, 3], [2, 3, 4]],
+    )
+    behind, second = [[5] * 3], (np.array(inside) + 4).tolist()
+    whole = coordinates(runs, range(17))
+    assert whole.tolist() == [*text_before, *inside, *behind, *second, [9] * 3, [10] * 3]
+    for begin in range(17):
+        for end in range(begin + 1, 18):
+            np.testing.assert_array_equal(
+                coordinates(runs, range(begin, end)), coordinates(runs, range(18))[begin:end]
+            )
+    assert extent(runs, range(1, 8)) == 4
+    assert extent(runs, range(17)) == 11
+    plain = ImageRun(range(2, 8), Image({}, 6, (6,)))
+    assert coordinates((plain,), range(9)).tolist() == [[index] * 3 for index in range(9)]
+
+
+@pytest.fixture(scope="module", params=[*MODELS, "Q4_0"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files, and one whose matrices are quantized: their products are computed by other kernels."""
+    if request.param in MODELS:
+        return file(request.param)
+    target = tmp_path_factory.mktemp("quantized") / "model.gguf"
+    return quantized(file(MODELS[-1]), target, request.param)
+
+
+def test_logits_do_not_depend_on_chunks_and_threads(path: Path) -> None:
+    whole = logits(path, "two")
+    for options in ({"num_batch": 9}, {"num_batch": 1, "threads": 1}, {"prompt_cache": False}):
+        np.testing.assert_array_equal(logits(path, "two", **options), whole)
+
+
+def test_answers_do_not_depend_on_other_sequences_and_on_the_cache(path: Path) -> None:
+    """Several prompts with images at once, and again behind what the cache holds."""
+    options: Any = {"num_predict": 6, "temperature": 0, "logprobs": True}
+    prompts = [(text(prompt), images(prompt)) for prompt in PROMPTS]
+    with chaski.load(path, context=160, parallel=1, prompt_cache=False) as model:
+        alone = [said(model.generate(*prompt, **options)) for prompt in prompts]
+    with chaski.load(path, context=160, parallel=6, num_batch=50) as model:
+        assert answers_at_once(model, prompts, **options) == alone
+        assert answers_at_once(model, prompts, **options) == alone
+        again = model.generate(*prompts[0], **options)
+        assert again.evaluated_tokens == 1
+        assert said(again) == alone[0]
+
+
+def test_full_contexts_with_images_beside_each_other(path: Path) -> None:
+    """What is forgotten, and the keys that move, do not depend on others."""
+    options: Any = {"num_predict": 60, "temperature": 0, "logprobs": True, "num_keep": 2, "seed": 1}
+    prompts = [(text(prompt), images(prompt)) for prompt in ("odd", "two", "text")]
+    with chaski.load(path, context=96, parallel=1, prompt_cache=False) as model:
+        answers = [model.generate(*prompt, **options) for prompt in prompts]
+    assert any(answer.shifted_tokens for answer in answers)
+    with chaski.load(path, context=96, parallel=3, num_batch=50) as model:
+        assert answers_at_once(model, prompts, **options) == [said(answer) for answer in answers]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_text_does_not_depend_on_the_encoder(model: str, tmp_path: Path) -> None:
+    text_only = write_text_part(file(model), tmp_path / "text.gguf")
+    np.testing.assert_array_equal(logits(text_only, "text"), logits(file(model), "text"))
+    with pytest.raises(UnsupportedError, match="does not see images"):
+        logits(text_only, "odd")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_encoder_may_be_in_a_file_of_its_own(model: str, tmp_path: Path) -> None:
+    text_only = write_text_part(file(model), tmp_path / "text.gguf")
+    for prompt in ("two", "text"):
+        found = logits(text_only, prompt, projector=DATA / f"{model}-mmproj.gguf")
+        np.testing.assert_array_equal(found, logits(file(model), prompt))
+
+
+def test_coordinates_are_for_models_that_turn_by_them() -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"'qwen2vl_merger' cannot stand in front of architecture 'llama'"
+    ):
+        chaski.load("guide", projector=DATA / "qwen2vl-mmproj.gguf")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rope.dimension_sections": [4, 4, 3, 0]}, "not three parts of 10 pairs"),
+        ({"rope.dimension_sections": [4, 3, 2, 1]}, "not three parts of 10 pairs"),
+        ({"vision.attention.head_count": 3}, "no pairs for rows and columns"),
+        ({"vision.spatial_merge_size": 0}, "in squares of 0"),
+    ],
+)
+def test_numbers_that_fit_no_model(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with open_gguf(file("qwen2vl")) as source:
+        metadata = {**source.metadata, **{f"qwen2vl.{key}": value for key, value in changed.items()}}
+        write_gguf(tmp_path / "a.gguf", metadata, all_tensors(source))
+    with pytest.raises(ModelError, match=message):
+        chaski.load(tmp_path / "a.gguf")
+
+
+def test_a_picture_that_is_far_too_long() -> None:
+    with pytest.raises(ImageError, match="more than 200 times as long"):
+        BoundEncoder(file("qwen2vl"), "reference").vision.read_image(png(2, 401))
+
+
+def test_keys_behind_a_forgotten_image_are_turned_by_its_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, int | None]] = []
+    remove = CausalCache.remove
+
+    def watched(
+        self: CausalCache, sequence: int, begin: int, end: int | None = None, distance: int | None = None
+    ) -> None:
+        if end is not None:
+            calls.append((end - begin, distance))
+        remove(self, sequence, begin, end, distance)
+
+    monkeypatch.setattr(CausalCache, "remove", watched)
+    with chaski.load(file("qwen2vl"), context=96) as model:
+        answer = model.generate(text("odd"), images("odd"), num_predict=60, num_keep=2, ignore_eos=True)
+    assert answer.shifted_tokens
+    (dropped, distance), *others = calls
+    assert distance == dropped - 48 + 8, "48 rows in a grid of 8 by 6"
+    assert all(dropped == distance for dropped, distance in others)
