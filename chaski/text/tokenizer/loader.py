@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,4 +144,7 @@ def unknown_kind(metadata: Mapping[str, object]) -> str | None:
         return f"{PREFIX}model = {model!r:.40}"
     if model == "gpt2" and isinstance(pre, str) and pre and pre not in PRETOKENIZERS:
         return f"{PREFIX}pre = {pre!r:.40}"
+    charsmap = metadata.get(f"{PREFIX}precompiled_charsmap")
+    if model == "llama" and isinstance(charsmap, Sized) and len(charsmap) > 0:
+        return f"{PREFIX}precompiled_charsmap where {PREFIX}model = 'llama'"
     return None

@@ -159,7 +159,16 @@ def test_numbers_that_no_model_can_have_are_a_fault_and_no_gap(tmp_path: Path, i
 
 
 @pytest.mark.parametrize(
-    "metadata", [{"tokenizer__ggml__model": "rwkv"}, {"tokenizer__ggml__pre": "of tomorrow"}]
+    "metadata",
+    [
+        {"tokenizer__ggml__model": "rwkv"},
+        {"tokenizer__ggml__model": "plamo2"},
+        {"tokenizer__ggml__pre": "of tomorrow"},
+        {
+            "tokenizer__ggml__model": "llama",
+            "tokenizer__ggml__precompiled_charsmap": np.zeros(4, np.uint8),
+        },
+    ],
 )
 def test_llama_cpp_for_a_tokenizer_that_is_not_known(
     metadata: dict[str, object], tmp_path: Path, is_installed: bool
