@@ -75,6 +75,14 @@ def test_a_context_ends_with_the_embeddings_of_positions(
         np.testing.assert_array_equal(found, model.embed([[*model.tokenize(text)[:127], 3]]))
 
 
+def test_a_text_of_the_whole_context_is_one_batch() -> None:
+    with chaski.load(DATA / "jina-bert-v2.gguf", context=600, parallel=2) as model:
+        long, short = [5, 6, 7] * 200, [5, 6, 7]
+        together = np.asarray(model.embed([long, short]))
+        np.testing.assert_array_equal(model.embed([long])[0], together[0])
+        np.testing.assert_array_equal(model.embed([short])[0], together[1])
+
+
 def test_a_text_that_is_longer_than_a_batch_is_refused() -> None:
     texts, _ = expected("nomic-bert")
     with (

@@ -54,7 +54,8 @@ def load(
     threads       cores to compute on; all physical ones by default
     context       tokens that a sequence may hold; the model's own, at most 4096, by default
     parallel      sequences that are computed at the same time, each with its own context
-    num_batch     tokens that are computed at once; prompts are computed in chunks of this size
+    num_batch     tokens that are computed at once; prompts are computed in chunks of this size. A model
+                  whose tokens all see each other computes 512, or a whole context, unless another is given
     kv_type       element type of keys and values: f32, f16, bf16, i16 (integers with a scale for each head of
                   a token), q8_0 or q4_0, or two as keys:values; i16 by default, f32 for an f32 model
     flash_attention  attention takes the history chunk by chunk (the default), or computes all scores first

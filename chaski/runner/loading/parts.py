@@ -17,7 +17,7 @@ from chaski.model.proposing import proposing_of
 from chaski.model.registry import Model, build_model, max_context_of
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_form, kv_types
-from chaski.runner.loading.sizes import cache_size, context_size, thread_count
+from chaski.runner.loading.sizes import USUAL_BATCH, cache_size, context_size, thread_count
 from chaski.runner.speculation.draft_resources import DraftResources
 
 __all__ = ["ModelParts", "ReservedModel"]
@@ -45,7 +45,7 @@ class ModelParts:
         threads: int | None = None,
         context: int | None = None,
         parallel: int | None = None,
-        num_batch: int = 512,
+        num_batch: int = USUAL_BATCH,
         kv_type: str | None = None,
         flash_attention: bool | None = None,
         draft: str | os.PathLike[str] | None = None,
@@ -60,6 +60,8 @@ class ModelParts:
         usual = loading.get("num_ctx", environment.context)
         trained, most = network.config.context_length, max_context_of(network)
         context = context_size(model.found.path, trained, context, usual, most)
+        if not network.config.is_causal and num_batch == USUAL_BATCH:
+            num_batch = max(num_batch, context)  # a text is one group, and groups are never cut
         parallel = environment.parallel or 1 if parallel is None else parallel
         flash = environment.flash_attention if flash_attention is None else flash_attention
         threads = thread_count(threads, loading.get("num_thread") or environment.threads)

@@ -9,9 +9,12 @@ from chaski.errors import OptionError
 from chaski.kvcache import CacheSize
 from chaski.ml.machine import usable_processors
 
-__all__ = ["at_least", "cache_size", "context_size", "thread_count"]
+__all__ = ["USUAL_BATCH", "at_least", "cache_size", "context_size", "thread_count"]
 
 _log = logging.getLogger(__name__)
+
+USUAL_BATCH = 512
+"""Tokens that are computed at once where nobody says it; of models of embeddings all of a text."""
 
 _DEFAULT_CONTEXT = 4096
 # Positions and cells are 32-bit integers in native code; all sequences share the cells.
