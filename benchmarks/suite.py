@@ -43,7 +43,7 @@ def main() -> None:
     """Measure what is missing of the rows that were asked for."""
     arguments = _arguments()
     if arguments.list:
-        print("\n".join(f"{row.name:20}{row.rounds} rounds  {row.title}" for row in ROWS.values()))
+        print("\n".join(f"{row.name:29}{row.rounds} rounds  {row.title}" for row in ROWS.values()))
         return
     arguments.results.mkdir(parents=True, exist_ok=True)
     deadline = Deadline.in_minutes(arguments.minutes)
