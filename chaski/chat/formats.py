@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from chaski.chat.images import with_placed_images
+from chaski.chat.images import with_image_parts, with_numbered_images, with_placed_images
 from chaski.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -128,8 +128,18 @@ class JinjaFormat(ChatFormat):
         if variables:
             _check_variables(variables, self.template.variables)
         extra: dict[str, Any] = {**variables, **({} if think is None else _thinking_variables(think))}
-        turns = [_as_jinja(turn) for turn in with_placed_images(messages)]
-        return self.template.render(turns, tools=tools or None, **extra)
+
+        def rendered(placed: Sequence[Message]) -> str:
+            assert self.template is not None
+            return self.template.render([_as_jinja(turn) for turn in placed], tools=tools or None, **extra)
+
+        num_images = sum(len(message.get("images") or ()) for message in messages)
+        image_text = self.template.image_text if num_images else None
+        if image_text is not None:
+            text = rendered(with_image_parts(messages, image_text))
+            if (numbered := with_numbered_images(text, image_text, num_images)) is not None:
+                return numbered
+        return rendered(with_placed_images(messages))
 
     def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:
         if self.insertion is not None:

@@ -14,9 +14,20 @@ from chaski.chat.layout import placeholder
 from chaski.errors import OptionError
 from chaski.model.multimodal import Image
 
-__all__ = ["ImageFile", "ImageReader", "ImageSource", "RecentImages", "image_bytes", "with_placed_images"]
+__all__ = [
+    "ImageFile",
+    "ImageReader",
+    "ImageSource",
+    "RecentImages",
+    "image_bytes",
+    "with_image_parts",
+    "with_numbered_images",
+    "with_placed_images",
+]
 
 _MAX_RECENT_BYTES = 64 << 20
+# Of the private use area: it stands for what a user has written like an image of the template.
+_LITERAL = "\ue0f8"
 
 ImageFile: TypeAlias = bytes | str | os.PathLike[str]
 """The bytes of an image file (PNG, JPEG, ...), or the path of one."""
@@ -94,3 +105,37 @@ def with_placed_images(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[st
         rest = {key: value for key, value in message.items() if key != "images"}
         found.append({**rest, "content": front + text} if own else rest)
     return found
+
+
+def with_image_parts(messages: Iterable[Mapping[str, Any]], image_text: str) -> list[Mapping[str, Any]]:
+    """Return the messages with contents of parts, an image being one, where `with_placed_images` places it.
+
+    `image_text` is what a template writes for such a part. Where a message has that text itself, something
+    else stands for it until `with_numbered_images`.
+    """
+    found: list[Mapping[str, Any]] = []
+    index = 0
+    for message in with_placed_images(messages):
+        parts: list[Mapping[str, Any]] = []
+        text = message.get("content") or ""
+        while placeholder(index) in text:
+            before, _, text = text.partition(placeholder(index))
+            parts += [{"type": "text", "text": before}] if before else []
+            parts.append({"type": "image"})
+            index += 1
+        parts += [{"type": "text", "text": text}] if text else []
+        literal = [
+            {**part, "text": part["text"].replace(image_text, _LITERAL)} if "text" in part else part
+            for part in parts
+        ]
+        found.append({**message, "content": literal})
+    return found
+
+
+def with_numbered_images(text: str, image_text: str, count: int) -> str | None:
+    """Return a rendered text with placeholders for its images; None if it does not show all `count`."""
+    first, *others = text.split(image_text)
+    if len(others) != count:
+        return None
+    numbered = first + "".join(placeholder(index) + other for index, other in enumerate(others))
+    return numbered.replace(_LITERAL, image_text)

@@ -284,3 +284,33 @@ class TestTwoTemplates:
     def test_both_must_be_templates(self) -> None:
         with pytest.raises(TemplateError):
             ChatTemplate("{{ messages }}", "", "", tool_use="{{ messages")
+
+
+PARTS = """{% for message in messages %}<{{ message.role }}>
+{%- for part in message['content'] %}
+{%- if part['type'] == 'image' %}<picture>{% else %}{{ part['text'] }}{% endif %}
+{%- endfor %}</>
+{%- endfor %}"""
+PARTS_BY_TYPE = PARTS.replace("{% else %}", "{% elif part['type'] == 'text' %}")
+EITHER = (
+    "{% for message in messages %}{% if message.content is string %}{{ message.content }}"
+    "{% else %}{{ message.content[0].text }} in parts{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("source", [PARTS, PARTS_BY_TYPE])
+def test_a_text_is_a_part_where_the_template_reads_parts_only(source: str) -> None:
+    template = ChatTemplate(source, "<s>", "</s>")
+    assert template.render(CHAT[1:3]) == "<user>What's 1 + 1?</><assistant>2</>"
+    assert template.render([{"role": "user", "content": ""}]) == "<user></>"
+    parts = [{"type": "image"}, {"type": "text", "text": "Who?"}]
+    assert template.render([{"role": "user", "content": parts}, *USER]) == "<user><picture>Who?</><user>Hi</>"
+
+
+def test_a_text_is_a_text_where_the_template_reads_both() -> None:
+    assert ChatTemplate(EITHER, "", "").render(USER) == "Hi"
+
+
+@pytest.mark.parametrize(("source", "expected"), [(PARTS, "<picture>"), (EITHER, None), (BRACKETS, None)])
+def test_what_stands_for_an_image(source: str, expected: str | None) -> None:
+    assert ChatTemplate(source, "", "").image_text == expected

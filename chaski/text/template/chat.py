@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from chaski.errors import TemplateError
 from chaski.text.template.meter import Meter, RenderLimits, check_source, guarded
-from chaski.text.template.turns import RefusalError, stricter_forms
+from chaski.text.template.turns import RefusalError, in_parts, stricter_forms
 
 if TYPE_CHECKING:
     from chaski.text.template.sandbox import TemplateEnvironment
+
+
+_PROBE = "a text that no template has"
 
 
 class ChatTemplate:
@@ -53,7 +56,8 @@ class ChatTemplate:
         `extra` are further variables that this model's template knows (`enable_thinking`, `documents`).
         All are plain data, as from JSON; anything else in them is a `TemplateError`. Where the template
         refuses the order of the roles, neighbours of one role become one turn, then system messages go to
-        the front, and so on; see `stricter_forms`.
+        the front, and so on; see `stricter_forms`. Where it reads lists of parts only, as those of many
+        models that see do, a text becomes a list of one part.
         """
         variables: dict[str, Any] = _plain_data(
             {
@@ -65,6 +69,8 @@ class ChatTemplate:
                 **extra,
             }
         )
+        if self._reads_parts_only:
+            variables["messages"] = in_parts(variables["messages"])
         try:
             return self._text(variables)
         except RefusalError as error:
@@ -84,6 +90,30 @@ class ChatTemplate:
         with guarded(self._limits):
             parsed = [_environment().parse(each) for each in self._sources]
             return frozenset().union(*map(find_undeclared_variables, parsed))
+
+    @cached_property
+    def _reads_parts_only(self) -> bool:
+        """True if it loses a content that is text, or fails for it, and shows one that is a list of parts."""
+        return not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
+
+    @cached_property
+    def image_text(self) -> str | None:
+        """What it writes for an image, if it reads parts only; None for all others, which see texts alone."""
+        probe = {"type": "text", "text": _PROBE}
+        _, *behind = self._probed([probe, {"type": "image"}, probe]).split(_PROBE)
+        written = behind[0].strip() if len(behind) == 2 else ""
+        return written if written and self._reads_parts_only else None
+
+    def _shows(self, content: object) -> bool:
+        return _PROBE in self._probed(content)
+
+    def _probed(self, content: object) -> str:
+        message = {"role": "user", "content": content}
+        variables = {"messages": [message], "tools": None, "documents": None, "add_generation_prompt": True}
+        try:
+            return self._text(variables | self._tokens)
+        except TemplateError:
+            return ""
 
     def _text(self, variables: Mapping[str, Any]) -> str:
         with guarded(self._limits) as meter:

@@ -10,7 +10,7 @@ from typing import Any
 
 from chaski.errors import TemplateError
 
-__all__ = ["RefusalError", "stricter_forms"]
+__all__ = ["RefusalError", "in_parts", "stricter_forms"]
 
 _Message = Mapping[str, Any]
 
@@ -30,6 +30,16 @@ def stricter_forms(messages: Sequence[_Message]) -> Iterator[Sequence[_Message]]
         if changed != messages:
             yield changed
         messages = changed
+
+
+def in_parts(messages: Sequence[_Message]) -> Sequence[_Message]:
+    """Return the conversation with each text as a list of one part, or of none where it is empty."""
+    return [
+        {**message, "content": _parts(message["content"]) if message["content"] else []}
+        if isinstance(message.get("content"), str)
+        else message
+        for message in messages
+    ]
 
 
 def _alternating(messages: Sequence[_Message]) -> Sequence[_Message]:
