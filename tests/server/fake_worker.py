@@ -91,6 +91,7 @@ class _Bytes:
 class _Config:
     vocab_size = 256
     pooling = Pooling.MEAN
+    is_causal = True
 
 
 class _Prompts(PromptBuilder):
