@@ -62,7 +62,10 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
     """The architecture and the file of each tiny model; those that are checkpoints are converted."""
     paths = [*DATA.glob("architectures/*.gguf"), *DATA.glob("embedders/*.gguf")]
     paths += [DATA / "llama" / f"{name}.f32.gguf" for name in ("llama2", "llama31", "biased")]
-    paths += [DATA / "vision" / f"{name}.gguf" for name in ("gemma3", "mistral3", "qwen2vl")]
+    paths += [
+        DATA / "vision" / f"{name}.gguf"
+        for name in ("gemma3", "mistral3", "qwen2vl", "qwen3vl", "qwen3vlmoe")
+    ]
     for name in ("llava", "mllama"):
         paths.append(folder / f"{name}.gguf")
         convert(DATA / name, paths[-1], "F32")
@@ -195,7 +198,8 @@ def _sights(path: Path, model: LLM) -> _Pairs:
                 found = np.asarray(model.logits(text, tiny_vision.images("gemma3", prompt)))
                 yield found[wanted[f"{prompt}.places"]], wanted[f"{prompt}.logits"]
             return
-        for prompt in ("odd", "tall", "tiny", "two", "text"):
+        prompts = ("odd", "tall", "tiny", "two", "text")
+        for prompt in (prompt for prompt in prompts if f"{prompt}/text" in wanted):
             pictures = [png(*size) for size in wanted.get(f"{prompt}/sizes", [])]
             found = np.asarray(model.logits(str(wanted[f"{prompt}/text"]), pictures))
             yield found[wanted[f"{prompt}/places"]], wanted[f"{prompt}/logits"]

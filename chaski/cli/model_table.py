@@ -141,6 +141,19 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "Qwen 3 with experts, Qwen3-Coder", ("qwen3", "qwen3-coder"), ("qwen3", "qwen3-thinking")
     ),
     "qwen3next": Description("Qwen3-Next, Qwen3-Coder-Next", ("qwen3", "qwen3-coder"), ("qwen3-thinking",)),
+    "qwen3vl": Description(
+        "Qwen 3-VL",
+        ("qwen3",),
+        ("qwen3", "qwen3-thinking"),
+        "Pictures, not videos. A picture of more than 2,048 squares of patches is made smaller.",
+    ),
+    "qwen3vlmoe": Description(
+        "Qwen 3-VL with experts",
+        ("qwen3",),
+        ("qwen3", "qwen3-thinking"),
+        "Pictures as in `qwen3vl`. Experts are converted from the order of published checkpoints, which "
+        "transformers 5 does not save.",
+    ),
     "t5encoder": Description("Sentence-T5, GTR-T5"),
 }
 

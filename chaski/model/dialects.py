@@ -88,6 +88,29 @@ _QWEN35 = Dialect(
     left_out=(*_VISION, "mtp."),
     pre="qwen35",
 )
+_QWEN3VL = Dialect(
+    keys={
+        "rope.mrope_section": "rope.dimension_sections",
+        "vision.shortest_edge": "vision.image_min_pixels",
+        "vision.longest_edge": "vision.image_max_pixels",
+    },
+    tensors={
+        "v.patch_embed.": "v.patch_embd.",
+        "v.pos_embed.": "v.position_embd.",
+        "v.blk.*.norm1.": "v.blk.*.ln1.",
+        "v.blk.*.norm2.": "v.blk.*.ln2.",
+        "v.blk.*.mlp.linear_fc1.": "v.blk.*.ffn_up.",
+        "v.blk.*.mlp.linear_fc2.": "v.blk.*.ffn_down.",
+        "v.merger.norm.": "v.post_ln.",
+        "v.merger.linear_fc1.": "mm.0.",
+        "v.merger.linear_fc2.": "mm.2.",
+        "v.deepstack_merger.*.norm.": "v.deepstack.*.norm.",
+        "v.deepstack_merger.*.linear_fc1.": "v.deepstack.*.fc1.",
+        "v.deepstack_merger.*.linear_fc2.": "v.deepstack.*.fc2.",
+    },
+    sizes={"vision.feed_forward_length": "v.blk.*.ffn_down.weight"},
+    pre="qwen2",
+)
 
 DIALECTS: Mapping[str, Dialect] = {
     "gemma3": Dialect(
@@ -193,6 +216,12 @@ DIALECTS: Mapping[str, Dialect] = {
     "qwen35": _QWEN35,
     "qwen35moe": replace(_QWEN35, sizes=_EXPERT_SIZE),
     "qwen3moe": Dialect(keys={"norm_top_k_prob": "expert_weights_norm"}, sizes=_EXPERT_SIZE),
+    "qwen3vl": _QWEN3VL,
+    "qwen3vlmoe": replace(
+        _QWEN3VL,
+        keys={**_QWEN3VL.keys, "norm_top_k_prob": "expert_weights_norm"},
+        sizes={**_QWEN3VL.sizes, **_EXPERT_SIZE},
+    ),
     "qwen3next": replace(_QWEN35, left_out=(), sizes=_EXPERT_SIZE, pre="qwen2"),
 }
 """By `general.architecture`, of the architectures that have an implementation here, and by `_VARIANTS`."""

@@ -43,7 +43,32 @@ class Inputs:
 
     def with_images(self, x: Tensor) -> Tensor:
         """The embeddings `x` (tokens, size), but the rows of images at their places."""
-        return x if self.images is None else ops.scatter(x, self.images.rows, self.images.places)
+        part = self._part_of_images(x, 0)
+        return x if self.images is None or part is None else ops.scatter(x, part, self.images.places)
+
+    def with_deep_images(self, x: Tensor, layer: int) -> Tensor:
+        """What comes out of a layer, with parts of the rows of images added at their places.
+
+        Some encoders make rows that are several times as long as an embedding: behind the embedding they have
+        a part for each of the first layers (deepstack, Meng et al. 2024, arXiv 2406.04334). There `x` has all
+        tokens.
+        """
+        part = self._part_of_images(x, layer + 1)
+        if self.images is None or part is None:
+            return x
+        places = self.images.places
+        return ops.scatter(x, x.rows(places) + part, places)
+
+    def _part_of_images(self, x: Tensor, index: int) -> Tensor | None:
+        """A part of the rows of images, each as long as a row of `x`; None behind the last one."""
+        if self.images is None:
+            return None
+        whole, size = self.images.rows.shape[1], x.shape[1]
+        assert isinstance(whole, int)
+        assert isinstance(size, int)
+        if whole == size and not index:
+            return self.images.rows
+        return ops.slice(self.images.rows, index * size, size) if (index + 1) * size <= whole else None
 
 
 def output_rows(outputs: Tensor | None, *states: Tensor) -> tuple[Tensor, ...]:

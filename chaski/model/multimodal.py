@@ -93,7 +93,8 @@ class EncoderShape:
     """Sizes for which an encoder reserves memory.
 
     max_patches, max_rows  what goes in and what comes out of it for the largest tile
-    row_size               elements of a row that comes out: as many as an embedding of the text model has
+    row_size               elements of a row that comes out: as many as an embedding of the text model has, or
+                           several times as many, see `Inputs.with_deep_images`
     heads                  its attention
     max_tiles              as many of the largest tile have at least the rows of the largest image
     pool                   the attention behind the layers in which rows look at patches, if there is one

@@ -58,6 +58,8 @@ ARCHITECTURES = {
     "qwen35moe": "qwen3next",
     "qwen3moe": "qwen3moe",
     "qwen3next": "qwen3next",
+    "qwen3vl": "qwen3vl",
+    "qwen3vlmoe": "qwen3vlmoe",
     "t5encoder": "t5encoder",
 }
 

@@ -52,6 +52,8 @@ FAMILIES = {
     "Qwen3ForCausalLM": "qwen3",
     "Qwen3MoeForCausalLM": "qwen3moe",
     "Qwen3NextForCausalLM": "qwen3next",
+    "Qwen3VLForConditionalGeneration": "qwen3vl",
+    "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe",
     "Qwen3_5ForCausalLM": "qwen35",
     "Qwen3_5ForConditionalGeneration": "qwen35",
     "Qwen3_5MoeForCausalLM": "qwen35moe",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 
 from chaski.convert.config import Config
 from chaski.convert.families import qwen2
@@ -37,6 +37,13 @@ def experts(config: Config, layer: int, prefix: str = "layers") -> Iterator[Plan
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
+    return tensors_with(experts, config, names)
+
+
+def tensors_with(
+    experts: Callable[[Config, int], Iterator[Planned]], config: Config, names: Set[str]
+) -> Iterator[Planned]:
+    """All tensors, those of a layer's experts as a function makes them."""
     yield from embeddings(config, names)
     router = Row("ffn_gate_inp", "mlp.gate", (num_experts(config), config.get("hidden_size", int)))
     yield from in_layers(config, [*normed_attention(config), router])

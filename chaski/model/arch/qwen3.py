@@ -14,7 +14,7 @@ from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
-from chaski.model.projectors import read_vision
+from chaski.model.projectors import PROJECTORS, read_vision
 
 
 class Attention(llama.Attention):
@@ -35,6 +35,7 @@ class Attention(llama.Attention):
 class Model(Decoder):
     """`vision` is an encoder of images in front of it, from a `projector` or the file itself (InternVL)."""
 
+    projectors = PROJECTORS
     vision: MultimodalProcessor | None = None
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
@@ -42,7 +43,7 @@ class Model(Decoder):
         super().__init__(config)
         self.blk = [llama.Layer(config, Attention(config), self.ffn(file)) for _ in range(config.num_layers)]
         self._rope = config.rope.rope(neox=True)
-        self.vision = read_vision(file, projector, config.hidden_size)
+        self.vision = read_vision(file, projector, config.hidden_size, self.projectors)
 
     def ffn(self, file: GGUFFile) -> SwiGLU | MoE:
         """The feed-forward block of a layer."""
@@ -53,8 +54,9 @@ class Model(Decoder):
         return [Causal(KVShape(c.num_kv_heads, c.head_size, c.value_size, self._rope))] * c.num_layers
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
-        rope = ops.rope_table(inputs.positions, self._rope)
+        rope = inputs.rope_table(self._rope)
         x = inputs.with_images(self.token_embd(inputs.tokens))
-        for layer, cache in zip(self.blk, caches, strict=True):
+        for index, (layer, cache) in enumerate(zip(self.blk, caches, strict=True)):
             x = layer(x, rope, cache, outputs=inputs.outputs if layer is self.blk[-1] else None)
+            x = inputs.with_deep_images(x, index)
         return self.head(x)

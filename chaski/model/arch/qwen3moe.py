@@ -11,5 +11,5 @@ from chaski.model.experts import read_router
 
 class Model(qwen3.Model):
     def ffn(self, file: GGUFFile) -> SwiGLU | MoE:
-        hidden = file.get("qwen3moe.expert_feed_forward_length", int)
+        hidden = file.get(f"{file.architecture}.expert_feed_forward_length", int)
         return MoE(self.config.hidden_size, hidden, read_router(file, Gating.SOFTMAX, normalized=True))

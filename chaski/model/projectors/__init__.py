@@ -25,10 +25,11 @@ PROJECTORS = {
 WITH_COORDINATES = {
     "qwen2.5vl_merger": "qwenvl.qwen25vl",
     "qwen2vl_merger": "qwenvl.qwen2vl",
+    "qwen3vl_merger": "qwenvl.qwen3vl",
 }
 """The same for text models that turn tokens by coordinates."""
 
-_IMPLIED = {"lfm2": "lfm2"}
+_IMPLIED = {"lfm2": "lfm2", "qwen3vl": "qwen3vl_merger", "qwen3vlmoe": "qwen3vl_merger"}
 """The type that files of Ollama mean for an architecture, and do not say."""
 
 

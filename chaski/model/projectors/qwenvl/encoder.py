@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
@@ -22,12 +24,13 @@ from chaski.ml.nn.module import Joined
 from chaski.ml.nn.rope import rope_frequencies
 from chaski.model.config import read_normal
 from chaski.model.multimodal import EncoderShape, Image, PatchHistory
-from chaski.model.projectors.qwenvl.image import Limits, read_patches
+from chaski.model.projectors.qwenvl.image import Limits, Patches, read_patches
 
-__all__ = ["FeedForward", "Merger", "Vision", "VisionConfig"]
+__all__ = ["FeedForward", "JoinedFrames", "Merger", "Tower", "TwoFrames", "Vision", "VisionConfig", "merged"]
 
 # Memory for the largest image is reserved when a model is loaded, so that larger ones are made smaller.
 _MOST_ROWS = 2048
+_COLORS, _FRAMES = 3, 2
 
 Norm = Callable[[int], LayerNorm | RMSNorm]
 
@@ -153,6 +156,24 @@ class TwoFrames(PatchEmbedding):
         return super().__call__(x) + ops.linear(x, getattr(self, "weight.1"))
 
 
+class JoinedFrames(Linear):
+    """The same convolution where the file has one kernel: for each color one frame after the other."""
+
+    def __init__(self, patch_size: int, size: int) -> None:
+        self._pixels = patch_size**2
+        super().__init__(_COLORS * _FRAMES * self._pixels, size)
+        self.weight.stored = _COLORS * size, _FRAMES, patch_size, patch_size
+
+    def __call__(self, x: Tensor) -> Tensor:
+        count = self._pixels
+        parts = [
+            (ops.slice(x, color * count, count), (color * _FRAMES + frame) * count, 1)
+            for color in range(_COLORS)
+            for frame in range(_FRAMES)
+        ]
+        return super().__call__(ops.concat(parts))
+
+
 class Tower(Module):
     """The layers. `vision.v` may have parts besides."""
 
@@ -185,12 +206,13 @@ class Vision(Module):
     inline = True
     is_bidirectional = False
 
-    def __init__(self, config: VisionConfig, row_size: int, tower: Tower) -> None:
+    def __init__(self, config: VisionConfig, row_size: int, tower: Tower, num_deep: int = 0) -> None:
+        """`num_deep`: how many parts of a row are added behind layers of the text model."""
         self._config = config
         self.shape = EncoderShape(
             max_patches=config.max_rows * config.patches_a_row,
             max_rows=config.max_rows,
-            row_size=row_size,
+            row_size=row_size * (1 + num_deep),
             heads=KVShape(config.num_heads, config.head_size, config.head_size),
             has_grid=True,
         )
@@ -200,26 +222,46 @@ class Vision(Module):
     def read_image(self, data: bytes) -> Image:
         c = self._config
         found = read_patches(data, c.patch_size, c.square, c.limits, c.normal, c.window)
-        arrays = {"pixels": found.pixels, "places": found.places}
-        arrays |= {f"square {index}": patches for index, patches in enumerate(found.squares)}
-        if c.window is not None:
-            arrays["windows"] = found.windows
         num_rows = found.grid[0] * found.grid[1]
-        return Image(arrays, num_rows, ("<|vision_start|>", num_rows, "<|vision_end|>"), grid=found.grid)
+        layout = "<|vision_start|>", num_rows, "<|vision_end|>"
+        return Image(self.arrays(found), num_rows, layout, grid=found.grid)
+
+    def arrays(self, found: Patches) -> dict[str, npt.NDArray[Any]]:
+        """The inputs of the encoder."""
+        arrays: dict[str, npt.NDArray[Any]] = {"pixels": found.pixels, "places": found.places}
+        arrays |= {f"square {index}": patches for index, patches in enumerate(found.squares)}
+        return arrays if self._config.window is None else arrays | {"windows": found.windows}
 
     def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: PatchHistory) -> Tensor:
         c = self._config
-        x = self.v.patch_embd(graph.input("pixels", (patches, 3 * c.patch_size**2), DType.F32))
+        x = self.embed(graph, patches)
         squares = [graph.input(f"square {index}", (rows,), DType.I32) for index in range(c.patches_a_row)]
         rope = ops.rope_table(graph.input("places", (patches, 2), DType.I32), c.rope())
         windows = history if c.window is None else history.windows()
+        deep: list[Tensor] = []
         for index, block in enumerate(self.v.blk):
             x = block(x, rope, windows if index not in c.full else history)
-        return self.mm(merged(self.v.post_ln(x), squares))
+            deep += self.deep_rows(index, x, squares)
+        embedded = self.mm(merged(self.v.post_ln(x), squares))
+        return _side_by_side([embedded, *deep]) if deep else embedded
+
+    def embed(self, graph: Graph, patches: Dim) -> Tensor:
+        """What goes into the first layer."""
+        size = _COLORS * self._config.patch_size**2
+        return self.v.patch_embd(graph.input("pixels", (patches, size), DType.F32))
+
+    def deep_rows(self, layer: int, x: Tensor, squares: Sequence[Tensor]) -> list[Tensor]:
+        """The parts of rows, if any, that are made of what comes out of a layer."""
+        return []
 
 
 def merged(x: Tensor, squares: Sequence[Tensor]) -> Tensor:
     """The patches of each square side by side."""
-    size = x.shape[1]
+    return _side_by_side([x.rows(patches) for patches in squares])
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """Rows of one size, behind each other."""
+    size = parts[0].shape[1]
     assert isinstance(size, int)
-    return ops.concat([(x.rows(patches), index * size, 1) for index, patches in enumerate(squares)])
+    return ops.concat([(part, index * size, 1) for index, part in enumerate(parts)])

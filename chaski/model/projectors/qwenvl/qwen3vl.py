@@ -1,0 +1,152 @@
+"""Qwen 3-VL's encoder of images (Bai et al. 2025, arXiv 2511.21631).
+
+It has a table of places for a square of patches, which is stretched over the patches of an image: each takes
+its share of four places. States behind some layers become parts of the rows, which the text model adds
+behind its first layers (deepstack, Meng et al. 2024, arXiv 2406.04334).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import ModelError
+from chaski.formats.gguf import GGUFFile
+from chaski.image import HALF
+from chaski.ml import ops
+from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.ml.nn import Embedding, LayerNorm, Module
+from chaski.model.projectors.qwenvl import encoder
+from chaski.model.projectors.qwenvl.encoder import (
+    FeedForward,
+    JoinedFrames,
+    Merger,
+    TwoFrames,
+    VisionConfig,
+    merged,
+)
+from chaski.model.projectors.qwenvl.image import Patches
+
+__all__ = ["Vision", "shares"]
+
+_MIN_ROWS = 64
+
+
+class Tower(encoder.Tower):
+    patch_embd: TwoFrames | JoinedFrames  # type: ignore[assignment]
+
+    def __init__(self, file: GGUFFile, config: VisionConfig, row_size: int, deep: Mapping[int, str]) -> None:
+        super().__init__(
+            config, lambda size: LayerNorm(size, config.eps), lambda: FeedForward(config, ops.gelu_tanh)
+        )
+        if "v.patch_embd.weight.1" not in file.tensors:
+            self.patch_embd = JoinedFrames(config.patch_size, config.hidden_size)
+        self.position_embd = Embedding(_side(file) ** 2, config.hidden_size)
+        self.deepstack = DeepMergers(config, row_size, deep.values())
+
+
+class DeepMergers(Module):
+    """The mergers of states behind layers."""
+
+    def __init__(self, config: VisionConfig, row_size: int, names: Iterable[str]) -> None:
+        for name in names:
+            setattr(self, name, DeepMerger(config, row_size))
+
+
+class DeepMerger(Merger):
+    """Its norm is that of a square, not of each patch."""
+
+    def __init__(self, config: VisionConfig, row_size: int) -> None:
+        super().__init__(config, row_size, ("fc1", "fc2"))
+        self.norm = LayerNorm(config.hidden_size * config.patches_a_row, config.eps)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(self.norm(x))
+
+
+class Vision(encoder.Vision):
+    v: Tower
+
+    def __init__(self, file: GGUFFile, row_size: int) -> None:
+        config = VisionConfig.read(file, _MIN_ROWS, HALF)
+        self._side = _side(file)
+        self._deep = _deep(file, config.num_layers)
+        tower = Tower(file, config, row_size, self._deep)
+        super().__init__(config, row_size, tower, len(self._deep))
+
+    def arrays(self, found: Patches) -> dict[str, npt.NDArray[Any]]:
+        square = self._config.square
+        corners, parts = shares(self._side, found.places, (found.grid[0] * square, found.grid[1] * square))
+        arrays = super().arrays(found)
+        arrays |= {f"corner {index}": corner for index, corner in enumerate(corners)}
+        return arrays | {f"share {index}": part[:, None] for index, part in enumerate(parts)}
+
+    def embed(self, graph: Graph, patches: Dim) -> Tensor:
+        parts = [
+            ops.scale_rows(
+                self.v.position_embd(graph.input(f"corner {index}", (patches,), DType.I32)),
+                graph.input(f"share {index}", (patches, 1), DType.F32),
+            )
+            for index in range(4)
+        ]
+        return super().embed(graph, patches) + (parts[0] + parts[1] + parts[2] + parts[3])
+
+    def deep_rows(self, layer: int, x: Tensor, squares: Sequence[Tensor]) -> list[Tensor]:
+        if layer not in self._deep:
+            return []
+        rows: Tensor = getattr(self.v.deepstack, self._deep[layer])(merged(x, squares))
+        return [rows]
+
+
+def shares(
+    side: int, places: npt.NDArray[np.int32], size: tuple[int, int]
+) -> tuple[list[npt.NDArray[np.int32]], list[npt.NDArray[np.float32]]]:
+    """The numbers of four places of side x side for each patch at `places`, and its share in each.
+
+    It is bilinear; the corners of the table are those of the image, which has `size` patches.
+    """
+    exact = places.astype(np.float32) * np.float32(side - 1) / np.maximum(np.array(size, np.float32) - 1, 1)
+    first = np.floor(exact).astype(np.int32)
+    second = np.minimum(first + 1, side - 1)
+    part = exact - first
+    corners, parts = [], []
+    for rows, of_rows in ((first, 1 - part), (second, part)):
+        for columns, of_columns in ((first, 1 - part), (second, part)):
+            corners.append(np.ascontiguousarray(rows[:, 0] * side + columns[:, 1], np.int32))
+            parts.append(np.ascontiguousarray(of_rows[:, 0] * of_columns[:, 1], np.float32))
+    return corners, parts
+
+
+def _side(file: GGUFFile) -> int:
+    """The rows and columns of the table of places."""
+    name = "v.position_embd.weight"
+    if name not in file.tensors:
+        raise ModelError(f"{file.path}: tensor {name} is missing")
+    count = file.tensors[name].shape[0]
+    if count != isqrt(count) ** 2:
+        raise ModelError(f"{file.path}: {name} has {count} places, which are no square")
+    return isqrt(count)
+
+
+def _deep(file: GGUFFile, num_layers: int) -> dict[int, str]:
+    """The layers whose states become parts of rows, each with the name of its merger.
+
+    Projectors name mergers by layers, Ollama's files by their numbers in a list of layers.
+    """
+    key = f"{file.architecture}.vision.deepstack_visual_indexes"
+    if key in file.metadata:
+        layers = file.get(key, list[int]).tolist()
+        if len({*layers}) < len(layers) or not all(0 <= layer < num_layers for layer in layers):
+            raise ModelError(f"{file.path}: {key} = {layers!r:.80} are not some of {num_layers} layers")
+        return {layer: str(index) for index, layer in enumerate(layers)}
+    key = f"{file.architecture}.vision.is_deepstack_layers"
+    flags = file.get(key, list[bool], None)
+    if flags is None:
+        return {}
+    if len(flags) != num_layers:
+        raise ModelError(f"{file.path}: {key} tells of {len(flags)} layers, of which there are {num_layers}")
+    return {layer: str(layer) for layer in np.flatnonzero(flags).tolist()}
