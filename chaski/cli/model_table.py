@@ -99,7 +99,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
     "llama4": Description(
         "Llama 4 Scout and Maverick",
         ("llama3",),
-        notes="Text only: the encoder of pictures is not there yet.",
+        notes="llama.cpp puts the rows of a picture into another order than transformers, which is followed.",
     ),
     "mistral3": Description(
         "Mistral Small 3.1 and 3.2, Ministral 3, Magistral", ("mistral", "ministral"), ("ministral",)

@@ -4,7 +4,7 @@ Pixels are uint8 arrays (height, width, 3), RGB. Sizes are (height, width).
 """
 
 from chaski.image.files import MAX_BYTES, MAX_PIXELS, Pixels, image_format, open_image
-from chaski.image.grids import SpareTiles, in_grid, in_spare_tiles
+from chaski.image.grids import SpareTiles, in_grid, in_rounded_tiles, in_spare_tiles
 from chaski.image.processors import (
     CLIP,
     HALF,
@@ -41,6 +41,7 @@ __all__ = [
     "in_bounds",
     "in_grid",
     "in_patches",
+    "in_rounded_tiles",
     "in_slices",
     "in_spare_tiles",
     "in_split_tiles",

@@ -10,10 +10,10 @@ import numpy as np
 
 from chaski.errors import ImageError
 from chaski.image.files import Pixels
-from chaski.image.processors import Normal, Size, likest_grid
+from chaski.image.processors import Normal, Size, best_grid, likest_grid
 from chaski.image.transforms import Values, normalize, pad, resize, tiles
 
-__all__ = ["SpareTiles", "in_grid", "in_spare_tiles"]
+__all__ = ["SpareTiles", "in_grid", "in_rounded_tiles", "in_spare_tiles"]
 
 
 def in_grid(pixels: Pixels, edge: int, canvases: Sequence[Size], normal: Normal) -> tuple[Values, Size]:
@@ -101,3 +101,49 @@ def _whole_size(size: Size, tiling: SpareTiles) -> Size:
             f"the image has {size[1]} x {size[0]} pixels: its sides are too unequal for this model"
         )
     return height, width
+
+
+def in_rounded_tiles(pixels: Pixels, edge: int, max_tiles: int, normal: Normal) -> tuple[Values, Size]:
+    """Llama 4's way: as Llama 3.2's; behind several tiles all of the picture in one; values in BF16.
+
+    Returns the tiles row by row (count, edge, edge, 3), and their rows and columns without that of the whole.
+    """
+    size = pixels.shape[0], pixels.shape[1]
+    rows, columns = best_grid(size, edge, max_tiles)
+    canvas = rows * edge, columns * edge
+    fitted = resize(pixels, _fit_in_single(size, canvas, edge), "bilinear")
+    cut = tiles(_in_bf16(pad(fitted, canvas), normal), rows, columns)
+    if len(cut) == 1:
+        return cut, (rows, columns)
+    whole = _in_bf16(resize(pixels, (edge, edge), "bilinear"), normal)
+    return np.concatenate([cut, whole[None]]), (rows, columns)
+
+
+def _fit_in_single(size: Size, canvas: Size, edge: int) -> Size:
+    """The size in proportion that fills the canvas one way; small pictures are enlarged up to a tile.
+
+    The published processor computes in single precision with a side that the canvas limits.
+    """
+    target = [min(max(side, edge), limit) for side, limit in zip(size, canvas, strict=True)]
+    by_height, by_width = (
+        np.float32(limit) / np.float32(side) if limit < max(side, edge) else wanted / side
+        for side, limit, wanted in zip(size, canvas, target, strict=True)
+    )
+    if by_width < by_height:
+        return min(max(floor(size[0] * by_width), 1), target[0]), target[1]
+    return target[0], min(max(floor(size[1] * by_height), 1), target[1])
+
+
+def _in_bf16(pixels: Pixels, normal: Normal) -> Values:
+    """0..255 to 0..1, then less the mean and divided by the deviation, each result rounded to BF16."""
+    levels = np.arange(256, dtype=np.float32)[:, None] * np.float32(1 / 255)
+    mean, std = (_rounded(np.asarray(each, np.float32)) for each in (normal.mean, normal.std))
+    table = _rounded(_rounded(_rounded(levels) - mean) / std)
+    values: Values = table[pixels, np.arange(3)]
+    return values
+
+
+def _rounded(values: Values) -> Values:
+    """The nearest numbers of BF16, of two the even one."""
+    bits = values.view(np.uint32)
+    return ((bits + (0x7FFF + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)).view(np.float32)

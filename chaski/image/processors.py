@@ -130,7 +130,7 @@ def in_tiles(pixels: Pixels, edge: int, max_tiles: int, normal: Normal) -> tuple
     Returns the tiles (count, edge, edge, 3), and their rows and columns.
     """
     size = pixels.shape[0], pixels.shape[1]
-    rows, columns = _best_grid(size, edge, max_tiles)
+    rows, columns = best_grid(size, edge, max_tiles)
     canvas = (rows * edge, columns * edge)
     fitted = resize(pixels, _fit_canvas(size, canvas, edge), "bilinear")
     values = normalize(pad(fitted, canvas), normal.mean, normal.std)
@@ -258,7 +258,7 @@ def _padded_square(pixels: Pixels, color: tuple[int, int, int]) -> Pixels:
     return pad(pixels, (edge, edge), ((edge - height) // 2, (edge - width) // 2), color)
 
 
-def _best_grid(size: Size, edge: int, max_tiles: int) -> Size:
+def best_grid(size: Size, edge: int, max_tiles: int) -> Size:
     """Rows and columns of the canvas that enlarges least, else shrinks least; of equal ones the smallest."""
     counts = range(1, max_tiles + 1)
     grids = [grid for grid in product(counts, counts) if grid[0] * grid[1] <= max_tiles]

@@ -169,7 +169,25 @@ DIALECTS: Mapping[str, Dialect] = {
         pre="lfm2",
     ),
     "llama": Dialect(keys=_HEADS, pre="llama-bpe", token=(128009, "<|eot_id|>")),
-    "llama4": Dialect(keys=_HEADS, left_out=_VISION, pre="llama4"),
+    "llama4": Dialect(
+        keys={**_HEADS, "vision.layer_norm_epsilon": "vision.attention.layer_norm_epsilon"},
+        tensors={
+            "v.class_embedding": "v.class_embd",
+            "v.patch_embedding.": "v.patch_embd.",
+            "v.positional_embedding_vlm": "v.position_embd.weight",
+            "v.layernorm_pre.": "v.pre_ln.",
+            "v.layernorm_post.": "v.post_ln.",
+            "v.blk.*.attn_norm.": "v.blk.*.ln1.",
+            "v.blk.*.attn_output.": "v.blk.*.attn_out.",
+            "v.blk.*.ffn_norm.": "v.blk.*.ln2.",
+            "v.blk.*.mlp.fc1.": "v.blk.*.ffn_up.",
+            "v.blk.*.mlp.fc2.": "v.blk.*.ffn_down.",
+            "v.vision_adapter.mlp.fc1.": "mm.model.mlp.1.",
+            "v.vision_adapter.mlp.fc2.": "mm.model.mlp.2.",
+            "mm.linear_1.": "mm.model.fc.",
+        },
+        pre="llama4",
+    ),
     "mistral3": Dialect(
         keys={
             **_YARN,

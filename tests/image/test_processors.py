@@ -20,6 +20,7 @@ from chaski.image import (
     in_aspect_tiles,
     in_grid,
     in_patches,
+    in_rounded_tiles,
     in_slices,
     in_split_tiles,
     in_tiles,
@@ -47,6 +48,7 @@ def processor(name: str, edge: int, patch: int) -> Callable[[npt.NDArray[np.uint
         "in_grid": lambda pixels: in_grid(
             pixels, edge, [(edge, 2 * edge), (2 * edge, 2 * edge), (3 * edge, edge)], CLIP
         )[0],
+        "in_rounded_tiles": lambda pixels: in_rounded_tiles(pixels, edge, 7, HALF)[0],
         "in_slices": lambda pixels: np.concatenate(
             [each.ravel() for each in in_slices(pixels, edge, patch, 5, HALF)[0]]
         ),

@@ -141,11 +141,7 @@ CASES = {
         {"feed_forward_length": 96},
         renames={r"^token_embd_norm\.": "output_norm."},
     ),
-    "llama4 beside an encoder of images": Case(
-        "architectures/llama4",
-        {"attention.head_dim": 16, "rope.dimension_count": 8, **TOWER_KEYS},
-        added=TOWER,
-    ),
+    "llama4": Case("architectures/llama4", {"attention.head_dim": 16, "rope.dimension_count": 8}),
     "llama with large heads": Case(
         "llama/llama31.f32",
         {"attention.head_dim": 16, "rope.dimension_count": 64, "attention.key_length": 16},

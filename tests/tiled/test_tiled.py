@@ -32,6 +32,7 @@ TILES = {
     "idefics3": {"high": 3, "wide": 3, "small": 5},
     "internvl": {"high": 3, "wide": 5, "small": 1},
     "lfm2-vl": {"high": 3, "wide": 5, "small": 1},
+    "llama4": {"high": 4, "wide": 5, "small": 1},
     "llava-next": {"high": 4, "wide": 4, "small": 3},
     "minicpmv": {"high": 4, "wide": 5, "small": 1},
 }
@@ -197,3 +198,53 @@ def test_images_whose_sides_are_too_unequal_for_lfm2(tmp_path: Path) -> None:
     convert(DATA / "lfm2-vl", tmp_path / "whole.gguf", "F32")
     with chaski.load(tmp_path / "whole.gguf") as model, pytest.raises(ImageError, match="400 x 1 pixels"):
         model.generate("[img-0]", [pictures.png(1, 400)])
+
+
+@pytest.fixture(scope="module")
+def llama4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The text model of Llama 4 in one file; the encoder lies beside it."""
+    folder = tmp_path_factory.mktemp("llama4")
+    convert(DATA / "llama4", folder / "text.gguf", "F32", projector=folder / "mmproj.gguf")
+    return folder / "text.gguf"
+
+
+def test_tiles_of_llama4_are_spelled_line_by_line(llama4: Path) -> None:
+    spelled = (
+        "<|image_start|>{0}<|tile_x_separator|>{0}<|tile_y_separator|>"
+        "{0}<|tile_x_separator|>{0}<|tile_y_separator|><|image|>{0}<|image_end|>"
+    ).format("<|patch|>" * 9)
+    with chaski.load(llama4, projector=llama4.with_name("mmproj.gguf"), context=192) as model:
+        found = np.array(model.tokenize("[img-0]", images=[pictures.png(44, 45)]))
+        wanted = np.array(model.tokenize(spelled))
+    assert len(found) == len(wanted)
+    np.testing.assert_array_equal(found[found >= 0], wanted[found >= 0])
+
+
+def test_a_norm_of_llama4_may_have_a_name_of_gemma4(llama4: Path, tmp_path: Path) -> None:
+    """As llama.cpp's converter wrote it in some releases."""
+    with open_gguf(llama4.with_name("mmproj.gguf")) as file:
+        tensors = {
+            name.replace(".ln2.", ".attn_post_norm."): each for name, each in all_tensors(file).items()
+        }
+        assert tensors.keys() != file.tensors.keys()
+        write_gguf(tmp_path / "renamed.gguf", file.metadata, tensors)
+    renamed = logits(llama4, "one", projector=tmp_path / "renamed.gguf")
+    np.testing.assert_array_equal(renamed, logits(llama4, "one", projector=llama4.with_name("mmproj.gguf")))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"clip.vision.projector.scale_factor": 4}, "6 x 6 patches are not whole squares of 4"),
+        ({"clip.vision.preproc_max_tiles": 0}, "cannot have 0 tiles"),
+        ({"clip.vision.attention.head_count": 4}, "4 heads of 24 elements have no pairs"),
+        ({"clip.vision.pixel_shuffle_ratio": 0.0}, "pixel_shuffle_ratio is 0.0"),
+    ],
+)
+def test_sizes_of_llama4_that_cannot_be(
+    metadata: dict[str, Any], message: str, llama4: Path, tmp_path: Path
+) -> None:
+    with open_gguf(llama4.with_name("mmproj.gguf")) as file:
+        write_gguf(tmp_path / "other.gguf", {**file.metadata, **metadata}, all_tensors(file))
+    with pytest.raises(ModelError, match=message):
+        chaski.load(llama4, projector=tmp_path / "other.gguf")

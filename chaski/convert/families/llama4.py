@@ -9,6 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from chaski.convert.config import Config
+from chaski.convert.families.llama4_vision import VISION
 from chaski.convert.family import Family, Row, attention, embeddings, feed_forward, in_layer, norm
 from chaski.convert.metadata import Metadata, common_metadata, head_size, llama3_rope_factors
 from chaski.convert.tensors import Constant, Mapped, Planned, transposed
@@ -102,4 +103,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
             yield from experts(config, number)
 
 
-FAMILY = Family("llama4", metadata, tensors, _UNUSED, pre_tokenizers={"gpt-4o": "llama4"})
+FAMILY = Family("llama4", metadata, tensors, _UNUSED, VISION, pre_tokenizers={"gpt-4o": "llama4"})

@@ -1,4 +1,4 @@
-"""Llama 4, text (Meta 2025): chunks, but every fourth layer sees all and has no rope; experts."""
+"""Llama 4 (Meta 2025): chunks, but every fourth layer sees all and has no rope; experts."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
 from chaski.model.input import Inputs
+from chaski.model.multimodal import MultimodalProcessor
+from chaski.model.projectors import read_vision
 
 _PERIOD = 4
 _NO_ROPE = Rope(np.zeros(0, np.float32))
@@ -63,7 +65,11 @@ class Attention(Module):
 
 
 class Model(Decoder):
-    def __init__(self, file: GGUFFile) -> None:
+    """`vision` is an encoder of images in front of it, from a `projector` or the file itself."""
+
+    vision: MultimodalProcessor | None = None
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
         self.rope_freqs = RopeFactors(config.rope.dims)
@@ -82,6 +88,7 @@ class Model(Decoder):
             )
             for index in range(config.num_layers)
         ]
+        self.vision = read_vision(file, projector, config.hidden_size)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
@@ -93,7 +100,7 @@ class Model(Decoder):
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         rope = ops.rope_table(inputs.positions, self._rope())
         scale = ops.position_scale(inputs.positions, self._length, self._beta, offset=1)
-        x = self.token_embd(inputs.tokens)
+        x = inputs.with_images(self.token_embd(inputs.tokens))
         for layer, cache, is_chunked in zip(self.blk, caches, self._chunked, strict=True):
             outputs = inputs.outputs if layer is self.blk[-1] else None
             x = layer(x, rope if is_chunked else None, scale, cache, outputs=outputs)

@@ -18,6 +18,7 @@ PROJECTORS = {
     "idefics3": "idefics3",
     "internvl": "internvl",
     "lfm2": "lfm2",
+    "llama4": "llama4",
     "mlp": "mlp",
     "resampler": "resampler",
 }
@@ -29,7 +30,12 @@ WITH_COORDINATES = {
 }
 """The same for text models that turn tokens by coordinates."""
 
-_IMPLIED = {"lfm2": "lfm2", "qwen3vl": "qwen3vl_merger", "qwen3vlmoe": "qwen3vl_merger"}
+_IMPLIED = {
+    "lfm2": "lfm2",
+    "llama4": "llama4",
+    "qwen3vl": "qwen3vl_merger",
+    "qwen3vlmoe": "qwen3vl_merger",
+}
 """The type that files of Ollama mean for an architecture, and do not say."""
 
 

@@ -1,0 +1,247 @@
+"""Llama 4's encoder of images (Meta 2025): axial rope, a row of the class, an adapter for its squares.
+
+An image is cut into tiles, and comes as a whole behind them. GELU is exact, as in transformers; llama.cpp
+approximates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chaski.errors import ModelError
+from chaski.formats.gguf import GGUFFile
+from chaski.image import HALF, Normal, Values, in_rounded_tiles, open_image, patches
+from chaski.kvcache import KVShape, LayerCache
+from chaski.ml import ops
+from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
+from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, attention
+from chaski.ml.nn.rope import rope_frequencies
+from chaski.model.config import patches_a_side, read_normal
+from chaski.model.multimodal import EncoderShape, Image, Tile
+from chaski.model.projectors import vit
+from chaski.model.projectors.vit import square_inputs, squares_as_rows
+
+_COLORS = 3
+_MAX_TILES = 16  # where a file does not say it, as those of llama.cpp and Ollama
+
+
+@dataclass(frozen=True, slots=True)
+class VisionConfig:
+    """`square` patches become one row each way.
+
+    second_norm: what the file calls the second norm of a layer. llama.cpp's converter gave it the name of
+    another norm of Gemma 4's in some releases.
+    """
+
+    edge: int
+    patch_size: int
+    side: int
+    square: int
+    hidden_size: int
+    ffn_size: int
+    num_layers: int
+    num_heads: int
+    eps: float
+    rope_base: float
+    max_tiles: int
+    normal: Normal
+    second_norm: str
+
+    @classmethod
+    def read(cls, file: GGUFFile) -> VisionConfig:
+        """Read it from the metadata of a model, or of a projector, whose architecture is `clip`."""
+        prefix = f"{file.architecture}.vision"
+        edge, patch_size = (file.get(f"{prefix}.{key}_size", int) for key in ("image", "patch"))
+        side, square = patches_a_side(file, edge, patch_size), _square(file, prefix)
+        if square < 1 or side % square:
+            raise ModelError(f"{file.path}: {side} x {side} patches are not whole squares of {square} a side")
+        max_tiles = file.get(f"{prefix}.preproc_max_tiles", int, _MAX_TILES)
+        if max_tiles < 1:
+            raise ModelError(f"{file.path}: an image cannot have {max_tiles} tiles at most")
+        hidden_size = file.get(f"{prefix}.embedding_length", int)
+        num_heads = file.get(f"{prefix}.attention.head_count", int)
+        if num_heads < 1 or hidden_size % (4 * num_heads):
+            raise ModelError(
+                f"{file.path}: {num_heads} heads of {hidden_size} elements have no pairs for rows and columns"
+            )
+        return cls(
+            edge=edge,
+            patch_size=patch_size,
+            side=side,
+            square=square,
+            hidden_size=hidden_size,
+            ffn_size=file.get(f"{prefix}.feed_forward_length", int),
+            num_layers=file.get(f"{prefix}.block_count", int),
+            num_heads=num_heads,
+            eps=file.get(f"{prefix}.attention.layer_norm_epsilon", float),
+            rope_base=file.get(f"{prefix}.rope.freq_base", float, 10000.0),
+            max_tiles=max_tiles,
+            normal=read_normal(file, HALF),
+            second_norm="attn_post_norm" if "v.blk.0.attn_post_norm.weight" in file.tensors else "ln2",
+        )
+
+    @property
+    def num_patches(self) -> int:
+        """Those of a tile."""
+        return self.side**2
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of a tile that the text model sees."""
+        return (self.side // self.square) ** 2
+
+
+def _square(file: GGUFFile, prefix: str) -> int:
+    """Ollama's files say it as a ratio."""
+    ratio = file.get(f"{prefix}.pixel_shuffle_ratio", float, 0.5)
+    if not 0 < ratio <= 1:
+        raise ModelError(f"{file.path}: {prefix}.pixel_shuffle_ratio is {ratio}, which is no share of a side")
+    return file.get(f"{prefix}.projector.scale_factor", int, round(1 / ratio))
+
+
+class Block(vit.Block):
+    """Queries and keys turn by their patch's column in the first half of a head, by its row in the other."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        c = config
+        super().__init__(c.hidden_size, c.ffn_size, c.num_heads, c.eps, ops.gelu)
+        self._second_norm = c.second_norm
+        norm = self.ln2
+        del self.ln2
+        setattr(self, c.second_norm, norm)
+
+    def __call__(self, x: Tensor, history: LayerCache, tables: Sequence[Tensor] = ()) -> Tensor:
+        h = self.ln1(x)
+        q, k, v = (part(h).reshape(*self._heads) for part in (self.attn_q, self.attn_k, self.attn_v))
+        for table in tables:
+            q, k = ops.rope(q, table), ops.rope(k, table)
+        x = x + self.attn_out(attention(q, k, v, history, scale=self._heads[1] ** -0.5))
+        h = getattr(self, self._second_norm)(x)
+        return x + self.ffn(h)
+
+
+class Tower(Module):
+    """The last row is that of the class, which takes part, does not turn, and is left out at the end."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        c = config
+        self._config = c
+        self.class_embd = Weight((1, c.hidden_size), plain=True, stored=(c.hidden_size,))
+        self.patch_embd = Linear(_COLORS * c.patch_size**2, c.hidden_size)
+        self.position_embd = Embedding(c.num_patches + 1, c.hidden_size)
+        self.pre_ln = LayerNorm(c.hidden_size, c.eps)
+        self.blk = [Block(c) for _ in range(c.num_layers)]
+        self.post_ln = LayerNorm(c.hidden_size, c.eps)
+
+    def __call__(self, graph: Graph, patches: Dim, history: LayerCache) -> Tensor:
+        pixels = graph.input("pixels", (patches, self.patch_embd.weight.shape[1]), DType.F32)
+        x = self.patch_embd(pixels)
+        x = x + ops.product(graph.input("is_class", (patches, 1), DType.F32), self.class_embd)
+        x = x + self.position_embd(graph.input("places", (patches,), DType.I32))
+        x = self.pre_ln(x)
+        by_column, by_row = self._ropes()
+        tables = (
+            ops.rope_table(graph.input("column", (patches,), DType.I32), by_column),
+            ops.rope_table(graph.input("row", (patches,), DType.I32), by_row),
+        )
+        for block in self.blk:
+            x = block(x, history, tables)
+        return self.post_ln(x)
+
+    def _ropes(self) -> tuple[Rope, Rope]:
+        """Both have the same frequencies, each in its half. Where a frequency is 0, nothing turns."""
+        c = self._config
+        each = rope_frequencies(c.hidden_size // c.num_heads // 2, c.rope_base)
+        rest = np.zeros_like(each)
+        return Rope(np.concatenate([each, rest])), Rope(np.concatenate([rest, each]))
+
+
+class Projector(Module):
+    """GGUF calls the matrices of the adapter `model.mlp.1` and `2`, and the one behind it `model.fc`."""
+
+    def __init__(self, config: VisionConfig, sizes: tuple[int, int], row_size: int) -> None:
+        self.model = _Model(config.hidden_size * config.square**2, sizes, row_size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        first, second = vars(self.model.mlp).values()
+        return self.model.fc(ops.gelu(second(ops.gelu(first(x)))))
+
+
+class _Model(Module):
+    def __init__(self, size: int, sizes: tuple[int, int], row_size: int) -> None:
+        self.mlp = _Adapter(size, *sizes)
+        self.fc = Linear(sizes[1], row_size)
+
+
+class _Adapter(Module):
+    def __init__(self, size: int, inner_size: int, last_size: int) -> None:
+        setattr(self, "1", Linear(size, inner_size))
+        setattr(self, "2", Linear(inner_size, last_size))
+
+
+class Vision(Module):
+    """The encoder of images; see `MultimodalProcessor`."""
+
+    inline = True
+    is_bidirectional = False
+
+    def __init__(self, file: GGUFFile, row_size: int) -> None:
+        self._config = c = VisionConfig.read(file)
+        head_size = c.hidden_size // c.num_heads
+        self.shape = EncoderShape(
+            max_patches=c.num_patches + 1,
+            max_rows=c.num_rows,
+            row_size=row_size,
+            heads=KVShape(c.num_heads, head_size, head_size),
+            max_tiles=c.max_tiles + 1,
+        )
+        self.v = Tower(c)
+        self.mm = Projector(c, (_rows(file, "mm.model.mlp.1"), _rows(file, "mm.model.mlp.2")), row_size)
+
+    def read_image(self, data: bytes) -> Image:
+        c = self._config
+        tiles, grid = in_rounded_tiles(open_image(data), c.edge, c.max_tiles, c.normal)
+        return Image.of_tiles([self._tile(tile) for tile in tiles], tuple(_layout(grid, c.num_rows)))
+
+    def _tile(self, values: Values) -> Tile:
+        c = self._config
+        cut = patches(values, c.patch_size)
+        pixels = np.zeros((c.num_patches + 1, cut.shape[-1]), np.float32)
+        pixels[:-1] = cut.reshape(c.num_patches, -1)
+        places = np.arange(c.num_patches + 1, dtype=np.int32)
+        is_class = places == c.num_patches
+        arrays = {
+            "pixels": pixels,
+            "is_class": is_class[:, None].astype(np.float32),
+            "places": places,
+            # Rows and columns count from 1: at 0, the place of the class, nothing turns.
+            "row": np.where(is_class, 0, places // c.side + 1).astype(np.int32),
+            "column": np.where(is_class, 0, places % c.side + 1).astype(np.int32),
+            **square_inputs((c.side, c.side), c.square),
+        }
+        return Tile(arrays, c.num_rows)
+
+    def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: LayerCache) -> Tensor:
+        x = self.v(graph, patches, history)
+        return self.mm(squares_as_rows(graph, x, rows, self._config.square))
+
+
+def _rows(file: GGUFFile, name: str) -> int:
+    name = f"{name}.weight"
+    if name not in file.tensors:
+        raise ModelError(f"{file.path}: tensor {name} is missing")
+    return file.tensors[name].shape[0]
+
+
+def _layout(grid: tuple[int, int], num_rows: int) -> Iterator[str | int]:
+    """The tiles line by line where there are several, then all of the image."""
+    yield "<|image_start|>"
+    if grid != (1, 1):
+        for _ in range(grid[0]):
+            for column in range(grid[1]):
+                yield from ("<|tile_x_separator|>", num_rows) if column else (num_rows,)
+            yield "<|tile_y_separator|>"
+    yield from ("<|image|>", num_rows, "<|image_end|>")
