@@ -38,7 +38,7 @@ class Description:
     notes: str = ""
 
 
-_NO_VISION = "The encoder of pictures is not there yet."
+_PICTURES = "Pictures, not videos. A picture of more than 2,048 squares of patches is made smaller."
 
 DESCRIPTIONS: Mapping[str, Description] = {
     "bert": Description(
@@ -135,8 +135,8 @@ DESCRIPTIONS: Mapping[str, Description] = {
         ("qwen3", "qwen3-thinking"),
         "Pictures with a projector of InternVL or MiniCPM-V.",
     ),
-    "qwen35": Description("Qwen 3.5, dense", ("qwen3.5",), ("qwen3.5",), _NO_VISION),
-    "qwen35moe": Description("Qwen 3.5 with experts", ("qwen3.5",), ("qwen3.5",), _NO_VISION),
+    "qwen35": Description("Qwen 3.5, dense", ("qwen3.5",), ("qwen3.5",), _PICTURES),
+    "qwen35moe": Description("Qwen 3.5 with experts", ("qwen3.5",), ("qwen3.5",), _PICTURES),
     "qwen3moe": Description(
         "Qwen 3 with experts, Qwen3-Coder", ("qwen3", "qwen3-coder"), ("qwen3", "qwen3-thinking")
     ),
@@ -145,7 +145,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "Qwen 3-VL",
         ("qwen3",),
         ("qwen3", "qwen3-thinking"),
-        "Pictures, not videos. A picture of more than 2,048 squares of patches is made smaller.",
+        _PICTURES,
     ),
     "qwen3vlmoe": Description(
         "Qwen 3-VL with experts",

@@ -81,13 +81,6 @@ _GPT_OSS = Dialect(
     sizes=_EXPERT_SIZE,
     pre="gpt-4o",
 )
-# Its first files of Qwen 3.5 have tensors for multi-token prediction under the names of checkpoints.
-_QWEN35 = Dialect(
-    keys={"norm_top_k_prob": "expert_weights_norm"},
-    tensors={"blk.*.ssm_dt": "blk.*.ssm_dt.bias"},
-    left_out=(*_VISION, "mtp."),
-    pre="qwen35",
-)
 _QWEN3VL = Dialect(
     keys={
         "rope.mrope_section": "rope.dimension_sections",
@@ -110,6 +103,14 @@ _QWEN3VL = Dialect(
     },
     sizes={"vision.feed_forward_length": "v.blk.*.ffn_down.weight"},
     pre="qwen2",
+)
+# Its first files of Qwen 3.5 have tensors for multi-token prediction under the names of checkpoints.
+_QWEN35 = Dialect(
+    keys={**_QWEN3VL.keys, "norm_top_k_prob": "expert_weights_norm"},
+    tensors={**_QWEN3VL.tensors, "blk.*.ssm_dt": "blk.*.ssm_dt.bias"},
+    sizes=_QWEN3VL.sizes,
+    left_out=("mtp.",),
+    pre="qwen35",
 )
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -232,7 +233,7 @@ DIALECTS: Mapping[str, Dialect] = {
         pre="qwen2",
     ),
     "qwen35": _QWEN35,
-    "qwen35moe": replace(_QWEN35, sizes=_EXPERT_SIZE),
+    "qwen35moe": replace(_QWEN35, sizes={**_QWEN35.sizes, **_EXPERT_SIZE}),
     "qwen3moe": Dialect(keys={"norm_top_k_prob": "expert_weights_norm"}, sizes=_EXPERT_SIZE),
     "qwen3vl": _QWEN3VL,
     "qwen3vlmoe": replace(

@@ -102,7 +102,9 @@ CASES = {
             "rope.freq_base_swa": None,
             "rope.freq_base_local": 10000.0,
             "altup.correct_scale": True,
+            **TOWER_KEYS,
         },
+        added=TOWER,
     ),
     "gemma4 beside an encoder of sounds": Case(
         "architectures/gemma4-small",
@@ -191,10 +193,9 @@ CASES = {
             "rope.mrope_interleaved": True,
             "ssm.v_head_reordered": True,
             "image_token_id": 7,
-            **TOWER_KEYS,
         },
         renames={r"\.ssm_dt\.bias": ".ssm_dt"},
-        added={**TOWER, "mtp.fc.weight": (32, 64), "mtp.layers.0.attn_k.weight": (24, 32)},
+        added={"mtp.fc.weight": (32, 64), "mtp.layers.0.attn_k.weight": (24, 32)},
     ),
     "qwen35moe": Case(
         "architectures/qwen35moe",
@@ -203,9 +204,7 @@ CASES = {
             "expert_feed_forward_length": None,
             "ssm.v_head_reordered": True,
             "attention.head_count_kv": np.array([0, 0, 1], np.uint32),
-            **TOWER_KEYS,
         },
-        added=TOWER,
     ),
     "qwen3moe": Case(
         "architectures/qwen3moe",

@@ -63,10 +63,10 @@ def test_the_bits_are_those_of_the_other_form(name: str, tmp_path: Path) -> None
 
 
 def test_an_encoder_that_is_left_out_is_spoken_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    _, theirs = written(tmp_path, CASES["qwen35moe"])
+    _, theirs = written(tmp_path, CASES["gemma3n"])
     with caplog.at_level(logging.WARNING), chaski.load(theirs) as model:
         assert model.generate([1, 2, 3], num_predict=1).done_reason
-    assert "text only: the encoder of images in theirs.gguf (qwen35moe) is not implemented" in caplog.text
+    assert "text only: the encoder of images in theirs.gguf (gemma3n) is not implemented" in caplog.text
 
 
 def test_one_tensor_of_query_key_and_value(tmp_path: Path) -> None:

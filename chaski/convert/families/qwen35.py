@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from chaski.convert.config import Config
-from chaski.convert.families import qwen3next
+from chaski.convert.families import qwen3next, qwen3vl
 from chaski.convert.family import Family
 from chaski.convert.metadata import Metadata, rope
 from chaski.convert.tensors import Arrange, Concatenated, Mapped, Planned
@@ -55,4 +55,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     return qwen3next.tensors_with(_inputs, config, names)
 
 
-FAMILY = Family("qwen35", metadata, tensors, UNUSED, observed=qwen3next.observed)
+FAMILY = Family("qwen35", metadata, tensors, UNUSED, qwen3vl.VISION, observed=qwen3next.observed)

@@ -29,7 +29,6 @@ UNUSED = (rf"{TOWER}\..*",)
 _EPS = 1e-6  # of the encoder's norms; no configuration has it
 _KIND = "qwen3vl_merger"
 _HALF = (0.5,) * 6
-_DEEP = [8, 16, 24]
 _PLACES = 2304
 
 
@@ -46,8 +45,6 @@ def metadata(config: Config) -> Metadata:
 def _deep(config: Config) -> list[int]:
     """The layers of the encoder whose states become parts of rows."""
     vision = config.part("vision_config")
-    if "deepstack_visual_indexes" not in vision:
-        return _DEEP
     layers = [*vision.list("deepstack_visual_indexes")]
     if not all(isinstance(layer, int) and 0 <= layer < vision.count("depth") for layer in layers):
         raise ModelError(f"{config.path}: 'deepstack_visual_indexes' {layers!r:.80} are no layers")

@@ -161,8 +161,8 @@ class Model(Decoder):
         return kinds if self._head is None else [*kinds, *nextn_kinds(shape, c.hidden_size)]
 
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
-        rope = ops.rope_table(inputs.positions, self._rope)
-        embedded = x = self.token_embd(inputs.tokens)
+        rope = inputs.rope_table(self._rope)
+        embedded = x = inputs.with_images(self.token_embd(inputs.tokens))
         layers, head = len(self._is_linear), self._head
         for index, (is_linear, cache) in enumerate(zip(self._is_linear, caches, strict=False)):
             context = (cache,) if is_linear else (rope, cache)
@@ -171,9 +171,10 @@ class Model(Decoder):
         if head is None:
             return self.head(x)
         x = self.output_norm(x)
-        head.store(
-            head.nextn.embedded(inputs.tokens, embedded), before(x, caches[layers + 1]), rope, caches[layers]
-        )
+        # It proposes text by positions, so its keys are turned by them, where others have coordinates.
+        own_rope = rope if inputs.coordinates is None else ops.rope_table(inputs.positions, self._rope)
+        embedded = head.nextn.embedded(inputs.tokens, embedded)
+        head.store(embedded, before(x, caches[layers + 1]), own_rope, caches[layers])
         (x,) = output_rows(inputs.outputs, x)
         x.graph.output(HIDDEN, x)
         return self.output_of(x)

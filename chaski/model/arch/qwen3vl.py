@@ -10,6 +10,7 @@ from dataclasses import replace
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.arch import qwen3
+from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import WITH_COORDINATES
 from chaski.model.rope import read_axes
 
@@ -25,15 +26,20 @@ class Model(qwen3.Model):
             return
         axes = read_axes(file, self.config.rope.dims // 2, [24, 20, 20], interleaved=True)
         self._rope = replace(self._rope, axes=axes)
-        num_deep = self.vision.shape.row_size // self.config.hidden_size - 1
-        key = f"{file.architecture}.n_deepstack_layers"
-        if file.get(key, int, num_deep) != num_deep:
-            raise ModelError(
-                f"{(projector or file).path}: the encoder makes rows for {num_deep} layers of the "
-                f"text model, but {file.path} has {key} = {file.get(key, int)}"
-            )
-        if num_deep >= self.config.num_layers:
-            raise ModelError(
-                f"{file.path}: rows of images for {num_deep} layers of {self.config.num_layers}; "
-                "the last layer takes none"
-            )
+        config = self.config
+        # What comes out of the last layer are outputs, which are not all tokens.
+        check_deep(file, projector, self.vision, config.hidden_size, range(config.num_layers))
+
+
+def check_deep(
+    file: GGUFFile, projector: GGUFFile | None, vision: MultimodalProcessor, hidden_size: int, counts: range
+) -> None:
+    """Raise ModelError for rows of images with parts for another number of layers than the text model has."""
+    count = vision.shape.row_size // hidden_size - 1
+    key = f"{file.architecture}.n_deepstack_layers"
+    wanted = file.get(key, int, count)
+    if count != wanted or count not in counts:
+        raise ModelError(
+            f"{(projector or file).path}: the encoder makes rows for {count} layers of the text model, "
+            f"but {file.path} has {key} = {wanted}, and may have {counts[-1]}"
+        )

@@ -33,6 +33,8 @@ WITH_COORDINATES = {
 _IMPLIED = {
     "lfm2": "lfm2",
     "llama4": "llama4",
+    "qwen35": "qwen3vl_merger",
+    "qwen35moe": "qwen3vl_merger",
     "qwen3vl": "qwen3vl_merger",
     "qwen3vlmoe": "qwen3vl_merger",
 }

@@ -1,0 +1,27 @@
+"""Qwen 3.5, dense and with experts (Qwen Team 2026): Qwen 3 Next, turned by coordinates where it sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chaski.formats.gguf import GGUFFile
+from chaski.model.arch import qwen3next
+from chaski.model.arch.qwen3vl import check_deep
+from chaski.model.multimodal import MultimodalProcessor
+from chaski.model.projectors import WITH_COORDINATES, read_vision
+from chaski.model.rope import read_axes
+
+
+class Model(qwen3next.Model):
+    """`vision` is an encoder of images in front of it, from a `projector` or the file itself."""
+
+    vision: MultimodalProcessor | None = None
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
+        super().__init__(file)
+        self.vision = read_vision(file, projector, self.config.hidden_size, WITH_COORDINATES)
+        if self.vision is None:
+            return
+        axes = read_axes(file, self.config.rope.dims // 2, [11, 11, 10], interleaved=True)
+        self._rope = replace(self._rope, axes=axes)
+        check_deep(file, projector, self.vision, self.config.hidden_size, range(1))
