@@ -130,17 +130,17 @@ def test_answers_beside_each_other(worker: Worker) -> None:
     assert found == [expected] * 6
 
 
-def write_internlm2(path: Path, **more: object) -> Path:
-    """An architecture that has no file here, of the tensors of Llama."""
+def write_foreign(path: Path, **more: object) -> Path:
+    """An architecture that is not native, of the tensors of Llama."""
     sizes = {"context_length": 256, "embedding_length": 64, "feed_forward_length": 96, "block_count": 2}
     sizes |= {"attention__head_count": 4, "attention__head_count_kv": 2}
-    keys: dict[str, object] = {f"internlm2__{name}": value for name, value in sizes.items()}
-    keys |= {"internlm2__attention__layer_norm_rms_epsilon": 1e-5, **more}
-    return write_tiny_llama(path, general__architecture="internlm2", **keys)
+    keys: dict[str, object] = {f"xverse__{name}": value for name, value in sizes.items()}
+    keys |= {"xverse__attention__layer_norm_rms_epsilon": 1e-5, **more}
+    return write_tiny_llama(path, general__architecture="xverse", **keys)
 
 
 def test_an_architecture_that_only_llama_cpp_has(tmp_path: Path) -> None:
-    with Worker(write_internlm2(tmp_path / "i.gguf"), threads=1) as worker:
+    with Worker(write_foreign(tmp_path / "i.gguf"), threads=1) as worker:
         info = worker.info()
         assert (info.engine, info.context, info.vocab_size) == ("llama.cpp", 256, 265)
         assert info.memory.weights > 0
@@ -149,7 +149,7 @@ def test_an_architecture_that_only_llama_cpp_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pooling", [1, 2, 3])
 def test_vectors(tmp_path: Path, pooling: int) -> None:
-    path = write_internlm2(tmp_path / "i.gguf", internlm2__pooling_type=pooling)
+    path = write_foreign(tmp_path / "i.gguf", xverse__pooling_type=pooling)
     with Worker(path, threads=1) as worker:
         one, other = vectors = worker.embed(["a", "the other"])
         assert vectors.shape == (2, 64)
