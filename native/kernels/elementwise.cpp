@@ -55,9 +55,7 @@ CHASKI_INLINE F32x16 clamped_swiglu(F32x16 gate, F32x16 up, float alpha, float l
     return gate * sigmoid(splat(alpha) * gate) * (up + splat(1.0f));
 }
 
-CHASKI_INLINE F32x16 clamp(F32x16 x, float low, float high) {
-    return min(splat(high), max(splat(low), x));
-}
+CHASKI_INLINE F32x16 clamp(F32x16 x, float low, float high) { return min(splat(high), max(splat(low), x)); }
 
 // The loop of a formula; what it takes is read off its type.
 template <auto formula>

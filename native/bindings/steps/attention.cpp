@@ -16,7 +16,8 @@ void add_rope_table(PlanBuilder& plan, int dim, std::size_t positions, std::int6
                     std::vector<float> frequencies, std::vector<std::int32_t> axes, float magnitude,
                     std::size_t table) {
     require(width > 0 && axes.size() == frequencies.size(), "rope_table: an axis for each pair is wanted");
-    for (std::int32_t axis : axes) require(0 <= axis && axis < width, "rope_table: no such position in a row");
+    for (std::int32_t axis : axes)
+        require(0 <= axis && axis < width, "rope_table: no such position in a row");
     auto columns = static_cast<std::int64_t>(2 * frequencies.size());
     RopeTurns turns{std::move(frequencies), std::move(axes), width, magnitude};
     plan.add(rope_table(dim, plan.rows<std::int32_t>(positions, dim, width), std::move(turns),
