@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chaski.formats.gguf import open_gguf
+from chaski.model.dialects import open_model
 from chaski.model.registry import build_model
 
 DATA = Path(__file__).parents[1] / "data"
@@ -22,7 +22,7 @@ NO_MATRICES = {"token_types.weight"}
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_matrix_says_where_it_may_be_cut(path: Path) -> None:
-    with open_gguf(path) as file:
+    with open_model(path) as file:
         weights = dict(build_model(file).weights())
     matrices = {
         name: weight

@@ -121,7 +121,7 @@ async def props(http: HTTPRequest) -> Reply:
         "total_slots": loaded[0].parallel,
         "model_alias": loaded[0].name,
         "model_path": loaded[0].name,
-        "modalities": {"vision": info.has_vision, "audio": False},
+        "modalities": {"vision": info.sees(loaded[0].info.engine), "audio": False},
         "chat_template": sources.go or sources.jinja or "",
         "bos_token": sources.bos,
         "eos_token": sources.eos,
