@@ -97,7 +97,7 @@ def extent(images: Images, positions: range) -> int:
 
 
 def _saved(run: ImageRun) -> int:
-    """How many numbers fewer than positions the rows of an image need."""
+    """Return how many numbers fewer than positions the rows of an image need."""
     return 0 if run.image.grid is None else run.image.num_rows - max(run.image.grid)
 
 

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _MAX_RECENT_BYTES = 64 << 20
-# Of the private use area: it stands for what a user has written like an image of the template.
+# A private character: it stands for a text of the user that looks like an image of the template.
 _LITERAL = "\ue0f8"
 
 ImageFile: TypeAlias = bytes | str | os.PathLike[str]

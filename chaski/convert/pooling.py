@@ -1,4 +1,4 @@
-"""What sentence-transformers puts behind the states of a checkpoint: a pooling, and dense layers."""
+"""The modules of sentence-transformers behind the states of a checkpoint: a pooling, and dense layers."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _inside(size: Size, canvas: Size) -> Size:
 
 @dataclass(frozen=True, slots=True)
 class SpareTiles:
-    """How LFM2-VL sees an image: whole with a number of rows in `tokens`, a large one in tiles besides.
+    """The way LFM2-VL sees an image: whole with a number of rows in `tokens`, a large one in tiles besides.
 
     patch, unit  pixels along a side of a patch, and of the square of patches that becomes a row
     tile         pixels along a side of a tile

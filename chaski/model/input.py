@@ -47,7 +47,7 @@ class Inputs:
         return x if self.images is None or part is None else ops.scatter(x, part, self.images.places)
 
     def with_deep_images(self, x: Tensor, layer: int) -> Tensor:
-        """What comes out of a layer, with parts of the rows of images added at their places.
+        """The output of a layer, with parts of the rows of images added at their places.
 
         Some encoders make rows that are several times as long as an embedding: behind the embedding they have
         a part for each of the first layers (deepstack, Meng et al. 2024, arXiv 2406.04334). There `x` has all

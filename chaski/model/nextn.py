@@ -23,7 +23,7 @@ __all__ = ["NextnTensors", "before", "nextn_kinds"]
 
 
 class NextnTensors(Module):
-    """What such a block has besides those of a layer: eh_proj(enorm(embedding), hnorm(hidden state)).
+    """The parts of such a block besides those of a layer: eh_proj(enorm(embedding), hnorm(hidden state)).
 
     Norm, embeddings and output layer are the model's own where the file has none for the block.
     """
@@ -71,7 +71,7 @@ class NextnTensors(Module):
 
 
 def nextn_kinds(shape: KVShape, hidden_size: int) -> Sequence[LayerKind]:
-    """What the block keeps: its keys and values, and the hidden states of the tokens before."""
+    """The storage of the block: its keys and values, and the hidden states of the tokens before."""
     return [Causal(shape, AttentionSpan(hidden=1)), previous_row(hidden_size)]
 
 

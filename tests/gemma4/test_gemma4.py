@@ -187,7 +187,7 @@ def test_sequences_with_images_are_as_alone(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["large", "causal"])
 def test_full_contexts_with_images_beside_each_other(name: str, folder: Path) -> None:
-    """What is forgotten, and the keys that move, do not depend on others."""
+    """The tokens that are forgotten, and the keys that move, do not depend on others."""
     long: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 60, "num_keep": 2}
     prompts = [(text, pictures(prompt)) for prompt, (text, _) in PROMPTS.items()]
     with chaski.load(folder / f"{name}.gguf", context=64, parallel=1, prompt_cache=False) as model:

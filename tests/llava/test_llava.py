@@ -112,7 +112,7 @@ def test_sequences_with_images_are_as_alone(whole: Path) -> None:
 
 
 def test_full_contexts_with_images_beside_each_other(whole: Path) -> None:
-    """What is forgotten, and the keys that move, do not depend on others."""
+    """The tokens that are forgotten, and the keys that move, do not depend on others."""
     long: dict[str, Any] = {"temperature": 0, "logprobs": True, "num_predict": 70, "num_keep": 2}
     prompts = [(text, [png(each) for each in pictures]) for text, pictures in TEXTS.values()]
     with chaski.load(whole, context=64, parallel=1, prompt_cache=False) as model:

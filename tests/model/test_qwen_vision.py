@@ -150,7 +150,7 @@ def test_answers_do_not_depend_on_other_sequences_and_on_the_cache(path: Path) -
 
 
 def test_full_contexts_with_images_beside_each_other(path: Path) -> None:
-    """What is forgotten, and the keys that move, do not depend on others."""
+    """The tokens that are forgotten, and the keys that move, do not depend on others."""
     options: Any = {"num_predict": 60, "temperature": 0, "logprobs": True, "num_keep": 2, "seed": 1}
     prompts = [(text(prompt), images(prompt)) for prompt in ("odd", "two", "text")]
     with chaski.load(path, context=96, parallel=1, prompt_cache=False) as model:

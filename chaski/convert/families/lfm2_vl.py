@@ -50,7 +50,7 @@ def _square(config: Config) -> int:
 
 
 def _tiling(config: Config, vision: Config) -> Metadata:
-    """How images are cut, where llama.cpp does not take it for granted. Refuses what readers cannot do."""
+    """The keys for cutting images that llama.cpp does not take for granted. Refuses what readers lack."""
     reader = preprocessor(config)
     reader.expect("do_image_splitting", True)
     reader.expect("use_thumbnail", True)

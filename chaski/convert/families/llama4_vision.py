@@ -70,7 +70,7 @@ def _square(vision: Config) -> int:
 
 
 def _reading(config: Config, vision: Config) -> Metadata:
-    """How images are cut, where readers do not take it for granted. Refuses what they cannot do."""
+    """The keys for cutting images that readers do not take for granted. Raises for what they cannot do."""
     reader = preprocessor(config)
     reader.expect("resample", _BILINEAR)
     reader.expect("resize_to_max_canvas", False)

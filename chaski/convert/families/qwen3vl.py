@@ -33,7 +33,7 @@ _PLACES = 2304
 
 
 def own_metadata(config: Config) -> Metadata:
-    """What the text model has beside that of Qwen 3."""
+    """The keys of the text model beside those of Qwen 3."""
     deep = _deep(config) if "vision_config" in config else []
     return sections(config, [24, 20, 20]) | {"n_deepstack_layers": len(deep)}
 

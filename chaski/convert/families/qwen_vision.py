@@ -1,4 +1,4 @@
-"""What Qwen's encoders of images have in common: a convolution over two frames, and merged squares."""
+"""The common part of Qwen's encoders of images: a convolution over two frames, and merged squares."""
 
 from __future__ import annotations
 

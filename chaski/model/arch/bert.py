@@ -108,7 +108,7 @@ class TextEncoder(Module):
         return self.token_types(self.token_embd(inputs.tokens), inputs.types)
 
     def bias(self, inputs: Inputs) -> ops.DistanceBias | None:
-        """What is added to scores for the distance of a key."""
+        """The term that is added to scores for the distance of a key."""
         return None
 
     def layer_kinds(self) -> Sequence[LayerKind]:

@@ -105,7 +105,7 @@ class Model(Decoder):
         return self.head(x)
 
     def embed(self, inputs: Inputs) -> Tensor:
-        """What goes into the first layer."""
+        """The input of the first layer."""
         return inputs.with_images(self.token_embd(inputs.tokens))
 
     def rope(self) -> Rope:

@@ -93,7 +93,7 @@ class Head(Layer):
 
 
 class Model(Decoder):
-    """Of the blocks behind the last layer, which predict more tokens at once, the first one proposes."""
+    """The first of the blocks behind the last layer, which predict more tokens at once, proposes."""
 
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file)

@@ -102,7 +102,7 @@ class LayerScale(Module):
 
 
 class Block(vit.Block):
-    """What both parts of a layer add is scaled; queries and keys may have norms over all of their heads."""
+    """The outputs of both parts of a layer are scaled; queries and keys may have norms over all heads."""
 
     def __init__(self, config: VisionConfig) -> None:
         c = config

@@ -119,7 +119,7 @@ def _shape(file: GGUFFile, name: str) -> tuple[int, ...]:
 
 
 def _tiling(file: GGUFFile, patch: int, square: int) -> SpareTiles:
-    """How images are cut: as Ollama's files say, else as the published image processor does."""
+    """The cut of images: as Ollama's files say, else as the published image processor does it."""
     prefix = f"{file.architecture}.vision"
     for key in ("do_image_splitting", "use_thumbnail", "use_image_special_tokens"):
         if not file.get(f"{prefix}.{key}", bool, True):

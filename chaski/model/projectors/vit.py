@@ -1,4 +1,4 @@
-"""What encoders of images in front of text models have in common: layers, and squares of patches as rows."""
+"""The common parts of encoders of images in front of text models: layers, and squares of patches as rows."""
 
 from __future__ import annotations
 

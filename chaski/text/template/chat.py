@@ -98,7 +98,7 @@ class ChatTemplate:
 
     @cached_property
     def image_text(self) -> str | None:
-        """What it writes for an image, if it reads parts only; None for all others, which see texts alone."""
+        """The text that it writes for an image, if it reads parts only; None for all others."""
         probe = {"type": "text", "text": _PROBE}
         _, *behind = self._probed([probe, {"type": "image"}, probe]).split(_PROBE)
         written = behind[0].strip() if len(behind) == 2 else ""

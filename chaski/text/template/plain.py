@@ -18,7 +18,7 @@ class PlainTemplate:
     variables: frozenset[str] = frozenset()
     """The names that the template looks up: none."""
     image_text: str | None = None
-    """What the template writes for an image: nothing of its own."""
+    """The text that the template writes for an image: none of its own."""
 
     def render(
         self,

@@ -1,4 +1,4 @@
-"""What a model's heads propose against llama.cpp on the same file: needs xllamacpp, so it is run by hand.
+"""The proposals of a model's heads against those of llama.cpp on the same file: needs xllamacpp, run by hand.
 
 llama.cpp tells how many tokens were proposed and accepted. With the same number at a time, and greedily, that
 is the same for each prompt only where the same tokens are proposed.

@@ -68,7 +68,7 @@ class VisionConfig:
 
 
 class ClippedLinear(Linear):
-    """What goes in and what comes out is kept within bounds, where the file has some."""
+    """Input and output are kept within bounds, where the file has some."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)

@@ -1,4 +1,4 @@
-"""What Qwen's encoders of images have in common (Wang et al. 2024, arXiv 2409.12191).
+"""The common parts of Qwen's encoders of images (Wang et al. 2024, arXiv 2409.12191).
 
 Patches are turned by their row and column. Squares of patches are merged into rows of the text model, which
 stand in a grid: the text model turns them by coordinates, see `chaski.chat.image_rows`.
@@ -246,7 +246,7 @@ class Vision(Module):
         return _side_by_side([embedded, *deep]) if deep else embedded
 
     def embed(self, graph: Graph, patches: Dim) -> Tensor:
-        """What goes into the first layer."""
+        """The input of the first layer."""
         size = _COLORS * self._config.patch_size**2
         return self.v.patch_embd(graph.input("pixels", (patches, size), DType.F32))
 

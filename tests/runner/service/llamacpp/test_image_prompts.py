@@ -69,7 +69,7 @@ def channel(files: tuple[Path, Path]) -> Iterator[LlamaCppChannel]:
 
 
 def replies(channel: LlamaCppChannel, call: ModelCall) -> list[Any]:
-    """What a call is answered, or what it raises."""
+    """The answer to a call, or the error that it raises."""
     found: list[Any] = []
     channel._handle(call, channel._new_task(found.append))  # the calling thread answers
     if isinstance(found[-1], Exception):
