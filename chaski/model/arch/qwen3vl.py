@@ -27,7 +27,7 @@ class Model(qwen3.Model):
         axes = read_axes(file, self.config.rope.dims // 2, [24, 20, 20], interleaved=True)
         self._rope = replace(self._rope, axes=axes)
         config = self.config
-        # What comes out of the last layer are outputs, which are not all tokens.
+        # The rows of the last layer are those of outputs, which are not all tokens.
         check_deep(file, projector, self.vision, config.hidden_size, range(config.num_layers))
 
 

@@ -203,7 +203,7 @@ class Vision(Module):
         (whole, *parts), grid = in_grid(pixels, c.edge, c.canvases, c.normal)
         size = pixels.shape[0], pixels.shape[1]
         shown, order = grid_rows(size, grid, c.side, self._has_ends)
-        # Of a line of pixels nothing is left without the borders: then no line has an end.
+        # An image that is a line of pixels has nothing left without its borders: then no line has an end.
         tiles = [self._tile(whole, every, self._has_ends and len(order) > c.num_patches)]
         tiles += [self._tile(part, kept) for part, kept in zip(parts, shown, strict=True) if len(kept)]
         return Image.of_tiles(tiles, (len(order),), order)
