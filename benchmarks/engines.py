@@ -26,6 +26,7 @@ __all__ = [
     "chaski",
     "fresh_chaski",
     "heads",
+    "ik_llama_cpp_settings",
     "llama_cpp_settings",
     "llama_cpp_version",
     "speculation",
@@ -216,3 +217,12 @@ def llama_cpp_settings(python: str, libraries: Sequence[Path], batch: int, kv_ty
             name = f"llama.cpp{build}: {names}"
             engines.append(Engine(name, command, tuple(options), environment, stands=True))
     return engines
+
+
+def ik_llama_cpp_settings(bench: Path) -> list[Engine]:
+    """ik_llama.cpp by its program `llama-bench`, with weights laid out anew while loading, and without."""
+    command = (sys.executable, "-m", "benchmarks.llama_bench_worker", str(bench))
+    return [
+        Engine("ik_llama.cpp: plain", command),
+        Engine("ik_llama.cpp: repack", command, ("--repack",)),
+    ]

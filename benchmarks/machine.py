@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from chaski.env import Environment
@@ -17,6 +18,12 @@ class Machine:
     cpu: str
     isa: str
     threads: int
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder for records of this processor with this instruction set."""
+        cpu = self.cpu.lower().replace("(r)", "").replace("(tm)", "")
+        return "-".join(re.findall(r"[a-z0-9.]+", f"{cpu} {self.isa}"))
 
 
 def this_machine(threads: int) -> Machine:

@@ -22,14 +22,19 @@ _OURS, _THEIRS, _LIMIT = "#c8452b", "#7d93a8", "#2b2b2b"
 _STYLE = Path(__file__).with_name("plots.mplstyle")
 
 
-def draw_all(records: Mapping[str, Record], names: Collection[str], folder: Path) -> list[Path]:
-    """Draw the plots of these names (type, batch, history) -> the SVG files that were written."""
+def draw_all(
+    records: Mapping[str, Record], names: Collection[str], folder: Path, prefix: str = ""
+) -> list[Path]:
+    """Draw the plots of these names (type, batch, history) -> the SVG files that were written.
+
+    Their names are `prefix` and that of the plot.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     with mpl.rc_context(fname=_STYLE):
         for name, draw in (("type", _by_type), ("batch", _by_batch), ("history", _by_history)):
             if name in names:
-                path = folder / f"{name}.svg"
+                path = folder / f"{prefix}{name}.svg"
                 draw(records).savefig(path, metadata={"Date": None})
                 written.append(path)
     return written

@@ -1,7 +1,7 @@
 """Writes the measured part of docs/performance.md and its plots: `python -m benchmarks.report`.
 
 It reads the records that `benchmarks.suite` has written, and replaces what stands between the two marks of
-the page; the rest of the page is written by hand.
+the page; the rest of the page is written by hand. Each processor has a section with its own tables.
 """
 
 from __future__ import annotations
@@ -74,12 +74,18 @@ def compared(row: Row, record: Record) -> list[Comparison]:
     return found
 
 
-def report(records: Mapping[str, Record]) -> str:
-    """The measured part of the page, in Markdown.
+def report(machines: Sequence[Mapping[str, Record]]) -> str:
+    """The measured part of the page, in Markdown: a section for the records of each machine.
 
     Raises:
-        ReportError: if there are no records, or they are of several machines or versions.
+        ReportError: if there are no records, or some of one section are of several machines.
     """
+    if not machines:
+        raise ReportError("there are no records; `python -m benchmarks.suite` makes them")
+    return "\n\n".join(_section_of_machine(records) for records in machines)
+
+
+def _section_of_machine(records: Mapping[str, Record]) -> str:
     machine = _machine_of(list(records.values()))
     every = [
         comparison
@@ -89,20 +95,25 @@ def report(records: Mapping[str, Record]) -> str:
     ]
     asked = [comparison for comparison in every if comparison.goal is not None]
     parts = [
-        _where(machine, list(records.values())),
-        "### What the machine can do\n\n" + _limits_table(list(records.values())),
-        "### Against llama.cpp\n\n" + _comparisons_table(asked),
+        f"### {machine.cpu}, {machine.isa}\n\n" + _where(machine, list(records.values())),
+        _limits_table(list(records.values())),
+        _comparisons_table(asked),
     ]
     drawn = drawable(records)
     if "type" in drawn:
-        parts.append("### By type\n\n![by type](plots/type.svg)")
-    if "batch" in drawn:
-        title = "By number of sequences"
-        parts.append(_section(title, "batch", _of([f"batch-{batch}" for batch in BATCHES], every)))
-    if "history" in drawn:
-        title = "By length of history"
-        parts.append(_section(title, "history", _of([f"history-{length}" for length in HISTORIES], every)))
+        parts.append(_plot("By type", machine, "type"))
+    for title, plot, points in (
+        ("By number of sequences", "batch", BATCHES),
+        ("By length of history", "history", HISTORIES),
+    ):
+        if plot in drawn:
+            names = [f"{plot}-{point}" for point in points]
+            parts += [_plot(title, machine, plot), _comparisons_table(_of(names, every))]
     return "\n\n".join(parts)
+
+
+def _plot(title: str, machine: Machine, plot: str) -> str:
+    return f"#### {title}\n\n![{title.lower()}](plots/{machine.folder}-{plot}.svg)"
 
 
 def drawable(records: Mapping[str, Record]) -> set[str]:
@@ -115,11 +126,6 @@ def drawable(records: Mapping[str, Record]) -> set[str]:
     return {
         plot for plot, (least, names) in points.items() if sum(name in records for name in names) >= least
     }
-
-
-def _section(title: str, plot: str, comparisons: Sequence[Comparison]) -> str:
-    table = _comparisons_table(comparisons)
-    return f"### {title}\n\n![{title.lower()}](plots/{plot}.svg)\n\n{table}"
 
 
 def page_with(page: str, measured: str) -> str:
@@ -136,12 +142,10 @@ def page_with(page: str, measured: str) -> str:
 
 
 def _machine_of(records: Sequence[Record]) -> Machine:
-    if not records:
-        raise ReportError("there are no records; `python -m benchmarks.suite` makes them")
     for what in ("cpu", "isa"):
         found = sorted({getattr(record.machine, what) for record in records})
         if len(found) > 1:
-            raise ReportError(f"records of one {what} make a page, these are of {', '.join(found)}")
+            raise ReportError(f"records of one {what} make a section, these are of {', '.join(found)}")
     return max((record.machine for record in records), key=lambda machine: machine.threads)
 
 
@@ -152,7 +156,7 @@ def _where(machine: Machine, records: Sequence[Record]) -> str:
     peers = sorted({record.peer for record in records if record.peer})
     beside = f"beside llama.cpp of {', '.join(peers)}" if peers else "alone, without a peer"
     return (
-        f"{machine.cpu}, {machine.threads} threads, instruction set {machine.isa}; {when} (UTC).\n"
+        f"Up to {machine.threads} threads; {when} (UTC).\n"
         f"chaski {ours} {beside}.\nEach row is measured by `python -m benchmarks.suite --only ROW`."
     )
 
@@ -237,21 +241,28 @@ def _digits(value: float) -> str:
 def main() -> None:
     """Write the page and the plots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the records are")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the folders of records are")
     parser.add_argument("--docs", type=Path, default=_DOCS, help="where performance.md and plots/ are")
     arguments = parser.parse_args()
-    found = map(Record.read, sorted(arguments.results.glob("*.json")))
-    records = {record.name: record for record in found}
+    machines = [_records_in(folder) for folder in sorted(arguments.results.iterdir()) if folder.is_dir()]
+    machines = [records for records in machines if records]
     page = arguments.docs / "performance.md"
     try:
-        page.write_text(page_with(page.read_text(), report(records)))
+        page.write_text(page_with(page.read_text(), report(machines)))
     except ReportError as error:
         raise SystemExit(str(error)) from error
     # The drawing library is heavy, and the tables do without it.
     from benchmarks.plots import draw_all
 
-    for path in draw_all(records, drawable(records), arguments.docs / "plots"):
-        print(path)
+    for records in machines:
+        prefix = f"{_machine_of(list(records.values())).folder}-"
+        for path in draw_all(records, drawable(records), arguments.docs / "plots", prefix):
+            print(path)
+
+
+def _records_in(folder: Path) -> dict[str, Record]:
+    found = map(Record.read, sorted(folder.glob("*.json")))
+    return {record.name: record for record in found}
 
 
 if __name__ == "__main__":

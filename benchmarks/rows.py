@@ -43,6 +43,11 @@ class Row:
     """The same for the model's own heads: the chance that a token that they propose is right."""
 
     @property
+    def has_ik_llama_cpp(self) -> bool:
+        """True if ik_llama.cpp can be measured: one sequence, with keys and values of 16 bits."""
+        return self.keep and self.workload.batch == 1 and self.kv_type in (DEFAULT_KV, "f16")
+
+    @property
     def is_own_rival(self) -> bool:
         """True if it is measured with and without speculation, not against a peer."""
         return self.overlap is not None or self.chance is not None

@@ -4,8 +4,8 @@
     python -m benchmarks.suite --llama-python PEER/bin/python --minutes 9      a piece; the next call goes on
     python -m benchmarks.suite --only type-q8_0 start --rounds 5 --fresh       some rows, from the beginning
 
-Each row has a JSON file in the folder of results that grows with every run, so nothing is lost when it is cut
-off. `python -m benchmarks.report` makes the page of them.
+Each row has a JSON file that grows with every run, so nothing is lost when it is cut off; each processor and
+instruction set has a folder of them. `python -m benchmarks.report` makes the page of all.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from benchmarks.engines import (
     chaski,
     fresh_chaski,
     heads,
+    ik_llama_cpp_settings,
     llama_cpp_settings,
     llama_cpp_version,
     speculation,
@@ -45,7 +46,6 @@ def main() -> None:
     if arguments.list:
         print("\n".join(f"{row.name:29}{row.rounds} rounds  {row.title}" for row in ROWS.values()))
         return
-    arguments.results.mkdir(parents=True, exist_ok=True)
     deadline = Deadline.in_minutes(arguments.minutes)
     peer = _peer(arguments)
     for name in arguments.only or ROWS:
@@ -62,10 +62,11 @@ def main() -> None:
 
 def _run_row(row: Row, arguments: argparse.Namespace, peer: str | None, deadline: Deadline) -> bool:
     model = make_models.make(row.shape, row.type, arguments.files)
-    path = arguments.results / f"{row.name}.json"
+    record = _new_record(row, model, peer)
+    path = arguments.results / record.machine.folder / f"{row.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     if arguments.fresh:
         path.unlink(missing_ok=True)
-    record = _new_record(row, model, peer)
     if path.exists():
         record = _continued(Record.read(path), record, path)
     engines = _engines(row, arguments, peer)
@@ -84,8 +85,10 @@ def _engines(row: Row, arguments: argparse.Namespace, peer: str | None) -> list[
     settings = llama_cpp_settings(
         arguments.llama_python, arguments.llama_lib, row.workload.batch, row.kv_type
     )
-    chosen = [engine for engine in settings if arguments.setting in engine.name]
-    return ours + [replace(engine, stands=row.keep) for engine in chosen]
+    standing = [replace(engine, stands=row.keep) for engine in settings]
+    if arguments.ik_bench is not None and row.has_ik_llama_cpp:
+        standing += ik_llama_cpp_settings(arguments.ik_bench)
+    return ours + [engine for engine in standing if arguments.setting in engine.name]
 
 
 def _peer(arguments: argparse.Namespace) -> str | None:
@@ -126,14 +129,17 @@ def _continued(before: Record, now: Record, path: Path) -> Record:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--files", type=Path, default=make_models.DEFAULT_DIRECTORY, help="where models are")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the records are")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the folders of records are")
     parser.add_argument("--only", nargs="+", metavar="ROW", choices=ROWS, help="some rows")
     parser.add_argument("--rounds", type=int, help="instead of each row's own number")
     parser.add_argument("--minutes", type=float, help="start no run that would not end within them")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured of these rows")
     parser.add_argument("--llama-python", help="an interpreter with llama-cpp-python; without it, no peer")
     parser.add_argument("--llama-lib", type=Path, nargs="*", default=[], help="folders of llama.cpp builds")
-    parser.add_argument("--setting", default="", help="only settings of llama.cpp with this in their name")
+    parser.add_argument(
+        "--ik-bench", type=Path, help="the program `llama-bench` of ik_llama.cpp, a second peer"
+    )
+    parser.add_argument("--setting", default="", help="only settings of peers with this in their name")
     parser.add_argument("--list", action="store_true", help="show the rows and end")
     return parser.parse_args()
 

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("gguf")
 
 from benchmarks.engines import Workload
+from benchmarks.llama_bench_worker import rates
 from benchmarks.machine import Machine
 from benchmarks.record import Record, Run
 from benchmarks.report import BEGIN, END, ReportError, compared, drawable, page_with, report
@@ -111,8 +112,8 @@ def test_much_worse_is_worse_in_everything() -> None:
 
 
 def test_the_page_has_a_line_for_each_goal() -> None:
-    text = report({"type-q4_k_m": FAST})
-    assert "A CPU, 2 threads, instruction set avx512; 2026-01-02 (UTC)" in text
+    text = report([{"type-q4_k_m": FAST}])
+    assert "### A CPU, avx512\n\nUp to 2 threads; 2026-01-02 (UTC)" in text
     assert "| 2 | 30.0 (30 to 30) | 400 | – | 100 |" in text
     assert "2 threads multiply 2.00 times as fast as one: cores of their own." in text
     assert (
@@ -125,34 +126,41 @@ def test_alone_there_is_nothing_to_reach() -> None:
     alone = record("type-q8_0", ("chaski", values(250, 26)))
     alone.peer = None
     (line,) = (
-        one for one in report({"type-q8_0": alone}).splitlines() if "Q8_0, prompt of 512: prefill" in one
+        one for one in report([{"type-q8_0": alone}]).splitlines() if "Q8_0, prompt of 512: prefill" in one
     )
     assert line.startswith("| Q8_0, prompt of 512: prefill | 250 tok/s | – | – | – | ≥ 2 | – | 533 tok/s |")
 
 
-def test_records_of_two_machines_make_no_page() -> None:
-    other = record("type-q8_0", ("chaski", values(1, 1)), cpu="Another CPU")
-    with pytest.raises(ReportError, match="A CPU, Another CPU"):
-        report({"type-q4_k_m": FAST, "type-q8_0": other})
+def test_each_machine_has_a_section() -> None:
+    other = record("type-q8_0", ("chaski", values(77, 1)), cpu="Another(R) CPU @ 2.50GHz")
+    text = report([{"type-q4_k_m": FAST}, {"type-q8_0": other}])
+    first, second = text.split("### Another(R) CPU @ 2.50GHz, avx512\n")
+    assert "### A CPU, avx512\n" in first
+    assert "250 tok/s" in first
+    assert "77.0 tok/s" in second
+    assert "250 tok/s" not in second
+    assert "(plots/another-cpu-2.50ghz-avx512-type.svg)" in second
+    with pytest.raises(ReportError, match="A CPU, Another"):
+        report([{"type-q4_k_m": FAST, "type-q8_0": other}])
     with pytest.raises(ReportError, match="no records"):
-        report({})
+        report([])
 
 
 def test_plots_are_shown_where_there_is_enough() -> None:
     few = {"type-q4_k_m": FAST, "batch-1": FAST}
     assert drawable(few) == {"type"}
-    assert "plots/type.svg" in report(few)
-    assert "plots/batch.svg" not in report(few)
+    assert "plots/a-cpu-avx512-type.svg" in report([few])
+    assert "-batch.svg" not in report([few])
     both = few | {"batch-8": FAST}
-    assert "plots/batch.svg" in report(both)
+    assert "plots/a-cpu-avx512-batch.svg" in report([both])
 
 
 @pytest.mark.slow
 def test_plots_are_drawn(tmp_path: Path) -> None:
     both = {"type-q4_k_m": FAST, "batch-1": FAST, "batch-8": FAST}
     plots = pytest.importorskip("benchmarks.plots", exc_type=ModuleNotFoundError)
-    drawn = plots.draw_all(both, drawable(both), tmp_path)
-    assert [path.name for path in drawn] == ["type.svg", "batch.svg"]
+    drawn = plots.draw_all(both, drawable(both), tmp_path, "one-")
+    assert [path.name for path in drawn] == ["one-type.svg", "one-batch.svg"]
     assert all(path.read_text().count('<g id="patch') > 2 for path in drawn)
 
 
@@ -185,3 +193,14 @@ def test_costs_are_those_of_the_real_shape() -> None:
     assert found.head_products == 128256 * 2048
     assert 0.79e9 < found.weight_bytes < 0.81e9
     assert found.history_bytes == 2 * 16 * 8 * (64 * 2 + 4)
+
+
+def test_rates_of_llama_bench_are_those_of_its_two_tests() -> None:
+    tests = [
+        {"n_prompt": 512, "n_gen": 0, "samples_ts": [48.5, 50.0]},
+        {"n_prompt": 512, "n_gen": 64, "samples_ts": [9.5, 9.0]},
+    ]
+    assert rates(tests) == {
+        "prefill_tokens_per_second": [48.5, 50.0],
+        "decode_tokens_per_second": [9.5, 9.0],
+    }
