@@ -19,6 +19,7 @@ class AttentionSpan:
             more, a shorter prefix can be resumed; None is the window, and without a window all
     ahead   how many tokens behind itself a token of a group sees at most; None is all of the group
     hidden  how many tokens at the beginning of a sequence no other token sees
+    is_previous  a token sees the one before it and nothing else; the first one sees itself
     """
 
     window: int | None = None
@@ -26,6 +27,7 @@ class AttentionSpan:
     memory: int | None = None
     ahead: int | None = None
     hidden: int | None = None
+    is_previous: bool = False
 
     def __post_init__(self) -> None:
         visible = self.visible
@@ -46,7 +48,10 @@ class AttentionSpan:
         return None if memory is None or memory >= capacity else memory
 
     def __str__(self) -> str:
+        if self.is_previous:
+            return "the token before"
         values = {name: value for name, value in asdict(self).items() if value is not None}
+        del values["is_previous"]
         hidden = values.pop("hidden", None)
         seen = ", ".join(f"{name} {value}" for name, value in values.items()) or "all tokens"
         return seen if hidden is None else f"{seen} but the first {hidden}"
@@ -58,6 +63,8 @@ class AttentionSpan:
 
     def first_visible(self, positions: Sequence[int]) -> list[int]:
         """The lowest position that each of `positions` sees; never falls where positions grow."""
+        if self.is_previous:
+            return [max(0, position - 1) for position in positions]
         first = [0] * len(positions)
         if self.window is not None:
             before = self.window - 1
@@ -72,6 +79,8 @@ class AttentionSpan:
 
     def visible_ends(self, positions: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
         """The position behind the last one that each of `positions` sees, where groups show up to `ends`."""
+        if self.is_previous:
+            return [max(1, position) for position in positions]
         if self.ahead is None:
             return ends
         ahead = self.ahead + 1

@@ -104,7 +104,7 @@ class CausalCache:
         counts: dict[int, int] = {}
         for sequence in sequences:
             counts[sequence] = counts.get(sequence, 0) + 1
-        ends = [position + 1 for position in positions] if batch.ends is None else self._ends(batch)
+        ends = self._span.visible_ends(positions, _group_ends(batch, positions))
         self._check_batch(batch, dict(zip(sequences, positions, strict=True)), counts)
         if self._kept is not None and self._table.room(len(counts)) < len(sequences):
             self._table.trim(self._kept)
@@ -202,11 +202,6 @@ class CausalCache:
         (visible,) = self._span.first_visible([position])
         return first <= visible or visible == position
 
-    def _ends(self, batch: Batch) -> Sequence[int]:
-        """The position behind the last one that each token of a batch with groups sees."""
-        assert batch.ends is not None
-        return self._span.visible_ends(batch.positions.tolist(), batch.ends.tolist())
-
     def _max_history(self) -> int:
         """The longest list of visible cells: shared cells are listed once for each sequence."""
         sequences = len(self._table.lengths)
@@ -228,6 +223,12 @@ class CausalCache:
         if batch.ends is not None:
             limits = [last[sequence] + 1 for sequence in batch.sequences.tolist()]
             assert (batch.ends <= limits).all(), "a group is not in one batch"
+
+
+def _group_ends(batch: Batch, positions: Sequence[int]) -> Sequence[int]:
+    """The position behind the group of each token; a token that is in none is its own."""
+    ends: list[int] | None = None if batch.ends is None else batch.ends.tolist()
+    return [position + 1 for position in positions] if ends is None else ends
 
 
 def _key_shift(

@@ -16,12 +16,12 @@ __all__ = [
     "DecoderConfig",
     "is_recurrent",
     "kv_heads",
+    "num_tokens",
     "patches_a_side",
     "read_normal",
     "refuse",
     "same_in_all_layers",
     "sliding_layers",
-    "vocab_size",
 ]
 
 
@@ -56,6 +56,7 @@ class DecoderConfig:
         eps: str = "layer_norm_rms_epsilon",
         is_causal: bool = True,
         pooling: Pooling | None = None,
+        vocab_size: int | None = None,
     ) -> DecoderConfig:
         """`eps` names the key of the norms' epsilon. The others hold where the file does not say them.
 
@@ -75,7 +76,7 @@ class DecoderConfig:
         num_layers = file.get(f"{arch}.block_count", int)
         return cls(
             file=f"{file.path}: {arch}",
-            vocab_size=vocab_size(file),
+            vocab_size=num_tokens(file) if vocab_size is None else vocab_size,
             context_length=file.get(f"{arch}.context_length", int),
             hidden_size=hidden_size,
             ffn_sizes=_ffn_sizes(file, num_layers),
@@ -215,7 +216,7 @@ def refuse(file: GGUFFile, key: str, allowed: int, what: str) -> None:
         )
 
 
-def vocab_size(file: GGUFFile) -> int:
+def num_tokens(file: GGUFFile) -> int:
     """The number of tokens: the rows of the embedding table, which is what logits are computed for."""
     if "token_embd.weight" not in file.tensors:
         raise ModelError(f"{file.path}: tensor token_embd.weight is missing")

@@ -40,7 +40,7 @@ class Decoder(Module):
         logits = self.output(x) if self.output.weight.is_present else self.token_embd.project(x)
         return ops.softcap(logits, cap=softcap) if softcap else logits
 
-    def first_logits(self, x: Tensor, count: int) -> Tensor:
-        """The logits of the first `count` tokens, of rows that are normalized already."""
+    def plain_logits(self, x: Tensor, most_tokens: int | None = None) -> Tensor:
+        """The logits of rows that are normalized already: those of the first `most_tokens`, or of all."""
         output = self.output.weight if self.output.weight.is_present else self.token_embd.weight
-        return ops.first_outputs(x, output, count)
+        return ops.linear(x, output) if most_tokens is None else ops.first_outputs(x, output, most_tokens)

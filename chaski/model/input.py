@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
+from chaski.ml.nn import Module
 
-__all__ = ["ImageRows", "Inputs", "output_rows"]
+__all__ = ["HiddenStates", "ImageRows", "Inputs", "output_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +20,57 @@ class ImageRows:
     places: Tensor
 
 
+class HiddenStates:
+    """The hidden states that an attached draft reads, noted while its target records a batch.
+
+    `layers` are the numbers of the layers whose inputs are kept, of all tokens. The number behind that of the
+    last layer stands for its output. `last` is that output, of the rows that need logits only.
+    """
+
+    def __init__(self, layers: Collection[int]) -> None:
+        self._layers = frozenset(layers)
+        self._kept: dict[int, Tensor] = {}
+        self._num_layers = 0
+        self.last: Tensor | None = None
+
+    def __getitem__(self, layer: int) -> Tensor:
+        return self._kept[layer]
+
+    @property
+    def missing(self) -> Sequence[int]:
+        """The layers whose states the target did not hand out."""
+        return sorted(self._layers - self._kept.keys())
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers of the target; 0 where it hands out no states at all."""
+        return self._num_layers
+
+    @property
+    def is_last_kept(self) -> bool:
+        """True if the last layer computes all tokens."""
+        return self._num_layers in self._layers
+
+    def enter(self, layer: int, num_layers: int, x: Tensor) -> None:
+        self._num_layers = num_layers
+        if layer in self._layers:
+            self._kept[layer] = x
+
+    def leave(self, x: Tensor, outputs: Tensor) -> Tensor:
+        if self.is_last_kept:
+            self._kept[self._num_layers] = x
+            (x,) = output_rows(outputs, x)
+        self.last = x
+        return x
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """The tokens of a batch. `outputs` indexes the rows to keep at the end.
 
     `images` is there for models that see, and `types` (tokens,) for those that tell two texts apart: 0 in the
     first, 1 in the second. `coordinates` (tokens, 3) are there where rows of images stand in a grid, see
-    `EncoderShape.has_grid`.
+    `EncoderShape.has_grid`. `hidden` takes in what an attached draft reads.
     """
 
     tokens: Tensor
@@ -33,6 +79,22 @@ class Inputs:
     images: ImageRows | None = None
     types: Tensor | None = None
     coordinates: Tensor | None = None
+    hidden: HiddenStates | None = None
+
+    def enter(self, layer: Module, layers: Sequence[Module], x: Tensor) -> Tensor | None:
+        """Note the input of a layer where a draft reads it -> the rows to go on with behind the layer.
+
+        The last layer goes on with those that need outputs, all others with all: None.
+        """
+        if self.hidden is not None:
+            self.hidden.enter(layers.index(layer), len(layers), x)
+            if self.hidden.is_last_kept:
+                return None
+        return self.outputs if layer is layers[-1] else None
+
+    def leave(self, x: Tensor) -> Tensor:
+        """Note the output of the last layer where a draft reads it -> the rows that need outputs."""
+        return x if self.hidden is None else self.hidden.leave(x, self.outputs)
 
     def rope_table(self, rope: Rope) -> Tensor:
         """The table of a rope that turns tokens by their coordinates, where they have some.

@@ -32,9 +32,16 @@ _NO_MODELS = {
     "imatrix": "an importance matrix, which says how a model is best quantized, and no model",
     "mmproj": "a projector (an encoder of images), and no model: give it beside its model, as "
     "chaski.load(model, projector=...), or as a second FROM of a Modelfile",
+    "draft": "a draft, which proposes tokens for the model that it was trained with, and no model by itself: "
+    "give it beside that model, as chaski.load(model, draft=...), with --draft, or as DRAFT of a Modelfile",
     "controlvector": "a control vector, which steers a model and is none; this version cannot apply them",
 }
-_KINDS = {"clip": "mmproj", "controlvector": "controlvector", "imatrix": "imatrix"}
+_KINDS = {
+    "clip": "mmproj",
+    "controlvector": "controlvector",
+    "eagle3": "draft",
+    "imatrix": "imatrix",
+}
 """The type of a file by its architecture, for files that do not say it in `general.type`."""
 
 

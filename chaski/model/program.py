@@ -13,10 +13,11 @@ from chaski.kvcache import Cache, Encoder
 from chaski.kvcache.batch import Batch
 from chaski.ml import ops
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, DType, Graph
+from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.ml.plan import Launch
-from chaski.model.input import ImageRows, Inputs
-from chaski.model.output_rows import OutputRows
+from chaski.model.attached import AttachedDraft
+from chaski.model.input import HiddenStates, ImageRows, Inputs
+from chaski.model.output_rows import HIDDEN, OutputRows
 from chaski.model.registry import Model, tells_types, vision_of
 
 __all__ = ["Program"]
@@ -29,6 +30,7 @@ class Program:
 
     Where these are logits, the plan also finds up to `max_top_logits` top logits of each row.
     `has_coordinates`: tokens are turned by coordinates, which a batch has where it has images.
+    `draft` stores with each batch what it proposes from; its caches are behind those of the model.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Program:
         max_tokens: int,
         max_outputs: int,
         max_top_logits: int = 0,
+        draft: AttachedDraft | None = None,
     ) -> None:
         self.max_tokens = max_tokens
         self.max_outputs = max_outputs
@@ -59,8 +62,9 @@ class Program:
             types=graph.input("types", (tokens,), DType.I32) if self.takes_types else None,
             images=None if self._row_size is None else _images(graph, max_tokens, self._row_size),
             coordinates=graph.input("coordinates", (tokens, 3), DType.I32) if self.has_coordinates else None,
+            hidden=None if draft is None else HiddenStates(draft.hidden_layers),
         )
-        found = model(inputs, cache.record(graph, tokens))
+        found = _record(model, inputs, cache.record(graph, tokens), draft)
         self._width = math.prod(size for size in found.shape[1:] if isinstance(size, int))
         graph.output("outputs", found)
         if max_top_logits:
@@ -131,6 +135,17 @@ class Program:
         self.launch(self.prepare(batch))
         self.wait()
         return self.outputs().fetch()
+
+
+def _record(model: Model, inputs: Inputs, caches: Sequence[Any], draft: AttachedDraft | None) -> Tensor:
+    """Record a forward pass -> its outputs, and behind it what an attached draft stores."""
+    if draft is None or inputs.hidden is None:
+        return model(inputs, caches)
+    count = len(model.layer_kinds())
+    found = model(inputs, caches[:count])
+    draft.check_hidden(inputs.hidden)
+    found.graph.output(HIDDEN, draft.store(inputs, inputs.hidden, caches[count:]))
+    return found
 
 
 def _images(graph: Graph, max_tokens: int, size: int) -> ImageRows:

@@ -16,27 +16,41 @@ from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.model.output_rows import HIDDEN
-from chaski.model.registry import Model
+from chaski.model.registry import Model, ModelConfig
 
-__all__ = ["Proposing", "ProposingProgram", "proposing_cost", "proposing_of"]
+__all__ = [
+    "Proposing",
+    "ProposingModel",
+    "ProposingProgram",
+    "layer_bytes",
+    "num_common_tokens",
+    "output_bytes",
+    "proposing_cost",
+    "proposing_of",
+]
 
 F32 = npt.NDArray[np.float32]
 
 _LARGE_VOCABULARY = 1 << 15
 
 
-class Proposing(Model, Protocol):
-    """A model that can propose tokens. Its graph has the output `HIDDEN`, rows of `hidden_size`."""
+class Proposing(Protocol):
+    """What can propose tokens for a model, whose graph has the output `HIDDEN`, rows of `hidden_size`."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration of the model whose tokens these are."""
 
     @property
     def hidden_size(self) -> int: ...
 
     @property
-    def proposing_layers(self) -> Sequence[int]:
-        """The numbers of the layers whose caches `propose` takes; none where the file has no such block."""
+    def token_ids(self) -> npt.NDArray[np.int64] | None:
+        """The token of each row of logits; None where these are the model's."""
 
-    def leave_out_proposing(self) -> None:
-        """Leave out the block that proposes. Called before weights are placed."""
+    @property
+    def proposing_layers(self) -> Sequence[int]:
+        """The numbers of the layers whose caches `propose` takes."""
 
     def propose(
         self,
@@ -52,7 +66,17 @@ class Proposing(Model, Protocol):
         """
 
 
-def proposing_of(model: Model) -> Proposing | None:
+class ProposingModel(Model, Proposing, Protocol):
+    """A model whose own file may have a block that proposes; it has no `proposing_layers` if not."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def leave_out_proposing(self) -> None:
+        """Leave out the block that proposes. Called before weights are placed."""
+
+
+def proposing_of(model: Model) -> ProposingModel | None:
     """The model, if it can propose tokens."""
     proposing: Any = model
     return proposing if getattr(model, "proposing_layers", ()) else None
@@ -70,20 +94,25 @@ def num_common_tokens(vocab_size: int) -> int | None:
 def proposing_cost(model: Proposing, file: GGUFFile, output_share: float = 1.0) -> float:
     """Return the share of the bytes that a token reads of the whole model, that one to propose reads.
 
-    They are what decoding takes its time for. Of experts, a token reads those that it uses, and to propose
-    one it reads `output_share` of the output layer.
+    They are what decoding takes its time for. To propose one it reads `output_share` of the output layer.
     """
-    arch, block = file.architecture, f"blk.{model.proposing_layers[0]}."
+    output = output_bytes(file)
+    own = layer_bytes(file, f"blk.{model.proposing_layers[0]}.") + output_share * output
+    return own / (layer_bytes(file) + output)
+
+
+def layer_bytes(file: GGUFFile, prefix: str = "blk.") -> float:
+    """The bytes that a token reads of the tensors with this prefix: of experts those that it uses."""
+    arch = file.architecture
     used = file.get(f"{arch}.expert_used_count", int, 0) / (file.get(f"{arch}.expert_count", int, 0) or 1)
-    output = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
-    own = output_share * file.tensors[output].nbytes
-    whole = float(file.tensors[output].nbytes)
-    for name, info in file.tensors.items():
-        if name.startswith("blk."):
-            num_bytes = info.nbytes * (used if "_exps." in name else 1)
-            whole += num_bytes
-            own += num_bytes if name.startswith(block) else 0
-    return own / whole
+    tensors = {name: info for name, info in file.tensors.items() if name.startswith(prefix)}
+    return sum(info.nbytes * (used if "_exps." in name else 1) for name, info in tensors.items())
+
+
+def output_bytes(file: GGUFFile) -> float:
+    """The bytes of the output layer, which may be that of the embedding."""
+    tied = file.tensors["token_embd.weight"]
+    return float(file.tensors.get("output.weight", tied).nbytes)
 
 
 class ProposingProgram:
@@ -102,6 +131,7 @@ class ProposingProgram:
     ) -> None:
         self.cache = CachePart(cache, model.proposing_layers)
         self.most_tokens = most_tokens or model.config.vocab_size
+        self._token_ids = model.token_ids
         graph, tokens = Graph(), Dim("tokens", sequences)
         hidden, logits = model.propose(
             graph.input("tokens", (tokens,), DType.I32),
@@ -128,4 +158,5 @@ class ProposingProgram:
         }
         launch = self._plan.launch(values)
         top = launch.rows("top").reshape(-1, 2, 1)[:, 1, 0].astype(int)
+        top = top if self._token_ids is None else self._token_ids[top]
         return top.tolist(), launch.rows(HIDDEN)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
+from typing import Protocol
 
 from chaski.errors import ModelError
 from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import GGUFFile, TensorInfo
 from chaski.ml.backend import Backend, ProgressCallback
 from chaski.ml.graph import Weight
+from chaski.model.attached import AttachedDraft
 from chaski.model.registry import Model
 
 __all__ = ["bind_weights", "match_weights", "place_weights"]
@@ -21,12 +24,32 @@ def bind_weights(model: Model, file: GGUFFile, backend: Backend, progress: Progr
     backend.load(progress)
 
 
-def place_weights(model: Model, file: GGUFFile, backend: Backend, projector: GGUFFile | None = None) -> None:
+class HasWeights(Protocol):
+    """A model, or part of one, with the names of its weights; see `Model`."""
+
+    def weights(self) -> Iterator[tuple[str, Weight]]: ...
+
+    def joined_weights(self) -> Iterator[tuple[str, list[tuple[str, Weight]]]]: ...
+
+    def unused_names(self) -> Iterator[str]: ...
+
+
+def place_weights(
+    model: HasWeights,
+    file: GGUFFile,
+    backend: Backend,
+    projector: GGUFFile | None = None,
+    draft: AttachedDraft | None = None,
+) -> None:
     """Give every weight of `model` its place in `backend`, to be loaded from `file` or its `projector`.
+
+    Those of an attached draft have theirs behind them, and are loaded from its own file.
 
     Raises what `match_weights` does.
     """
     pairs = match_weights(model, file, projector)
+    if draft is not None:
+        pairs += match_weights(draft, draft.file)
     for weight, info in pairs:
         if weight.host:
             weight.array = dequantize(info.data, info.type, info.shape)
@@ -34,7 +57,7 @@ def place_weights(model: Model, file: GGUFFile, backend: Backend, projector: GGU
 
 
 def match_weights(
-    model: Model, file: GGUFFile, projector: GGUFFile | None = None
+    model: HasWeights, file: GGUFFile, projector: GGUFFile | None = None
 ) -> list[tuple[Weight, TensorInfo]]:
     """Return every weight of `model` with its tensor, by names and shapes; no tensor is read.
 
@@ -52,7 +75,7 @@ def match_weights(
     return _match(model, file, tensors)
 
 
-def _split_joined(model: Model, tensors: dict[str, TensorInfo]) -> None:
+def _split_joined(model: HasWeights, tensors: dict[str, TensorInfo]) -> None:
     """Put the parts of a joined tensor in its place, where they fill it: rows, or the matrices of a stack."""
     for whole, parts in model.joined_weights():
         info = tensors.get(whole)
@@ -80,7 +103,9 @@ def _row_axis(name: str, shape: tuple[int, ...]) -> int:
     return len(shape) - 2 if name.endswith(".weight") and len(shape) > 1 else len(shape) - 1
 
 
-def _match(model: Model, file: GGUFFile, tensors: dict[str, TensorInfo]) -> list[tuple[Weight, TensorInfo]]:
+def _match(
+    model: HasWeights, file: GGUFFile, tensors: dict[str, TensorInfo]
+) -> list[tuple[Weight, TensorInfo]]:
     pairs = []
     for name, weight in model.weights():
         info = tensors.pop(name, None)

@@ -80,5 +80,5 @@ class Model(Decoder):
         rope = ops.rope_table(inputs.positions, self._rope)
         x = self.token_embd(inputs.tokens)
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
-        return self.head(x)
+            x = layer(x, rope, cache, inputs.enter(layer, self.blk, x))
+        return self.head(inputs.leave(x))

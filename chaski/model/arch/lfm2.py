@@ -92,8 +92,8 @@ class Model(Module):
         rope = ops.rope_table(inputs.positions, self._rope)
         x = inputs.with_images(self.token_embd(inputs.tokens))
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, rope, cache, inputs.outputs if layer is self.blk[-1] else None)
-        x = self.token_embd_norm(x)
+            x = layer(x, rope, cache, inputs.enter(layer, self.blk, x))
+        x = self.token_embd_norm(inputs.leave(x))
         if self.config.pooling is not None:
             return x
         return self.output(x) if self.output.weight.is_present else self.token_embd.project(x)

@@ -101,8 +101,8 @@ class Model(Decoder):
         rope = inputs.rope_table(self.rope())
         x = self.embed(inputs)
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, rope, cache, outputs=inputs.outputs if layer is self.blk[-1] else None)
-        return self.head(x)
+            x = layer(x, rope, cache, outputs=inputs.enter(layer, self.blk, x))
+        return self.head(inputs.leave(x))
 
     def embed(self, inputs: Inputs) -> Tensor:
         """The input of the first layer."""

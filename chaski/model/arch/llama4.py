@@ -102,9 +102,9 @@ class Model(Decoder):
         scale = ops.position_scale(inputs.positions, self._length, self._beta, offset=1)
         x = inputs.with_images(self.token_embd(inputs.tokens))
         for layer, cache, is_chunked in zip(self.blk, caches, self._chunked, strict=True):
-            outputs = inputs.outputs if layer is self.blk[-1] else None
+            outputs = inputs.enter(layer, self.blk, x)
             x = layer(x, rope if is_chunked else None, scale, cache, outputs=outputs)
-        return self.head(x)
+        return self.head(inputs.leave(x))
 
     def _rope(self) -> Rope:
         return self.config.rope.rope(factors=self.rope_freqs.weight.array)

@@ -57,6 +57,6 @@ class Model(Decoder):
         rope = inputs.rope_table(self._rope)
         x = inputs.with_images(self.token_embd(inputs.tokens))
         for index, (layer, cache) in enumerate(zip(self.blk, caches, strict=True)):
-            x = layer(x, rope, cache, outputs=inputs.outputs if layer is self.blk[-1] else None)
+            x = layer(x, rope, cache, outputs=inputs.enter(layer, self.blk, x))
             x = inputs.with_deep_images(x, index)
-        return self.head(x)
+        return self.head(inputs.leave(x))

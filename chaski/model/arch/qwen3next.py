@@ -95,6 +95,8 @@ class Head(Layer):
 class Model(Decoder):
     """The first of the blocks behind the last layer, which predict more tokens at once, proposes."""
 
+    token_ids = None
+
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
@@ -163,13 +165,14 @@ class Model(Decoder):
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
         rope = inputs.rope_table(self._rope)
         embedded = x = inputs.with_images(self.token_embd(inputs.tokens))
-        layers, head = len(self._is_linear), self._head
-        for index, (is_linear, cache) in enumerate(zip(self._is_linear, caches, strict=False)):
+        head, layers = self._head, len(self._is_linear)
+        blocks = self.blk[:layers]
+        for layer, is_linear, cache in zip(blocks, self._is_linear, caches, strict=False):
             context = (cache,) if is_linear else (rope, cache)
-            is_last = index == layers - 1 and head is None
-            x = self.blk[index](x, *context, outputs=inputs.outputs if is_last else None)
+            outputs = inputs.enter(layer, blocks, x)
+            x = layer(x, *context, outputs=outputs if head is None else None)
         if head is None:
-            return self.head(x)
+            return self.head(inputs.leave(x))
         x = self.output_norm(x)
         # It proposes text by positions, so its keys are turned by them, where others have coordinates.
         own_rope = rope if inputs.coordinates is None else ops.rope_table(inputs.positions, self._rope)
@@ -195,8 +198,6 @@ class Model(Decoder):
         x = head(head.nextn(embedded, hidden), rope, caches[0], outputs=None)
         x = head.nextn.normalized(x, self.output_norm)
         output = head.nextn.output
-        if most_tokens is None:
-            return x, self.output_of(x) if output is None else output(x)
         if output is None:
-            return x, self.first_logits(x, most_tokens)
-        return x, ops.first_outputs(x, output.weight, most_tokens)
+            return x, self.plain_logits(x, most_tokens)
+        return x, output(x) if most_tokens is None else ops.first_outputs(x, output.weight, most_tokens)

@@ -7,25 +7,31 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from chaski.env import Environment
-from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
 from chaski.ml import BackendOptions, CPUOptions, Options, open_backend
 from chaski.ml.backend import Backend
+from chaski.model.attached import AttachedDraft, Target
+from chaski.model.dialects import open_model
+from chaski.model.drafts import attach_draft, is_attached
 from chaski.model.metadata import blamed_on
 from chaski.model.proposing import proposing_of
 from chaski.model.registry import Model, build_model, max_context_of
 from chaski.runner.loading.files import OpenedModel
-from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_form, kv_types
+from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_form, check_takes_back, kv_types
 from chaski.runner.loading.sizes import USUAL_BATCH, cache_size, context_size, thread_count
 from chaski.runner.speculation.draft_resources import DraftResources
+from chaski.store.model import find_model
 
 __all__ = ["ModelParts", "ReservedModel"]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelParts:
-    """Network, files, sizes and draft model, and what backends are told. See `chaski.load`."""
+    """Network, files, sizes and draft, and what backends are told. See `chaski.load`.
+
+    `draft` is the file of a draft model, `attached` a draft that is no model by itself.
+    """
 
     network: Model
     file: GGUFFile
@@ -34,7 +40,8 @@ class ModelParts:
     kv_type: str | None
     flash_attention: bool
     options: tuple[Options, ...]
-    draft: str | os.PathLike[str] | None
+    draft: GGUFFile | None
+    attached: AttachedDraft | None
 
     @classmethod
     def of(
@@ -55,8 +62,12 @@ class ModelParts:
         encoder = model.open_projector(projector)
         network = build_model(model.file, encoder)
         draft = model.found.draft if draft is None else draft
-        if draft is not None and (proposing := proposing_of(network)) is not None:
-            proposing.leave_out_proposing()  # the draft model proposes in its place
+        draft_file = None if draft is None else open_model(find_model(draft).path)
+        if draft_file is not None and (proposing := proposing_of(network)) is not None:
+            proposing.leave_out_proposing()  # the draft proposes in its place
+        attached = None
+        if draft_file is not None and is_attached(draft_file):
+            attached = attach_draft(draft_file, Target(network, model.file))
         usual = loading.get("num_ctx", environment.context)
         trained, most = network.config.context_length, max_context_of(network)
         context = context_size(model.found.path, trained, context, usual, most)
@@ -73,7 +84,8 @@ class ModelParts:
             kv_type=environment.kv_type if kv_type is None else kv_type,
             flash_attention=flash,
             options=(BackendOptions(flash), CPUOptions(threads, environment.isa)),
-            draft=draft,
+            draft=None if attached is not None else draft_file,
+            attached=attached,
         )
 
 
@@ -99,7 +111,7 @@ class ReservedModel:
                 undo.callback(self.draft.close)
             with blamed_on(parts.file):
                 self.places = Reservation(
-                    parts.network, parts.file, self.backend, parts.size, types, parts.encoder
+                    parts.network, parts.file, self.backend, parts.size, types, parts.encoder, parts.attached
                 )
             self._undo = undo.pop_all()
 
@@ -112,9 +124,8 @@ class ReservedModel:
     def check(self) -> None:
         """Raise OutOfMemoryError where a device has too little memory, or UnsupportedError for a draft."""
         self.needs.check()
-        if self.draft is not None and not self.places.cache.can_step_back:
-            name = self._parts.file.path.name
-            raise UnsupportedError(f"{name} cannot take back rejected tokens: load it without a draft")
+        if self.draft is not None:
+            check_takes_back(self.places.cache, self._parts.file)
 
     def close(self) -> None:
         """Release everything."""

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from chaski.errors import OptionError, OutOfMemoryError
+from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.formats.quant import QuantType
-from chaski.kvcache import CacheSize, KindMemory, KVTypes, build_cache, cache_memory
+from chaski.kvcache import Cache, CacheSize, KindMemory, KVTypes, build_cache, cache_memory
 from chaski.ml import Backend
 from chaski.ml.backend import HOST, ByDevice, summed
 from chaski.ml.graph import DType
 from chaski.ml.machine import available_memory
+from chaski.model.attached import AttachedDraft
 from chaski.model.encoder import EncoderProgram, encoder_memory
 from chaski.model.multimodal import EncoderShape
 from chaski.model.program import Program
-from chaski.model.proposing import proposing_of
+from chaski.model.proposing import proposing_cost, proposing_of
 from chaski.model.registry import Model, vision_of
 from chaski.model.weights import place_weights
 from chaski.runner.engine.images import EncodedImages
 from chaski.runner.speculation.own_heads import OwnHeads
 
-__all__ = ["MemoryNeeds", "Reservation", "check_form", "kv_types"]
+__all__ = ["MemoryNeeds", "Reservation", "check_form", "check_takes_back", "kv_types"]
 
 # Rows of logits in one batch: more make `logits` faster and cost vocab_size floats each.
 _MIN_OUTPUTS = 16
@@ -96,16 +98,18 @@ class Reservation:
         size: CacheSize,
         types: KVTypes,
         projector: GGUFFile | None = None,
+        draft: AttachedDraft | None = None,
     ) -> None:
+        """`draft` takes the place of a block of the model's own that proposes."""
         model.context = size.capacity
-        place_weights(model, file, backend, projector)
+        place_weights(model, file, backend, projector, draft)
         vision = vision_of(model)
-        proposing = proposing_of(model)
         self.images: EncodedImages | None = None
         self.heads: OwnHeads | None = None
         # Heads of encoders have sizes that quantized types do not come in, and are not kept.
         own_type = kv_types(None, backend, projector or file).keys
-        caches = cache_memory(backend, model.layer_kinds(), size, types)
+        kinds = [*model.layer_kinds(), *(() if draft is None else draft.layer_kinds())]
+        caches = cache_memory(backend, kinds, size, types)
         if vision is not None:
             caches += _image_memory(backend, vision.shape, own_type, size.sequences)
         available = {device.name: device.available_bytes for device in backend.devices()}
@@ -113,7 +117,9 @@ class Reservation:
         weights = {held.device: held.weights for held in backend.memory().devices}
         self.needs = MemoryNeeds(weights, caches, None, available)
         if not self.needs.missing:
-            self.cache = build_cache(backend, model.layer_kinds(), size, types)
+            self.cache = build_cache(backend, kinds, size, types)
+            if draft is not None:
+                check_takes_back(self.cache, file)
             makes_text = model.config.pooling is None
             self.program = Program(
                 model,
@@ -122,19 +128,42 @@ class Reservation:
                 size.max_batch,
                 max_outputs=max(size.sequences, _MIN_OUTPUTS) if makes_text else size.max_batch,
                 max_top_logits=_MAX_LIKELY if makes_text else 0,
+                draft=draft,
             )
             if vision is not None:
                 self.images = EncodedImages(EncoderProgram(vision, backend, own_type), size.sequences)
-            if proposing is not None:
-                self.heads = OwnHeads.of(proposing, file, self.cache, backend, size.sequences)
+            self.heads = _heads(model, file, draft, self.cache, backend, size.sequences)
             plans = {held.device: held.plans for held in backend.memory().devices}
             self.needs = replace(self.needs, plans=plans)
+
+
+def _heads(
+    model: Model,
+    file: GGUFFile,
+    draft: AttachedDraft | None,
+    cache: Cache,
+    backend: Backend,
+    parallel: int,
+) -> OwnHeads | None:
+    """Return what proposes tokens from the model's hidden states, if anything does."""
+    if draft is not None:
+        return OwnHeads.of(draft, draft.cost, cache, backend, parallel)
+    own = proposing_of(model)
+    if own is None:
+        return None
+    return OwnHeads.of(own, partial(proposing_cost, own, file), cache, backend, parallel)
 
 
 def _image_memory(backend: Backend, shape: EncoderShape, dtype: DType, parallel: int) -> list[KindMemory]:
     num_bytes = EncodedImages.bytes_for(shape, parallel)
     rows = num_bytes // (4 * shape.row_size)
     return [encoder_memory(backend, shape, dtype), KindMemory("encoded images", 1, rows, {HOST: num_bytes})]
+
+
+def check_takes_back(cache: Cache, file: GGUFFile) -> None:
+    """Raise UnsupportedError where a model that has a draft cannot drop the tokens that it rejects."""
+    if not cache.can_step_back:
+        raise UnsupportedError(f"{file.path.name} cannot take back rejected tokens: load it without a draft")
 
 
 def kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
-from chaski.errors import OptionError, UnsupportedError
+from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
 from chaski.ml.backend import Backend, Memory, ProgressCallback
-from chaski.model.dialects import open_model
 from chaski.model.metadata import blamed_on
 from chaski.model.proposing import proposing_of
 from chaski.model.registry import build_model
+from chaski.model.vocabulary import num_shared_tokens
 from chaski.runner.loading.reservation import Reservation, kv_types
 from chaski.runner.speculation.draft_model import DraftModel
-from chaski.store.model import find_model
 
 __all__ = ["DraftResources"]
 
@@ -24,7 +21,7 @@ class DraftResources:
 
     def __init__(
         self,
-        model: str | os.PathLike[str],
+        file: GGUFFile,
         target: GGUFFile,
         vocab_size: int,
         neighbour: Backend,
@@ -36,13 +33,13 @@ class DraftResources:
         Raises what `chaski.load` does, and OptionError for a model with other tokens.
         """
         self._size = size
-        self._file = open_model(find_model(model).path)
+        self._file = file
         network = build_model(self._file)
         if (proposing := proposing_of(network)) is not None:
             proposing.leave_out_proposing()
         if network.config.pooling is not None:
             raise UnsupportedError(f"{self._file.path.name} makes embeddings, not text: it cannot be a draft")
-        self._num_shared = _num_shared(target, vocab_size, self._file, network.config.vocab_size)
+        self._num_shared = num_shared_tokens(target, vocab_size, self._file, network.config.vocab_size)
         self._backend = neighbour.sibling()
         types = kv_types(kv_type, self._backend, self._file)
         with blamed_on(self._file):
@@ -71,22 +68,3 @@ class DraftResources:
         """Release its memory."""
         self._backend.close()
         self._file.close()
-
-
-def _num_shared(target: GGUFFile, target_size: int, draft: GGUFFile, draft_size: int) -> int:
-    """Return how many ids are the same tokens in both. One may have more than the other, as padding.
-
-    Raises OptionError for other tokens.
-    """
-    ours, theirs = (file.get("tokenizer.ggml.tokens", list[str], ()) for file in (target, draft))
-    count = min(len(ours), len(theirs))
-    pairs = enumerate(zip(ours[:count], theirs[:count], strict=True))
-    different = next((f"token {i} is {b!r}, not {a!r}" for i, (a, b) in pairs if a != b), None)
-    if different is None and not count and target_size != draft_size:
-        different = f"it has {draft_size} tokens, not {target_size}"
-    if different is not None:
-        raise OptionError(
-            f"{draft.path.name} cannot be the draft of {target.path.name}: {different}; "
-            "a draft needs the same vocabulary"
-        )
-    return min(target_size, draft_size, count or target_size)

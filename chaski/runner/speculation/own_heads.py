@@ -6,18 +6,17 @@ its own hidden state. What it stores meanwhile is taken back: with the next batc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Cache
 from chaski.kvcache.batch import Batch
 from chaski.ml.backend import Backend
 from chaski.model.output_rows import OutputRow
-from chaski.model.proposing import Proposing, ProposingProgram, num_common_tokens, proposing_cost
+from chaski.model.proposing import Proposing, ProposingProgram, num_common_tokens
 from chaski.runner.speculation.ngram import NgramSpeculator
 from chaski.runner.speculation.speculator import PayingLength
 
@@ -60,15 +59,25 @@ class OwnHeads:
         self._jobs: list[_Job] = []
 
     @classmethod
-    def of(cls, model: Proposing, file: GGUFFile, cache: Cache, backend: Backend, parallel: int) -> OwnHeads:
-        """Reserve what a model needs to propose for `parallel` sequences in the slots of its cache."""
-        vocab_size = model.config.vocab_size
+    def of(
+        cls,
+        proposing: Proposing,
+        cost: Callable[[float], float],
+        cache: Cache,
+        backend: Backend,
+        parallel: int,
+    ) -> OwnHeads:
+        """Reserve what proposing takes for `parallel` sequences in the slots of the model's cache.
+
+        `cost` of a share of the output layer is that of a token, see `PayingLength`.
+        """
+        vocab_size = proposing.config.vocab_size
 
         def proposer(most: int | None) -> Proposer:
-            program = ProposingProgram(model, cache, backend, parallel, most)
-            return Proposer(program, proposing_cost(model, file, (most or vocab_size) / vocab_size))
+            program = ProposingProgram(proposing, cache, backend, parallel, most)
+            return Proposer(program, cost((most or vocab_size) / vocab_size))
 
-        most = num_common_tokens(vocab_size)
+        most = None if proposing.token_ids is not None else num_common_tokens(vocab_size)
         return cls(proposer(None), None if most is None else proposer(most))
 
     def proposer(self, tokens: Items[int]) -> Proposer:

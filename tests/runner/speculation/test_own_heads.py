@@ -1,4 +1,4 @@
-"""The heads of a model change how soon tokens are there, never which."""
+"""The heads of a model, and attached drafts, change how soon tokens are there, never which."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import chaski
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.runner.speculation.own_heads import OwnHeads
+from tests.eagle3 import write_eagle3, write_quieter
 from tests.own_heads import DATA, write_with_heads
 from tests.rewriting import all_tensors
 
 NAMES = ("qwen35", "qwen35moe", "qwen3next")
+DRAFTED = ("qwen3", "gemma3", "gpt-oss", "qwen35 drafted")
 PROMPT = np.random.default_rng(2).integers(5, 60, 70).tolist()
 CONTEXT = 128
 LONG = {"temperature": 0, "num_predict": 3 * CONTEXT}
@@ -30,13 +32,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_with_heads(name, folder / f"{name}.gguf")
     write_with_heads("qwen35", folder / "own-output.gguf", has_own_output=True)
     write_with_heads("qwen35", folder / "rare.gguf", vocab_size=700, said_by_layers=0.1)
+    for name in DRAFTED:
+        target = write_quieter(name.removesuffix(" drafted"), folder / f"{name}.gguf")
+        write_eagle3(target, folder / f"{name}-draft.gguf")
     return folder
 
 
-@pytest.fixture(scope="module", params=[*NAMES, "own-output"])
+@pytest.fixture(scope="module", params=[*NAMES, "own-output", *DRAFTED])
 def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[chaski.LLM]:
     path = folder / f"{request.param}.gguf"
-    with chaski.load(path, parallel=4, context=CONTEXT, num_batch=24, threads=2) as model:
+    draft = folder / f"{request.param}-draft.gguf" if request.param in DRAFTED else None
+    with chaski.load(path, parallel=4, context=CONTEXT, num_batch=24, threads=2, draft=draft) as model:
         yield model
 
 
@@ -56,7 +62,7 @@ def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[chaski.LLM]:
     ids=str,
 )
 def test_the_answer_is_the_same(model: chaski.LLM, options: dict[str, Any]) -> None:
-    settings = {"num_predict": 50, **options}
+    settings = {"num_predict": 50, "ignore_eos": True, **options}
     plain = model.generate(PROMPT, **{**settings, "draft_num_predict": 0})
     drafted = model.generate(PROMPT, **settings)
     assert drafted.token_ids == plain.token_ids

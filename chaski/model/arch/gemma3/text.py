@@ -89,9 +89,9 @@ class TextModel(Decoder):
         ropes = {rope: ops.rope_table(inputs.positions, rope) for rope in (self._local, self._global)}
         x = inputs.with_images(self.token_embd(inputs.tokens) * self.config.hidden_size**0.5)
         for layer, cache in zip(self.blk, caches, strict=True):
-            outputs = inputs.outputs if layer is self.blk[-1] else None
+            outputs = inputs.enter(layer, self.blk, x)
             x = layer(x, ropes[self._rope(layer)], cache, outputs)
-        return self.head(x, self._softcap)
+        return self.head(inputs.leave(x), self._softcap)
 
     def _rope(self, layer: Layer) -> Rope:
         return self._global if layer.window is None else self._local

@@ -128,9 +128,9 @@ class Model(Decoder):
                 ropes[layer.window] = ops.rope_table(inputs.positions, self._rope(layer))
             if index < self._num_stored:
                 histories[layer.window] = SharedHistory(caches[index])
-            outputs = inputs.outputs if layer is self.blk[-1] else None
+            outputs = inputs.enter(layer, self.blk, x)
             x = layer(x, ropes[layer.window], histories[layer.window], outputs, vectors[index])
-        return self.head(x, self._softcap)
+        return self.head(inputs.leave(x), self._softcap)
 
     def _rope(self, layer: Layer) -> Rope:
         """Pairs whose factor is huge do not turn: layers that see all rotate a quarter of a head."""

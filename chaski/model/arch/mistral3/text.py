@@ -56,8 +56,8 @@ class Model(Decoder):
             q_rope = ops.scale_rows(rope, ops.position_scale(inputs.positions, self._length, self._beta))
         x = inputs.with_images(self.token_embd(inputs.tokens))
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, rope, cache, q_rope, outputs=inputs.outputs if layer is self.blk[-1] else None)
-        return self.head(x)
+            x = layer(x, rope, cache, q_rope, outputs=inputs.enter(layer, self.blk, x))
+        return self.head(inputs.leave(x))
 
     def _rope(self) -> Rope:
         return self.config.rope.rope(factors=self.rope_freqs.weight.array)

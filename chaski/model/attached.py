@@ -1,0 +1,131 @@
+"""Drafts that are no models by themselves: they read what their target computes, and propose what comes next.
+
+The target notes hidden states while its graph is recorded, and behind it the draft records what it stores
+with each batch: so its keys and values are shared, dropped and taken over with those of the target. A second
+plan proposes (`chaski.model.proposing`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.errors import OptionError, UnsupportedError
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import LayerKind
+from chaski.ml.graph import Tensor
+from chaski.ml.nn import Module
+from chaski.model.input import HiddenStates, Inputs
+from chaski.model.proposing import layer_bytes, output_bytes
+from chaski.model.registry import Model, ModelConfig
+
+__all__ = ["AttachedDraft", "Target"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """The model that a draft proposes for, and its file."""
+
+    model: Model
+    file: GGUFFile
+
+    @property
+    def hidden_size(self) -> int:
+        """The size of its hidden states."""
+        return self.file.get(f"{self.file.architecture}.embedding_length", int)
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """Its embeddings of tokens, as its file has them: not scaled."""
+        model: Any = self.model
+        found: Tensor = model.token_embd(tokens)
+        return found
+
+    def logits(self, x: Tensor, most_tokens: int | None = None) -> Tensor:
+        """Its output layer, of normalized rows: the logits of the first `most_tokens`, or of all."""
+        model: Any = self.model
+        found: Tensor = model.plain_logits(x, most_tokens)
+        return found
+
+
+class AttachedDraft(Module):
+    """A draft of one architecture. It is a `Proposing`, and its weights have the names of its own file.
+
+    hidden_layers  the layers of the target whose inputs it reads; the number of all layers stands for the
+                   output of the last one. The last layer then computes all tokens, where else it goes on with
+                   those that need logits (`HiddenStates.last` has these without that)
+    hidden_size    the size of the rows that `store` returns, and that `propose` takes and returns
+    token_ids      the token of each row of logits; None where these are the target's
+    """
+
+    hidden_layers: tuple[int, ...] = ()
+    hidden_size: int
+    token_ids: npt.NDArray[np.int64] | None = None
+
+    def __init__(self, file: GGUFFile, target: Target) -> None:
+        self.file = file
+        self.target = target
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration of the target, whose tokens it proposes."""
+        return self.target.model.config
+
+    @abstractmethod
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        """The caches that it needs besides those of its target."""
+
+    @property
+    def proposing_layers(self) -> Sequence[int]:
+        """The layers whose caches `propose` takes: its own, behind those of the target."""
+        first = len(self.target.model.layer_kinds())
+        return range(first, first + len(self.layer_kinds()))
+
+    @abstractmethod
+    def store(self, inputs: Inputs, hidden: HiddenStates, caches: Sequence[Any]) -> Tensor:
+        """Record what is stored with each batch of the target -> the rows to propose from (outputs, size).
+
+        `caches` are those of `layer_kinds`.
+        """
+
+    @abstractmethod
+    def propose(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        hidden: Tensor,
+        caches: Sequence[Any],
+        most_tokens: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        """See `Proposing`. `caches` are those of `proposing_layers`."""
+
+    def cost(self, output_share: float = 1.0) -> float:
+        """Return the bytes read for a proposed token, as a share of those that the target reads for one."""
+        own = self.file if "output.weight" in self.file.tensors else self.target.file
+        num_bytes = layer_bytes(self.file) + output_share * output_bytes(own)
+        return num_bytes / (layer_bytes(self.target.file) + output_bytes(self.target.file))
+
+    def check_hidden(self, hidden: HiddenStates) -> None:
+        """Raise OptionError or UnsupportedError where the target has not handed out all that is read."""
+        target, missing = self.target.file, hidden.missing
+        if not hidden.num_layers:
+            raise UnsupportedError(
+                f"{target.path}: models of architecture {target.architecture!r:.80} hand out no hidden "
+                f"states, which {self.file.path.name} reads: load it without this draft"
+            )
+        if missing:
+            raise self.misfit(
+                f"it reads the states before layer {missing[-1]}, and the model has "
+                f"{hidden.num_layers} layers"
+            )
+
+    def misfit(self, reason: str) -> OptionError:
+        """The error for a target that it was not made for."""
+        return OptionError(
+            f"{self.file.path.name} cannot be the draft of {self.target.file.path.name}: {reason}; "
+            "a draft proposes for the model that it was trained with"
+        )

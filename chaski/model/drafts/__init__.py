@@ -1,0 +1,41 @@
+"""The table of attached drafts: files that are no models, and propose tokens for one that they are given to.
+
+Each is a module of this folder with a class `Draft`, an `AttachedDraft`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from chaski.formats.gguf import GGUFFile
+from chaski.model.attached import AttachedDraft, Target
+from chaski.model.keys import check_keys
+from chaski.model.metadata import blamed_on, check_metadata
+from chaski.model.vocabulary import num_shared_tokens
+
+__all__ = ["ATTACHED", "attach_draft", "is_attached"]
+
+ATTACHED = {
+    "eagle3": "eagle3",
+}
+"""The module of each architecture."""
+
+
+def is_attached(file: GGUFFile) -> bool:
+    """True for the file of a draft that is no model by itself."""
+    return file.architecture in ATTACHED
+
+
+def attach_draft(file: GGUFFile, target: Target) -> AttachedDraft:
+    """The draft of a file, for a model that is built, its weights declared but not bound yet.
+
+    Raises OptionError for a draft of another model, and what `build_model` does.
+    """
+    check_metadata(file)
+    check_keys(file)
+    vocab_size = target.model.config.vocab_size
+    num_shared_tokens(target.file, vocab_size, file, vocab_size)
+    kind = import_module(f"chaski.model.drafts.{ATTACHED[file.architecture]}").Draft
+    with blamed_on(file):
+        draft: AttachedDraft = kind(file, target)
+    return draft

@@ -1,0 +1,27 @@
+"""Whether two files have the same tokens: a draft proposes those of its target."""
+
+from __future__ import annotations
+
+from chaski.errors import OptionError
+from chaski.formats.gguf import GGUFFile
+
+__all__ = ["num_shared_tokens"]
+
+
+def num_shared_tokens(target: GGUFFile, target_size: int, draft: GGUFFile, draft_size: int) -> int:
+    """Return how many ids are the same tokens in both. One may have more than the other, as padding.
+
+    Raises OptionError for other tokens.
+    """
+    ours, theirs = (file.get("tokenizer.ggml.tokens", list[str], ()) for file in (target, draft))
+    count = min(len(ours), len(theirs))
+    pairs = enumerate(zip(ours[:count], theirs[:count], strict=True))
+    different = next((f"token {i} is {b!r}, not {a!r}" for i, (a, b) in pairs if a != b), None)
+    if different is None and not count and target_size != draft_size:
+        different = f"it has {draft_size} tokens, not {target_size}"
+    if different is not None:
+        raise OptionError(
+            f"{draft.path.name} cannot be the draft of {target.path.name}: {different}; "
+            "a draft needs the same vocabulary"
+        )
+    return min(target_size, draft_size, count or target_size)
