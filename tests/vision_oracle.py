@@ -26,7 +26,7 @@ from tests.foreign import NAMES
 __all__ = ["BACKENDS", "F32", "BoundEncoder", "answers_at_once", "quantized", "said"]
 
 F32 = NDArray[np.float32]
-BACKENDS = [("reference", 1e-4), ("cpu", 1e-3), *((name, 1e-4) for name in NAMES)]
+BACKENDS = [("reference", 1e-4), ("cpu", 1e-4), *((name, 1e-4) for name in NAMES)]
 """And how far each may be from transformers."""
 
 

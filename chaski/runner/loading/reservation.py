@@ -106,8 +106,7 @@ class Reservation:
         vision = vision_of(model)
         self.images: EncodedImages | None = None
         self.heads: OwnHeads | None = None
-        # Heads of encoders have sizes that quantized types do not come in, and are not kept.
-        own_type = kv_types(None, backend, projector or file).keys
+        own_type = _encoder_type(types, backend, projector or file)
         kinds = [*model.layer_kinds(), *(() if draft is None else draft.layer_kinds())]
         caches = cache_memory(backend, kinds, size, types)
         if vision is not None:
@@ -177,6 +176,15 @@ def kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:
     is_exact = all(info.type is QuantType.F32 for info in matrices)
     dtype = DType.F32 if is_exact else backend.default_kv_dtype
     return KVTypes(dtype, dtype)
+
+
+def _encoder_type(types: KVTypes, backend: Backend, file: GGUFFile) -> DType:
+    """Return the type of an encoder's keys and values: float32 where those of the text model are.
+
+    Otherwise it does not depend on them: heads of encoders have sizes that quantized types do not come in,
+    and are not kept.
+    """
+    return DType.F32 if types.keys is DType.F32 else kv_types(None, backend, file).keys
 
 
 def check_form(types: KVTypes, flash: bool) -> None:
