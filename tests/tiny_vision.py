@@ -17,7 +17,16 @@ from chaski.model.multimodal import Image
 from chaski.model.registry import build_model, vision_of
 from tests.rewriting import all_tensors
 
-__all__ = ["DATA", "PROMPTS", "expected", "image", "images", "pixels", "write_text_part"]
+__all__ = [
+    "DATA",
+    "PROMPTS",
+    "expected",
+    "image",
+    "images",
+    "pixels",
+    "write_projector",
+    "write_text_part",
+]
 
 DATA = Path(__file__).parent / "data" / "vision"
 # As in the script: an image is where its placeholder stands.
@@ -66,6 +75,22 @@ def write_text_part(source: Path, path: Path) -> Path:
         tensors = {
             name: tensor for name, tensor in all_tensors(file).items() if not name.startswith(("v.", "mm."))
         }
+        write_gguf(path, metadata, tensors)
+    return path
+
+
+def write_projector(source: Path, path: Path) -> Path:
+    """Write the encoder of Qwen's later models as a projector of llama.cpp, as the converter does."""
+    with open_gguf(source) as file:
+        own = file.architecture
+        keys = {key: value for key, value in file.metadata.items() if ".vision." in key}
+        metadata: dict[str, Any] = {key.replace(f"{own}.", "clip."): value for key, value in keys.items()}
+        metadata |= {"clip.projector_type": metadata.pop("clip.vision.projector_type")}
+        metadata |= {"general.architecture": "clip", "general.type": "mmproj"}
+        metadata |= {"clip.has_vision_encoder": True, "clip.use_gelu": True, "clip.vision.image_size": 56}
+        metadata |= {f"clip.vision.image_{name}": [0.5] * 3 for name in ("mean", "std")}
+        metadata["clip.vision.projection_dim"] = file.get(f"{own}.embedding_length", int)
+        tensors = {name: t for name, t in all_tensors(file).items() if name.startswith(("v.", "mm."))}
         write_gguf(path, metadata, tensors)
     return path
 

@@ -20,7 +20,7 @@ from chaski.model.dialects import open_model
 from chaski.model.encoder import EncoderProgram
 from chaski.model.multimodal import EncoderShape, Image
 from chaski.model.registry import build_model, vision_of
-from chaski.model.weights import bind_weights
+from chaski.model.weights import place_weights
 from tests.foreign import NAMES
 
 __all__ = ["BACKENDS", "F32", "BoundEncoder", "answers_at_once", "quantized", "said"]
@@ -32,18 +32,21 @@ BACKENDS = [("reference", 1e-4), ("cpu", 1e-4), *((name, 1e-4) for name in NAMES
 
 @dataclass
 class BoundEncoder:
-    """The encoder of images of a file, its weights bound to a backend."""
+    """The encoder of images of a file, or of its projector, with the weights bound to a backend."""
 
     path: Path
     backend: str
+    projector: Path | None = None
     vision: Any = field(init=False)
     _opened: Backend = field(init=False)
 
     def __post_init__(self) -> None:
         file = open_model(self.path)
-        model = build_model(file)
+        projector = None if self.projector is None else open_model(self.projector)
+        model = build_model(file, projector)
         self._opened = open_backend(self.backend, CPUOptions(threads=2))
-        bind_weights(model, file, self._opened, lambda _: None)
+        place_weights(model, file, self._opened, projector)
+        self._opened.load(lambda _: None)
         self.vision = vision_of(model)
 
     def rows(self, image: Image) -> F32:

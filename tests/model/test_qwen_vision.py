@@ -24,7 +24,7 @@ from chaski.kvcache.causal import CausalCache
 from chaski.model.multimodal import Image
 from tests.image.pictures import png
 from tests.rewriting import all_tensors, bytes_as
-from tests.tiny_vision import DATA, write_text_part
+from tests.tiny_vision import DATA, write_projector, write_text_part
 from tests.vision_oracle import BACKENDS, F32, BoundEncoder, answers_at_once, quantized, said
 
 MODELS = ["qwen2vl", "qwen25vl", "qwen3vl", "qwen35", "qwen3vlmoe", "qwen35moe"]
@@ -173,22 +173,10 @@ def test_the_encoder_may_be_in_a_file_of_its_own(model: str, tmp_path: Path) -> 
     text_only = write_text_part(file(model), tmp_path / "text.gguf")
     projector = DATA / f"{model}-mmproj.gguf"
     if not projector.exists():
-        projector = write_projector(model, tmp_path / "mmproj.gguf")
+        projector = write_projector(file(model), tmp_path / "mmproj.gguf")
     for prompt in ("two", "text"):
         found = logits(text_only, prompt, projector=projector)
         np.testing.assert_array_equal(found, logits(file(model), prompt))
-
-
-def write_projector(model: str, path: Path) -> Path:
-    """The encoder of a file as a projector of llama.cpp, which the converter writes too."""
-    with open_gguf(file(model)) as source:
-        keys = {key: value for key, value in source.metadata.items() if ".vision." in key}
-        metadata = {key.replace(f"{model}.", "clip."): value for key, value in keys.items()}
-        kind = metadata.pop("clip.vision.projector_type")
-        metadata |= {"general.architecture": "clip", "general.type": "mmproj", "clip.projector_type": kind}
-        own = {name: t for name, t in all_tensors(source).items() if name.startswith(("v.", "mm."))}
-        write_gguf(path, metadata, own)
-    return path
 
 
 _OLLAMA = {

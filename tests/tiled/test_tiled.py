@@ -5,6 +5,7 @@ The checkpoints and the expected numbers are made by tools/fixtures/make_tiled.p
 
 from __future__ import annotations
 
+import struct
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,13 @@ def test_a_resampler_of_an_older_version_is_refused(resampler: Path, tmp_path: P
         UnsupportedError, match=r"minicpmv_version 2 is not supported; those from MiniCPM-V 2\.6"
     ):
         chaski.load(resampler, projector=tmp_path / "older.gguf")
+
+
+def test_the_version_of_a_resampler_is_a_number_with_a_sign(resampler: Path) -> None:
+    """llama.cpp ends where it is another type."""
+    int32, version = 5, 3
+    entry = b"clip.minicpmv_version" + struct.pack("<Ii", int32, version)
+    assert entry in resampler.with_name("mmproj.gguf").read_bytes()
 
 
 def test_an_image_that_is_a_line_is_refused(resampler: Path) -> None:

@@ -56,7 +56,7 @@ def _sizes(config: Config) -> Metadata:
         **spread(config, _HALF, _HALF),
         "vision.image_size": config.get("image_size", int, 448),
         "vision.projection_dim": 0,
-        "minicpmv_version": _version(config)[0],
+        "minicpmv_version": np.int32(_version(config)[0]),  # llama.cpp reads no other type
         "minicpmv_query_num": config.get("query_num", int, 64),
         "projector_type": "resampler",
         "use_gelu": True,

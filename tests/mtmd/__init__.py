@@ -1,0 +1,1 @@
+"""Encoders of images beside llama.cpp's mtmd, on the same files."""
