@@ -31,8 +31,14 @@ __all__ = ["command"]
     metavar="FILE",
     help="Put the encoder of images into a file of its own, as llama.cpp has it.",
 )
+@click.option(
+    "--target",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The checkpoint that a draft was trained for; its configuration and tokenizer are enough.",
+)
 @click.help_option("-h", "--help")
-def command(folder: Path, out: Path, type_: str, projector: Path | None) -> None:
+def command(folder: Path, out: Path, type_: str, projector: Path | None, target: Path | None) -> None:
     """Convert the checkpoint in FOLDER (config.json, safetensors, tokenizer) to the GGUF file OUT."""
     from chaski.convert.convert import convert
     from chaski.errors import OptionError
@@ -44,8 +50,12 @@ def command(folder: Path, out: Path, type_: str, projector: Path | None) -> None
         _check_target(path)
     started = time.monotonic()
     with closing(ProgressBar(f"converting {folder.name}")) as bar:
+
+        def report(done: int, total: int) -> None:
+            bar(done / total)
+
         try:
-            summary = convert(folder, out, type_, lambda done, total: bar(done / total), projector)
+            summary = convert(folder, out, type_, report, projector, target)
         except OSError as error:
             raise OptionError(f"{error.filename or out}: {error.strerror or error}") from None
     seconds = time.monotonic() - started

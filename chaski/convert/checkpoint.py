@@ -36,6 +36,7 @@ class Checkpoint:
     """config: with the text model's own settings on top. tensors: by plain name.
 
     plan: what the text model's file has. vision: the encoder of images, if there is one to convert.
+    target: the model that it proposes for, where it is a draft.
     """
 
     folder: Path
@@ -44,10 +45,27 @@ class Checkpoint:
     tensors: Mapping[str, SafeTensor]
     plan: list[Planned]
     vision: VisionFamily | None = None
+    target: DraftTarget | None = None
 
 
-def plan_conversion(folder: Path) -> Checkpoint:
+@dataclass(frozen=True, slots=True)
+class DraftTarget:
+    """The checkpoint that a draft was trained for. Its weights need not be there."""
+
+    folder: Path
+    config: Config
+    family: Family
+
+    @classmethod
+    def of(cls, folder: Path) -> DraftTarget:
+        config = read_config(folder)
+        return cls(folder, config.part("text_config").over(config), find_family(config))
+
+
+def plan_conversion(folder: Path, target_folder: Path | None = None) -> Checkpoint:
     """Open the checkpoint in `folder` and plan its conversion; no weights are read.
+
+    `target_folder` has that of the model which a draft proposes for.
 
     Raises ModelError for tensors that are missing, left over or of another shape than the configuration
     says, UnsupportedError for architectures and quantizations that cannot be converted.
@@ -55,6 +73,9 @@ def plan_conversion(folder: Path) -> Checkpoint:
     config = read_config(folder)
     _refuse_quantized(config)
     family = find_family(config)
+    target = _target(config, family, target_folder)
+    if target is not None:
+        config = Config(config.path, {**config.values, "target": target.config.values})
     tensors = _plain_names(open_checkpoint(folder)) | (_of_modules(folder) if family.embeds else {})
     config = config.part("text_config").over(config).over(Config(config.path, family.defaults))
     config = Config(config.path, family.observed(tensors.keys())).over(config).within(len(tensors))
@@ -67,7 +88,19 @@ def plan_conversion(folder: Path) -> Checkpoint:
         seen = [] if vision is None else _checked(folder, vision.tensors(config), tensors)
     unused = family.unused if vision is None else vision.unused
     _check_unused(config, family.architecture, tensors, plan + seen, unused)
-    return Checkpoint(folder, config, family, tensors, plan, vision)
+    return Checkpoint(folder, config, family, tensors, plan, vision, target)
+
+
+def _target(config: Config, family: Family, folder: Path | None) -> DraftTarget | None:
+    """The target of a draft; an error for a draft without one, and for a target of what is no draft."""
+    if family.needs_target and folder is None:
+        raise ModelError(
+            f"{config.path}: this is a draft, and its tokenizer that of its target: name the folder of the "
+            "checkpoint that it was trained for (chaski convert --target FOLDER)"
+        )
+    if not family.needs_target and folder is not None:
+        raise ModelError(f"{config.path}: this is no draft, so it has no target: convert it without {folder}")
+    return None if folder is None else DraftTarget.of(folder)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaski.convert.checkpoint import Checkpoint, computing, plan_conversion
+from chaski.convert.config import Config
 from chaski.convert.metadata import Metadata
 from chaski.convert.mixture import Mixture, Sizes, find_mixture
 from chaski.convert.pooling import dense_metadata
@@ -20,6 +21,7 @@ from chaski.convert.tokenizer import tokenizer_metadata
 from chaski.errors import FormatError, ModelError
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType
+from chaski.text.tokenizer.vocabulary import PREFIX
 
 __all__ = ["ByteProgress", "Summary", "convert"]
 
@@ -50,17 +52,19 @@ def convert(
     type: str = "F16",
     progress: ByteProgress = lambda done, total: None,
     projector: Path | None = None,
+    target: Path | None = None,
 ) -> Summary:
     """Convert the checkpoint in `folder` to the GGUF file `out`, which appears when it is complete.
 
     type: a name of `mixture.MIXTURES`. progress: is called with the bytes that are written, and those of all.
     projector: a file of its own for the encoder of images, as llama.cpp reads it; else `out` has both, as
-    Ollama does. No more than a part of one tensor is in memory at a time. Raises ModelError, TokenizerError,
-    FormatError or UnsupportedError for a checkpoint that cannot be converted: before anything is written, but
-    for values that the type cannot hold.
+    Ollama does. target: the checkpoint that a draft was trained for; its weights need not be there. No more
+    than a part of one tensor is in memory at a time. Raises ModelError, TokenizerError, FormatError or
+    UnsupportedError for a checkpoint that cannot be converted: before anything is written, but for values
+    that the type cannot hold.
     """
     mixture = find_mixture(type)
-    checkpoint = plan_conversion(folder)
+    checkpoint = plan_conversion(folder, target)
     with computing(checkpoint.config):
         files = _files(checkpoint, mixture, out, projector)
     return _write(checkpoint, mixture, files, progress)
@@ -105,9 +109,7 @@ def _metadata(checkpoint: Checkpoint, mixture: Mixture, architecture: str) -> Me
     entries = _general(architecture, "model", checkpoint.folder, number)
     own = family.metadata(config) | (dense_metadata(config) if family.embeds else {})
     entries |= {f"{architecture}.{key}": value for key, value in own.items()}
-    entries |= tokenizer_metadata(
-        checkpoint.folder, config, family.pre_tokenizers, family.num_extra_tokens, family.has_merges
-    )
+    entries |= _tokenizer(checkpoint)
     templates = {f"{_TEMPLATE}.{name}": text for name, text in family.templates(config).items()}
     if not templates:
         return entries
@@ -115,6 +117,24 @@ def _metadata(checkpoint: Checkpoint, mixture: Mixture, architecture: str) -> Me
         key.removeprefix(f"{_TEMPLATE}.") for key in {*entries, *templates} if key.startswith(f"{_TEMPLATE}.")
     )
     return entries | templates | {f"{_TEMPLATE}s": named}
+
+
+def _tokenizer(checkpoint: Checkpoint) -> Metadata:
+    """The tokenizer of the checkpoint, or of its target, with as many tokens as it has embeddings itself."""
+    folder, config, family, target = (
+        checkpoint.folder,
+        checkpoint.config,
+        checkpoint.family,
+        checkpoint.target,
+    )
+    if target is not None:
+        folder, family = target.folder, target.family
+        config = Config(config.path, {"vocab_size": config.get("vocab_size", int)}).over(target.config)
+    entries = tokenizer_metadata(
+        folder, config, family.pre_tokenizers, family.num_extra_tokens, family.has_merges
+    )
+    roles = checkpoint.family.roles(checkpoint.config)
+    return entries | {f"{PREFIX}{role}_token_id": token for role, token in roles.items()}
 
 
 def _general(architecture: str, type: str, folder: Path, file_type: int) -> Metadata:

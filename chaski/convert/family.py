@@ -84,6 +84,9 @@ class Family:
     pre_tokenizers: what this architecture calls them, where that is not the usual name of the same rule.
     templates: others than the chat template that its models are asked by, by name.
     observed: settings that only the names of a checkpoint's tensors tell. They go before its configuration's.
+    needs_target: it is a draft, with the tokenizer of the model that it proposes for, whose configuration is
+    the part `target` of its own.
+    roles: tokens that have a role in the model, whatever the tokenizer says, by GGUF's name of the role.
     """
 
     architecture: str
@@ -98,6 +101,8 @@ class Family:
     pre_tokenizers: Mapping[str, str] = field(default_factory=dict)
     templates: Callable[[Config], Mapping[str, str]] = lambda config: {}
     observed: Callable[[Set[str]], Mapping[str, Any]] = lambda names: {}
+    needs_target: bool = False
+    roles: Callable[[Config], Mapping[str, int]] = lambda config: {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ FAMILIES = {
     "BertForSequenceClassification": "bert",
     "BertModel": "bert",
     "CamembertModel": "bert",
+    "DFlashDraftModel": "dflash",
     "EuroBertModel": "eurobert",
     "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",

@@ -1,0 +1,89 @@
+"""DFlash drafts (Chen et al. 2026, arXiv 2602.06036), as z-lab publishes them: layers of Qwen 3 and a fusion.
+
+They read hidden states of their target, which is given beside them: its tokenizer is theirs, and embeddings
+and output layer are its own where the checkpoint has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+
+from chaski.convert.config import Config
+from chaski.convert.families.qwen3 import normed_attention
+from chaski.convert.family import Family, feed_forward, in_layers
+from chaski.convert.metadata import Metadata, common_metadata, head_size, rope
+from chaski.convert.tensors import Mapped, Planned
+from chaski.errors import ModelError
+
+_USUAL_BLOCK = 16
+
+
+def metadata(config: Config) -> Metadata:
+    config.expect("hidden_act", "silu")
+    config.expect("rope_is_neox_style", True)
+    own = config.part("dflash_config")
+    entries = common_metadata(config) | {
+        "context_length": config.get("max_position_embeddings", int),
+        "block_size": own.get("block_size", int, config.get("block_size", int, _USUAL_BLOCK)),
+        "target_layers": [layer + 1 for layer in _layers(config)],
+    }
+    for key, name in (
+        ("logit_scale", "output_multiplier"),
+        ("final_logit_softcapping", "final_logit_softcapping"),
+        ("embedding_scale", "input_embedding_scale"),
+    ):
+        value = own.get(name, float, config.get(name, float, None))
+        if value is not None and (value > 0 or key != "final_logit_softcapping"):
+            entries[key] = value
+    causal = config.get("is_causal", bool, own.get("causal", bool, None))
+    if causal is not None:
+        entries["attention.causal"] = causal
+    if "mrope_section" in _rope_of_target(config).values:
+        entries["rope.dimension_sections"] = [head_size(config) // 2, 0, 0, 0]
+    return entries | _windows(config)
+
+
+def _layers(config: Config) -> list[int]:
+    """The layers of the target whose outputs are read."""
+    layers = config.part("dflash_config").list("target_layer_ids")
+    if not layers or any(type(layer) is not int for layer in layers):
+        raise ModelError(f"{config.path}: 'target_layer_ids' of 'dflash_config' is {layers!r:.80}, no layers")
+    return layers
+
+
+def _windows(config: Config) -> Metadata:
+    own, kinds = config.part("dflash_config"), config.list("layer_types")
+    size = own.get("swa_window_size", int, 0) or config.get("sliding_window", int, 0)
+    is_used = config.get("use_sliding_window", bool, False) or own.get("use_swa", bool, False)
+    if not (is_used and size and kinds):
+        return {}
+    sliding = [kind == "sliding_attention" for kind in kinds]
+    return {"attention.sliding_window": size, "attention.sliding_window_pattern": sliding}
+
+
+def _rope_of_target(config: Config) -> Config:
+    target = config.part("target")
+    return rope(target.part("text_config").over(target))
+
+
+def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
+    config.expect("attention_bias", False)
+    hidden, vocab_size = config.get("hidden_size", int), config.get("vocab_size", int)
+    if "embed_tokens.weight" in names and config.get("has_embed_tokens", bool, True):
+        yield Mapped("token_embd.weight", (vocab_size, hidden), ("embed_tokens.weight",))
+    if "lm_head.weight" in names:
+        yield Mapped("output.weight", (vocab_size, hidden), ("lm_head.weight",))
+    yield Mapped("fc.weight", (hidden, len(_layers(config)) * hidden), ("fc.weight",))
+    yield Mapped("enc.output_norm.weight", (hidden,), ("hidden_norm.weight",))
+    yield Mapped("output_norm.weight", (hidden,), ("norm.weight",))
+    rows = [*normed_attention(config), *feed_forward(config, config.get("intermediate_size", int))]
+    yield from in_layers(config, rows)
+
+
+def _roles(config: Config) -> Mapping[str, int]:
+    """The token that stands where a block has none yet."""
+    mask = config.part("dflash_config").get("mask_token_id", int, None)
+    return {} if mask is None else {"mask": mask}
+
+
+FAMILY = Family("dflash", metadata, tensors, needs_target=True, roles=_roles)

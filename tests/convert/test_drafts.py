@@ -1,0 +1,107 @@
+"""Converted drafts against llama.cpp's converter, byte by byte.
+
+They and their targets are made by tools/fixtures/make_dflash.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from chaski.cli.convert import command
+from chaski.convert.convert import convert
+from chaski.errors import ModelError, ModelNotFoundError
+from chaski.formats.gguf import open_gguf
+from tests.drafts import DRAFTS, TARGETS
+
+OURS = {"tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token"}
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_the_file_is_that_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "draft.gguf"
+    convert(DRAFTS / name, path, "F32", target=TARGETS[name])
+    expected = json.loads((DRAFTS / name / "expected.json").read_text())
+    with open_gguf(path) as file:
+        tensors = {
+            tensor.name: [list(tensor.shape), tensor.type.name, hashlib.sha256(tensor.data).hexdigest()[:16]]
+            for tensor in file.tensors.values()
+        }
+        metadata = {
+            key: plain(value)
+            for key, value in file.metadata.items()
+            if not key.startswith(("general.", "tokenizer.chat_template"))
+        }
+    assert tensors == expected["tensors"]
+    assert metadata.keys() - expected["metadata"].keys() <= OURS
+    for key, value in expected["metadata"].items():
+        assert metadata.get(key) == (pytest.approx(value) if isinstance(value, float) else value), key
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, str | int | float):
+        return value
+    return value.tolist() if isinstance(value, np.ndarray) else list(value)
+
+
+def changed(folder: Path, values: dict[str, Any]) -> Path:
+    shutil.copytree(DRAFTS / "qwen3", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+    return folder
+
+
+def test_what_few_checkpoints_say_is_kept(tmp_path: Path) -> None:
+    settings = {
+        "is_causal": True,
+        "dflash_config": {
+            "block_size": 8,
+            "mask_token_id": 7,
+            "target_layer_ids": [1, 2],
+            "output_multiplier": 0.5,
+            "final_logit_softcapping": 30.0,
+            "input_embedding_scale": 2,
+            "use_swa": True,
+            "swa_window_size": 64,
+        },
+    }
+    convert(changed(tmp_path / "draft", settings), tmp_path / "draft.gguf", target=TARGETS["qwen3"])
+    with open_gguf(tmp_path / "draft.gguf") as file:
+        found = {key: plain(value) for key, value in file.metadata.items()}
+    assert found["dflash.attention.causal"] is True
+    assert found["dflash.block_size"] == 8
+    assert found["dflash.target_layers"] == [2, 3]
+    assert found["dflash.logit_scale"] == 0.5
+    assert found["dflash.final_logit_softcapping"] == 30
+    assert found["dflash.embedding_scale"] == 2
+    assert found["dflash.attention.sliding_window"] == 64
+    assert found["dflash.attention.sliding_window_pattern"] == [False, False]
+    assert found["tokenizer.ggml.mask_token_id"] == 7
+
+
+def test_a_draft_needs_its_target_and_others_have_none(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="--target FOLDER"):
+        convert(DRAFTS / "qwen3", tmp_path / "draft.gguf")
+    with pytest.raises(ModelError, match="this is no draft"):
+        convert(TARGETS["qwen3"], tmp_path / "draft.gguf", target=TARGETS["qwen3"])
+    with pytest.raises(ModelNotFoundError, match=r"config\.json"):
+        convert(DRAFTS / "qwen3", tmp_path / "draft.gguf", target=tmp_path)
+    folder = changed(tmp_path / "none", {"dflash_config": {"mask_token_id": 3}})
+    with pytest.raises(ModelError, match="'target_layer_ids'"):
+        convert(folder, tmp_path / "draft.gguf", target=TARGETS["qwen3"])
+
+
+def test_the_command_takes_a_target(tmp_path: Path) -> None:
+    out = tmp_path / "draft.gguf"
+    arguments = [str(DRAFTS / "qwen3"), str(out), "--target", str(TARGETS["qwen3"]), "--type", "F32"]
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 0, done.output
+    assert "dflash" in done.output
+    assert out.is_file()
