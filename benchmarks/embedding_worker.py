@@ -1,9 +1,10 @@
 """Embeds texts by another engine, each time that a line comes on standard input.
 
 Runs in an interpreter that has the engine: torch and transformers, ONNX Runtime, or llama-cpp-python. The
-first answer, when all is loaded, is an empty JSON object; then each line is answered by `{"seconds": ...}`.
-The texts are ids (texts, tokens) in a file of numpy.save; their means, of length 1, are left in `--rows`.
-`make` is no engine: it writes the checkpoint of random weights, and its ONNX files, which the others read.
+first answer, when all is loaded, is an empty JSON object; then each line is answered by the seconds that it
+took, of the clock (`wall`) and of all threads' processor time (`cpu`). The texts are ids (texts, tokens) in a
+file of numpy.save; their means, of length 1, are left in `--rows`. `make` is no engine: it writes the
+checkpoint of random weights, and its ONNX files, which the others read.
 """
 
 from __future__ import annotations
@@ -171,15 +172,15 @@ def main() -> None:
     embed(texts[:1])
     print("{}", flush=True)
     for _ in sys.stdin:
-        started = time.perf_counter()
+        started = time.perf_counter(), time.process_time()
         parts = [
             embed(texts[begin : begin + arguments.batch]) for begin in range(0, len(texts), arguments.batch)
         ]
         rows = np.concatenate(parts)
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        seconds = time.perf_counter() - started
+        found = {"wall": time.perf_counter() - started[0], "cpu": time.process_time() - started[1]}
         np.save(arguments.rows, rows)
-        print(json.dumps({"seconds": seconds}), flush=True)
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

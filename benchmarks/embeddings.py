@@ -4,33 +4,35 @@
 
 12 layers of 768, 12 heads, 256 texts of 128 tokens. Random weights: all engines read the same, made in a
 temporary folder. They embed in turns, all with all texts; of each the best time of the rounds counts. Ratios
-are between engines whose weights have as many bits: float (F32, F16, BF16) and 8 bits. The peer has torch,
-transformers, onnx and onnxruntime; the other one has llama-cpp-python. sentence-transformers computes by
-torch and has no kernels of its own. How far the vectors are from torch's in F32 is printed too.
+are between engines whose weights have as many bits: float (F32, F16, BF16) and 8 bits; where other work runs
+on the machine, those of processor time say more. The peer has torch, transformers, onnx and onnxruntime; the
+other one has llama-cpp-python. sentence-transformers computes by torch and has no kernels of its own. How far
+the vectors are from torch's in F32 is printed too. An engine that fails is told and does not stop the others.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 from numpy.typing import NDArray
 
 import chaski
+from benchmarks.engines import Engine, EngineError, Process
+from benchmarks.times import OURS, Times
 from chaski.convert.convert import convert
 
-__all__: list[str] = []
+__all__ = ["Setting", "nearest"]
 
 _WORKER = Path(__file__).parent / "embedding_worker.py"
-_OURS = "chaski"
 _FLOAT, _INT8 = "float", "8 bits"
 _OF_PEERS = {
     "torch": ["F32", "BF16"],
@@ -38,12 +40,12 @@ _OF_PEERS = {
     "llama.cpp": ["F32", "F16", "Q8_0"],
 }
 
-Embed = Callable[[], float]
-"""Embeds all texts once -> seconds."""
+Embed = Callable[[], Times]
+"""Embeds all texts once."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Setting:
+class Setting:
     """An engine with a type of weights, and how many texts it computes at once."""
 
     engine: str
@@ -72,7 +74,7 @@ class _Files:
     def model(self, type: str) -> Path:
         return self.folder / f"{type}.gguf"
 
-    def rows(self, setting: _Setting) -> Path:
+    def rows(self, setting: Setting) -> Path:
         return self.folder / f"{setting.name}.npy"
 
 
@@ -82,16 +84,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         files = _Files(Path(folder))
         texts = _write(files, arguments)
-        settings = list(_settings(arguments))
         embeds = {
-            setting: stack.enter_context(_engine(setting, files, texts, arguments)) for setting in settings
+            setting: stack.enter_context(_engine(setting, files, texts, arguments))
+            for setting in _settings(arguments)
         }
-        times: dict[_Setting, list[float]] = {setting: [] for setting in settings}
+        times: dict[Setting, list[Times]] = {}
         for number in range(1, arguments.repeat + 1):
-            for setting, embed in embeds.items():
-                times[setting].append(embed())
-                print(f"round {number}: {times[setting][-1]:7.2f} s  {setting.name}", flush=True)
-        _report(files, {setting: min(seconds) for setting, seconds in times.items()}, texts.size)
+            for setting, embed in list(embeds.items()):
+                try:
+                    found = embed()
+                except EngineError as error:
+                    print(f"left out: {error}", file=sys.stderr)
+                    del embeds[setting]
+                    continue
+                times.setdefault(setting, []).append(found)
+                told = f"{found.wall:7.2f} s, processor {found.cpu:7.2f} s  {setting.name}"
+                print(f"round {number}: {told}", flush=True)
+        _report(files, {setting: Times.best(several) for setting, several in times.items()}, texts.size)
 
 
 def _arguments() -> argparse.Namespace:
@@ -127,88 +136,94 @@ def _write(files: _Files, arguments: argparse.Namespace) -> NDArray[np.int64]:
     return texts
 
 
-def _settings(arguments: argparse.Namespace) -> Iterator[_Setting]:
+def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
     for type in arguments.type:
-        yield _Setting(_OURS, type, arguments.texts)
+        yield Setting(OURS, type, arguments.texts)
     for engine in ("torch", "onnx"):
         for type in _OF_PEERS[engine]:
             for batch in arguments.batch:
-                yield _Setting(engine, type, batch)
+                yield Setting(engine, type, batch)
     if arguments.llama_python:
         for type in _OF_PEERS["llama.cpp"]:
             for batch in arguments.batch:
                 for option in ("--flash", "--no-flash"):
-                    yield _Setting("llama.cpp", type, batch, (option,))
+                    yield Setting("llama.cpp", type, batch, (option,))
 
 
 @contextmanager
 def _engine(
-    setting: _Setting, files: _Files, texts: NDArray[np.int64], arguments: argparse.Namespace
+    setting: Setting, files: _Files, texts: NDArray[np.int64], arguments: argparse.Namespace
 ) -> Iterator[Embed]:
-    if setting.engine == _OURS:
+    if setting.engine == OURS:
         with chaski.load(
             files.model(setting.type), threads=arguments.threads, context=texts.shape[1]
         ) as model:
             ids = texts.tolist()
 
-            def embed() -> float:
-                started = perf_counter()
+            def embed() -> Times:
+                started = perf_counter(), process_time()
                 rows = model.embed(ids)
-                seconds = perf_counter() - started
+                found = Times(perf_counter() - started[0], process_time() - started[1])
                 np.save(files.rows(setting), rows)
-                return seconds
+                return found
 
             yield embed
         return
     python = arguments.llama_python if setting.engine == "llama.cpp" else arguments.peer_python
     paths = [str(files.folder), "--texts", str(files.texts), "--rows", str(files.rows(setting))]
     sizes = ["--batch", str(setting.batch), "--threads", str(arguments.threads), "--type", setting.type]
-    with _peer([python, str(_WORKER), setting.engine, *paths, *sizes, *setting.options]) as embed:
+    command = [python, str(_WORKER), setting.engine, *paths, *sizes, *setting.options]
+    with _peer(setting.name, command) as embed:
         yield embed
 
 
 @contextmanager
-def _peer(command: Sequence[str]) -> Iterator[Embed]:
+def _peer(name: str, command: Sequence[str]) -> Iterator[Embed]:
     """An engine in a process of its own, which waits while others embed."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    process = Process(Engine(name, ()), command)
+    is_loaded = False
 
-    def answer() -> dict[str, float]:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{' '.join(command)} ended with {process.wait()}")
-        found: dict[str, float] = json.loads(line)
-        return found
-
-    def embed() -> float:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-        return answer()["seconds"]
+    def embed() -> Times:
+        nonlocal is_loaded
+        if not is_loaded:
+            process.answer()
+            is_loaded = True
+        process.measure_again()
+        return Times(**process.answer())
 
     try:
-        answer()
         yield embed
     finally:
-        process.kill()
-        process.wait()
+        process.close()
 
 
-def _report(files: _Files, seconds: dict[_Setting, float], num_tokens: int) -> None:
-    exact = next(setting for setting in seconds if (setting.engine, setting.type) == ("torch", "F32"))
-    wanted = np.load(files.rows(exact))
-    for setting, best in sorted(seconds.items(), key=lambda each: each[1]):
-        largest = np.abs(np.load(files.rows(setting)) - wanted).max()
-        print(f"{num_tokens / best:9.0f} tok/s  {setting.name}; largest difference {largest:.1e}")
+def _report(files: _Files, times: Mapping[Setting, Times], num_tokens: int) -> None:
+    exact = next((one for one in times if (one.engine, one.type) == ("torch", "F32")), None)
+    wanted = np.load(files.rows(exact)) if exact else None
+    for setting, best in sorted(times.items(), key=lambda each: each[1].wall):
+        rates = f"{num_tokens / best.wall:9.0f} tok/s, processor {num_tokens / best.cpu:9.0f}  {setting.name}"
+        if wanted is not None:
+            rates += f"; largest difference {np.abs(np.load(files.rows(setting)) - wanted).max():.1e}"
+        print(rates)
     for bits in (_FLOAT, _INT8):
-        of_kind = {setting: best for setting, best in seconds.items() if setting.bits == bits}
-        ours = [best for setting, best in of_kind.items() if setting.engine == _OURS]
-        peers = {setting: best for setting, best in of_kind.items() if setting.engine != _OURS}
-        if ours and peers:
-            nearest = min(peers, key=lambda setting: peers[setting])
-            print(f"{bits}: {peers[nearest] / min(ours):.2f} times the best peer, {nearest.name}")
+        for what, words in (("wall", "times"), ("cpu", "times in processor time")):
+            found = nearest(times, bits, what)
+            if found is not None:
+                print(f"{bits}: {found[0]:.2f} {words} the best peer, {found[1].name}")
+
+
+def nearest(times: Mapping[Setting, Times], bits: str, what: str) -> tuple[float, Setting] | None:
+    """How many times our best time the best peer with weights of as many bits takes, and which it is.
+
+    `what` is `wall` or `cpu`.
+    """
+    of_kind = {setting: float(getattr(best, what)) for setting, best in times.items() if setting.bits == bits}
+    ours = [best for setting, best in of_kind.items() if setting.engine == OURS]
+    peers = {setting: best for setting, best in of_kind.items() if setting.engine != OURS}
+    if not ours or not peers:
+        return None
+    found = min(peers, key=lambda setting: peers[setting])
+    return peers[found] / min(ours), found
 
 
 if __name__ == "__main__":

@@ -111,6 +111,18 @@ class Process:
         Raises:
             EngineError: if the process crashes or takes longer than half an hour.
         """
+        answer = self.answer()
+        measured = {self._engine.name: _values(answer)}
+        if self._engine.rival is not None:
+            measured[self._engine.rival] = _values(answer["rival"])
+        return measured
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for the next line that the process prints.
+
+        Raises:
+            EngineError: as `result`, or if it prints something else.
+        """
         assert self._process.stdout is not None
         limit = threading.Timer(_TIME_LIMIT_SECONDS, self._process.kill)
         limit.start()
@@ -121,11 +133,11 @@ class Process:
             self._errors.seek(0)
             message = self._errors.read().strip().rpartition("\n")[2]
             raise EngineError(f"{self._engine.name} ended with {code}: {message}")
-        result = json.loads(line)
-        measured = {self._engine.name: _values(result)}
-        if self._engine.rival is not None:
-            measured[self._engine.rival] = _values(result["rival"])
-        return measured
+        try:
+            found: dict[str, Any] = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise EngineError(f"{self._engine.name} printed {line!r:.200}") from error
+        return found
 
     def measure_again(self) -> None:
         """Begin the next measurement."""

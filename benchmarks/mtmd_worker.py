@@ -1,8 +1,9 @@
-"""Encodes an image by llama.cpp's libmtmd, each time that a line comes on standard input.
+"""Encodes a picture by llama.cpp's libmtmd, each time that a line comes on standard input.
 
 Runs in an interpreter that has llama-cpp-python. The first answer, when all is loaded, is an empty JSON
-object; then each line is answered by `{"seconds": ...}`. The image is a file of pixels (height, width, 3) of
-uint8; the rows that came out last are left in `--rows`, as float32.
+object. Then each line is answered by the seconds, of the clock (`wall`) and of all threads' processor time
+(`cpu`), that it took to `prepare` the picture from its file and to `encode` it. The rows that came out last
+are left in `--rows`, as float32.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import ctypes
 import importlib
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -30,29 +32,36 @@ class _Encoder:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._llama: Any = importlib.import_module("llama_cpp.llama_cpp")
         self._api: Any = importlib.import_module("llama_cpp.mtmd_cpp")
-        self._silence = self._llama.llama_log_callback(lambda level, text, data: None)
+        self._errors: list[str] = []
+        self._log = self._llama.llama_log_callback(self._keep_error)
         for log_set in (self._llama.llama_log_set, self._api.mtmd_log_set, self._api.mtmd_helper_log_set):
-            log_set(self._silence, ctypes.c_void_p(0))
+            log_set(self._log, ctypes.c_void_p(0))
         self._llama.llama_backend_init()
         text = self._llama.llama_model_load_from_file(
             str(arguments.text).encode(), self._llama.llama_model_default_params()
         )
         if not text:
-            raise SystemExit(f"llama.cpp cannot load {arguments.text}")
-        self._row_size = self._llama.llama_model_n_embd(text)
+            raise SystemExit(f"llama.cpp cannot load {arguments.text}: {self._said()}")
+        self._row_size = self._llama.llama_model_n_embd_inp(text)
         params = self._api.mtmd_context_params_default()
         params.use_gpu = params.warmup = params.print_timings = False
         params.n_threads = arguments.threads
         params.flash_attn_type = int(arguments.flash)
         self._context = self._api.mtmd_init_from_file(str(arguments.projector).encode(), text, params)
         if not self._context:
-            raise SystemExit(f"llama.cpp cannot load {arguments.projector}")
+            raise SystemExit(f"llama.cpp cannot load {arguments.projector}: {self._said()}")
 
-    def chunk(self, pixels: NDArray[np.uint8]) -> Any:
-        """The image as `encode` takes it, resized and normalized."""
-        data = np.ascontiguousarray(pixels)
-        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        bitmap = self._api.mtmd_bitmap_init(data.shape[1], data.shape[0], pointer)
+    def _keep_error(self, level: int, text: bytes, data: object) -> None:
+        self._errors = [*self._errors[-5:], text.decode(errors="replace").strip()]
+
+    def _said(self) -> str:
+        return " ".join(filter(None, self._errors))
+
+    def prepare(self, picture: Path) -> list[Any]:
+        """The parts of the picture as `encode` takes them, resized and normalized."""
+        bitmap = self._api.mtmd_helper_bitmap_init_from_file(self._context, str(picture).encode(), False)
+        if not bitmap:
+            raise SystemExit(f"libmtmd cannot read {picture}: {self._said()}")
         marker = self._api.mtmd_default_marker()
         text = self._api.mtmd_input_text(text=marker, text_len=len(marker), add_special=True)
         text.parse_special = True
@@ -60,27 +69,34 @@ class _Encoder:
         bitmaps = (self._api.mtmd_bitmap_p_ctypes * 1)(bitmap)
         code = self._api.mtmd_tokenize(self._context, chunks, ctypes.byref(text), bitmaps, 1)
         if code:
-            raise SystemExit(f"mtmd_tokenize failed with {code}")
+            raise SystemExit(f"mtmd_tokenize failed with {code}: {self._said()}")
         every = [
             self._api.mtmd_input_chunks_get(chunks, index)
             for index in range(self._api.mtmd_input_chunks_size(chunks))
         ]
-        return next(one for one in every if self._api.mtmd_input_chunk_get_type(one) == _IMAGE_CHUNK)
+        return [one for one in every if self._api.mtmd_input_chunk_get_type(one) == _IMAGE_CHUNK]
 
-    def encode(self, chunk: Any) -> NDArray[np.float32]:
-        """The rows of the image."""
-        code = self._api.mtmd_encode_chunk(self._context, chunk)
+    def encode(self, parts: list[Any]) -> NDArray[np.float32]:
+        """The rows of the picture."""
+        return np.concatenate([self._encode(part) for part in parts])
+
+    def _encode(self, part: Any) -> NDArray[np.float32]:
+        code = self._api.mtmd_encode_chunk(self._context, part)
         if code:
-            raise SystemExit(f"mtmd_encode_chunk failed with {code}")
-        shape = self._api.mtmd_input_chunk_get_n_tokens(chunk), self._row_size
-        return np.ctypeslib.as_array(self._api.mtmd_get_output_embd(self._context), shape)
+            raise SystemExit(f"mtmd_encode_chunk failed with {code}: {self._said()}")
+        shape = self._api.mtmd_input_chunk_get_n_tokens(part), self._row_size
+        return np.ctypeslib.as_array(self._api.mtmd_get_output_embd(self._context), shape).copy()
+
+
+def _times() -> NDArray[np.float64]:
+    return np.array([time.perf_counter(), time.process_time()])
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("projector", type=Path)
     parser.add_argument("text", type=Path)
-    parser.add_argument("pixels", type=Path, help="a file of numpy.save")
+    parser.add_argument("picture", type=Path)
     parser.add_argument("--rows", type=Path, required=True, help="where rows are left, by numpy.save")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--flash", action=argparse.BooleanOptionalAction, default=True)
@@ -90,15 +106,23 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     """Answer lines until there are no more."""
     arguments = _arguments()
+    # libmtmd prints on standard output for some encoders.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     encoder = _Encoder(arguments)
-    chunk = encoder.chunk(np.load(arguments.pixels))
-    print("{}", flush=True)
+    print("{}", file=answers, flush=True)
     for _ in sys.stdin:
-        started = time.perf_counter()
-        rows = encoder.encode(chunk)
-        seconds = time.perf_counter() - started
+        started = _times()
+        parts = encoder.prepare(arguments.picture)
+        prepared = _times()
+        rows = encoder.encode(parts)
+        prepare, encode = prepared - started, _times() - prepared
         np.save(arguments.rows, rows)
-        print(json.dumps({"seconds": seconds}), flush=True)
+        print(json.dumps({"prepare": _named(prepare), "encode": _named(encode)}), file=answers, flush=True)
+
+
+def _named(times: NDArray[np.float64]) -> dict[str, float]:
+    return {"wall": times[0], "cpu": times[1]}
 
 
 if __name__ == "__main__":

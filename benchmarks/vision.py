@@ -1,177 +1,211 @@
-"""Measures the encoding of one image of 896 x 896 on the shape of Gemma 3's SigLIP, beside the peak and
-llama.cpp's libmtmd.
+"""Measures the encoding of one picture on the shapes of published encoders, beside llama.cpp's libmtmd.
 
-    python -m benchmarks.vision [--type Q8_0 F16] [--threads 2] [--llama-python other-venv/bin/python]
+    python -m benchmarks.vision [--encoder gemma-3 qwen3-vl] [--type Q8_0 F16] [--threads 2] [--json]
+        [--llama-python other-venv/bin/python]
 
-27 layers of 1152, 16 heads of 72, 4096 patches, 256 rows of 2560. Random weights: both engines read the same
-file, made in a temporary folder, and encode in turns; of each the best time counts. Multiply-adds of the
-matrices count at the machine's peak for their type, those of attention at that for float32, which its kernels
-compute in. Both peaks are measured beside it. What differs between the rows of both engines is printed too.
+Random weights: both engines read the same file, made in a temporary folder, and encode the same picture in
+turns. Of each the best time counts, of libmtmd that of its best setting. `benchmarks/encoders.py` has the
+sizes, and how many layers are computed. Times are those from normalized pixels to rows; what goes before,
+from the file of the picture on, is told beside them. Where other work runs on the machine, compare processor
+time. An encoder that cannot be measured is told at the end and does not stop the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image as Picture
 
-from benchmarks.make_projector import IMAGE, ROW, attention_products, write_projector, write_text
-from benchmarks.roofline import Limits, measure, product_rate
+from benchmarks.encoders import ENCODERS, Encoder
+from benchmarks.engines import Engine, EngineError, Process
+from benchmarks.make_projector import open_vision, write_projector, write_text
+from benchmarks.picture_times import Measured, table
+from benchmarks.times import OURS, Times
+from chaski.errors import ChaskiError
 from chaski.formats.gguf import open_gguf
 from chaski.ml import CPUOptions, open_backend
-from chaski.ml.graph import DType
-from chaski.model.arch.gemma3.vision import Vision
 from chaski.model.encoder import EncoderProgram
 from chaski.model.weights import bind_weights
 
-_WORKER = Path(__file__).parent / "mtmd_worker.py"
-_OURS = "chaski"
-_PEAKS = {"Q8_0": "int8", "F16": "fp32", "BF16": "bf16"}
+__all__ = ["Files", "measure", "not_much_slower"]
 
-Encode = Callable[[], float]
-"""Encodes the image once -> seconds."""
+_WORKER = Path(__file__).parent / "mtmd_worker.py"
+_TYPES = ("Q8_0", "F16", "BF16")
+_SETTINGS = ("flash", "no flash")
+# A setting whose best time is this much slower than that of the best one is not run again.
+_NOT_RUN_AGAIN = 0.6
+
+Encode = Callable[[], tuple[Times, Times, NDArray[np.float32]]]
+"""Encodes the picture once -> times to prepare it and to encode it, and its rows."""
 
 
 def main() -> None:
-    """Encode in turns with weights of each type, and print what was measured."""
+    """Measure every encoder that is asked for, and print the table."""
     arguments = _arguments()
-    for name in arguments.type:
-        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-            files = _Files(Path(folder))
-            matrices = files.write(name)
-            ours = _Ours(files, arguments.threads)
-            engines: dict[str, Encode] = {_OURS: ours.encode}
-            if arguments.llama_python:
-                for flash in _settings(arguments.setting):
-                    peer = _peer(arguments.llama_python, files, arguments.threads, flash)
-                    engines[f"llama.cpp: {flash}"] = stack.enter_context(peer)
-            times: dict[str, list[float]] = {engine: [] for engine in engines}
-            for number in range(1, arguments.repeat + 1):
-                for engine, encode in engines.items():
-                    times[engine].append(encode())
-                    print(f"{name}, round {number}: {times[engine][-1]:7.2f} s  {engine}", flush=True)
-            limits = measure(arguments.threads)[-1]
-            _report(name, matrices, limits, {engine: min(seconds) for engine, seconds in times.items()})
-            for engine in [engine for engine in engines if engine != _OURS]:
-                print(f"  rows of {engine} differ by {_difference(ours.rows, np.load(files.rows)):.1e}")
+    measured = []
+    for name in arguments.encoder:
+        for kind in arguments.type:
+            with tempfile.TemporaryDirectory() as folder:
+                files = Files(Path(folder), ENCODERS[name])
+                measured.append(measure(name, kind, files, arguments))
+    if arguments.json:
+        print(json.dumps([asdict(one) for one in measured]))
+    else:
+        print(table(measured))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--type", nargs="+", default=["Q8_0", "F16"], choices=_PEAKS)
+    parser.add_argument("--encoder", nargs="+", default=list(ENCODERS), choices=ENCODERS)
+    parser.add_argument("--type", nargs="+", default=["Q8_0", "F16"], choices=_TYPES)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--llama-python", help="an interpreter with llama-cpp-python; without it, no peer")
-    parser.add_argument("--setting", choices=["flash", "no flash"], help="of llama.cpp; both by default")
+    parser.add_argument("--setting", nargs="+", default=_SETTINGS, choices=_SETTINGS, help="of llama.cpp")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     return parser.parse_args()
 
 
-def _settings(wanted: str | None) -> list[str]:
-    return [wanted] if wanted else ["flash", "no flash"]
+class Files:
+    """What both engines read, in a folder of its own."""
+
+    def __init__(self, folder: Path, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.projector, self.text = folder / "projector.gguf", folder / "text.gguf"
+        self.picture, self.rows = folder / "picture.png", folder / "rows.npy"
+
+    def write(self, kind: str) -> None:
+        """All but the rows."""
+        write_projector(self.projector, self.encoder, kind)
+        write_text(self.text, self.encoder.row_size, self.encoder.deep)
+        random = np.random.default_rng(1)
+        colors = Picture.fromarray(random.integers(0, 256, (32, 32, 3), np.uint8))
+        edge = self.encoder.picture
+        colors.resize((edge, edge), Picture.Resampling.BICUBIC).save(self.picture, compress_level=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    folder: Path
+def measure(name: str, kind: str, files: Files, arguments: argparse.Namespace) -> Measured:
+    """Encode in turns with matrices of a type; what fails is told, and the others go on."""
+    failed: dict[str, str] = {}
+    runs: dict[str, list[tuple[Times, Times]]] = {}
+    rows: dict[str, NDArray[np.float32]] = {}
+    with ExitStack() as stack:
+        engines = dict(_engines(kind, files, arguments, stack, failed))
+        for number in range(1, arguments.repeat + 1):
+            for engine in not_much_slower({name: runs.get(name, []) for name in engines}):
+                try:
+                    prepare, seconds, rows[engine] = engines[engine]()
+                except (ChaskiError, EngineError) as error:
+                    failed[engine] = str(error)
+                    del engines[engine]
+                    continue
+                runs.setdefault(engine, []).append((prepare, seconds))
+                told = f"{seconds.wall:7.2f} s, processor {seconds.cpu:7.2f} s  {engine}"
+                print(f"{name} {kind}, round {number}: {told}", file=sys.stderr, flush=True)
+    prepared, encoded = (
+        {engine: Times.best([run[index] for run in found]) for engine, found in runs.items()}
+        for index in range(2)
+    )
+    ours = rows.get(OURS, np.zeros((0, 1), np.float32))
+    differences = {
+        engine: _difference(ours, found, files.encoder.line_end)
+        for engine, found in rows.items()
+        if engine != OURS
+    }
+    e = files.encoder
+    return Measured(name, kind, e.computed, e.num_layers, len(ours), prepared, encoded, differences, failed)
 
-    @property
-    def projector(self) -> Path:
-        return self.folder / "projector.gguf"
 
-    @property
-    def text(self) -> Path:
-        return self.folder / "text.gguf"
+def not_much_slower(runs: Mapping[str, Sequence[tuple[Times, Times]]]) -> list[str]:
+    """The engines without the settings of the peer that were much slower than its best one.
 
-    @property
-    def pixels(self) -> Path:
-        return self.folder / "pixels.npy"
+    By processor time, which other work on the machine changes less.
+    """
+    peers = {name: min(encode.cpu for _, encode in found) for name, found in runs.items() if found}
+    peers.pop(OURS, None)
+    limit = min(peers.values(), default=0) / _NOT_RUN_AGAIN
+    return [name for name in runs if peers.get(name, 0) <= limit]
 
-    @property
-    def rows(self) -> Path:
-        return self.folder / "rows.npy"
 
-    def write(self, type_name: str) -> int:
-        """All but the rows -> multiply-adds of the encoder's matrices."""
-        write_text(self.text)
-        np.save(self.pixels, np.random.default_rng(1).integers(0, 256, (IMAGE, IMAGE, 3), np.uint8))
-        return write_projector(self.projector, type_name)
+def _engines(
+    kind: str, files: Files, arguments: argparse.Namespace, stack: ExitStack, failed: dict[str, str]
+) -> Iterator[tuple[str, Encode]]:
+    """All that can load the file, which is written first."""
+    try:
+        files.write(kind)
+        yield OURS, _Ours(files, arguments.threads).encode
+    except ChaskiError as error:
+        failed[OURS] = str(error)
+        return
+    for setting in arguments.setting if arguments.llama_python else ():
+        engine = f"libmtmd: {setting}"
+        try:
+            yield engine, stack.enter_context(_peer(engine, setting, files, arguments))
+        except EngineError as error:
+            failed[engine] = str(error)
 
 
 class _Ours:
-    """The encoder as the engine runs it. `rows` are those that it made last."""
+    """The encoder as the engine runs it."""
 
-    def __init__(self, files: _Files, threads: int) -> None:
+    def __init__(self, files: Files, threads: int) -> None:
+        self._data = files.picture.read_bytes()
         file = open_gguf(files.projector)
-        vision: Any = Vision(file, ROW)
+        self._vision = open_vision(file, files.encoder.row_size)
         backend = open_backend("cpu", CPUOptions(threads=threads))
-        bind_weights(vision, file, backend, lambda share: None)
-        self._program = EncoderProgram(vision, backend, DType.F16)
-        self._image = vision.image(np.load(files.pixels).astype(np.float32) / 127.5 - 1)
-        self.rows = np.zeros((0, ROW), np.float32)
+        bind_weights(self._vision, file, backend, lambda share: None)
+        self._program = EncoderProgram(self._vision, backend, backend.default_kv_dtype)
 
-    def encode(self) -> float:
-        start = perf_counter()
-        self.rows = self._program.encode(self._image)
-        return perf_counter() - start
+    def encode(self) -> tuple[Times, Times, NDArray[np.float32]]:
+        started = _times()
+        image = self._vision.read_image(self._data)
+        prepared = _times()
+        rows = self._program.encode(image)
+        prepare, encode = prepared - started, _times() - prepared
+        return Times(*prepare.tolist()), Times(*encode.tolist()), rows
+
+
+def _times() -> NDArray[np.float64]:
+    return np.array([time.perf_counter(), time.process_time()])
 
 
 @contextmanager
-def _peer(python: str, files: _Files, threads: int, setting: str) -> Iterator[Encode]:
+def _peer(engine: str, setting: str, files: Files, arguments: argparse.Namespace) -> Iterator[Encode]:
     """llama.cpp in a process of its own, which waits while others encode."""
-    paths = [str(path) for path in (files.projector, files.text, files.pixels)]
-    options = ["--rows", str(files.rows), "--threads", str(threads), f"--{setting.replace(' ', '-')}"]
-    process = subprocess.Popen(
-        [python, str(_WORKER), *paths, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    command = [arguments.llama_python, str(_WORKER), str(files.projector), str(files.text)]
+    command += [str(files.picture), "--rows", str(files.rows), "--threads", str(arguments.threads)]
+    process = Process(Engine(engine, ()), [*command, f"--{setting.replace(' ', '-')}"])
 
-    def answer() -> dict[str, float]:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise SystemExit(f"llama.cpp ended with {process.wait()}")
-        found: dict[str, float] = json.loads(line)
-        return found
-
-    def encode() -> float:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-        return answer()["seconds"]
+    def encode() -> tuple[Times, Times, NDArray[np.float32]]:
+        process.measure_again()
+        found = process.answer()
+        return Times(**found["prepare"]), Times(**found["encode"]), np.load(files.rows)
 
     try:
-        answer()
+        process.answer()
         yield encode
     finally:
-        process.kill()
-        process.wait()
+        process.close()
 
 
-def _report(name: str, matrices: int, limits: Limits, seconds: Mapping[str, float]) -> None:
-    attention = attention_products()
-    least = matrices / product_rate(limits, _PEAKS[name]) + attention / limits.fp32
-    products = f"{matrices / 1e12:.2f} + {attention / 1e12:.2f} tera multiply-adds"
-    print(f"{name}: {products} take {least:.2f} s at the peak")
-    for engine, best in seconds.items():
-        print(f"  {best:7.2f} s, {least / best:4.0%} of the peak: {engine}")
-    peers = [best for engine, best in seconds.items() if engine != _OURS]
-    if peers:
-        print(f"  {min(peers) / seconds[_OURS]:.2f} times the best setting of llama.cpp")
-
-
-def _difference(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:
-    """Root of the mean square, relative to that of ours."""
+def _difference(ours: NDArray[np.float32], theirs: NDArray[np.float32], line_end: int) -> float | None:
+    """Root of the mean square, relative to that of ours; None for other shapes."""
+    if line_end:
+        theirs = theirs[np.arange(len(theirs)) % (line_end + 1) < line_end]
+    if ours.shape != theirs.shape:
+        return None
     return float(np.sqrt(np.mean((ours - theirs) ** 2) / np.mean(ours**2)))
 
 
