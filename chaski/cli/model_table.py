@@ -79,7 +79,11 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "InternLM 2 and 2.5, InternVL 2.5 of 2B, 8B and 26B",
         notes="Computed as Llama. Checkpoints are not converted; pictures with a projector of InternVL.",
     ),
-    "jina-bert-v2": Description("Jina Embeddings 2", notes="Not converted; files of llama.cpp are read."),
+    "jina-bert-v2": Description(
+        "Jina Embeddings 2",
+        notes="The release for code is converted with the halves of its gates exchanged: llama.cpp's files "
+        "apply the activation to the wrong one, and are read as they are.",
+    ),
     "jina-bert-v3": Description(
         "Jina Embeddings 3", notes="Adapters for tasks are not converted; files of llama.cpp keep them apart."
     ),
@@ -109,7 +113,10 @@ DESCRIPTIONS: Mapping[str, Description] = {
     ),
     "modern-bert": Description("ModernBERT, GTE ModernBERT, Nomic ModernBERT Embed, Granite Embedding R2"),
     "nomic-bert": Description("Nomic Embed Text"),
-    "nomic-bert-moe": Description("Nomic Embed Text 2", notes="Not converted; files of llama.cpp are read."),
+    "nomic-bert-moe": Description(
+        "Nomic Embed Text 2",
+        notes="A bias behind the experts, where a checkpoint has one, is a tensor that only chaski reads.",
+    ),
     "phi3": Description(
         "Phi 3 to 4, Phi 4 mini and reasoning",
         ("bare-json",),

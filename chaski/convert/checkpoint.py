@@ -63,7 +63,7 @@ class DraftTarget:
 
 
 def plan_conversion(folder: Path, target_folder: Path | None = None) -> Checkpoint:
-    """Open the checkpoint in `folder` and plan its conversion; no weights are read.
+    """Open the checkpoint in `folder` and plan its conversion; no matrices are read.
 
     `target_folder` has that of the model which a draft proposes for.
 
@@ -77,6 +77,7 @@ def plan_conversion(folder: Path, target_folder: Path | None = None) -> Checkpoi
     if target is not None:
         config = Config(config.path, {**config.values, "target": target.config.values})
     tensors = _plain_names(open_checkpoint(folder)) | (_of_modules(folder) if family.embeds else {})
+    tensors = _effective(tensors, family.ineffective)
     config = config.part("text_config").over(config).over(Config(config.path, family.defaults))
     config = Config(config.path, family.observed(tensors.keys())).over(config).within(len(tensors))
     vision = family.vision if "vision_config" in config else None
@@ -137,6 +138,14 @@ def _plain_names(tensors: Mapping[str, SafeTensor]) -> dict[str, SafeTensor]:
             raise ModelError(f"{tensor.path}: tensors {plain[short].name!r} and {name!r} are the same one")
         plain[short] = tensor
     return plain
+
+
+def _effective(tensors: dict[str, SafeTensor], patterns: tuple[str, ...]) -> dict[str, SafeTensor]:
+    """The tensors without those of these names that are all zero."""
+    if not patterns:
+        return tensors
+    named = re.compile("|".join(patterns))
+    return {name: each for name, each in tensors.items() if not named.fullmatch(name) or each.data.any()}
 
 
 def _of_modules(folder: Path) -> dict[str, SafeTensor]:

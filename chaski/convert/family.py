@@ -87,6 +87,7 @@ class Family:
     needs_target: it is a draft, with the tokenizer of the model that it proposes for, whose configuration is
     the part `target` of its own.
     roles: tokens that have a role in the model, whatever the tokenizer says, by GGUF's name of the role.
+    ineffective: patterns of names that count as absent where all their elements are zero.
     """
 
     architecture: str
@@ -103,6 +104,7 @@ class Family:
     observed: Callable[[Set[str]], Mapping[str, Any]] = lambda names: {}
     needs_target: bool = False
     roles: Callable[[Config], Mapping[str, int]] = lambda config: {}
+    ineffective: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

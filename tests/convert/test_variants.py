@@ -11,7 +11,8 @@ import pytest
 from chaski.convert.checkpoint import Checkpoint, plan_conversion
 from chaski.convert.convert import convert
 from chaski.errors import ModelError, UnsupportedError
-from tests.convert.checkpoints import DATA, changed, written
+from chaski.formats.safetensors import open_checkpoint
+from tests.convert.checkpoints import DATA, changed, write_safetensors, written
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "shares that do not add up": (
@@ -63,6 +64,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "exact GELU of Gemma": ("gemma", {"hidden_activation": "silu"}, "'hidden_activation' is 'silu'; only"),
     "biases of Nomic": ("nomic-bert", {"qkv_proj_bias": True}, "'qkv_proj_bias' is True; only False"),
     "experts of Nomic": ("nomic-bert", {"num_experts": 8}, "'num_experts' is 8; only 0"),
+    "shares of Nomic": ("nomic-bert-moe", {"moe_normalize_expert_weights": True}, "is True; only False"),
+    "gates of Jina 2": ("jina-bert-v2", {"feed_forward_type": "reglu"}, "'reglu'; only 'geglu'"),
+    "positions of Jina 2": ("jina-bert-v2", {"position_embedding_type": "absolute"}, "only 'alibi'"),
     "stretched Nomic": (
         "nomic-bert",
         {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e3}},
@@ -204,3 +208,15 @@ def test_pooling_that_gguf_does_not_know(tmp_path: Path, settings: dict[str, Any
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
     with pytest.raises(UnsupportedError, match=r"1_Pooling.config\.json: pooling by .* cannot be converted"):
         written(folder)
+
+
+def test_a_bias_of_zeros_behind_experts_is_left_out(tmp_path: Path) -> None:
+    folder = changed("nomic-bert-moe", tmp_path / "nomic", {})
+    path = folder / "model.safetensors"
+    tensors = {
+        name: (each.dtype, each.data * (not name.endswith("experts.bias")))
+        for name, each in open_checkpoint(folder).items()
+    }
+    write_safetensors(path.with_suffix(".new"), tensors)
+    path.with_suffix(".new").replace(path)
+    assert "blk.1.ffn_down.bias" not in written(folder).tensors

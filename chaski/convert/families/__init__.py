@@ -33,6 +33,8 @@ FAMILIES = {
     "GraniteForCausalLM": "granite",
     "GraniteMoeForCausalLM": "granitemoe",
     "GraniteMoeSharedForCausalLM": "granitemoe",
+    "JinaBertForMaskedLM": "jinabert2",
+    "JinaBertModel": "jinabert2",
     "JinaEmbeddingsV3Model": "jinabert3",
     "Lfm2ForCausalLM": "lfm2",
     "LlamaForCausalLM": "llama",
@@ -65,6 +67,12 @@ FAMILIES = {
     "T5EncoderModel": "t5encoder",
     "XLMRobertaModel": "bert",
 }
+
+_MEANT_BY = {
+    "NomicBertModel": ("moe_every_n_layers", "nomicbertmoe"),
+    "XLMRobertaModel": ("lora_adaptations", "jinabert3"),
+}
+"""Releases that go by the name of another architecture: the setting that tells them, and their file."""
 
 ENCODERS = {
     "Idefics3ForConditionalGeneration": "idefics3",
@@ -102,7 +110,8 @@ def find_family(config: Config) -> Family:
         raise UnsupportedError(
             f"{config.path}: architecture {name!r:.80} cannot be converted; known are {known}"
         )
-    family: Family = _module(FAMILIES[name]).FAMILY
+    key, other = _MEANT_BY.get(name, ("", ""))
+    family: Family = _module(other if config.values.get(key) else FAMILIES[name]).FAMILY
     return family
 
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from chaski.convert.config import Config
 from chaski.convert.family import Family, Row, in_layer
 from chaski.convert.labels import classifier, is_classifier, label_metadata
 from chaski.convert.metadata import Metadata
 from chaski.convert.pooling import read_pooling
-from chaski.convert.tensors import Mapped, Planned
+from chaski.convert.tensors import Arrange, Mapped, Planned, as_it_is
 from chaski.errors import ModelError
 
-__all__ = ["FAMILY", "Names", "encoder_metadata", "encoder_tensors"]
+__all__ = [
+    "FAMILY",
+    "HEADS",
+    "Names",
+    "embedding_tensors",
+    "encoder_metadata",
+    "encoder_tensors",
+    "layer_rows",
+]
 
 # Heads of pre-training, and a layer for the first token of texts that are classified.
-_HEADS = (r"cls\..*", r"pooler\..*", r"lm_head\..*")
+HEADS = (r"cls\..*", r"pooler\..*", r"lm_head\..*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +32,8 @@ class Names:
     """Names that a checkpoint has for the tensors of a model like BERT.
 
     layers: what stands before the number of a layer. parts: by GGUF's names, what stands in a layer.
-    token_embd, token_types, token_embd_norm: what GGUF calls so. biased: layers have biases, not only norms.
+    token_embd, token_types, token_embd_norm: what GGUF calls so. unbiased: those of `parts` without a bias.
+    arranged: the order that GGUF wants of some of `parts`. is_gated: ffn_up has the rows of gates, too.
     """
 
     layers: str
@@ -32,7 +41,9 @@ class Names:
     token_embd: str = "embeddings.word_embeddings"
     token_types: str = "embeddings.token_type_embeddings"
     token_embd_norm: str = "embeddings.LayerNorm"
-    biased: bool = True
+    unbiased: tuple[str, ...] = ()
+    arranged: Mapping[str, Arrange] = field(default_factory=dict)
+    is_gated: bool = False
 
 
 _BERT = Names(
@@ -101,34 +112,44 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 def encoder_tensors(config: Config, names: Set[str], found: Names) -> Iterator[Planned]:
-    """All tensors but for tables of positions. The first releases have other names for those of norms."""
-    kinds = {"weight": "weight", "bias": "bias"}
-    if f"{found.token_embd_norm}.gamma" in names:
-        kinds = {"weight": "gamma", "bias": "beta"}
+    """All tensors but for tables of positions."""
+    yield from embedding_tensors(config, names, found)
+    kinds = _kinds(names, found)
+    for number in range(config.count("num_hidden_layers")):
+        for mapped in in_layer(number, layer_rows(config, found), found.layers):
+            module, kind = mapped.names[0].rsplit(".", 1)
+            is_norm = "norm" in mapped.name
+            yield replace(mapped, names=(f"{module}.{kinds[kind]}",)) if is_norm else mapped
+
+
+def embedding_tensors(config: Config, names: Set[str], found: Names) -> Iterator[Planned]:
+    """The embeddings of tokens and of their types, and the norm behind them."""
     hidden = config.get("hidden_size", int)
     tokens, types = config.get("vocab_size", int), config.get("type_vocab_size", int, 2)
     yield Mapped("token_embd.weight", (tokens, hidden), (f"{found.token_embd}.weight",))
     yield Mapped("token_types.weight", (types, hidden), (f"{found.token_types}.weight",))
-    for kind, source in kinds.items():
+    for kind, source in _kinds(names, found).items():
         yield Mapped(f"token_embd_norm.{kind}", (hidden,), (f"{found.token_embd_norm}.{source}",))
-    for number in range(config.count("num_hidden_layers")):
-        for mapped in in_layer(number, _layer(config, found), found.layers):
-            module, kind = mapped.names[0].rsplit(".", 1)
-            is_norm = mapped.name.endswith(f"norm.{kind}")
-            yield replace(mapped, names=(f"{module}.{kinds[kind]}",)) if is_norm else mapped
 
 
-def _layer(config: Config, found: Names) -> Iterator[Row]:
+def _kinds(names: Set[str], found: Names) -> Mapping[str, str]:
+    """The two tensors of a norm, which the first releases call otherwise."""
+    if f"{found.token_embd_norm}.gamma" in names:
+        return {"weight": "gamma", "bias": "beta"}
+    return {"weight": "weight", "bias": "bias"}
+
+
+def layer_rows(config: Config, found: Names) -> Iterator[Row]:
+    """The tensors of a layer."""
     hidden, size = config.get("hidden_size", int), config.get("intermediate_size", int)
-    rows = {"attn_qkv": 3 * hidden, "ffn_up": size, "ffn_gate": size}
+    rows = {"attn_qkv": 3 * hidden, "ffn_up": 2 * size if found.is_gated else size, "ffn_gate": size}
     for name, source in found.parts.items():
-        count, is_norm = rows.get(name, hidden), name.endswith("norm")
+        count, is_norm = rows.get(name, hidden), "norm" in name
         columns = size if name == "ffn_down" else hidden
-        yield Row(name, source, (count,) if is_norm else (count, columns))
-        if is_norm or found.biased:
-            yield Row(name, source, (count,), ".bias")
+        arrange = found.arranged.get(name, as_it_is)
+        yield Row(name, source, (count,) if is_norm else (count, columns), arrange=arrange)
+        if name not in found.unbiased:
+            yield Row(name, source, (count,), ".bias", arrange)
 
 
-FAMILY = Family(
-    "bert", metadata, tensors, unused=_HEADS, pre_tokenizers={"gpt-2": "roberta-bpe"}, embeds=True
-)
+FAMILY = Family("bert", metadata, tensors, unused=HEADS, pre_tokenizers={"gpt-2": "roberta-bpe"}, embeds=True)

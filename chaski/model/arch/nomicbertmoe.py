@@ -6,10 +6,20 @@ from collections.abc import Callable
 
 from chaski.formats.gguf import GGUFFile
 from chaski.ml import ops
-from chaski.ml.graph import Tensor
+from chaski.ml.graph import Tensor, Weight
 from chaski.ml.moe_ops import combine, dispatch, group_by_expert, router
 from chaski.ml.nn import ExpertLinear, Linear, Module, RouterConfig
 from chaski.model.arch import jinabert3
+
+
+class SumBias(Module):
+    """A bias of what all experts return together, where the file has one."""
+
+    def __init__(self, size: int) -> None:
+        self.bias = Weight((size,), optional=True, plain=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.add_vector(x, self.bias) if self.bias.is_present else x
 
 
 class Experts(Module):
@@ -22,13 +32,14 @@ class Experts(Module):
         self.ffn_gate_inp = Linear(size, config.num_experts)
         self.ffn_up_exps = ExpertLinear(config.num_experts, size, hidden)
         self.ffn_down_exps = ExpertLinear(config.num_experts, hidden, size)
+        self.ffn_down = SumBias(size)
 
     def __call__(self, x: Tensor) -> Tensor:
         config = self._router
         routes = router(self.ffn_gate_inp(x), config.num_used, config.gating, normalized=False)
         groups = group_by_expert(routes, config.num_experts)
         hidden = ops.gelu(self.ffn_up_exps(dispatch(x, groups), groups))
-        return combine(self.ffn_down_exps(hidden, groups), groups, routes)
+        return self.ffn_down(combine(self.ffn_down_exps(hidden, groups), groups, routes))
 
 
 class Model(jinabert3.Model):
