@@ -77,7 +77,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
     "granitemoe": Description("Granite 3 with experts"),
     "internlm2": Description(
         "InternLM 2 and 2.5, InternVL 2.5 of 2B, 8B and 26B",
-        notes="Computed as Llama. Checkpoints are not converted; pictures with a projector of InternVL.",
+        notes="Computed as Llama. Pictures with a projector of InternVL.",
     ),
     "jina-bert-v2": Description(
         "Jina Embeddings 2",

@@ -112,7 +112,10 @@ def read_config(folder: Path) -> Config:
     path = folder / "config.json"
     if not path.exists():
         raise ModelNotFoundError(f"{path}: no such file; a checkpoint folder has one")
-    return Config(path, read_json(path))
+    values = read_json(path)
+    if "llm_config" in values:  # as InternVL's authors call the part of the text model
+        values["text_config"] = values.pop("llm_config")
+    return Config(path, values)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ __all__ = [
 
 
 # The encoder of images and what joins it to the text model: GGUF has them in a file of their own.
-VISION_TENSORS = (r"vision_tower\..*", r"multi_modal_projector\..*")
+VISION_TENSORS = (r"vision_(tower|model)\..*", r"(multi_modal_projector|mlp1)\..*")
 
 
 @dataclass(frozen=True, slots=True)

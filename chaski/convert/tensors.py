@@ -29,6 +29,7 @@ __all__ = [
     "Sources",
     "TensorShape",
     "as_it_is",
+    "third",
     "transposed",
 ]
 
@@ -69,6 +70,11 @@ def as_it_is(values: NDArray[Any]) -> NDArray[Any]:
 def transposed(values: NDArray[Any]) -> NDArray[Any]:
     """Exchange the last two axes: (…, in, out) -> (…, out, in)."""
     return values.swapaxes(-1, -2)
+
+
+def third(index: int, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the rows of queries (0), keys (1) or values (2), where they are as many and stand together."""
+    return values[index * len(values) // 3 : (index + 1) * len(values) // 3]
 
 
 @dataclass(frozen=True, slots=True)

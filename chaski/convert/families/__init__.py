@@ -33,6 +33,7 @@ FAMILIES = {
     "GraniteForCausalLM": "granite",
     "GraniteMoeForCausalLM": "granitemoe",
     "GraniteMoeSharedForCausalLM": "granitemoe",
+    "InternLM2ForCausalLM": "internlm2",
     "JinaBertForMaskedLM": "jinabert2",
     "JinaBertModel": "jinabert2",
     "JinaEmbeddingsV3Model": "jinabert3",
@@ -76,6 +77,7 @@ _MEANT_BY = {
 
 ENCODERS = {
     "Idefics3ForConditionalGeneration": "idefics3",
+    "InternVLChatModel": "internvl_chat",
     "InternVLForConditionalGeneration": "internvl",
     "Lfm2VlForConditionalGeneration": "lfm2_vl",
     "LlavaForConditionalGeneration": "llava",
@@ -89,6 +91,7 @@ Where a checkpoint has no part for its text model, they have `text_model`, its k
 
 TEXT_MODELS = {
     "granite": "granite",
+    "internlm2": "internlm2",
     "lfm2": "lfm2",
     "llama": "llama",
     "mistral": "llama",

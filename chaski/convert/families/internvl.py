@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from chaski.convert.config import Config
 from chaski.convert.families.clip import COLORS, TOWER, both, preprocessor, sizes, spread
 from chaski.convert.family import Row, VisionFamily, in_layer
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
+
+__all__ = [
+    "DEFAULTS",
+    "MAX_TILES",
+    "VISION",
+    "encoder_metadata",
+    "in_projector",
+    "projection",
+    "square",
+]
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Values that configurations leave out, as transformers fills them in.
@@ -21,7 +31,7 @@ _SIZES = {
     "patch_size": [14, 14],
 }
 _NORMS = ("layer_norm", "rms_norm")
-_MAX_TILES = 12
+MAX_TILES = 12
 
 
 def _settings(config: Config) -> Config:
@@ -47,35 +57,44 @@ def _side(vision: Config, key: str) -> int:
     return Config(vision.path, {key: value}).get(key, int)
 
 
-def _square(config: Config) -> int:
+def square(config: Config) -> int:
+    """The patches along a side of those that become one row."""
     return int(1 / config.get("downsample_ratio", float, 0.5))
 
 
 def _sizes(config: Config) -> Metadata:
-    vision, reader = _settings(config), preprocessor(config)
+    reader = preprocessor(config)
     # transformers' processor cuts images into tiles whatever the settings of its image processor say.
+    tiles = reader.get("min_patches", int, 1), reader.get("max_patches", int, MAX_TILES)
+    return encoder_metadata(config, _settings(config), tiles)
+
+
+def encoder_metadata(config: Config, vision: Config, tiles: tuple[int, int]) -> Metadata:
+    """The keys of the encoder; `tiles`: the fewest and the most that an image may have."""
     return {
         **sizes(vision, eps=1e-6),
         **spread(config, _MEAN, _STD),
         "vision.projection_dim": config.get("hidden_size", int),
-        "vision.projector.scale_factor": _square(config),
-        "vision.preproc_min_tiles": reader.get("min_patches", int, 1),
-        "vision.preproc_max_tiles": reader.get("max_patches", int, _MAX_TILES),
+        "vision.projector.scale_factor": square(config),
+        "vision.preproc_min_tiles": tiles[0],
+        "vision.preproc_max_tiles": tiles[1],
         "projector_type": "internvl",
         f"use_{vision.get('hidden_act', str, 'gelu')}": True,
     }
 
 
 def projector(config: Config) -> Metadata:
-    return {f"clip.{key}": value for key, value in _sizes(config).items()} | {
-        "clip.has_vision_encoder": True,
-    }
+    return in_projector(_sizes(config))
+
+
+def in_projector(entries: Metadata) -> Metadata:
+    """The keys as a file of the encoder alone has them."""
+    return {f"clip.{key}": value for key, value in entries.items()} | {"clip.has_vision_encoder": True}
 
 
 def seen(config: Config) -> Iterator[Mapped]:
     vision = _settings(config)
     size, patch = vision.get("hidden_size", int), vision.get("patch_size", int)
-    row_size = config.get("hidden_size", int)
     positions = 1 + (vision.get("image_size", int) // patch) ** 2
     embeddings = f"{TOWER}.embeddings"
     yield Mapped("v.class_embd", (1, 1, size), (f"{embeddings}.cls_token",))
@@ -83,13 +102,17 @@ def seen(config: Config) -> Iterator[Mapped]:
     yield Mapped("v.position_embd.weight", (1, positions, size), (f"{embeddings}.position_embeddings",))
     for layer in range(vision.count("num_hidden_layers")):
         yield from in_layer(layer, _layer(vision), f"{TOWER}.encoder.layer", "v.blk")
-    merged = size * _square(config) ** 2
-    for index, source, shape in (
-        (0, "layer_norm", (merged,)),
-        (1, "linear_1", (row_size, merged)),
-        (3, "linear_2", (row_size, row_size)),
-    ):
-        yield from both(f"mm.model.mlp.{index}", f"multi_modal_projector.{source}", shape)
+    yield from projection(
+        config, size, [f"multi_modal_projector.{name}" for name in ("layer_norm", "linear_1", "linear_2")]
+    )
+
+
+def projection(config: Config, size: int, names: Sequence[str]) -> Iterator[Mapped]:
+    """The norm and the two matrices for squares of patches, which the checkpoint has under these names."""
+    row_size, merged = config.get("hidden_size", int), size * square(config) ** 2
+    shapes = (merged,), (row_size, merged), (row_size, row_size)
+    for index, source, shape in zip((0, 1, 3), names, shapes, strict=True):
+        yield from both(f"mm.model.mlp.{index}", source, shape)
 
 
 def _layer(vision: Config) -> Iterator[Row]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from chaski.convert.config import Config
 from chaski.convert.families.clip import COLORS, both, embeddings, layers, sizes, spread
 from chaski.convert.family import VisionFamily
 from chaski.convert.metadata import Metadata
-from chaski.convert.tensors import Constant, Mapped, Planned, transposed
+from chaski.convert.tensors import Constant, Mapped, Planned, third, transposed
 
 _TOWER = "vpm"
 _HALF = (0.5,) * COLORS
@@ -83,7 +83,7 @@ def seen(config: Config) -> Iterator[Mapped]:
         for kind, shape in (("weight", (size, size)), ("bias", (size,))):
             source = (f"resampler.attn.in_proj_{kind}",)
             whole = (3 * size, *shape[1:])
-            yield Mapped(f"resampler.attn.{name}.{kind}", shape, source, whole, _third(index))
+            yield Mapped(f"resampler.attn.{name}.{kind}", shape, source, whole, partial(third, index))
     yield from both("resampler.attn.out", "resampler.attn.out_proj", (size, size))
     for name in ("ln_q", "ln_kv", "ln_post"):
         yield from both(f"resampler.{name}", f"resampler.{name}", (size,))
@@ -94,10 +94,6 @@ def in_projector(config: Config) -> Iterator[Planned]:
     """The same, and a table that llama.cpp asks for."""
     yield from seen(config)
     yield Constant("resampler.pos_embed_k", _places(config.get("hidden_size", int)))
-
-
-def _third(index: int) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    return lambda values: values[index * len(values) // 3 : (index + 1) * len(values) // 3]
 
 
 def _places(size: int) -> NDArray[np.float32]:

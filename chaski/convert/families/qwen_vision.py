@@ -12,7 +12,7 @@ from chaski.convert.config import Config
 from chaski.convert.families.clip import COLORS, both, preprocessor, spread
 from chaski.convert.family import Row
 from chaski.convert.metadata import Metadata, rope
-from chaski.convert.tensors import Mapped
+from chaski.convert.tensors import Mapped, third
 from chaski.errors import ModelError
 
 __all__ = [
@@ -109,16 +109,11 @@ def linear(name: str, source: str, rows: int, columns: int) -> Iterator[Row]:
 def separate_qkv(size: int) -> Iterator[Row]:
     """Query, key and value, which the checkpoint has as one."""
     for index, letter in enumerate("qkv"):
-        arrange = partial(_third, index)
+        arrange = partial(third, index)
         for suffix, columns in ((".weight", (size,)), (".bias", ())):
             yield Row(
                 f"attn_{letter}", "attn.qkv", (size, *columns), suffix, arrange, 0.0, (3 * size, *columns)
             )
-
-
-def _third(index: int, values: NDArray[Any]) -> NDArray[Any]:
-    size = len(values) // 3
-    return values[index * size : (index + 1) * size]
 
 
 def merger(config: Config, size: int, square: int, first: str, second: str) -> Iterator[Mapped]:
