@@ -15,6 +15,7 @@ from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
+from tests.rewriting import bytes_as
 
 __all__ = ["DATA", "write_eagle3", "write_quieter"]
 
@@ -38,7 +39,7 @@ def write_eagle3(
     path: Path,
     *,
     size: int = 0,
-    layers: tuple[int, ...] = (0, 1, 2),
+    layers: tuple[int, ...] = (0, 1, 1),
     num_proposed: int = 0,
     is_newer: bool = False,
     has_own_embeddings: bool = False,
@@ -57,13 +58,13 @@ def write_eagle3(
         output = _array(file, "output.weight") if "output.weight" in file.tensors else table
     vocab_size, hidden = table.shape
     size = size or hidden
-    heads, half = 2 * size // (2 * _HEAD) or 1, size // (2 * _HEAD) or 1
+    heads = size // _HEAD
 
     def noise(*shape: int) -> np.ndarray:
         return 0.03 * random.standard_normal(shape).astype(np.float32)
 
-    eye = np.eye(half * _HEAD, 2 * size, dtype=np.float32)
-    queries = eye.reshape(half, _HEAD, -1).repeat(heads // half, 0).reshape(heads * _HEAD, -1)
+    eye = np.eye(heads * _HEAD, 2 * size, dtype=np.float32)
+    queries = eye.reshape(heads, _HEAD, -1).repeat(2, 0).reshape(2 * heads * _HEAD, -1)
     arrays = {
         "fc.weight": noise(size, len(layers) * hidden),
         "blk.0.attn_norm.weight": 1 + noise(size),
@@ -71,7 +72,7 @@ def write_eagle3(
         "blk.0.attn_q.weight": 2 * queries + noise(*queries.shape),
         "blk.0.attn_k.weight": 2 * eye + noise(*eye.shape),
         "blk.0.attn_v.weight": eye + noise(*eye.shape),
-        "blk.0.attn_output.weight": queries[:, :size].T / (heads // half) + noise(size, len(queries)),
+        "blk.0.attn_output.weight": queries[:, :size].T / 2 + noise(size, len(queries)),
         "blk.0.ffn_norm.weight": 1 + noise(size),
         "blk.0.ffn_gate.weight": noise(48, size),
         "blk.0.ffn_up.weight": noise(48, size),
@@ -85,7 +86,7 @@ def write_eagle3(
     if num_proposed:
         ids = np.sort(random.choice(vocab_size, num_proposed, replace=False)).astype("<i8")
         arrays["output.weight"] = _fitted(output, size)[ids]
-        tensors["d2t"] = (ids, QuantType.I64)
+        tensors["d2t"] = bytes_as(ids.view(np.uint8), QuantType.I64, ids.shape)
     if is_newer:
         arrays["enc.output_norm.weight"] = 1 + noise(len(layers) * hidden)
     entries = tokenizer | {
@@ -94,8 +95,8 @@ def write_eagle3(
         "eagle3.context_length": 256,
         "eagle3.embedding_length": size,
         "eagle3.feed_forward_length": 48,
-        "eagle3.attention.head_count": heads,
-        "eagle3.attention.head_count_kv": half,
+        "eagle3.attention.head_count": 2 * heads,
+        "eagle3.attention.head_count_kv": heads,
         "eagle3.attention.key_length": _HEAD,
         "eagle3.attention.value_length": _HEAD,
         "eagle3.attention.layer_norm_rms_epsilon": 1e-5,

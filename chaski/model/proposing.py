@@ -111,8 +111,8 @@ def layer_bytes(file: GGUFFile, prefix: str = "blk.") -> float:
 
 def output_bytes(file: GGUFFile) -> float:
     """The bytes of the output layer, which may be that of the embedding."""
-    tied = file.tensors["token_embd.weight"]
-    return float(file.tensors.get("output.weight", tied).nbytes)
+    name = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
+    return float(file.tensors[name].nbytes)
 
 
 class ProposingProgram:
