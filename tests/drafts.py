@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["DRAFTS", "TARGETS"]
+__all__ = ["DRAFTS", "EAGLE3", "TARGETS"]
 
 _DATA = Path(__file__).parent / "data"
 DRAFTS = _DATA / "drafts"
 TARGETS = {"qwen3": DRAFTS / "qwen3-target", "qwen35": _DATA / "checkpoints" / "qwen35"}
-"""The checkpoint that each draft was trained for."""
+"""The checkpoint that each DFlash draft was trained for."""
+EAGLE3 = dict.fromkeys(("eagle3", "eagle3-speculators"), TARGETS["qwen3"])
+"""Those of EAGLE-3 drafts."""

@@ -43,13 +43,15 @@ def write_eagle3(
     num_proposed: int = 0,
     is_newer: bool = False,
     has_own_embeddings: bool = False,
+    cut: int = 0,
+    without: tuple[str, ...] = (),
     **metadata: object,
 ) -> Path:
     """Write a draft for the model in `target`, and return its path.
 
     `size` is that of its rows, where that is another than the target's. `num_proposed`: it proposes so many
-    of the tokens. `is_newer`: with the norms of EAGLE-3.1 and of RedHat's drafts. `metadata` replaces
-    entries, with `__` for `.`.
+    of the tokens; the first of them is `cut` too high. `is_newer`: with the norms of EAGLE-3.1 and of
+    RedHat's drafts. `without`: tensors to leave out. `metadata` replaces entries, with `__` for `.`.
     """
     random = np.random.default_rng(3)
     with open_gguf(target) as file:
@@ -86,6 +88,7 @@ def write_eagle3(
     if num_proposed:
         ids = np.sort(random.choice(vocab_size, num_proposed, replace=False)).astype("<i8")
         arrays["output.weight"] = _fitted(output, size)[ids]
+        ids[0] += cut
         tensors["d2t"] = bytes_as(ids.view(np.uint8), QuantType.I64, ids.shape)
     if is_newer:
         arrays["enc.output_norm.weight"] = 1 + noise(len(layers) * hidden)
@@ -109,6 +112,7 @@ def write_eagle3(
         "eagle3.norm_before_fc": is_newer,
     }
     entries |= {key.replace("__", "."): value for key, value in metadata.items()}
+    arrays = {key: values for key, values in arrays.items() if key not in without}
     tensors |= {key: (values.astype(np.float32), QuantType.F32) for key, values in arrays.items()}
     write_gguf(path, entries, tensors)
     return path

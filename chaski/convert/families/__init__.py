@@ -18,6 +18,9 @@ FAMILIES = {
     "BertModel": "bert",
     "CamembertModel": "bert",
     "DFlashDraftModel": "dflash",
+    "Eagle3DraftModel": "eagle3",
+    "Eagle3LlamaForCausalLM": "eagle3",
+    "Eagle3Speculator": "eagle3",
     "EuroBertModel": "eurobert",
     "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",
@@ -39,6 +42,7 @@ FAMILIES = {
     "JinaEmbeddingsV3Model": "jinabert3",
     "Lfm2ForCausalLM": "lfm2",
     "LlamaForCausalLM": "llama",
+    "LlamaForCausalLMEagle3": "eagle3",
     "Llama4ForCausalLM": "llama4",
     "Llama4ForConditionalGeneration": "llama4",
     "Ministral3ForCausalLM": "mistral3",
@@ -70,6 +74,7 @@ FAMILIES = {
 }
 
 _MEANT_BY = {
+    "LlamaForCausalLM": ("draft_vocab_size", "eagle3"),
     "NomicBertModel": ("moe_every_n_layers", "nomicbertmoe"),
     "XLMRobertaModel": ("lora_adaptations", "jinabert3"),
 }
