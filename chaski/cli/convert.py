@@ -37,8 +37,15 @@ __all__ = ["command"]
     metavar="FOLDER",
     help="The checkpoint that a draft was trained for; its configuration and tokenizer are enough.",
 )
+@click.option(
+    "--task",
+    metavar="NAME",
+    help="Merge the adapter of a task with the weights, of Jina Embeddings 3: retrieval.query and others.",
+)
 @click.help_option("-h", "--help")
-def command(folder: Path, out: Path, type_: str, projector: Path | None, target: Path | None) -> None:
+def command(
+    folder: Path, out: Path, type_: str, projector: Path | None, target: Path | None, task: str | None
+) -> None:
     """Convert the checkpoint in FOLDER (config.json, safetensors, tokenizer) to the GGUF file OUT."""
     from chaski.convert.convert import convert
     from chaski.errors import OptionError
@@ -55,7 +62,7 @@ def command(folder: Path, out: Path, type_: str, projector: Path | None, target:
             bar(done / total)
 
         try:
-            summary = convert(folder, out, type_, report, projector, target)
+            summary = convert(folder, out, type_, report, projector, target, task)
         except OSError as error:
             raise OptionError(f"{error.filename or out}: {error.strerror or error}") from None
     seconds = time.monotonic() - started
@@ -63,6 +70,8 @@ def command(folder: Path, out: Path, type_: str, projector: Path | None, target:
         f"{out}: {summary.architecture}, {size(summary.num_parameters)} parameters in {summary.num_tensors} "
         f"tensors, {size_in_bytes(summary.nbytes)}, {duration(seconds)}"
     )
+    if summary.left_out:
+        click.echo(f"The adapters for tasks are left out; --task merges one: {', '.join(summary.left_out)}")
 
 
 def _check_target(path: Path) -> None:

@@ -85,7 +85,8 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "apply the activation to the wrong one, and are read as they are.",
     ),
     "jina-bert-v3": Description(
-        "Jina Embeddings 3", notes="Adapters for tasks are not converted; files of llama.cpp keep them apart."
+        "Jina Embeddings 3",
+        notes="`chaski convert --task` merges the adapter of a task; files of llama.cpp keep them apart.",
     ),
     "lfm2": Description(
         "LFM 2 and 2.5, dense, LFM2-VL",

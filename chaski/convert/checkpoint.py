@@ -64,10 +64,10 @@ class DraftTarget:
         return cls(folder, config.part("text_config").over(config), find_family(config))
 
 
-def plan_conversion(folder: Path, target_folder: Path | None = None) -> Checkpoint:
+def plan_conversion(folder: Path, target_folder: Path | None = None, task: str | None = None) -> Checkpoint:
     """Open the checkpoint in `folder` and plan its conversion; no matrices are read.
 
-    `target_folder` has that of the model which a draft proposes for.
+    `target_folder` has that of the model which a draft proposes for. The adapter of `task` is merged.
 
     Raises ModelError for tensors that are missing, left over or of another shape than the configuration
     says, UnsupportedError for architectures and quantizations that cannot be converted.
@@ -78,6 +78,8 @@ def plan_conversion(folder: Path, target_folder: Path | None = None) -> Checkpoi
     target = _target(config, family, target_folder)
     if target is not None:
         config = Config(config.path, {**config.values, "target": target.config.values})
+    if task is not None:
+        config = Config(config.path, {**config.values, "task": _known_task(config, family, task)})
     tensors = _plain_names(open_checkpoint(folder)) | (_of_modules(folder) if family.embeds else {})
     tensors = _effective(tensors, family.ineffective)
     for part in _TEXT_PARTS:
@@ -106,6 +108,15 @@ def _target(config: Config, family: Family, folder: Path | None) -> DraftTarget 
     if not family.needs_target and folder is not None:
         raise ModelError(f"{config.path}: this is no draft, so it has no target: convert it without {folder}")
     return None if folder is None else DraftTarget.of(folder)
+
+
+def _known_task(config: Config, family: Family, task: str) -> str:
+    known = family.tasks(config)
+    if task in known:
+        return task
+    if not known:
+        raise ModelError(f"{config.path}: there are no adapters for tasks: convert it without a task")
+    raise ModelError(f"{config.path}: there is no adapter for {task!r:.80}; tasks are {', '.join(known)}")
 
 
 @contextmanager

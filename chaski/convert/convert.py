@@ -38,12 +38,16 @@ _LAYERS_OF_70B = 80
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The sizes of a written file: bytes are those of the tensors."""
+    """The sizes of a written file: bytes are those of the tensors.
+
+    left_out: tasks whose adapters are not in it, where it has none.
+    """
 
     architecture: str
     num_tensors: int
     num_parameters: int
     nbytes: int
+    left_out: tuple[str, ...] = ()
 
 
 def convert(
@@ -53,18 +57,19 @@ def convert(
     progress: ByteProgress = lambda done, total: None,
     projector: Path | None = None,
     target: Path | None = None,
+    task: str | None = None,
 ) -> Summary:
     """Convert the checkpoint in `folder` to the GGUF file `out`, which appears when it is complete.
 
     type: a name of `mixture.MIXTURES`. progress: is called with the bytes that are written, and those of all.
     projector: a file of its own for the encoder of images, as llama.cpp reads it; else `out` has both, as
-    Ollama does. target: the checkpoint that a draft was trained for; its weights need not be there. No more
-    than a part of one tensor is in memory at a time. Raises ModelError, TokenizerError, FormatError or
-    UnsupportedError for a checkpoint that cannot be converted: before anything is written, but for values
-    that the type cannot hold.
+    Ollama does. target: the checkpoint that a draft was trained for; its weights need not be there. task:
+    that whose adapter is merged with the weights, in a checkpoint that has some. No more than a part of one
+    tensor is in memory at a time. Raises ModelError, TokenizerError, FormatError or UnsupportedError for a
+    checkpoint that cannot be converted: before anything is written, but for values that the type cannot hold.
     """
     mixture = find_mixture(type)
-    checkpoint = plan_conversion(folder, target)
+    checkpoint = plan_conversion(folder, target, task)
     with computing(checkpoint.config):
         files = _files(checkpoint, mixture, out, projector)
     return _write(checkpoint, mixture, files, progress)
@@ -99,7 +104,8 @@ def _write(checkpoint: Checkpoint, mixture: Mixture, files: list[_File], progres
     for (path, metadata, _), of_file in zip(files, everything, strict=True):
         write_gguf(path, metadata, {name: watch(tensor) for name, tensor in of_file.items()})
     num_parameters = sum(math.prod(tensor.shape) for tensor in tensors)
-    return Summary(checkpoint.family.architecture, len(tensors), num_parameters, nbytes)
+    tasks = () if "task" in checkpoint.config else tuple(checkpoint.family.tasks(checkpoint.config))
+    return Summary(checkpoint.family.architecture, len(tensors), num_parameters, nbytes, tasks)
 
 
 def _metadata(checkpoint: Checkpoint, mixture: Mixture, architecture: str) -> Metadata:

@@ -6,7 +6,7 @@ before them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,6 +87,7 @@ class Family:
     needs_target: it is a draft, with the tokenizer of the model that it proposes for, whose configuration is
     the part `target` of its own.
     roles: tokens that have a role in the model, whatever the tokenizer says, by GGUF's name of the role.
+    tasks: the names of tasks that a checkpoint has adapters for, of which one can be merged.
     ineffective: patterns of names that count as absent where all their elements are zero.
     """
 
@@ -104,6 +105,7 @@ class Family:
     observed: Callable[[Set[str]], Mapping[str, Any]] = lambda names: {}
     needs_target: bool = False
     roles: Callable[[Config], Mapping[str, int]] = lambda config: {}
+    tasks: Callable[[Config], Sequence[str]] = lambda config: ()
     ineffective: tuple[str, ...] = ()
 
 

@@ -9,7 +9,7 @@ from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
 from chaski.errors import ModelError
 
-__all__ = ["classifier", "is_classifier", "label_metadata"]
+__all__ = ["classifier", "is_classifier", "label_metadata", "scores"]
 
 _RANK = 4
 _USUAL = 2  # labels of a configuration that does not name any
@@ -33,6 +33,12 @@ def classifier(config: Config, dense: str, output: str) -> Iterator[Mapped]:
     for name, source, rows in (("cls", dense, hidden), ("cls.output", output, count)):
         yield Mapped(f"{name}.weight", (rows, hidden), (f"{source}.weight",))
         yield Mapped(f"{name}.bias", (rows,), (f"{source}.bias",))
+
+
+def scores(config: Config, name: str) -> Mapped:
+    """The matrix that makes the scores of a decoder's last token."""
+    shape = len(_labels(config)), config.get("hidden_size", int)
+    return Mapped("cls.output.weight", shape, (f"{name}.weight",))
 
 
 def _labels(config: Config) -> list[str]:

@@ -19,6 +19,7 @@ from chaski.formats.quantize import quantize
 from chaski.formats.safetensors import SafeTensor, widen
 
 __all__ = [
+    "Adapted",
     "Arrange",
     "Concatenated",
     "Constant",
@@ -144,6 +145,50 @@ class Concatenated:
     def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
         for part in self.parts:
             yield from part.chunks(sources, type)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A matrix, and the product of `first` (rows, rank) and `second` (rank, columns) times `scale`.
+
+    Both are those with the number `index` among `count` that stand in one tensor each.
+    """
+
+    mapped: Mapped
+    first: str
+    second: str
+    count: int
+    index: int
+    rank: int
+    scale: float
+
+    packed = None
+
+    @property
+    def name(self) -> str:
+        return self.mapped.name
+
+    @property
+    def shape(self) -> TensorShape:
+        return self.mapped.shape
+
+    @property
+    def sources(self) -> Mapping[str, TensorShape]:
+        rows, columns = self.shape
+        factors = {self.first: (self.count, rows, self.rank), self.second: (self.count, self.rank, columns)}
+        return {**self.mapped.sources, **factors}
+
+    def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
+        first, second = (
+            widen(sources[name].data[self.index], sources[name].dtype) for name in (self.first, self.second)
+        )
+        (name,) = self.mapped.names
+        source, columns = sources[name], self.shape[-1]
+        step = max(1, _ELEMENTS_AT_ONCE // columns)
+        for begin in range(0, len(first), step):
+            rows = slice(begin, begin + step)
+            values = widen(source.data[rows], source.dtype) + (first[rows] @ second) * np.float32(self.scale)
+            yield quantize(values, type)
 
 
 @dataclass(frozen=True, slots=True)

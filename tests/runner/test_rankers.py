@@ -16,6 +16,8 @@ from chaski.convert.convert import convert
 from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.safetensors import open_checkpoint, widen
+from tests.convert.checkpoints import write_safetensors
 from tests.rewriting import all_tensors
 
 DATA = Path(__file__).parents[1] / "data"
@@ -165,6 +167,31 @@ def test_qwen3_answers_yes_or_no(told_by: str, tmp_path: Path) -> None:
     with chaski.load(tmp_path / "ranker.gguf", threads=1) as model:
         scores = model.score("the llama", documents)
     np.testing.assert_allclose(scores, relevance(logits), rtol=1e-5)
+
+
+def test_qwen3_for_sequence_classification_scores_what_the_answers_differ_by(tmp_path: Path) -> None:
+    plain = reranker(tmp_path / "Qwen3-Reranker-tiny")
+    convert(plain, tmp_path / "answers.gguf", "F32")
+    ids = [
+        json.loads((plain / "tokenizer.json").read_text())["model"]["vocab"][each] for each in ("yes", "no")
+    ]
+    source = open_checkpoint(plain)
+    output = source.get("lm_head.weight") or source["model.embed_tokens.weight"]
+    yes, no = (widen(output.data[each], output.dtype) for each in ids)
+    tensors = {name: (each.dtype, each.data) for name, each in source.items() if name != "lm_head.weight"}
+    write_safetensors(plain / "new", tensors | {"score.weight": ("F32", (yes - no)[None])})
+    (plain / "new").replace(plain / "model.safetensors")
+    config = json.loads((plain / "config.json").read_text())
+    config |= {"architectures": ["Qwen3ForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    (plain / "config.json").write_text(json.dumps(config))
+    convert(plain, tmp_path / "scores.gguf", "F32")
+    documents = ["the load", "a café"]
+    with chaski.load(tmp_path / "answers.gguf", threads=1) as model:
+        wanted = model.score("the llama", documents)
+    with chaski.load(tmp_path / "scores.gguf", threads=1) as model:
+        found = model.score("the llama", documents)
+        assert model.rerank("the llama", documents)[0].index == wanted.argmax()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_qwen3_without_the_answers(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ FAMILIES = {
     "Qwen2VLForConditionalGeneration": "qwen2vl",
     "Qwen2_5_VLForConditionalGeneration": "qwen25vl",
     "Qwen3ForCausalLM": "qwen3",
+    "Qwen3ForSequenceClassification": "qwen3",
     "Qwen3MoeForCausalLM": "qwen3moe",
     "Qwen3NextForCausalLM": "qwen3next",
     "Qwen3VLForConditionalGeneration": "qwen3vl",

@@ -1,6 +1,7 @@
 """Qwen 3 (Qwen Team 2025): norms on the queries and keys of each head, no biases.
 
-Its rerankers answer yes or no. GGUF keeps the rows of these two tokens in place of all logits.
+Its rerankers answer yes or no. GGUF keeps the rows of these two tokens in place of all logits, or the scores
+of a checkpoint for sequence classification, which is asked the same question.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from chaski.convert.config import Config, read_json
 from chaski.convert.families import qwen2
 from chaski.convert.family import Family, Row, attention, biases, embeddings, feed_forward, in_layers, norm
+from chaski.convert.labels import is_classifier, label_metadata, scores
 from chaski.convert.metadata import Metadata, head_size
 from chaski.convert.tensors import Mapped, Planned
 from chaski.errors import ModelError
@@ -37,7 +39,9 @@ Note that the answer can only be "yes" or "no".<|im_end|>
 
 def metadata(config: Config) -> Metadata:
     entries = qwen2.metadata(config)
-    if _is_reranker(config):
+    if is_classifier(config):
+        entries |= label_metadata(config)
+    elif _is_reranker(config):
         entries |= {"pooling_type": _RANK, "classifier.output_labels": list(_ANSWERS)}
     return entries
 
@@ -52,7 +56,9 @@ def normed_attention(config: Config) -> Iterator[Row]:
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
-    if _is_reranker(config):
+    if is_classifier(config):
+        yield from _with_scores(config, embeddings(config, names))
+    elif _is_reranker(config):
         yield from _with_answers(config, embeddings(config, names))
     else:
         yield from embeddings(config, names)
@@ -79,6 +85,12 @@ def _with_answers(config: Config, planned: Iterator[Planned]) -> Iterator[Planne
     )
 
 
+def _with_scores(config: Config, planned: Iterator[Planned]) -> Iterator[Planned]:
+    """The scores of labels in place of the output matrix."""
+    yield from (each for each in planned if each.name != "output.weight")
+    yield scores(config, "score")
+
+
 def _is_reranker(config: Config) -> bool:
     """Only names tell rerankers from models of text: the folder's, the configuration's or the README's."""
     folder = config.path.parent
@@ -92,7 +104,7 @@ def _readme(config: Config) -> str:
 
 
 def _templates(config: Config) -> Mapping[str, str]:
-    return {"rerank": _QUESTION} if _is_reranker(config) else {}
+    return {"rerank": _QUESTION} if _is_reranker(config) or is_classifier(config) else {}
 
 
 FAMILY = Family("qwen3", metadata, tensors, templates=_templates)
