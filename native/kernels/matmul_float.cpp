@@ -6,7 +6,7 @@
 namespace chaski::CHASKI_ISA {
 
 struct Floats {
-    static constexpr int kStep = 96;
+    static constexpr int kStep = 128;
     static constexpr int kSub = 16;  // elements between two prefetches
     static constexpr int P = kFloatPanels, N = kFloatTokens;
     static constexpr int kSmallest = smallest_tile(N, kFloatStreamTokens + 1);
@@ -31,7 +31,8 @@ struct Floats {
                 if (i % kSub == 0) {
                     prefetch.fetch();
                     // The tokens of the next tile lie too far apart for the processor to foresee them.
-                    for (int n = 0; n < kTokens; ++n) __builtin_prefetch(values + (kTokens + n) * k + i);
+                    for (int n = 0; n < kTokens; ++n)
+                        __builtin_prefetch(values + (kTokens + n) * k + i, 0, 2);
                 }
                 F32x16 column[kPanels];
 #pragma GCC unroll 16
