@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -131,7 +132,8 @@ class JinjaFormat(ChatFormat):
 
         def rendered(placed: Sequence[Message]) -> str:
             assert self.template is not None
-            return self.template.render([_as_jinja(turn) for turn in placed], tools=tools or None, **extra)
+            turns = [_as_jinja(turn, self._call_spelling()) for turn in placed]
+            return self.template.render(turns, tools=tools or None, **extra)
 
         num_images = sum(len(message.get("images") or ()) for message in messages)
         image_text = self.template.image_text if num_images else None
@@ -140,6 +142,14 @@ class JinjaFormat(ChatFormat):
             if (numbered := with_numbered_images(text, image_text, num_images)) is not None:
                 return numbered
         return rendered(with_placed_images(messages))
+
+    def _call_spelling(self) -> str:
+        """What stands before calls that the template does not write itself; else an empty text."""
+        from chaski.text.parsers.formats import FORMATS
+
+        if self.parser_name not in FORMATS or "tool_calls" in (self.source or ""):
+            return ""
+        return FORMATS[self.parser_name].spelling
 
     def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:
         if self.insertion is not None:
@@ -161,14 +171,20 @@ def _thinking_variables(think: bool | str) -> dict[str, object]:
     return {"enable_thinking": bool(think), "thinking": bool(think), **effort}
 
 
-def _as_jinja(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message of Ollama's API in the form of transformers' templates; all other keys stay."""
+def _as_jinja(message: Mapping[str, Any], spelling: str = "") -> dict[str, Any]:
+    """Return a message of Ollama's API in the form of transformers' templates; all other keys stay.
+
+    With a `spelling`, calls are a part of the content, a list behind it.
+    """
     found = {key: value for key, value in message.items() if key not in _OLLAMA_KEYS}
     found["content"] = message.get("content") or ""
     if thinking := message.get("thinking"):
         found |= {"reasoning_content": thinking, "thinking": thinking}
     if calls := message.get("tool_calls"):
         found["tool_calls"] = [_call(call) for call in calls]
+        if spelling:
+            functions = [call["function"] for call in found["tool_calls"]]
+            found["content"] += spelling + json.dumps(functions, ensure_ascii=False)
     if name := message.get("tool_name"):
         found["name"] = name
     return found

@@ -71,10 +71,10 @@ DESCRIPTIONS: Mapping[str, Description] = {
     ),
     "granite": Description(
         "Granite 3 and 4, dense, Granite Vision 3",
-        ("hermes",),
-        notes="Tool calls as Granite 4 writes them; those of Granite 3 stay in the text.",
+        ("granite", "hermes"),
+        notes="Tool calls as Granite 3 writes them, and as Granite 4 does.",
     ),
-    "granitemoe": Description("Granite 3 with experts"),
+    "granitemoe": Description("Granite 3 with experts", ("granite",)),
     "internlm2": Description(
         "InternLM 2 and 2.5, InternVL 2.5 of 2B, 8B and 26B",
         notes="Computed as Llama. Pictures with a projector of InternVL.",

@@ -128,6 +128,13 @@ class TestChoice:
     def test_by_template(self, family, format):
         assert choose_format(FAMILIES[family]) == format
 
+    def test_granite_wraps_what_follows_its_thoughts(self):
+        text, tags = "<think>a</think><response>b</response>", ("<think>", "</think>")
+        assert parsed("granite", text, thinking_tags=tags) == [Thought("a"), Content("b")]
+        plain = "<response>b</response>"
+        assert parsed("granite", plain, thinking_tags=tags, thinking=False) == [Content(plain)]
+        assert choose_format("respond only with <|tool_call|> followed by a JSON list") == "granite"
+
     def test_by_architecture(self):
         assert choose_format("", "gptoss") == "harmony"
         assert choose_format("", "qwen3") == "bare-json"

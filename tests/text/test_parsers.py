@@ -114,6 +114,20 @@ CASES = [
     ("mistral", "[THINK]so[/THINK]yes [TOOL_CALLS", [Thought("so"), Content("yes [TOOL_CALLS")]),
     ("mistral", "[TOOL_CALLS]get_weather", None),
     ("mistral", "[TOOL_CALLS] [{]}", None),
+    ("granite", f"<|tool_call|>[{ROME}, {ROME}]", [CALL, CALL]),
+    ("granite", f"<tool_call> [{ROME}]\n", [CALL]),
+    (
+        "granite",
+        f"I look.\n<|tool_call|>\n{ROME}{ROME} then",
+        [Content("I look."), CALL, Content(f"{ROME} then")],
+    ),
+    ("granite", f"<think>a</think><|tool_call|>[{DEEP}]", [Thought("a"), DEEP_CALL]),
+    ("granite", f"<|tool_call|>[{ROME}", None),
+    ("granite", f"<|tool_call|>[{ROME}}}", None),
+    ("granite", '<|tool_call|>[{"name": "now", "arguments": [1]}] b', None),
+    ("granite", "<|tool_call|> nothing", None),
+    ("granite", "a <|tool_ca", [Content("a <|tool_ca")]),
+    ("granite", "<response>a</response>", [Content("<response>a</response>")]),
     (
         "deepseek3",
         f"<think>a</think><｜tool▁calls▁begin｜>{BEGIN}function{SEPARATOR}get_weather\n```json\n"

@@ -38,6 +38,8 @@ class Format:
 
     thinks   whether its models think; a model that does not may still write the tags
     special  the tags of thinking are never text: they count anywhere, even if thinking is off
+    wrapping silent tags around answers behind thoughts: they count while the model thinks by its template
+    spelling what stands before a list of calls in past answers, where the template does not write calls
     """
 
     blocks: tuple[CallBlock, ...] = ()
@@ -45,6 +47,8 @@ class Format:
     silent: tuple[str, ...] = ()
     thinks: bool = True
     special: bool = False
+    wrapping: tuple[str, ...] = ()
+    spelling: str = ""
 
 
 _BARE_JSON = (
@@ -128,6 +132,12 @@ _LFM2 = Format((CallBlock("<|tool_call_start|>", "<|tool_call_end|>", read_pytho
 _LFM2_THINKING = replace(_LFM2, thinks=True)
 _OLMO3 = Format((CallBlock("<function_calls>", "</function_calls>", read_python),), thinks=False)
 _OLMO3_THINK = replace(_OLMO3, thinks=True)
+# Granite 3: some of its releases spell the control token as text.
+_GRANITE = Format(
+    tuple(CallBlock(opening, None, read_json) for opening in ("<|tool_call|>", "<tool_call>")),
+    wrapping=("<response>", "</response>"),
+    spelling="<|tool_call|>",
+)
 _HARMONY = Format(thinking=None)
 _GLIMMER = Format(thinking=None)
 
@@ -144,6 +154,7 @@ FORMATS: Mapping[str, Format] = {
     "glimmer": _GLIMMER,
     "glm-4.7": _GLM,
     "glm-ocr": _GLM_OCR,
+    "granite": _GRANITE,
     "harmony": _HARMONY,
     "hermes": _HERMES,
     "laguna": _LAGUNA,
@@ -171,6 +182,7 @@ FORMATS: Mapping[str, Format] = {
 _SIGNS = {
     "<|channel|>": "harmony",
     "<|tool_call>": "gemma4",
+    "<|tool_call|>": "granite",
     "<start_function_call>": "functiongemma",
     "<function=": "qwen3-coder",
     "<arg_key>": "glm-4.7",
@@ -232,10 +244,11 @@ def parser_for(
     blocks = format.blocks if tools else ()
     if tools and tool_call_tag and all(block.opening != tool_call_tag for block in blocks):
         blocks = (CallBlock(tool_call_tag, None, read_json), *blocks)
+    wrapping = format.wrapping if thinking_tags and tags else ()
     return StreamParser(
         tags,
         blocks,
-        format.silent,
+        (*format.silent, *wrapping),
         tools,
         is_thinking,
         skips_blanks=not thought,

@@ -1,0 +1,50 @@
+"""Granite 3's templates write no calls: past calls stand in the content, as its models write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chaski.chat.formats import JinjaFormat
+from chaski.text.parsers import FoundCall
+from chaski.text.parsers.formats import choose_format
+from chaski.text.template import ChatTemplate
+from tests.text.parsing import TOOLS, parsed
+
+# What the published template of Granite 3.3 does with tools and turns.
+SOURCE = """{%- if tools %}{{- '<|start_of_role|>system<|end_of_role|>use <|tool_call|> followed by a \
+JSON list of tools used.<|end_of_text|>' }}{%- endif %}
+{%- for message in messages %}
+{{- '<|start_of_role|>' + message['role'] + '<|end_of_role|>' + message['content'] + '<|end_of_text|>' }}
+{%- endfor %}"""
+CALLS = [
+    {"function": {"name": "get_weather", "arguments": {"city": "Köln"}}},
+    {"function": {"name": "now", "arguments": {}}},
+]
+WRITTEN = (
+    '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Köln"}}, {"name": "now", "arguments": {}}]'
+)
+
+
+def rendered(source: str) -> str:
+    turns: list[dict[str, Any]] = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "", "tool_calls": CALLS},
+        {"role": "tool", "content": "rain", "tool_name": "get_weather"},
+    ]
+    found = JinjaFormat((), choose_format(source), source=source, template=ChatTemplate(source, "", ""))
+    return found.render(turns, TOOLS)
+
+
+def test_past_calls_are_written_as_the_model_writes_them() -> None:
+    text = rendered(SOURCE)
+    assert f"assistant<|end_of_role|>{WRITTEN}<|end_of_text|>" in text
+    assert "tool<|end_of_role|>rain" in text
+    calls = parsed("granite", WRITTEN)
+    assert calls == [FoundCall("get_weather", {"city": "Köln"}), FoundCall("now", {})]
+
+
+def test_a_template_that_writes_calls_does_so() -> None:
+    source = SOURCE.replace("message['content']", "message['content'] ~ message.tool_calls | length")
+    text = rendered(source)
+    assert WRITTEN not in text
+    assert "assistant<|end_of_role|>2<|end_of_text|>" in text
