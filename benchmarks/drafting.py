@@ -19,9 +19,9 @@ import numpy as np
 
 import chaski
 from benchmarks.speculation import MAX_PROPOSED, Answer, as_json, decode
-from chaski.kvcache.batch import Batch
+from chaski.model.block_program import BlockProgram
 from chaski.model.program import Program
-from chaski.model.proposing import ProposingProgram
+from chaski.model.proposing import ProposalRequest, ProposingProgram
 from chaski.runner.speculation.draft_model import DraftModel
 from chaski.runner.speculation.own_heads import OwnHeads, Proposer
 from chaski.runner.speculation.speculator import Draft
@@ -66,16 +66,18 @@ class ChanceProgram:
 
 
 class ChanceHeads:
-    """Stands for the program of a model's own heads."""
+    """Stands for the program of a model's own heads, or of an attached draft."""
 
-    def __init__(self, program: ProposingProgram, chance: Chance) -> None:
+    def __init__(self, program: ProposingProgram | BlockProgram, chance: Chance) -> None:
         self.cache, self.most_tokens = program.cache, program.most_tokens
         self._program = program
         self._chance = chance
 
-    def step(self, batch: Batch, hidden: np.ndarray) -> tuple[list[int], np.ndarray]:
-        _, states = self._program.step(batch, hidden)
-        return [self._chance.token(position + 1) for position in batch.positions.tolist()], states
+    def propose(self, requests: Sequence[ProposalRequest]) -> None:
+        self._program.propose(requests)
+        for each in requests:
+            first = each.position + 1
+            each.proposed[:] = [self._chance.token(first + index) for index in range(len(each.proposed))]
 
 
 def main() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["DRAFTS", "EAGLE3", "TARGETS"]
+from chaski.convert.convert import convert
+
+__all__ = ["DRAFTS", "EAGLE3", "TARGETS", "write_pair"]
 
 _DATA = Path(__file__).parent / "data"
 DRAFTS = _DATA / "drafts"
@@ -12,3 +14,9 @@ TARGETS = {"qwen3": DRAFTS / "qwen3-target", "qwen35": _DATA / "checkpoints" / "
 """The checkpoint that each DFlash draft was trained for."""
 EAGLE3 = dict.fromkeys(("eagle3", "eagle3-speculators"), TARGETS["qwen3"])
 """Those of EAGLE-3 drafts."""
+
+
+def write_pair(name: str, target: Path, draft: Path) -> None:
+    """Write the files of a DFlash draft and of its target, in F32."""
+    convert(TARGETS[name], target, "F32")
+    convert(DRAFTS / name, draft, "F32", target=TARGETS[name])

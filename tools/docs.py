@@ -68,7 +68,8 @@ This page is made by `make docs`; `chaski models` prints it, `chaski models FAMI
 * *Embeddings* "by file": a model gives embeddings, or ranks, where its file names a pooling.
 * *Tools* and *thinking* are those of published models, with the format of their answers. What one file can do
   its template says: `chaski show` tells.
-* *Speculation*: tokens are proposed by n-grams or by a draft model, and never change the answer. Where
+* *Speculation*: tokens are proposed by n-grams or by a draft, and never change the answer. A draft is a small
+  model, or a file that reads hidden states of the model that it was trained for. Where
   it says "heads", models whose file has a block for multi-token prediction propose by that as well."""
 
 _HOW_NEAR = """\

@@ -15,16 +15,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.errors import OptionError, UnsupportedError
+from chaski.errors import ModelError, OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import LayerKind
+from chaski.formats.quant import QuantType
+from chaski.kvcache import Cache, CacheSize, LayerKind
+from chaski.ml import ops
+from chaski.ml.backend import Backend
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import Module
+from chaski.ml.nn import Embedding, Linear, Module
+from chaski.model.block_program import BlockProgram
 from chaski.model.input import HiddenStates, Inputs
-from chaski.model.proposing import layer_bytes, output_bytes
+from chaski.model.proposing import (
+    TOKEN_BESIDE,
+    ProposingCost,
+    ProposingProgram,
+    layer_bytes,
+    output_bytes,
+)
 from chaski.model.registry import Model, ModelConfig
 
-__all__ = ["AttachedDraft", "Target"]
+__all__ = ["AttachedDraft", "BlockDraft", "StepDraft", "Target"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,17 +63,17 @@ class Target:
 
 
 class AttachedDraft(Module):
-    """A draft of one architecture. It is a `Proposing`, and its weights have the names of its own file.
+    """A draft of one architecture, a `StepDraft` or a `BlockDraft`. Its weights have the names of its file.
+
+    Embeddings and output layer, `token_embd` and `output`, are the target's where it has none.
 
     hidden_layers  the layers of the target whose inputs it reads; the number of all layers stands for the
                    output of the last one. The last layer then computes all tokens, where else it goes on with
                    those that need logits (`HiddenStates.last` has these without that)
-    hidden_size    the size of the rows that `store` returns, and that `propose` takes and returns
     token_ids      the token of each row of logits; None where these are the target's
     """
 
     hidden_layers: tuple[int, ...] = ()
-    hidden_size: int
     token_ids: npt.NDArray[np.int64] | None = None
 
     def __init__(self, file: GGUFFile, target: Target) -> None:
@@ -86,25 +96,47 @@ class AttachedDraft(Module):
         return range(first, first + len(self.layer_kinds()))
 
     @abstractmethod
-    def store(self, inputs: Inputs, hidden: HiddenStates, caches: Sequence[Any]) -> Tensor:
+    def store(self, inputs: Inputs, hidden: HiddenStates, caches: Sequence[Any]) -> Tensor | None:
         """Record what is stored with each batch of the target -> the rows to propose from (outputs, size).
 
         `caches` are those of `layer_kinds`.
         """
 
     @abstractmethod
-    def propose(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        hidden: Tensor,
-        caches: Sequence[Any],
-        most_tokens: int | None,
-    ) -> tuple[Tensor, Tensor]:
-        """See `Proposing`. `caches` are those of `proposing_layers`."""
+    def program(
+        self, cache: Cache, backend: Backend, size: CacheSize, most_tokens: int | None
+    ) -> ProposingProgram | BlockProgram:
+        """Compile what proposes, of the first `most_tokens` tokens or of all, in the cache of the target."""
 
-    def cost(self, output_share: float = 1.0) -> float:
-        """Return the bytes read for a proposed token, as a share of those that the target reads for one."""
+    @abstractmethod
+    def cost(self, output_share: float = 1.0) -> ProposingCost:
+        """Return the time that proposing takes, where it computes that share of the output layer."""
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """The embeddings of tokens, not scaled."""
+        own: Embedding | None = getattr(self, "token_embd", None)
+        return self.target.embedded(tokens) if own is None else own(tokens)
+
+    def logits(self, x: Tensor, most_tokens: int | None) -> Tensor:
+        """The logits of normalized rows, of the first `most_tokens` tokens or of all."""
+        own: Linear | None = getattr(self, "output", None)
+        if own is None:
+            return self.target.logits(x, most_tokens)
+        return own(x) if most_tokens is None else ops.first_outputs(x, own.weight, most_tokens)
+
+    def read_token_ids(self) -> npt.NDArray[np.int64]:
+        """The tensor `d2t`: the target's token of each row of logits. Raises ModelError and OptionError."""
+        info = self.file.tensors["d2t"]
+        if info.type not in (QuantType.I32, QuantType.I64):
+            raise ModelError(f"{self.file.path}: d2t has the type {info.type.name}; it must be I64")
+        ids = np.frombuffer(info.data.tobytes(), "<i4" if info.type is QuantType.I32 else "<i8")
+        vocab_size = self.config.vocab_size
+        if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
+            raise self.misfit(f"it proposes token {ids.max()}, and the model has {vocab_size} tokens")
+        return ids.astype(np.int64)
+
+    def bytes_share(self, output_share: float) -> float:
+        """Return the bytes read to propose, as a share of those that the target reads for a token."""
         own = self.file if "output.weight" in self.file.tensors else self.target.file
         num_bytes = layer_bytes(self.file) + output_share * output_bytes(own)
         return num_bytes / (layer_bytes(self.target.file) + output_bytes(self.target.file))
@@ -129,3 +161,68 @@ class AttachedDraft(Module):
             f"{self.file.path.name} cannot be the draft of {self.target.file.path.name}: {reason}; "
             "a draft proposes for the model that it was trained with"
         )
+
+
+class StepDraft(AttachedDraft):
+    """A draft that proposes one token, and goes on from its own hidden state: a `Proposing`.
+
+    hidden_size  the size of the rows that `store` returns, and that `propose` takes and returns
+    """
+
+    hidden_size: int
+
+    @abstractmethod
+    def store(self, inputs: Inputs, hidden: HiddenStates, caches: Sequence[Any]) -> Tensor: ...
+
+    @abstractmethod
+    def propose(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        hidden: Tensor,
+        caches: Sequence[Any],
+        most_tokens: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        """See `Proposing`. `caches` are those of `proposing_layers`."""
+
+    def program(
+        self, cache: Cache, backend: Backend, size: CacheSize, most_tokens: int | None
+    ) -> ProposingProgram:
+        return ProposingProgram(self, cache, backend, size.sequences, most_tokens)
+
+    def cost(self, output_share: float = 1.0) -> ProposingCost:
+        return ProposingCost(token=self.bytes_share(output_share))
+
+
+class BlockDraft(AttachedDraft):
+    """A draft that proposes several tokens at once, in place of masks behind the last token.
+
+    block_size  the most tokens of a block, the last one of the sequence among them
+    mask_token  what stands where no token is known yet
+    """
+
+    block_size: int
+    mask_token: int
+
+    @abstractmethod
+    def propose_block(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        outputs: Tensor,
+        caches: Sequence[Any],
+        most_tokens: int | None,
+    ) -> Tensor:
+        """Record: the tokens of blocks -> the logits of those whose indices are `outputs`, see `propose`.
+
+        `caches` are those of `proposing_layers`. A token sees all of its block where the layer shows that.
+        """
+
+    def program(
+        self, cache: Cache, backend: Backend, size: CacheSize, most_tokens: int | None
+    ) -> BlockProgram:
+        return BlockProgram(self, cache, backend, size, most_tokens)
+
+    def cost(self, output_share: float = 1.0) -> ProposingCost:
+        share = self.bytes_share(output_share)
+        return ProposingCost(token=share * TOKEN_BESIDE, proposal=share)

@@ -60,6 +60,8 @@ class DecoderConfig:
     ) -> DecoderConfig:
         """`eps` names the key of the norms' epsilon. The others hold where the file does not say them.
 
+        `vocab_size` is that of the target of a draft, which makes no embeddings.
+
         Raises ModelError for a key that is missing or of another type, UnsupportedError for a value."""
         arch = file.architecture
         hidden_size = file.get(f"{arch}.embedding_length", int)
@@ -68,7 +70,7 @@ class DecoderConfig:
         head_size = file.get(f"{arch}.attention.key_length", int, 0) or hidden_size // num_heads
         pooling = read_pooling(file) or pooling
         is_causal = file.get(f"{arch}.attention.causal", bool, is_causal)
-        if not is_causal and pooling is None:
+        if not is_causal and pooling is None and vocab_size is None:
             raise ModelError(
                 f"{file.path}: {arch}.pooling_type is 0 (none) or missing, though all tokens see each "
                 "other: the file does not say how it makes embeddings; convert it anew from its checkpoint"

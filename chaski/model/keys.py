@@ -64,16 +64,17 @@ READ_BY: Mapping[str, frozenset[str]] = {
     "rope.dimension_count_swa": frozenset({"gemma4"}),
     "attention.max_alibi_bias": frozenset({"jina-bert-v2"}),
     "attention.scale": frozenset({"gemma-embedding", "gemma3"}) | _GRANITE,
-    "embedding_scale": _GRANITE,
-    "logit_scale": _GRANITE,
+    "embedding_scale": _GRANITE | {"dflash"},
+    "logit_scale": _GRANITE | {"dflash"},  # a draft proposes the top token, which these two do not change
     "residual_scale": _GRANITE,
     "attention.sliding_window": frozenset(
-        {"gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt-oss", "modern-bert", "phi3"}
+        {"dflash", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt-oss", "modern-bert"}
+        | {"phi3"}
     ),
     "attention.temperature_length": frozenset({"llama4"}),
     "attention.temperature_scale": frozenset({"llama4", "mistral3"}),
     "attn_logit_softcapping": frozenset({"gemma-embedding", "gemma2", "gemma3"}),
-    "final_logit_softcapping": frozenset({"gemma2", "gemma3", "gemma3n", "gemma4"}),
+    "final_logit_softcapping": frozenset({"dflash", "gemma2", "gemma3", "gemma3n", "gemma4"}),
     "full_attention_interval": _DELTA_NETS,
     "hidden_activation": frozenset(
         {"gemma", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "modern-bert"}

@@ -39,6 +39,7 @@ _NO_MODELS = {
 _KINDS = {
     "clip": "mmproj",
     "controlvector": "controlvector",
+    "dflash": "draft",
     "eagle3": "draft",
     "imatrix": "imatrix",
 }

@@ -144,7 +144,9 @@ def _record(model: Model, inputs: Inputs, caches: Sequence[Any], draft: Attached
     count = len(model.layer_kinds())
     found = model(inputs, caches[:count])
     draft.check_hidden(inputs.hidden)
-    found.graph.output(HIDDEN, draft.store(inputs, inputs.hidden, caches[count:]))
+    rows = draft.store(inputs, inputs.hidden, caches[count:])
+    if rows is not None:
+        found.graph.output(HIDDEN, rows)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,11 +16,14 @@ from chaski.kvcache.part import CachePart
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor
-from chaski.model.output_rows import HIDDEN
+from chaski.model.output_rows import HIDDEN, OutputRow
 from chaski.model.registry import Model, ModelConfig
 
 __all__ = [
+    "TOKEN_BESIDE",
+    "ProposalRequest",
     "Proposing",
+    "ProposingCost",
     "ProposingModel",
     "ProposingProgram",
     "layer_bytes",
@@ -31,7 +35,30 @@ __all__ = [
 
 F32 = npt.NDArray[np.float32]
 
+TOKEN_BESIDE = 0.1
+"""The time that a token beside others in a batch takes, as a share of a batch of one token."""
+
 _LARGE_VOCABULARY = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class ProposingCost:
+    """The time of a proposal, and of each of its tokens besides, as shares of a batch that makes a token."""
+
+    token: float
+    proposal: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class ProposalRequest:
+    """A request for `most` tokens behind `token`, the last of a sequence, which was chosen from `row`."""
+
+    slot: int
+    position: int
+    token: int
+    row: OutputRow
+    most: int
+    proposed: list[int] = field(default_factory=list)
 
 
 class Proposing(Protocol):
@@ -91,14 +118,14 @@ def num_common_tokens(vocab_size: int) -> int | None:
     return None if vocab_size < _LARGE_VOCABULARY else vocab_size // 4 // 256 * 256
 
 
-def proposing_cost(model: Proposing, file: GGUFFile, output_share: float = 1.0) -> float:
+def proposing_cost(model: Proposing, file: GGUFFile, output_share: float = 1.0) -> ProposingCost:
     """Return the share of the bytes that a token reads of the whole model, that one to propose reads.
 
     They are what decoding takes its time for. To propose one it reads `output_share` of the output layer.
     """
     output = output_bytes(file)
     own = layer_bytes(file, f"blk.{model.proposing_layers[0]}.") + output_share * output
-    return own / (layer_bytes(file) + output)
+    return ProposingCost(token=own / (layer_bytes(file) + output))
 
 
 def layer_bytes(file: GGUFFile, prefix: str = "blk.") -> float:
@@ -144,7 +171,20 @@ class ProposingProgram:
         graph.output("top", ops.top_k(logits, graph.input("counts", (tokens,), DType.I32), 1))
         self._plan = backend.compile(graph)
 
-    def step(self, batch: Batch, hidden: F32) -> tuple[list[int], F32]:
+    def propose(self, requests: Sequence[ProposalRequest]) -> None:
+        """Fill the requests, whose sequences are in the cache up to their last tokens: token by token."""
+        hidden = np.stack([request.row.hidden() for request in requests])
+        first = batch = _batch(requests)
+        while requests:
+            found, states = self._step(batch, hidden)
+            for request, token in zip(requests, found, strict=True):
+                request.proposed.append(token)
+            going_on = [index for index, each in enumerate(requests) if len(each.proposed) < each.most]
+            requests = [requests[index] for index in going_on]
+            hidden, batch = states[going_on], _batch(requests)
+        self.cache.undo_forward(first)
+
+    def _step(self, batch: Batch, hidden: F32) -> tuple[list[int], F32]:
         """Compute a batch -> the top tokens behind its tokens, and their hidden states, a view.
 
         It stays in the cache until that takes it back.
@@ -160,3 +200,13 @@ class ProposingProgram:
         top = launch.rows("top").reshape(-1, 2, 1)[:, 1, 0].astype(int)
         top = top if self._token_ids is None else self._token_ids[top]
         return top.tolist(), launch.rows(HIDDEN)
+
+
+def _batch(requests: Sequence[ProposalRequest]) -> Batch:
+    """The last token of each request."""
+    return Batch(
+        np.array([each.proposed[-1] if each.proposed else each.token for each in requests], np.int32),
+        np.array([each.position + len(each.proposed) for each in requests], np.int32),
+        np.array([each.slot for each in requests], np.int32),
+        np.zeros(0, np.int32),
+    )

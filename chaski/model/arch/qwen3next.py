@@ -41,13 +41,6 @@ class GatedAttention(qwen3.Attention):
         super().__init__(config)
         self.attn_q = Linear(config.hidden_size, 2 * config.num_heads * config.head_size)
 
-    def keys_and_values(self, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values of tokens, as the cache holds them."""
-        c = self._config
-        k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
-        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
-        return ops.rope(k, rope), v
-
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
         c = self._config
         q_gate = self.attn_q(x).reshape(c.num_heads, 2 * c.head_size)

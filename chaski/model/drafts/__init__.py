@@ -16,6 +16,7 @@ from chaski.model.vocabulary import num_shared_tokens
 __all__ = ["ATTACHED", "attach_draft", "is_attached"]
 
 ATTACHED = {
+    "dflash": "dflash",
     "eagle3": "eagle3",
 }
 """The module of each architecture."""

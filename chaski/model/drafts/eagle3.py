@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
@@ -19,7 +17,7 @@ from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, RopeFactors, SwiGLU, attention
 from chaski.model.arch.llama import Attention
-from chaski.model.attached import AttachedDraft, Target
+from chaski.model.attached import StepDraft, Target
 from chaski.model.config import DecoderConfig
 from chaski.model.input import HiddenStates, Inputs
 
@@ -83,7 +81,7 @@ class Encoder(Module):
         self.output_norm = RMSNorm(size, eps)
 
 
-class Draft(AttachedDraft):
+class Draft(StepDraft):
     """Embeddings and output layer are the target's where the file has none.
 
     With `d2t` the output layer has fewer tokens than the target: `d2t` lists which these are.
@@ -111,7 +109,7 @@ class Draft(AttachedDraft):
             self.output = Linear(config.hidden_size, self._num_proposed())
         if "d2t" in file.tensors:
             self.unused = ("d2t",)
-            self.token_ids = self._read_ids()
+            self.token_ids = self.read_token_ids()
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self._own
@@ -130,7 +128,7 @@ class Draft(AttachedDraft):
         fused = self.fc(joined if encoder is None else encoder.output_norm(joined))
         before = self._rows.previous(fused, caches[1])
         rope = ops.rope_table(inputs.positions, self._rope())
-        embedded = self._embedded(inputs.tokens)
+        embedded = self.embedded(inputs.tokens)
         embedded = embedded if self._has_own_embeddings else inputs.with_images(embedded)
         self.blk[0].store(embedded, before, rope, caches[0])
         return fused.rows(inputs.outputs)
@@ -144,14 +142,8 @@ class Draft(AttachedDraft):
         most_tokens: int | None,
     ) -> tuple[Tensor, Tensor]:
         rope = ops.rope_table(positions, self._rope())
-        x = self.blk[0](self._embedded(tokens), hidden, rope, caches[0])
-        normalized = self.output_norm(x)
-        output: Linear | None = getattr(self, "output", None)
-        if output is None:
-            return x, self.target.logits(normalized, most_tokens)
-        if most_tokens is None:
-            return x, output(normalized)
-        return x, ops.first_outputs(normalized, output.weight, most_tokens)
+        x = self.blk[0](self.embedded(tokens), hidden, rope, caches[0])
+        return x, self.logits(self.output_norm(x), most_tokens)
 
     def _rope(self) -> Rope:
         return self._own.rope.rope(factors=self.rope_freqs.weight.array)
@@ -160,24 +152,10 @@ class Draft(AttachedDraft):
     def _has_own_embeddings(self) -> bool:
         return "token_embd.weight" in self.file.tensors
 
-    def _embedded(self, tokens: Tensor) -> Tensor:
-        return self.token_embd(tokens) if self._has_own_embeddings else self.target.embedded(tokens)
-
     def _num_proposed(self) -> int:
         """The number of tokens that it may propose."""
         tensors = self.file.tensors
         return tensors["d2t"].shape[-1] if "d2t" in tensors else self.target.model.config.vocab_size
-
-    def _read_ids(self) -> np.ndarray:
-        info = self.file.tensors["d2t"]
-        if info.type.name not in ("I32", "I64"):
-            raise ModelError(f"{self.file.path}: d2t has the type {info.type.name}; it must be I64")
-        found = np.frombuffer(info.data.tobytes(), "<i4" if info.type.name == "I32" else "<i8")
-        ids = found.astype(np.int64)
-        vocab_size = self.target.model.config.vocab_size
-        if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
-            raise self.misfit(f"it proposes token {ids.max()}, and the model has {vocab_size} tokens")
-        return ids
 
     def _check(self) -> None:
         """Raise OptionError for a target of other sizes, ModelError for numbers that are no draft's."""

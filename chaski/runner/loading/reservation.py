@@ -18,7 +18,7 @@ from chaski.model.attached import AttachedDraft
 from chaski.model.encoder import EncoderProgram, encoder_memory
 from chaski.model.multimodal import EncoderShape
 from chaski.model.program import Program
-from chaski.model.proposing import proposing_cost, proposing_of
+from chaski.model.proposing import ProposingProgram, proposing_cost, proposing_of
 from chaski.model.registry import Model, vision_of
 from chaski.model.weights import place_weights
 from chaski.runner.engine.images import EncodedImages
@@ -131,7 +131,7 @@ class Reservation:
             )
             if vision is not None:
                 self.images = EncodedImages(EncoderProgram(vision, backend, own_type), size.sequences)
-            self.heads = _heads(model, file, draft, self.cache, backend, size.sequences)
+            self.heads = _heads(model, file, draft, self.cache, backend, size)
             plans = {held.device: held.plans for held in backend.memory().devices}
             self.needs = replace(self.needs, plans=plans)
 
@@ -142,15 +142,18 @@ def _heads(
     draft: AttachedDraft | None,
     cache: Cache,
     backend: Backend,
-    parallel: int,
+    size: CacheSize,
 ) -> OwnHeads | None:
     """Return what proposes tokens from the model's hidden states, if anything does."""
+    vocab_size = model.config.vocab_size
     if draft is not None:
-        return OwnHeads.of(draft, draft.cost, cache, backend, parallel)
+        ordered = vocab_size if draft.token_ids is None else None
+        return OwnHeads.of(partial(draft.program, cache, backend, size), draft.cost, ordered)
     own = proposing_of(model)
     if own is None:
         return None
-    return OwnHeads.of(own, partial(proposing_cost, own, file), cache, backend, parallel)
+    program = partial(ProposingProgram, own, cache, backend, size.sequences)
+    return OwnHeads.of(program, partial(proposing_cost, own, file), vocab_size)
 
 
 def _image_memory(backend: Backend, shape: EncoderShape, dtype: DType, parallel: int) -> list[KindMemory]:

@@ -10,13 +10,9 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from chaski.kvcache import Cache
-from chaski.kvcache.batch import Batch
-from chaski.ml.backend import Backend
+from chaski.model.block_program import BlockProgram
 from chaski.model.output_rows import OutputRow
-from chaski.model.proposing import Proposing, ProposingProgram, num_common_tokens
+from chaski.model.proposing import ProposalRequest, ProposingCost, ProposingProgram, num_common_tokens
 from chaski.runner.speculation.ngram import NgramSpeculator
 from chaski.runner.speculation.speculator import PayingLength
 
@@ -28,23 +24,17 @@ _LAST, _MOST_RARE = 64, 1 / 16
 
 @dataclass(frozen=True, slots=True)
 class Proposer:
-    """A program, and what a token that it proposes costs: see `PayingLength`."""
+    """A program, and what it costs to propose with it: see `PayingLength`."""
 
-    program: ProposingProgram
-    cost: float
+    program: ProposingProgram | BlockProgram
+    cost: ProposingCost
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
-    """A request for `most` tokens behind `token`, the last of a sequence, which was chosen from `row`."""
+class _Asked(ProposalRequest):
+    """A request, and who is to fill it."""
 
-    slot: int
-    position: int
-    token: int
-    row: OutputRow
-    most: int
-    proposer: Proposer
-    proposed: list[int] = field(default_factory=list)
+    proposer: Proposer = field(kw_only=True)
 
 
 class OwnHeads:
@@ -56,29 +46,25 @@ class OwnHeads:
     def __init__(self, whole: Proposer, common: Proposer | None = None) -> None:
         self._whole = whole
         self._common = common
-        self._jobs: list[_Job] = []
+        self._jobs: list[_Asked] = []
 
     @classmethod
     def of(
         cls,
-        proposing: Proposing,
-        cost: Callable[[float], float],
-        cache: Cache,
-        backend: Backend,
-        parallel: int,
+        program: Callable[[int | None], ProposingProgram | BlockProgram],
+        cost: Callable[[float], ProposingCost],
+        vocab_size: int | None,
     ) -> OwnHeads:
-        """Reserve what proposing takes for `parallel` sequences in the slots of the model's cache.
+        """Reserve what proposing takes.
 
-        `cost` of a share of the output layer is that of a token, see `PayingLength`.
+        `program` compiles it, for that many of the first tokens or all; `cost` is that of a share of the
+        output layer. `vocab_size` is None where it proposes tokens in an order of its own.
         """
-        vocab_size = proposing.config.vocab_size
-
-        def proposer(most: int | None) -> Proposer:
-            program = ProposingProgram(proposing, cache, backend, parallel, most)
-            return Proposer(program, cost((most or vocab_size) / vocab_size))
-
-        most = None if proposing.token_ids is not None else num_common_tokens(vocab_size)
-        return cls(proposer(None), None if most is None else proposer(most))
+        whole = Proposer(program(None), cost(1.0))
+        common = None if vocab_size is None else num_common_tokens(vocab_size)
+        if vocab_size is None or common is None:
+            return cls(whole)
+        return cls(whole, Proposer(program(common), cost(common / vocab_size)))
 
     def proposer(self, tokens: Items[int]) -> Proposer:
         """The one for a sequence of these tokens."""
@@ -96,7 +82,7 @@ class OwnHeads:
         self, slot: int, tokens: Items[int], row: OutputRow, most: int, proposer: Proposer
     ) -> list[int]:
         """Return a list that `compute` fills with up to `most` proposed tokens."""
-        job = _Job(slot, len(tokens) - 1, tokens[-1], row, most, proposer)
+        job = _Asked(slot, len(tokens) - 1, tokens[-1], row, most, proposer=proposer)
         self._jobs.append(job)
         return job.proposed
 
@@ -113,31 +99,11 @@ class OwnHeads:
         if not jobs:
             return
         needs_all = any(job.proposer is self._whole for job in jobs)
-        program = (self._whole if needs_all else jobs[0].proposer).program
-        hidden = np.stack([job.row.hidden() for job in jobs])
-        first = batch = _batch(jobs)
-        while jobs:
-            found, states = program.step(batch, hidden)
-            for job, token in zip(jobs, found, strict=True):
-                job.proposed.append(token)
-            going_on = [index for index, job in enumerate(jobs) if len(job.proposed) < job.most]
-            jobs = [jobs[index] for index in going_on]
-            hidden, batch = states[going_on], _batch(jobs)
-        cache.undo_forward(first)
+        (self._whole if needs_all else jobs[0].proposer).program.propose(jobs)
 
     def forget(self) -> None:
         """Begin again, whatever a failure has left. The engine empties the cache."""
         self._jobs = []
-
-
-def _batch(jobs: Items[_Job]) -> Batch:
-    """The last token of each job."""
-    return Batch(
-        np.array([job.proposed[-1] if job.proposed else job.token for job in jobs], np.int32),
-        np.array([job.position + len(job.proposed) for job in jobs], np.int32),
-        np.array([job.slot for job in jobs], np.int32),
-        np.zeros(0, np.int32),
-    )
 
 
 class OwnSpeculator:

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from chaski.model.output_rows import OutputRow
+from chaski.model.proposing import TOKEN_BESIDE, ProposingCost
 
 __all__ = ["Draft", "PayingLength", "ProposalLength", "Speculator"]
 
 _FIRST_LENGTH, _FIRST_PAUSE = 3, 16
 
-# The time to check a proposed token, as a share of a batch that makes a token without.
-_CHECKING = 0.1
 # Right ones of the proposed tokens, before any was tried; and how much the others count after each proposal.
 _PRIOR = 1.0, 2.0
 _MEMORY = 0.85
@@ -116,13 +115,13 @@ class ProposalLength:
 class PayingLength:
     """The number of tokens to propose where a model makes them: as many as pay for themselves.
 
-    `cost` is the time that one proposed token takes, as a share of a batch that makes a token without. What
-    comes back depends on the share of proposed tokens that was right lately, each behind right ones: with it,
-    a batch makes 1 + right + right² + … tokens. Where no length makes tokens sooner than plain batches,
-    nothing is proposed for a while, and then one token.
+    `cost` is the time that proposing takes beside batches that make a token without. What comes
+    back depends on the share of proposed tokens that was right lately, each behind right ones: with it, a
+    batch makes 1 + right + right² + … tokens. Where no length makes tokens sooner than plain batches, nothing
+    is proposed for a while, and then one token.
     """
 
-    def __init__(self, most: int, cost: float) -> None:
+    def __init__(self, most: int, cost: ProposingCost) -> None:
         self._most = most
         self.cost = cost
         self._right, self._tried = _PRIOR
@@ -149,7 +148,7 @@ class PayingLength:
         best, tokens, most_sooner = 0, 1.0, 1.0
         for length in range(1, self._most + 1):
             tokens += right**length
-            sooner = tokens / (1 + length * (self.cost + _CHECKING))
+            sooner = tokens / (1 + self.cost.proposal + length * (self.cost.token + TOKEN_BESIDE))
             if sooner > most_sooner:
                 best, most_sooner = length, sooner
         return best

@@ -14,12 +14,14 @@ import chaski
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.runner.speculation.own_heads import OwnHeads
+from tests.drafts import write_pair
 from tests.eagle3 import write_eagle3, write_quieter
 from tests.own_heads import DATA, write_with_heads
 from tests.rewriting import all_tensors
 
 NAMES = ("qwen35", "qwen35moe", "qwen3next")
 DRAFTED = ("qwen3", "gemma3", "gpt-oss", "qwen35 drafted")
+BLOCKS = ("qwen3 blocks", "qwen35 blocks")
 PROMPT = np.random.default_rng(2).integers(5, 60, 70).tolist()
 CONTEXT = 128
 LONG = {"temperature": 0, "num_predict": 3 * CONTEXT}
@@ -32,16 +34,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_with_heads(name, folder / f"{name}.gguf")
     write_with_heads("qwen35", folder / "own-output.gguf", has_own_output=True)
     write_with_heads("qwen35", folder / "rare.gguf", vocab_size=700, said_by_layers=0.1)
+    for name in BLOCKS:
+        write_pair(name.removesuffix(" blocks"), folder / f"{name}.gguf", folder / f"{name}-draft.gguf")
     for name in DRAFTED:
         target = write_quieter(name.removesuffix(" drafted"), folder / f"{name}.gguf")
         write_eagle3(target, folder / f"{name}-draft.gguf")
     return folder
 
 
-@pytest.fixture(scope="module", params=[*NAMES, "own-output", *DRAFTED])
+@pytest.fixture(scope="module", params=[*NAMES, "own-output", *DRAFTED, *BLOCKS])
 def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[chaski.LLM]:
     path = folder / f"{request.param}.gguf"
-    draft = folder / f"{request.param}-draft.gguf" if request.param in DRAFTED else None
+    draft = folder / f"{request.param}-draft.gguf" if request.param in DRAFTED + BLOCKS else None
     with chaski.load(path, parallel=4, context=CONTEXT, num_batch=24, threads=2, draft=draft) as model:
         yield model
 
@@ -131,7 +135,7 @@ def test_only_common_tokens_are_proposed_where_a_text_has_no_others(
         assert isinstance(draft, OwnHeads)
         assert draft.proposer(PROMPT).program.most_tokens == 256
         assert draft.proposer([*PROMPT, *[650] * 9]).program.most_tokens == 700
-        assert draft.proposer(PROMPT).cost < draft.proposer([650]).cost
+        assert draft.proposer(PROMPT).cost.token < draft.proposer([650]).cost.token
         assert [proposals(model, PROMPT)[0], proposals(model, [650] * 64)[0]] == expected
 
 
