@@ -6,18 +6,24 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import Linear
 from chaski.model.config import DecoderConfig
+from chaski.model.pooling import SINGLE_LAYER
 
 __all__ = ["Classifier"]
 
 
 class Classifier(Linear):
-    """A score of each label. BERT's kin have a layer with tanh before it, which decoders lack."""
+    """A score of each label. BERT's kin have a layer with tanh before it, which decoders lack.
+
+    Where a file has one layer only, that makes the scores, and tanh bounds them, as llama.cpp computes it.
+    """
 
     def __init__(self, config: DecoderConfig) -> None:
-        super().__init__(config.hidden_size, config.hidden_size, optional=True)
-        self.output = Linear(config.hidden_size, config.num_labels)
+        is_single = config.classifier == SINGLE_LAYER
+        rows = config.num_labels if is_single else config.hidden_size
+        super().__init__(config.hidden_size, rows, optional=True)
+        self.output = Linear(config.hidden_size, config.num_labels, optional=is_single)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.weight.is_present:
             x = ops.softcap(super().__call__(x), cap=1.0)
-        return self.output(x)
+        return self.output(x) if self.output.weight.is_present else x

@@ -9,7 +9,7 @@ import numpy as np
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.image import Normal
-from chaski.model.pooling import CLASSIFIER, Pooling, read_pooling
+from chaski.model.pooling import Pooling, classifier_of, read_pooling
 from chaski.model.rope import RopeConfig, read_rope
 
 __all__ = [
@@ -47,6 +47,7 @@ class DecoderConfig:
     rope: RopeConfig
     pooling: Pooling | None
     num_labels: int
+    classifier: str
     is_causal: bool
 
     @classmethod
@@ -76,6 +77,7 @@ class DecoderConfig:
                 "other: the file does not say how it makes embeddings; convert it anew from its checkpoint"
             )
         num_layers = file.get(f"{arch}.block_count", int)
+        classifier = (classifier_of(file) or "") if pooling is Pooling.RANK else ""
         return cls(
             file=f"{file.path}: {arch}",
             vocab_size=num_tokens(file) if vocab_size is None else vocab_size,
@@ -90,7 +92,8 @@ class DecoderConfig:
             eps=file.get(f"{arch}.attention.{eps}", float),
             rope=read_rope(file, head_size),
             pooling=pooling,
-            num_labels=file.tensors[CLASSIFIER].shape[0] if pooling is Pooling.RANK else 0,
+            num_labels=file.tensors[classifier].shape[0] if classifier else 0,
+            classifier=classifier,
             is_causal=is_causal,
         )
 

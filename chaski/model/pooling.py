@@ -7,10 +7,11 @@ from enum import IntEnum
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 
-__all__ = ["CLASSIFIER", "Pooling", "pooling_number", "read_pooling"]
+__all__ = ["SINGLE_LAYER", "Pooling", "classifier_of", "pooling_number", "read_pooling"]
 
-CLASSIFIER = "cls.output.weight"
-"""The tensor that makes scores of labels, in a model that ranks."""
+SINGLE_LAYER = "cls.weight"
+"""The tensor that makes scores of labels, in a model that ranks by one layer only."""
+_OUTPUT = "cls.output.weight"
 
 
 class Pooling(IntEnum):
@@ -37,16 +38,21 @@ class Pooling(IntEnum):
         return range(0 if self is Pooling.MEAN else length - 1, length)
 
 
+def classifier_of(file: GGUFFile) -> str | None:
+    """Return the name of the tensor that makes scores of labels; None if the file has none."""
+    return next((name for name in (_OUTPUT, SINGLE_LAYER) if name in file.tensors), None)
+
+
 def pooling_number(file: GGUFFile) -> int:
     """The number of the file's pooling, 0 for none. Where no key says it, a classifier does."""
     number = file.get(f"{file.architecture}.pooling_type", int, 0)
-    return int(Pooling.RANK) if number == 0 and CLASSIFIER in file.tensors else number
+    return int(Pooling.RANK) if number == 0 and classifier_of(file) else number
 
 
 def read_pooling(file: GGUFFile) -> Pooling | None:
     """The file's pooling; None for a model that makes text.
 
-    Raises UnsupportedError for the kinds that are not here, which includes ranking by other tensors than one.
+    Raises UnsupportedError for the kinds that are not here, which includes ranking by other tensors.
     """
     key = f"{file.architecture}.pooling_type"
     number = pooling_number(file)
@@ -57,8 +63,8 @@ def read_pooling(file: GGUFFile) -> Pooling | None:
         raise UnsupportedError(
             f"{file.path}: {key} = {number} is not supported; supported: 0 (none), {known}"
         )
-    if number == Pooling.RANK and CLASSIFIER not in file.tensors:
+    if number == Pooling.RANK and classifier_of(file) is None:
         raise UnsupportedError(
-            f"{file.path}: {key} = {number} (rank) needs the tensor {CLASSIFIER}, which is not in the file"
+            f"{file.path}: {key} = {number} (rank) needs the tensor {_OUTPUT}, which is not in the file"
         )
     return Pooling(number)

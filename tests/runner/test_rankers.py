@@ -112,6 +112,28 @@ def test_a_file_that_does_not_name_its_pooling(file: Path, tmp_path: Path, name:
         )
 
 
+def test_a_file_that_ranks_by_one_layer(tmp_path: Path) -> None:
+    """As llama.cpp's converter writes some rerankers: a row for each label, and tanh behind it."""
+    convert(DATA / "rankers" / "xlm-roberta", tmp_path / "two.gguf", "F32")
+    two = open_gguf(tmp_path / "two.gguf")
+    tensors = dict(all_tensors(two))
+    kept = {name: each for name, each in tensors.items() if not name.startswith("cls.")}
+    single = {f"cls.{kind}": tensors[f"cls.output.{kind}"] for kind in ("weight", "bias")}
+    metadata = {key: value for key, value in two.metadata.items() if key != "bert.pooling_type"}
+    write_gguf(tmp_path / "one.gguf", metadata, kept | single)
+    write_gguf(tmp_path / "first.gguf", {**metadata, "bert.pooling_type": 2}, kept)
+    documents = ["The llama carries the load.", "a café", "?"]
+    with chaski.load(tmp_path / "one.gguf", threads=1) as model:
+        scores = model.score("the llama", documents)
+        pairs = model.prompts.pairs("the llama", documents, False)
+    with chaski.load(tmp_path / "first.gguf", threads=1) as model:
+        states = np.asarray(model.embed(pairs, normalize=False))
+    weight, bias = (two.tensors[f"cls.output.{kind}"].data.view(np.float32) for kind in ("weight", "bias"))
+    outputs = np.tanh(states @ weight.reshape(2, -1).T + bias)
+    assert np.ptp(scores) > 0.01
+    np.testing.assert_allclose(scores, relevance(outputs), atol=2e-6)
+
+
 def test_labels(name: str, file: Path) -> None:
     found = open_gguf(file).metadata.get("bert.classifier.output_labels")
     assert list(found or []) == (["LABEL_0"] if name == "bert" else ["relevant", "irrelevant"])
