@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from chaski.convert.convert import convert
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from tests.rewriting import all_tensors
 
-__all__ = ["DRAFTS", "EAGLE3", "TARGETS", "write_pair"]
+__all__ = ["DRAFTS", "EAGLE3", "TARGETS", "rewritten", "write_pair"]
 
 _DATA = Path(__file__).parent / "data"
 DRAFTS = _DATA / "drafts"
@@ -20,3 +24,18 @@ def write_pair(name: str, target: Path, draft: Path) -> None:
     """Write the files of a DFlash draft and of its target, in F32."""
     convert(TARGETS[name], target, "F32")
     convert(DRAFTS / name, draft, "F32", target=TARGETS[name])
+
+
+def rewritten(
+    source: Path, path: Path, metadata: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None
+) -> Path:
+    """Write a file with other metadata and tensors; None leaves one out."""
+    with open_gguf(source) as file:
+        entries = {**file.metadata, **(metadata or {})}
+        held = all_tensors(file) | (tensors or {})
+        write_gguf(
+            path,
+            {key: value for key, value in entries.items() if value is not None},
+            {key: value for key, value in held.items() if value is not None},
+        )
+    return path

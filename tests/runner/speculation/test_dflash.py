@@ -12,15 +12,14 @@ import pytest
 import chaski
 from chaski.errors import ChaskiError, GGUFError, ModelError, OptionError, UnsupportedError
 from chaski.formats.gguf import open_gguf
-from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.gguf_writer import LazyTensor
 from chaski.formats.quant import QuantType
 from chaski.ml import ops
 from chaski.model.block_program import BlockProgram
 from chaski.model.proposing import ProposalRequest
 from chaski.runner.speculation.own_heads import OwnHeads
-from tests.drafts import DRAFTS, TARGETS, write_pair
+from tests.drafts import DRAFTS, TARGETS, rewritten, write_pair
 from tests.eagle3 import DATA
-from tests.rewriting import all_tensors
 
 NAMES = sorted(TARGETS)
 CONTEXT = 128
@@ -38,21 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(name: str) -> dict[str, Any]:
     with np.load(DRAFTS / name / "expected.npz") as arrays:
         return dict(arrays)
-
-
-def rewritten(
-    source: Path, path: Path, metadata: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None
-) -> Path:
-    """Write a file with other metadata and tensors; None leaves one out."""
-    with open_gguf(source) as file:
-        entries = {**file.metadata, **(metadata or {})}
-        held = all_tensors(file) | (tensors or {})
-        write_gguf(
-            path,
-            {key: value for key, value in entries.items() if value is not None},
-            {key: value for key, value in held.items() if value is not None},
-        )
-    return path
 
 
 def program_of(model: chaski.LLM) -> BlockProgram:

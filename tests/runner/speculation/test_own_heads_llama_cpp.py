@@ -18,6 +18,7 @@ import pytest
 import chaski
 from chaski.runner.speculation.ngram import NgramSpeculator
 from chaski.runner.speculation.speculator import PayingLength
+from tests.drafts import rewritten, write_pair
 from tests.eagle3 import write_eagle3, write_quieter
 from tests.own_heads import write_with_heads
 
@@ -112,3 +113,21 @@ def test_as_many_of_an_eagle3_draft_are_accepted(case: str, most: int, tmp_path:
     assert len(same) >= 6
     assert all(one == other for one, other in same), same
     assert sum(accepted for _, _, accepted in found) > 20
+
+
+# Where a file does not say it, llama.cpp shows a whole block in layers with a window, see docs/decisions.md.
+DFLASH = [("qwen3", None), ("qwen3", True), ("qwen35", True), ("qwen35", False)]
+
+
+@pytest.mark.parametrize(("name", "is_causal"), DFLASH, ids=str)
+def test_as_many_of_a_dflash_draft_are_accepted(
+    name: str, is_causal: bool | None, most: int, tmp_path: Path
+) -> None:
+    path, made = tmp_path / "model.gguf", tmp_path / "made.gguf"
+    write_pair(name, path, made)
+    draft = rewritten(made, tmp_path / "draft.gguf", {"dflash.attention.causal": is_causal})
+    expected, found = of_llama_cpp(path, most, "DFLASH", draft), ours(path, draft)
+    # Bytes that are no text are spelled differently, so answers are not compared, and some go other ways.
+    differing = [pair for pair in zip(expected, found, strict=True) if pair[0][1:] != pair[1][1:]]
+    assert len(differing) <= 2, differing
+    assert sum(accepted for _, _, accepted in found) > (100 if name == "qwen3" else 0)
