@@ -75,7 +75,7 @@ def write_projector(path: Path, encoder: Encoder, type_name: str) -> None:
         shapes = _shapes(open_vision(file, encoder.row_size), encoder)
     tensors = {
         name: _tensor(name, shape, type_name, encoder.constants)
-        for name, shape in (shapes | encoder.tensors).items()
+        for name, shape in {**shapes, **encoder.tensors}.items()
     }
     write_gguf(path, encoder.metadata(), tensors)
 

@@ -23,7 +23,7 @@ from chaski.kvcache.batch import Batch
 from chaski.kvcache.part import CachePart
 from chaski.ml import open_backend
 from chaski.ml.graph import Dim, DType, Graph
-from chaski.model.attached import Target
+from chaski.model.attached import StepDraft, Target
 from chaski.model.drafts import attach_draft
 from chaski.model.output_rows import HIDDEN
 from chaski.model.program import Program
@@ -73,6 +73,7 @@ def case(request: pytest.FixtureRequest, files: Path) -> Iterator[tuple[Opened, 
     ):
         model = build_model(file)
         draft = attach_draft(draft_file, Target(model, file))
+        assert isinstance(draft, StepDraft)
         place_weights(model, file, backend, draft=draft)
         kinds = [*model.layer_kinds(), *draft.layer_kinds()]
         cache = build_cache(backend, kinds, size, KVTypes(DType.F32, DType.F32))
