@@ -69,8 +69,9 @@ This page is made by `make docs`; `chaski models` prints it, `chaski models FAMI
 * *Tools* and *thinking* are those of published models, with the format of their answers. What one file can do
   its template says: `chaski show` tells.
 * *Speculation*: tokens are proposed by n-grams or by a draft, and never change the answer. A draft is a small
-  model, or a file that reads hidden states of the model that it was trained for. Where
-  it says "heads", models whose file has a block for multi-token prediction propose by that as well."""
+  model of the same vocabulary, or a file that reads hidden states of the model that it was trained for
+  (EAGLE-3, DFlash); `gemma3n` and `mllama` hand out none. Where it says "heads", models whose file has a
+  block for multi-token prediction propose by that as well: by the first, where it has several."""
 
 _HOW_NEAR = """\
 ## How near

@@ -39,6 +39,8 @@ def command(prefix: str) -> None:
     ]
     click.echo(table([("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "ENGINE"), *rows], indent=""))
     for model in models:
+        if words := model.get("speculation"):
+            click.echo(f"{model['name']}: tokens are proposed by {words}")
         if reason := model.get("engine_reason"):
             click.echo(f"{model['name']}: {model['engine']} computes it: {reason}")
 

@@ -22,6 +22,8 @@ from chaski.cli.terminal import echo_text
 from chaski.formats.file_types import file_type
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from chaski.formats.gguf import GGUFFile, GGUFValue
     from chaski.ml.backend import ByDevice
     from chaski.store.model import StoredModel
@@ -89,7 +91,7 @@ def command(
         click.echo(section("Memory", _memory(found, context, parallel, backend or "cpu")))
         return
     parts = [
-        section("Model", [*_overview(file), ("engine", _engine(file, found))]),
+        section("Model", [*_overview(file, found.draft), ("engine", _engine(file, found))]),
         section("Capabilities", ((word,) for word in ModelInfo(found).capabilities)),
         *map(projector_section, found.projectors),
         *stored_sections(found),
@@ -134,8 +136,9 @@ def _memory(
     yield "available", "", "", *sizes(needs.available)
 
 
-def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
+def _overview(file: GGUFFile, draft: Path | None) -> Iterator[tuple[str, object]]:
     from chaski.chat.file_templates import named_templates
+    from chaski.runner.loading.proposals import has_heads, proposals
 
     architecture = file.architecture
     if name := file.get("general.name", str, ""):
@@ -149,8 +152,8 @@ def _overview(file: GGUFFile) -> Iterator[tuple[str, object]]:
     yield "quantization", file_type(file)
     if len(templates := named_templates(file)) > 1:
         yield "chat templates", ", ".join(templates)
-    if any(".nextn." in name for name in file.tensors):
-        yield "speculation", "n-grams, heads of its own"
+    if words := proposals(has_heads(file), draft):
+        yield "speculation", words
     yield "tensors", f"{len(file.tensors)}: {_tensor_types(file)}"
 
 

@@ -31,6 +31,7 @@ from chaski.model.proposing import (
     ProposingProgram,
     layer_bytes,
     output_bytes,
+    token_bytes,
 )
 from chaski.model.registry import Model, ModelConfig
 
@@ -139,7 +140,7 @@ class AttachedDraft(Module):
         """Return the bytes read to propose, as a share of those that the target reads for a token."""
         own = self.file if "output.weight" in self.file.tensors else self.target.file
         num_bytes = layer_bytes(self.file) + output_share * output_bytes(own)
-        return num_bytes / (layer_bytes(self.target.file) + output_bytes(self.target.file))
+        return num_bytes / token_bytes(self.target.file)
 
     def check_hidden(self, hidden: HiddenStates) -> None:
         """Raise OptionError or UnsupportedError where the target has not handed out all that is read."""

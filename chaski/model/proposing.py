@@ -31,6 +31,7 @@ __all__ = [
     "output_bytes",
     "proposing_cost",
     "proposing_of",
+    "token_bytes",
 ]
 
 F32 = npt.NDArray[np.float32]
@@ -125,7 +126,12 @@ def proposing_cost(model: Proposing, file: GGUFFile, output_share: float = 1.0) 
     """
     output = output_bytes(file)
     own = layer_bytes(file, f"blk.{model.proposing_layers[0]}.") + output_share * output
-    return ProposingCost(token=own / (layer_bytes(file) + output))
+    return ProposingCost(token=own / token_bytes(file))
+
+
+def token_bytes(file: GGUFFile) -> float:
+    """The bytes that a model reads for a token."""
+    return layer_bytes(file) + output_bytes(file)
 
 
 def layer_bytes(file: GGUFFile, prefix: str = "blk.") -> float:

@@ -11,6 +11,7 @@ from chaski.chat.ranking import RANKING_TEMPLATE, checked_template
 from chaski.errors import ChaskiError
 from chaski.names import NATIVE
 from chaski.runner.loading.engine_choice import EXTRA, is_installed, reason_for_llama_cpp, usual_engine
+from chaski.runner.loading.proposals import has_heads, proposals
 from chaski.store.model import StoredModel
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class ModelInfo:
                 model.config.parser,
             )
             self.sources = TemplateSources.of(file, self.stored)
+            self._has_heads = has_heads(file)
             self.fill_in_tokens = fill_in_tokens(file)
             self.bos_id = file.get("tokenizer.ggml.bos_token_id", int, None)
             self._has_encoder = (
@@ -82,6 +84,10 @@ class ModelInfo:
             return ""
         with open_model(self.model.path) as file:
             return reason_for_llama_cpp(file, self._image_projector)
+
+    def proposals(self, draft: Path | None) -> str:
+        """Return what proposes tokens where our engine computes, in words; empty where only the text does."""
+        return proposals(self._has_heads, draft)
 
     def projector(self, engine: str) -> Path | None:
         """Return the file of the image encoder that an engine takes, if it is separate."""

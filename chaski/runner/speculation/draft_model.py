@@ -19,8 +19,9 @@ from chaski.kvcache import Cache
 from chaski.kvcache.batch import Batch
 from chaski.model.output_rows import OutputRow
 from chaski.model.program import Program
+from chaski.model.proposing import ProposingCost
 from chaski.runner.prefix.slots import common_prefix
-from chaski.runner.speculation.speculator import ProposalLength
+from chaski.runner.speculation.speculator import PayingLength
 
 __all__ = ["DraftModel", "DraftModelSpeculator"]
 
@@ -44,10 +45,14 @@ class _Job:
 class DraftModel:
     """The small model of an engine with `parallel` slots, whose indices are those of its own cache.
 
-    `vocab_size`: the tokens that both models have; others are neither proposed nor computed.
+    `vocab_size`: the tokens that both models have; others are neither proposed nor computed. `cost`: see
+    `PayingLength`.
     """
 
-    def __init__(self, program: Program, cache: Cache, parallel: int, vocab_size: int) -> None:
+    def __init__(
+        self, program: Program, cache: Cache, parallel: int, vocab_size: int, cost: ProposingCost
+    ) -> None:
+        self.cost = cost
         self._program = program
         self._cache = cache
         self._vocab_size = vocab_size
@@ -150,7 +155,7 @@ class DraftModelSpeculator:
         self._draft = draft
         self._tokens = tokens
         self._cache_salt = cache_salt
-        self._length = ProposalLength(max_proposed)
+        self._length = PayingLength(max_proposed, draft.cost)
         self._num_tokens = len(tokens)
         self._proposed: list[int] = []
 

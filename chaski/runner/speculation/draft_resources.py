@@ -7,7 +7,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
 from chaski.ml.backend import Backend, Memory, ProgressCallback
 from chaski.model.metadata import blamed_on
-from chaski.model.proposing import proposing_of
+from chaski.model.proposing import ProposingCost, proposing_of, token_bytes
 from chaski.model.registry import build_model
 from chaski.model.vocabulary import num_shared_tokens
 from chaski.runner.loading.reservation import Reservation, kv_types
@@ -40,6 +40,7 @@ class DraftResources:
         if network.config.pooling is not None:
             raise UnsupportedError(f"{self._file.path.name} makes embeddings, not text: it cannot be a draft")
         self._num_shared = num_shared_tokens(target, vocab_size, self._file, network.config.vocab_size)
+        self._cost = ProposingCost(token=token_bytes(self._file) / token_bytes(target))
         self._backend = neighbour.sibling()
         types = kv_types(kv_type, self._backend, self._file)
         with blamed_on(self._file):
@@ -54,7 +55,7 @@ class DraftResources:
                 f"{self._file.path.name} cannot be a draft: it cannot take back rejected tokens"
             )
         self._backend.load(progress)
-        return DraftModel(program, cache, self._size.sequences, self._num_shared)
+        return DraftModel(program, cache, self._size.sequences, self._num_shared, self._cost)
 
     def memory(self) -> Memory:
         """The bytes that it holds on each device."""

@@ -14,6 +14,8 @@ from typing import Any
 from chaski.errors import ChaskiError
 from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
 from chaski.ml.backend import HOST
+from chaski.names import NATIVE
+from chaski.runner.loading.model_info import ModelInfo
 from chaski.server.models.catalog import Catalog, Found
 from chaski.server.models.loaded import LoadedModel
 from chaski.store.describe import modelfile_of, parameter_lines
@@ -83,6 +85,7 @@ def describe(catalog: Catalog, label: str, is_verbose: bool) -> dict[str, Any]:
             "capabilities": info.capabilities,
             "engine": info.engine,
             **({"engine_reason": info.engine_reason} if info.engine_reason else {}),
+            **_speculation(info, info.engine, model.draft),
             "modified_at": local_time(found.entry.modified),
         }
 
@@ -90,6 +93,12 @@ def describe(catalog: Catalog, label: str, is_verbose: bool) -> dict[str, Any]:
 def local_time(seconds: float) -> str:
     """Return a time with the offset of this machine's zone."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="microseconds")
+
+
+def _speculation(info: ModelInfo, engine: str, draft: Path | None) -> dict[str, str]:
+    """What proposes tokens besides the text itself, where anything does."""
+    words = info.proposals(draft) if engine == NATIVE else ""
+    return {"speculation": words} if words else {}
 
 
 def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
@@ -113,6 +122,7 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
     try:
         found = catalog.find(loaded.name)
         shown["details"] = _details(found.model.config)
+        shown |= _speculation(catalog.info(found), loaded.info.engine, loaded.draft)
         shown["digest"] = found.entry.digest.hex
     except ChaskiError:
         pass  # its name was deleted while it is in memory

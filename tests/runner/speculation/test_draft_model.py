@@ -15,6 +15,8 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.quant import QuantType
 from chaski.kvcache.batch import Batch
 from chaski.model.program import Program
+from chaski.model.proposing import ProposingCost
+from chaski.runner.speculation.draft_model import DraftModel
 from tests.tiny_llama import BOS, CONTEXT, write_tiny_llama
 
 DATA = Path(__file__).parents[2] / "data"
@@ -37,6 +39,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / f"{name}.gguf"
         write_tiny_llama(path, memory=0.3, tokenizer__ggml__tokens=tokens[:count])
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cheap() -> Iterator[None]:
+    """Drafts propose as if they were small: these are as large as their target."""
+    with pytest.MonkeyPatch.context() as patched:
+        cost = property(lambda self: ProposingCost(token=0.1), lambda self, value: None)
+        patched.setattr(DraftModel, "cost", cost, raising=False)
+        yield
 
 
 @pytest.fixture(scope="module", params=["target", "near", "far", "short"])
@@ -87,7 +98,7 @@ def test_a_like_model_proposes_better(folder: Path) -> None:
         with chaski.load(folder / "target.gguf", draft=folder / f"{name}.gguf") as model:
             done = model.generate(PROMPT, temperature=0, num_predict=200).done
             shares.append(done.accepted_tokens / done.proposed_tokens)
-    assert shares[0] > 2 * shares[1] > 0
+    assert shares[0] > 1.5 * shares[1] > 0
 
 
 def test_tokens_that_a_draft_lacks_are_not_proposed_from(folder: Path) -> None:
