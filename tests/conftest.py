@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 from pathlib import Path
 
@@ -13,6 +15,19 @@ from tests.tiny_llama import write_tiny_llama
 # Jobs in the background may ignore Ctrl-C, and so would the processes that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Models of tests are tiny and two files run at once: a second thread would mostly wait for the first one.
+# Tests of what threads change ask for two.
+os.environ["CHASKI_THREADS"] = "1"
+
+# Thousands of tests are collected, and none of them is garbage before the end.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """The collector needs not look at the tests themselves."""
+    gc.freeze()
+    gc.enable()
+
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,9 +37,9 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No setting and no model of the user's reaches a test; the kernels stay those that were asked for."""
+    """No setting and no model of the user's reaches a test; kernels and threads stay as they were."""
     for variable in variables():
-        if variable.name != "CHASKI_ISA":
+        if variable.name not in ("CHASKI_ISA", "CHASKI_THREADS"):
             monkeypatch.delenv(variable.name, raising=False)
     # Keys and histories of tests go where the tests do.
     monkeypatch.setenv("HOME", str(tmp_path_factory.getbasetemp() / "home"))

@@ -97,6 +97,6 @@ def write_projector(source: Path, path: Path) -> Path:
 
 def logits(path: Path, prompt: str, name: str = "gemma3", **options: Any) -> NDArray[np.float32]:
     """Of every token, images included."""
-    settings: dict[str, Any] = {"context": 128, "threads": 2, **options}
+    settings: dict[str, Any] = {"context": 128, "threads": 1, **options}
     with chaski.load(path, **settings) as model:
         return np.asarray(model.logits(PROMPTS[prompt], images(name, prompt)))

@@ -44,7 +44,7 @@ class BoundEncoder:
         file = open_model(self.path)
         projector = None if self.projector is None else open_model(self.projector)
         model = build_model(file, projector)
-        self._opened = open_backend(self.backend, CPUOptions(threads=2))
+        self._opened = open_backend(self.backend, CPUOptions(threads=1))
         place_weights(model, file, self._opened, projector)
         self._opened.load(lambda _: None)
         self.vision = vision_of(model)

@@ -32,13 +32,14 @@ settings = Settings(address=Address("127.0.0.1", 0), body_memory=256 << 20)
 serve(settings, Store(Path(sys.argv[1])), lambda url: print(url.rpartition(":")[2], flush=True))
 """
 
+# What a body begins with, what it repeats, how often, and what it ends with.
 BODIES = {
-    "objects": b'{"model": "guide", "messages": [' + b"{}," * (20 << 20) + b"1]}",
-    "numbers": b'{"model": "guide", "messages": [' + b"1," * (30 << 20) + b"1]}",
-    "depth": b'{"model": "guide", "messages": ' + b"[" * (60 << 20),
-    "names": b'{"model": "guide", "messages": [' + b'{"a":1},' * (7 << 20) + b"1]}",
-    "wide text": b'{"model": "none", "prompt": "\xf0\x9f\x98\x80' + b"a" * (60 << 20) + b'"}',
-    "escaped wide text": b'{"model": "none", "prompt": "\\ud83d\\ude00' + b"a" * (60 << 20) + b'"}',
+    "objects": (b'{"model": "guide", "messages": [', b"{},", 20 << 20, b"1]}"),
+    "numbers": (b'{"model": "guide", "messages": [', b"1,", 30 << 20, b"1]}"),
+    "depth": (b'{"model": "guide", "messages": ', b"[", 60 << 20, b""),
+    "names": (b'{"model": "guide", "messages": [', b'{"a":1},', 7 << 20, b"1]}"),
+    "wide text": (b'{"model": "none", "prompt": "\xf0\x9f\x98\x80', b"a", 60 << 20, b'"}'),
+    "escaped wide text": (b'{"model": "none", "prompt": "\\ud83d\\ude00', b"a", 60 << 20, b'"}'),
 }
 
 
@@ -71,11 +72,11 @@ def peak(pid: int) -> int:
 @pytest.mark.parametrize("name", BODIES)
 def test_four_large_bodies_at_once(process: tuple[int, int], name: str) -> None:
     port, pid = process
+    begin, part, count, end = BODIES[name]
+    body = begin + part * count + end
     path = "/api/generate" if "text" in name else "/api/chat"
     found: list[tuple[int, bytes]] = []
-    askers = [
-        threading.Thread(target=lambda: found.append(ask(port, "POST", path, BODIES[name]))) for _ in range(4)
-    ]
+    askers = [threading.Thread(target=lambda: found.append(ask(port, "POST", path, body))) for _ in range(4)]
     for asker in askers:
         asker.start()
     longest = 0.0
