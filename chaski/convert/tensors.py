@@ -23,6 +23,7 @@ __all__ = [
     "Arrange",
     "Concatenated",
     "Constant",
+    "Integers",
     "Mapped",
     "PackedExperts",
     "Padded",
@@ -238,6 +239,30 @@ class Constant:
 
     def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
         yield quantize(self.values, type)
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """A tensor of whole numbers, written in int32. source: the checkpoint's name of it."""
+
+    name: str
+    shape: TensorShape
+    source: str
+
+    packed = QuantType.I32
+
+    @property
+    def sources(self) -> Mapping[str, TensorShape]:
+        return {self.source: self.shape}
+
+    def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
+        source = sources[self.source]
+        if source.data.dtype.kind not in "iu" or source.is_float:
+            raise ModelError(f"{source.path}: tensor {source.name!r} holds {source.dtype}, not whole numbers")
+        largest = np.iinfo(np.int32).max
+        if source.data.size and not -largest <= source.data.min() <= source.data.max() <= largest:
+            raise ModelError(f"{source.path}: tensor {source.name!r} holds numbers beyond int32")
+        yield np.ascontiguousarray(source.data, np.int32).reshape(-1).view(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
