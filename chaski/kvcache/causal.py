@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from chaski.ml import ops
 from chaski.ml.backend import Backend, MaskForm
 from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, Tensor
 
-__all__ = ["CausalCache"]
+__all__ = ["CausalCache", "StoredLayer"]
 
 I32 = npt.NDArray[np.int32]
 
@@ -90,6 +91,27 @@ class CausalCache:
         cells = graph.input(f"{prefix}cells", (tokens,), DType.I32)
         mask = self._masks.declare(graph, tokens, self._max_history(), prefix)
         return [CausalLayer(keys, values, cells, mask) for keys, values in self._layers]
+
+    def record_stored(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[StoredLayer]:
+        """Declare inputs as `record` does, for a graph that stores nothing -> a face for each layer."""
+        mask = self._masks.declare(graph, tokens, self._max_history(), prefix)
+        return [
+            StoredLayer(ops.stored(graph, keys), ops.stored(graph, values), mask)
+            for keys, values in self._layers
+        ]
+
+    def seen_next(self, sequences: I32) -> Mapping[str, npt.NDArray[Any]]:
+        """Return the inputs of `record_stored` for a token of each of these sequences.
+
+        It sees what the next token of its sequence will see before itself.
+        """
+        numbers: list[int] = sequences.tolist()
+        ends = [self._table.lengths[sequence] for sequence in numbers]
+        first = self._span.first_visible(ends)
+        history, offsets = self._table.listed(zip(numbers, first, strict=True))
+        rows = zip(numbers, first, ends, strict=True)
+        spans = [(offsets[sequence] + low, offsets[sequence] + end, low) for sequence, low, end in rows]
+        return self._masks.values(history, np.array(spans, np.int32), sequences)
 
     @property
     def can_step_back(self) -> bool:
@@ -252,3 +274,16 @@ class CausalLayer:
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
         return ops.store(k, self.cells, self.keys), ops.store(v, self.cells, self.values), self.mask
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLayer:
+    """One layer's face of the cache in a graph that stores nothing."""
+
+    keys: Tensor
+    values: Tensor
+    mask: AnyMask
+
+    def read(self) -> tuple[Tensor, Tensor, AnyMask]:
+        """Return what `ops.attention` reads, as `update` of a layer that stores does."""
+        return self.keys, self.values, self.mask

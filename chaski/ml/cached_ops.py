@@ -13,6 +13,7 @@ from chaski.errors import UnsupportedError
 from chaski.ml.graph import (
     AnyMask,
     DenseMask,
+    Graph,
     KVBuffer,
     Mask,
     PagedMask,
@@ -32,6 +33,7 @@ __all__ = [
     "rotate_cells",
     "short_conv",
     "store",
+    "stored",
 ]
 
 
@@ -83,6 +85,12 @@ def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
     require(x.shape[1:] == (buffer.heads, buffer.size), "store", x.shape, (buffer.heads, buffer.size))
     shape: Shape = (buffer.cells, buffer.heads, buffer.size)
     return x.graph.record("store", (x, cells, buffer), shape, buffer.dtype)
+
+
+def stored(graph: Graph, buffer: KVBuffer) -> Tensor:
+    """Return the content of `buffer` as earlier runs have left it, as `store` returns it."""
+    shape: Shape = (buffer.cells, buffer.heads, buffer.size)
+    return graph.record("stored", (buffer,), shape, buffer.dtype)
 
 
 def rotate_cells(cells: Tensor, table: Tensor, buffer: KVBuffer) -> Tensor:

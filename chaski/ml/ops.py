@@ -17,6 +17,7 @@ from chaski.ml.cached_ops import (
     rotate_cells,
     short_conv,
     store,
+    stored,
 )
 from chaski.ml.elementwise import (
     clamp,
@@ -81,6 +82,7 @@ __all__ = [
     "softplus",
     "space_to_depth",
     "store",
+    "stored",
     "swiglu",
     "top_k",
 ]

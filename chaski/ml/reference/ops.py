@@ -25,6 +25,7 @@ from chaski.ml.reference.cached_ops import (
     rotate_cells,
     short_conv,
     store,
+    stored,
 )
 from chaski.ml.reference.moe_ops import (
     combine,
@@ -170,6 +171,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         rope_table,
         rope,
         store,
+        stored,
         rotate_cells,
         copy_cells,
         attention,

@@ -6,7 +6,7 @@ from chaski import _native
 from chaski.ml.cpu.lowering import Buffer, Lowering, offset, width
 from chaski.ml.graph import Dim, KVBuffer, Tensor, Weight
 
-__all__ = ["attention", "attention_by_distance", "rope", "rope_table", "rotate_cells", "store"]
+__all__ = ["attention", "attention_by_distance", "rope", "rope_table", "rotate_cells", "store", "stored"]
 
 
 def rope_table(lowering: Lowering, node: Tensor, positions: Tensor) -> None:
@@ -40,6 +40,10 @@ def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
 def store(lowering: Lowering, node: Tensor, x: Tensor, cells: Tensor, target: KVBuffer) -> None:
     lowering.check(cells, target.cells)
     lowering.call("store", {"x": x, "cells": cells}, {"target": target}, dim=lowering.dim(x))
+
+
+def stored(lowering: Lowering, node: Tensor, buffer: KVBuffer) -> None:
+    """Do nothing: attention reads the buffer itself."""
 
 
 def rotate_cells(lowering: Lowering, node: Tensor, cells: Tensor, table: Tensor, target: KVBuffer) -> None:
@@ -92,7 +96,7 @@ def _attention(
     sinks: Weight | None = None,
     positions: Tensor | None = None,
 ) -> None:
-    key_store, value_store = keys.operands[2], values.operands[2]
+    key_store, value_store = keys.operands[-1], values.operands[-1]
     assert isinstance(key_store, KVBuffer)
     assert isinstance(value_store, KVBuffer)
     heads = node.shape[1]

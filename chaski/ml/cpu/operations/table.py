@@ -38,6 +38,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "rope_table": attention.rope_table,
     "rope": attention.rope,
     "store": attention.store,
+    "stored": attention.stored,
     "rotate_cells": attention.rotate_cells,
     "attention": attention.attention,
     "attention_by_distance": attention.attention_by_distance,

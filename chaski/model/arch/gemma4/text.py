@@ -91,7 +91,7 @@ class Model(Decoder):
         config = DecoderConfig.read(file)
         super().__init__(config)
         window = file.get("gemma4.attention.sliding_window", int)
-        self._local = _local(file, config)
+        self._local = local_config(file, config)
         self._num_stored = config.num_layers - file.get("gemma4.attention.shared_kv_layers", int, 0)
         size = file.get("gemma4.embedding_length_per_layer_input", int, 0)
         self.per_layer = PerLayerInputs(config, size) if size else None
@@ -153,12 +153,13 @@ def _layer(
     return ExpertLayer(config, attn, window, per_layer, Experts(config, hidden, router))
 
 
-def _local(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
+def local_config(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
     """The configuration of layers with a window, whose heads are smaller, and whose rope is another."""
-    size = file.get("gemma4.attention.key_length_swa", int, config.head_size)
+    arch = file.architecture
+    size = file.get(f"{arch}.attention.key_length_swa", int, config.head_size)
     rope = RopeConfig(
-        file.get("gemma4.rope.dimension_count_swa", int, 0) or size,
-        file.get("gemma4.rope.freq_base_swa", float, 10000.0),
+        file.get(f"{arch}.rope.dimension_count_swa", int, 0) or size,
+        file.get(f"{arch}.rope.freq_base_swa", float, 10000.0),
     )
-    values = file.get("gemma4.attention.value_length_swa", int, size)
+    values = file.get(f"{arch}.attention.value_length_swa", int, size)
     return replace(config, head_size=size, value_size=values, rope=rope)
