@@ -61,7 +61,7 @@ DESCRIPTIONS: Mapping[str, Description] = {
         "Gemma 4, dense, with experts, E2B and E4B",
         ("gemma4",),
         ("gemma4",),
-        "The encoder of sound is not there yet, nor is the assistant that drafts.",
+        "The encoder of sound is not there yet. An assistant (`gemma4-assistant`) proposes tokens as draft.",
     ),
     "gpt-oss": Description(
         "gpt-oss",

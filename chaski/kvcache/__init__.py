@@ -3,7 +3,7 @@
 from chaski.kvcache.attention_span import AttentionSpan
 from chaski.kvcache.base import Cache, KVShape, KVTypes, LayerCache
 from chaski.kvcache.build import KindMemory, build_cache, cache_memory
-from chaski.kvcache.causal import CausalCache
+from chaski.kvcache.causal import CausalCache, StoredLayer
 from chaski.kvcache.encoder import EncoderCache, EncoderLayer
 from chaski.kvcache.kinds import (
     CacheSize,
@@ -40,6 +40,7 @@ __all__ = [
     "RecurrentCache",
     "RecurrentLayer",
     "StateShape",
+    "StoredLayer",
     "WrapperCache",
     "build_cache",
     "cache_memory",

@@ -91,6 +91,11 @@ class AttachedDraft(Module):
         """The caches that it needs besides those of its target."""
 
     @property
+    def is_ordered(self) -> bool:
+        """True if logits stand in the order of the target's tokens, common ones first."""
+        return self.token_ids is None
+
+    @property
     def proposing_layers(self) -> Sequence[int]:
         """The layers whose caches `propose` takes: its own, behind those of the target."""
         first = len(self.target.model.layer_kinds())

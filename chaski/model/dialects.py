@@ -113,6 +113,18 @@ _QWEN35 = Dialect(
     pre="qwen35",
 )
 
+# Files from before llama.cpp settled on names for it.
+_GEMMA4_ASSISTANT = Dialect(
+    architecture="gemma4-assistant",
+    keys={"n_embd_backbone": "embedding_length_out"},
+    tensors={
+        "mtp.pre_projection.": "nextn.pre_projection.",
+        "mtp.post_projection.": "nextn.post_projection.",
+        "mtp.centroids.": "masked_embd_centroids.",
+        "mtp.token_ordering.weight": "masked_embd_ordering",
+    },
+)
+
 DIALECTS: Mapping[str, Dialect] = {
     "gemma3": Dialect(
         keys={
@@ -154,6 +166,8 @@ DIALECTS: Mapping[str, Dialect] = {
         by_merges="gemma4",  # its converter names another one beside them
         left_out=_AUDIO,
     ),
+    "gemma4-assistant": _GEMMA4_ASSISTANT,
+    "gemma4_assistant": _GEMMA4_ASSISTANT,
     "gpt-oss": _GPT_OSS,
     "gptoss": replace(
         _GPT_OSS,

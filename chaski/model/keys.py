@@ -54,35 +54,37 @@ READ = frozenset(
 """Keys that all architectures read, or that go with tensors that they would refuse."""
 
 _GRANITE = frozenset({"granite", "granitemoe"})
+_GEMMAS_4 = frozenset({"gemma4", "gemma4-assistant"})
 _DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
 
 READ_BY: Mapping[str, frozenset[str]] = {
-    "attention.key_length_swa": frozenset({"gemma4"}),
-    "attention.shared_kv_layers": frozenset({"gemma3n", "gemma4"}),
-    "attention.value_length_swa": frozenset({"gemma4"}),
-    "embedding_length_per_layer_input": frozenset({"gemma3n", "gemma4"}),
-    "rope.dimension_count_swa": frozenset({"gemma4"}),
+    "attention.key_length_swa": _GEMMAS_4,
+    "attention.shared_kv_layers": frozenset({"gemma3n"}) | _GEMMAS_4,
+    "attention.value_length_swa": _GEMMAS_4,
+    "embedding_length_per_layer_input": frozenset({"gemma3n"}) | _GEMMAS_4,
+    "rope.dimension_count_swa": _GEMMAS_4,
     "attention.max_alibi_bias": frozenset({"jina-bert-v2"}),
     "attention.scale": frozenset({"gemma-embedding", "gemma3"}) | _GRANITE,
     "embedding_scale": _GRANITE | {"dflash"},
     "logit_scale": _GRANITE | {"dflash"},  # a draft proposes the top token, which these two do not change
     "residual_scale": _GRANITE,
     "attention.sliding_window": frozenset(
-        {"dflash", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt-oss", "modern-bert"}
-        | {"phi3"}
-    ),
+        {"dflash", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gpt-oss", "modern-bert", "phi3"}
+    )
+    | _GEMMAS_4,
     "attention.temperature_length": frozenset({"llama4"}),
     "attention.temperature_scale": frozenset({"llama4", "mistral3"}),
     "attn_logit_softcapping": frozenset({"gemma-embedding", "gemma2", "gemma3"}),
-    "final_logit_softcapping": frozenset({"dflash", "gemma2", "gemma3", "gemma3n", "gemma4"}),
+    "embedding_length_out": frozenset({"gemma4-assistant"}),
+    # The order of logits is all that a proposal asks for.
+    "final_logit_softcapping": frozenset({"dflash", "gemma2", "gemma3", "gemma3n"}) | _GEMMAS_4,
     "full_attention_interval": _DELTA_NETS,
-    "hidden_activation": frozenset(
-        {"gemma", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "modern-bert"}
-    ),
+    "hidden_activation": frozenset({"gemma", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "modern-bert"})
+    | _GEMMAS_4,
     "interleave_moe_layer_step": frozenset({"llama4"}),
     "moe_every_n_layers": frozenset({"nomic-bert-moe"}),
-    "nextn_predict_layers": _DELTA_NETS,
-    "rope.freq_base_swa": frozenset({"gemma-embedding", "gemma3", "gemma3n", "gemma4", "modern-bert"}),
+    "nextn_predict_layers": _DELTA_NETS | {"gemma4-assistant"},
+    "rope.freq_base_swa": frozenset({"gemma-embedding", "gemma3", "gemma3n", "modern-bert"}) | _GEMMAS_4,
 }
 """Keys of REFUSED that these architectures read, or for which they have one answer."""
 

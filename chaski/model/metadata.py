@@ -41,6 +41,7 @@ _KINDS = {
     "controlvector": "controlvector",
     "dflash": "draft",
     "eagle3": "draft",
+    "gemma4-assistant": "draft",
     "imatrix": "imatrix",
 }
 """The type of a file by its architecture, for files that do not say it in `general.type`."""

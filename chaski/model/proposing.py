@@ -13,11 +13,11 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Cache
 from chaski.kvcache.batch import Batch
 from chaski.kvcache.part import CachePart
-from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.model.output_rows import HIDDEN, OutputRow
 from chaski.model.registry import Model, ModelConfig
+from chaski.model.token_choice import TokenChoice, TopLogit
 
 __all__ = [
     "TOKEN_BESIDE",
@@ -151,7 +151,8 @@ def output_bytes(file: GGUFFile) -> float:
 class ProposingProgram:
     """A plan that proposes a token behind each of up to `sequences` tokens of different sequences.
 
-    `most_tokens`: only the first ones of the vocabulary are proposed.
+    `most_tokens`: only the first ones of the vocabulary are proposed. `part` has the layers that it takes,
+    where it does not store in them; `choice` chooses tokens where `propose` returns no logits.
     """
 
     def __init__(
@@ -161,12 +162,14 @@ class ProposingProgram:
         backend: Backend,
         sequences: int,
         most_tokens: int | None = None,
+        part: CachePart | None = None,
+        choice: TokenChoice | None = None,
     ) -> None:
-        self.cache = CachePart(cache, model.proposing_layers)
+        self.cache = CachePart(cache, model.proposing_layers) if part is None else part
         self.most_tokens = most_tokens or model.config.vocab_size
-        self._token_ids = model.token_ids
+        self._choice: TokenChoice = TopLogit(model.token_ids) if choice is None else choice
         graph, tokens = Graph(), Dim("tokens", sequences)
-        hidden, logits = model.propose(
+        hidden, found = model.propose(
             graph.input("tokens", (tokens,), DType.I32),
             graph.input("positions", (tokens,), DType.I32),
             graph.input(HIDDEN, (tokens, model.hidden_size), DType.F32),
@@ -174,7 +177,7 @@ class ProposingProgram:
             most_tokens,
         )
         graph.output(HIDDEN, hidden)
-        graph.output("top", ops.top_k(logits, graph.input("counts", (tokens,), DType.I32), 1))
+        self._choice.record(graph, graph.input("counts", (tokens,), DType.I32), found)
         self._plan = backend.compile(graph)
 
     def propose(self, requests: Sequence[ProposalRequest]) -> None:
@@ -198,14 +201,12 @@ class ProposingProgram:
         values = {
             **self.cache.start_forward(batch),
             "tokens": batch.tokens,
-            "positions": batch.positions,
+            "positions": self.cache.positions(batch),
             HIDDEN: hidden,
-            "counts": np.ones(len(batch.tokens), np.int32),
+            "counts": np.full(len(batch.tokens), self._choice.count, np.int32),
         }
         launch = self._plan.launch(values)
-        top = launch.rows("top").reshape(-1, 2, 1)[:, 1, 0].astype(int)
-        top = top if self._token_ids is None else self._token_ids[top]
-        return top.tolist(), launch.rows(HIDDEN)
+        return self._choice.tokens(launch), launch.rows(HIDDEN)
 
 
 def _batch(requests: Sequence[ProposalRequest]) -> Batch:

@@ -40,7 +40,7 @@ class Stored:
         for index, layer in enumerate(self.cache.record(graph, tokens)):
             rows = [graph.input(f"{what}{index}", (tokens, SIZE), DType.F32) for what in "kv"]
             keys, values, mask = layer.update(*(row.reshape(1, SIZE) for row in rows))
-            graph.output(f"y{index}", ops.attention(rows[0].reshape(1, SIZE), keys, values, mask, 1.0))
+            graph.output(f"y{index}", ops.attention(rows[0].reshape(1, SIZE), keys, values, mask, scale=1.0))
         self._plan = backend.compile(graph)
         self._random = np.random.default_rng(1)
         self.rows: list[list[Any]] = [[] for _ in range(SEQUENCES)]
@@ -77,7 +77,8 @@ def test_a_token_sees_what_the_next_one_of_its_sequence_will_see(backend: Backen
     part, graph, tokens = StoredPart(stored.cache, READ), Graph(), Dim("tokens", SEQUENCES)
     for number, layer in zip(READ, part.record(graph, tokens), strict=True):
         q = graph.input(f"q{number}", (tokens, HEADS * SIZE), DType.F32).reshape(HEADS, SIZE)
-        graph.output(f"y{number}", ops.attention(q, *layer.read(), 1.0).reshape(HEADS * SIZE))
+        keys, values, mask = layer.read()
+        graph.output(f"y{number}", ops.attention(q, keys, values, mask, 1.0).reshape(HEADS * SIZE))
     plan = backend.compile(graph)
     for counts in ({0: 3, 1: 1}, {0: 1}, {1: 7}, {0: 16}, {1: 2, 0: 1}):
         stored.store(counts)

@@ -18,6 +18,7 @@ __all__ = ["ATTACHED", "attach_draft", "is_attached"]
 ATTACHED = {
     "dflash": "dflash",
     "eagle3": "eagle3",
+    "gemma4-assistant": "gemma4_assistant",
 }
 """The module of each architecture."""
 

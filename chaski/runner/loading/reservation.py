@@ -147,7 +147,7 @@ def _heads(
     """Return what proposes tokens from the model's hidden states, if anything does."""
     vocab_size = model.config.vocab_size
     if draft is not None:
-        ordered = vocab_size if draft.token_ids is None else None
+        ordered = vocab_size if draft.is_ordered else None
         return OwnHeads.of(partial(draft.program, cache, backend, size), draft.cost, ordered)
     own = proposing_of(model)
     if own is None:

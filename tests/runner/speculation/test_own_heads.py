@@ -14,6 +14,7 @@ import chaski
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.runner.speculation.own_heads import OwnHeads
+from tests.assistants import write_assistant, write_quiet_gemma
 from tests.drafts import write_pair
 from tests.eagle3 import write_eagle3, write_quieter
 from tests.own_heads import DATA, write_with_heads
@@ -22,6 +23,7 @@ from tests.rewriting import all_tensors
 NAMES = ("qwen35", "qwen35moe", "qwen3next")
 DRAFTED = ("qwen3", "gemma3", "gpt-oss", "qwen35 drafted")
 BLOCKS = ("qwen3 blocks", "qwen35 blocks")
+ASSISTED = ("gemma4", "gemma4-small")
 PROMPT = np.random.default_rng(2).integers(5, 60, 70).tolist()
 CONTEXT = 128
 LONG = {"temperature": 0, "num_predict": 3 * CONTEXT}
@@ -39,13 +41,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in DRAFTED:
         target = write_quieter(name.removesuffix(" drafted"), folder / f"{name}.gguf")
         write_eagle3(target, folder / f"{name}-draft.gguf")
+    for name in ASSISTED:
+        target = write_quiet_gemma(name, folder / f"{name}.gguf")
+        write_assistant(target, folder / f"{name}-draft.gguf", in_clusters=name == "gemma4-small")
     return folder
 
 
-@pytest.fixture(scope="module", params=[*NAMES, "own-output", *DRAFTED, *BLOCKS])
+@pytest.fixture(scope="module", params=[*NAMES, "own-output", *DRAFTED, *ASSISTED, *BLOCKS])
 def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[chaski.LLM]:
     path = folder / f"{request.param}.gguf"
-    draft = folder / f"{request.param}-draft.gguf" if request.param in DRAFTED + BLOCKS else None
+    draft = folder / f"{request.param}-draft.gguf" if request.param in DRAFTED + ASSISTED + BLOCKS else None
     with chaski.load(path, parallel=4, context=CONTEXT, num_batch=24, threads=2, draft=draft) as model:
         yield model
 
@@ -156,7 +161,8 @@ def test_a_failure_while_it_proposes_is_survived(model: chaski.LLM, monkeypatch:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("chaski.model.proposing.CachePart.undo_forward", interrupted)
+        for part in ("CachePart", "StoredPart"):
+            patched.setattr(f"chaski.kvcache.part.{part}.undo_forward", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.generate(PROMPT, temperature=0, num_predict=40)
     assert model.generate(PROMPT, temperature=0, num_predict=40).token_ids == expected

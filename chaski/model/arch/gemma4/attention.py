@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaski.kvcache import StoredLayer
 from chaski.ml import ops
 from chaski.ml.graph import AnyMask, Tensor
 from chaski.ml.nn import Linear, Module, RMSNorm, SharedHistory, attend
@@ -49,5 +50,5 @@ class SharedAttention(Queries):
 
     unused = ("attn_k.", "attn_v.", "attn_k_norm.")
 
-    def __call__(self, x: Tensor, rope: Tensor, history: SharedHistory) -> Tensor:
+    def __call__(self, x: Tensor, rope: Tensor, history: SharedHistory | StoredLayer) -> Tensor:
         return self.attend(x, rope, history.read())
