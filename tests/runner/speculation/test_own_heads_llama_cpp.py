@@ -18,6 +18,7 @@ import pytest
 import chaski
 from chaski.runner.speculation.ngram import NgramSpeculator
 from chaski.runner.speculation.speculator import PayingLength
+from tests.assistants import write_assistant, write_quiet_gemma
 from tests.drafts import rewritten, write_pair
 from tests.eagle3 import write_eagle3, write_quieter
 from tests.own_heads import write_with_heads
@@ -131,3 +132,12 @@ def test_as_many_of_a_dflash_draft_are_accepted(
     differing = [pair for pair in zip(expected, found, strict=True) if pair[0][1:] != pair[1][1:]]
     assert len(differing) <= 2, differing
     assert sum(accepted for _, _, accepted in found) > (100 if name == "qwen3" else 0)
+
+
+@pytest.mark.parametrize("name", ["gemma4", "gemma4-small"])
+def test_as_many_of_an_assistant_are_accepted(name: str, most: int, tmp_path: Path) -> None:
+    path = write_quiet_gemma(name, tmp_path / "model.gguf", said_by_layers=1.3)
+    draft = write_assistant(path, tmp_path / "draft.gguf")
+    expected, found = of_llama_cpp(path, most, "MTP", draft), ours(path, draft)
+    assert found == expected
+    assert sum(said[2] for said in found) > 50
