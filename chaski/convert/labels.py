@@ -27,12 +27,13 @@ def label_metadata(config: Config) -> Metadata:
     return {"pooling_type": _RANK, **named}
 
 
-def classifier(config: Config, dense: str, output: str) -> Iterator[Mapped]:
+def classifier(config: Config, dense: str, output: str, *, is_dense_biased: bool = True) -> Iterator[Mapped]:
     """The layer before the scores, and the one that makes them; `dense` and `output` are their names."""
     hidden, count = config.get("hidden_size", int), len(_labels(config))
     for name, source, rows in (("cls", dense, hidden), ("cls.output", output, count)):
         yield Mapped(f"{name}.weight", (rows, hidden), (f"{source}.weight",))
-        yield Mapped(f"{name}.bias", (rows,), (f"{source}.bias",))
+        if is_dense_biased or source == output:
+            yield Mapped(f"{name}.bias", (rows,), (f"{source}.bias",))
 
 
 def scores(config: Config, name: str) -> Mapped:

@@ -13,7 +13,7 @@ import pytest
 
 import chaski
 from chaski.convert.convert import convert
-from chaski.errors import ModelError
+from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.safetensors import open_checkpoint, widen
@@ -21,7 +21,7 @@ from tests.convert.checkpoints import write_safetensors
 from tests.rewriting import all_tensors
 
 DATA = Path(__file__).parents[1] / "data"
-NAMES = ["bert", "xlm-roberta"]
+NAMES = ["bert", "modern-bert", "xlm-roberta"]
 
 
 def expected(name: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def test_long_documents_are_cut_at_their_end(model: chaski.LLM) -> None:
 def test_a_file_that_does_not_name_its_pooling(file: Path, tmp_path: Path, name: str) -> None:
     """llama.cpp's converter leaves that to an option of its server; the classifier tells it."""
     plain = open_gguf(file)
-    metadata = {key: value for key, value in plain.metadata.items() if key != "bert.pooling_type"}
+    metadata = {key: value for key, value in plain.metadata.items() if not key.endswith("bert.pooling_type")}
     write_gguf(tmp_path / "silent.gguf", metadata, all_tensors(plain))
     values = expected(name)
     with chaski.load(tmp_path / "silent.gguf", threads=1) as model:
@@ -135,8 +135,26 @@ def test_a_file_that_ranks_by_one_layer(tmp_path: Path) -> None:
 
 
 def test_labels(name: str, file: Path) -> None:
-    found = open_gguf(file).metadata.get("bert.classifier.output_labels")
-    assert list(found or []) == (["LABEL_0"] if name == "bert" else ["relevant", "irrelevant"])
+    opened = open_gguf(file)
+    found = opened.metadata.get(f"{opened.architecture}.classifier.output_labels")
+    assert list(found or []) == (["relevant", "irrelevant"] if name == "xlm-roberta" else ["LABEL_0"])
+
+
+def test_modern_bert_that_ranks_by_a_mean_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "modern-bert"
+    shutil.copytree(DATA / "rankers" / "modern-bert", folder)
+    convert(folder, tmp_path / "first.gguf", "F32")
+    plain = open_gguf(tmp_path / "first.gguf")
+    key = "modern-bert.classifier.pooling_type"
+    for pooling in ({}, {key: 1}):
+        metadata = {**{name: value for name, value in plain.metadata.items() if name != key}, **pooling}
+        write_gguf(tmp_path / "mean.gguf", metadata, all_tensors(plain))
+        with pytest.raises(UnsupportedError, match="ranks by the mean of a text's states"):
+            chaski.load(tmp_path / "mean.gguf")
+    config = json.loads((folder / "config.json").read_text()) | {"classifier_pooling": "mean"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedError, match="'classifier_pooling' is 'mean'; only 'cls'"):
+        convert(folder, tmp_path / "out.gguf")
 
 
 def test_labels_without_some_number(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ FAMILIES = {
     "MistralForCausalLM": "llama",
     "MllamaForConditionalGeneration": "mllama",
     "ModernBertForMaskedLM": "modernbert",
+    "ModernBertForSequenceClassification": "modernbert",
     "ModernBertModel": "modernbert",
     "NomicBertModel": "nomicbert",
     "Phi3ForCausalLM": "phi3",

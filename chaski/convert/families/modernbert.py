@@ -6,12 +6,14 @@ from collections.abc import Iterator, Set
 
 from chaski.convert.config import Config
 from chaski.convert.family import Family, Row, in_layer
+from chaski.convert.labels import classifier, is_classifier, label_metadata
 from chaski.convert.metadata import Metadata, rope
 from chaski.convert.pooling import read_pooling
 from chaski.convert.tensors import Mapped, Planned
 from chaski.errors import UnsupportedError
 
 _PERIOD = 3
+_FIRST = 2  # as a kind of pooling
 _THETA = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
 _OLD_THETA = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
 
@@ -33,7 +35,7 @@ def metadata(config: Config) -> Metadata:
         "attention.causal": False,
         "attention.sliding_window": config.get("local_attention", int),
         "hidden_activation": config.get("hidden_activation", str, "gelu"),
-        "pooling_type": read_pooling(config),
+        **(_ranking(config) if is_classifier(config) else {"pooling_type": read_pooling(config)}),
         "rope.freq_base": _theta(config, "full_attention"),
         "rope.freq_base_swa": _theta(config, "sliding_attention"),
         "rope.scaling.type": "none",
@@ -41,6 +43,13 @@ def metadata(config: Config) -> Metadata:
     }
     period = _period(config)
     return entries if period is None else entries | {"attention.sliding_window_pattern": period}
+
+
+def _ranking(config: Config) -> Metadata:
+    config.expect("classifier_pooling", "cls")
+    config.expect("classifier_activation", "gelu")
+    config.expect("classifier_bias", False)
+    return label_metadata(config) | {"classifier.pooling_type": _FIRST}
 
 
 def _theta(config: Config, layer_type: str) -> float:
@@ -79,6 +88,9 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     ]
     for number in range(config.count("num_hidden_layers")):
         yield from in_layer(number, rows if number else rows[1:])
+    if is_classifier(config):
+        yield Mapped("cls.norm.weight", (hidden,), ("head.norm.weight",))
+        yield from classifier(config, "head.dense", "classifier", is_dense_biased=False)
 
 
 FAMILY = Family(

@@ -9,11 +9,13 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
-from chaski.ml.nn import Embedding, FusedGLU, LayerNorm, Module
+from chaski.ml.nn import Embedding, FusedGLU, LayerNorm, Linear, Module
+from chaski.model import classifier
 from chaski.model.arch.bert import Attention
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.dense import DenseLayers
 from chaski.model.input import Inputs, output_rows
+from chaski.model.pooling import Pooling
 
 _PERIOD = 3
 _ACTIVATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"gelu": ops.erf_geglu, "silu": ops.swiglu}
@@ -38,6 +40,17 @@ class Layer(Module):
         return x + self.ffn(self.ffn_norm(x))
 
 
+class Classifier(classifier.Classifier):
+    """The layer before the scores has GELU and a norm behind it."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__(config)
+        self.norm = LayerNorm(config.hidden_size, config.eps, bias=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.output(self.norm(ops.gelu(Linear.__call__(self, x))))
+
+
 class Model(Module):
     def __init__(self, file: GGUFFile) -> None:
         arch = file.architecture
@@ -52,6 +65,9 @@ class Model(Module):
         self.blk = [Layer(config, activation, i == 0, is_local) for i, is_local in enumerate(are_local)]
         self.output_norm = LayerNorm(config.hidden_size, config.eps, bias=False)
         self.dense = DenseLayers(file, config.hidden_size)
+        if config.pooling is Pooling.RANK:
+            _require_first(file)
+            self.cls = Classifier(config)
         # Half of the window is behind a token, and half before it.
         self._reach = file.get(f"{arch}.attention.sliding_window", int) // 2
         local = config.rope.unscaled(file.get(f"{arch}.rope.freq_base_swa", float, 10000.0))
@@ -74,10 +90,21 @@ class Model(Module):
         for layer, cache in zip(self.blk, caches, strict=True):
             outputs = inputs.outputs if layer is self.blk[-1] else None
             x = layer(x, ropes[self._rope(layer)], cache, outputs)
-        return self.dense(self.output_norm(x))
+        x = self.output_norm(x)
+        return self.cls(x) if self.config.pooling is Pooling.RANK else self.dense(x)
 
     def _rope(self, layer: Layer) -> Rope:
         return self._local if layer.is_local else self._global
+
+
+def _require_first(file: GGUFFile) -> None:
+    """Refuse a classifier that reads the mean of a text's states, as a file without the key does."""
+    key = f"{file.architecture}.classifier.pooling_type"
+    if file.get(key, int, int(Pooling.MEAN)) != Pooling.FIRST:
+        raise UnsupportedError(
+            f"{file.path}: {key} is not {int(Pooling.FIRST)} (first): ModernBERT that ranks by the mean of a "
+            "text's states is not supported"
+        )
 
 
 def _activation(file: GGUFFile) -> str:
