@@ -22,6 +22,7 @@ from chaski.convert.convert import convert
 from chaski.errors import OptionError
 from chaski.runner.prefix.slots import Policy
 from tests.cache_checks import assert_whole
+from tests.eagle3 import write_eagle3, write_quieter
 from tests.interrupting import Lines, raise_signal
 from tests.mllama.test_mllama import DATA as MLLAMA
 from tests.mllama.test_mllama import png
@@ -43,13 +44,15 @@ Random = np.random.Generator
 class Model:
     """A model of the mixes: where its file is, or how it is written, and what can be asked of it.
 
-    `heads` are multiples of 32 elements, which q8_0 needs. `pictures` makes the image of a number.
+    `heads` are multiples of 32 elements, which q8_0 needs. `pictures` makes the image of a number. `draft`
+    writes an attached draft, which those that are alone do without.
     """
 
     name: str
     path: Callable[[Path], Path | str]
     kv_types: tuple[str, ...] = ("i16", "f16", "f32")
     pictures: Callable[[int], Any] | None = None
+    draft: Callable[[Path], Path] | None = None
 
 
 def _fixture(name: str, folder: Path) -> Path:
@@ -64,6 +67,16 @@ def _llama(folder: Path) -> Path:
 def _with_heads(name: str, folder: Path) -> Path:
     path = folder / f"{name}-with-heads.gguf"
     return path if path.exists() else write_with_heads(name, path)
+
+
+def _quieter(name: str, folder: Path) -> Path:
+    path = folder / f"{name}-quieter.gguf"
+    return path if path.exists() else write_quieter(name, path)
+
+
+def _eagle3(name: str, folder: Path) -> Path:
+    path = folder / f"{name}-eagle3.gguf"
+    return path if path.exists() else write_eagle3(_quieter(name, folder), path)
 
 
 def _mllama(folder: Path) -> Path:
@@ -84,6 +97,10 @@ MODELS = [
         for name in ("qwen3", "gemma3", "gpt-oss", "llama4", "lfm2", "qwen3moe")
     ),
     *(Model(f"{name} with heads", partial(_with_heads, name)) for name in ("qwen35", "qwen3next")),
+    *(
+        Model(f"{name} with EAGLE-3", partial(_quieter, name), draft=partial(_eagle3, name))
+        for name in ("qwen3", "gemma3")
+    ),
     Model("guide", lambda folder: "guide", ("i16", "q8_0", "q4_0")),
     Model("gemma3 sees", partial(_fixture, "vision/gemma3.gguf"), pictures=partial(image, "gemma3")),
     Model("mistral3 sees", partial(_fixture, "vision/mistral3.gguf"), pictures=_png),
@@ -127,6 +144,7 @@ class Mix:
         self.model = model
         self.count = count
         self.path = model.path(folder)
+        self.draft = None if model.draft is None else model.draft(folder)
         pick = self.random.choice
         self.context = int(pick(CONTEXTS))
         self.settings: dict[str, Any] = {
@@ -145,7 +163,7 @@ class Mix:
 
     def run(self) -> list[Asked]:
         """All requests beside each other -> those that were told something else than alone."""
-        beside = {"parallel": self.parallel, "num_batch": self.num_batch}
+        beside = {"parallel": self.parallel, "num_batch": self.num_batch, "draft": self.draft}
         with (
             chaski.load(self.path, **beside, **self.settings) as loaded,
             chaski.load(self.path, parallel=1, prompt_cache=False, **self.settings) as alone,
