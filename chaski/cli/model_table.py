@@ -112,7 +112,10 @@ DESCRIPTIONS: Mapping[str, Description] = {
     "mllama": Description(
         "Llama 3.2 Vision", ("llama3",), notes="transformers is its only oracle: llama.cpp does not have it."
     ),
-    "modern-bert": Description("ModernBERT, GTE ModernBERT, Nomic ModernBERT Embed, Granite Embedding R2"),
+    "modern-bert": Description(
+        "ModernBERT, GTE ModernBERT, Nomic ModernBERT Embed, Granite Embedding R2",
+        notes="Rerankers that read the first token rank; those that read the mean of all are refused.",
+    ),
     "nomic-bert": Description("Nomic Embed Text"),
     "nomic-bert-moe": Description(
         "Nomic Embed Text 2",
