@@ -23,15 +23,21 @@ _OUTPUTS = ("ssm_out.weight", "attn_output.weight", "ffn_down.weight", "ffn_down
 
 
 def write_with_heads(
-    name: str, path: Path, *, said_by_layers: float = 0.6, vocab_size: int = 0, has_own_output: bool = False
+    name: str,
+    path: Path,
+    *,
+    folder: Path = DATA,
+    said_by_layers: float = 0.6,
+    vocab_size: int = 0,
+    has_own_output: bool = False,
 ) -> Path:
-    """Write the tiny model `name` with a block for multi-token prediction, and return its path."""
+    """Write the tiny model `name` of a folder with a block for multi-token prediction -> its path."""
     random = np.random.default_rng(1)
 
     def noise(*shape: int) -> np.ndarray:
         return 0.05 * random.standard_normal(shape).astype(np.float32)
 
-    with open_gguf(DATA / f"{name}.gguf") as file:
+    with open_gguf(folder / f"{name}.gguf") as file:
         metadata: dict[str, Any] = dict(file.metadata)
         arrays = {key: dequantize(info.data, info.type, info.shape) for key, info in file.tensors.items()}
     arch = metadata["general.architecture"]

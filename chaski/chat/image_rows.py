@@ -31,6 +31,7 @@ __all__ = [
     "entries",
     "extent",
     "moved_down",
+    "place",
     "rows_in",
     "whole",
 ]
@@ -89,6 +90,11 @@ def coordinates(images: Images, positions: range) -> npt.NDArray[np.int32]:
         saved += _saved(run)
         found[max(end - positions.start, 0) :] -= _saved(run)
     return found
+
+
+def place(images: Images, position: int) -> int:
+    """Return the number that is each coordinate of a token of text at `position`."""
+    return position - sum(_saved(run) for run in images if run.positions.start < position)
 
 
 def extent(images: Images, positions: range) -> int:

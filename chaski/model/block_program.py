@@ -14,7 +14,7 @@ from chaski.kvcache.part import CachePart
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor
-from chaski.model.proposing import ProposalRequest
+from chaski.model.proposing import ProposalRequest, places, text_coordinates
 from chaski.model.registry import ModelConfig
 
 __all__ = ["BlockProgram"]
@@ -112,7 +112,7 @@ class BlockProgram:
         values = {
             **self.cache.start_forward(batch),
             "tokens": batch.tokens,
-            "positions": batch.positions,
+            "positions": places(batch),
             "masks": batch.outputs,
             "counts": np.ones(len(batch.outputs), np.int32),
         }
@@ -128,12 +128,14 @@ class BlockProgram:
         masks = self._mask_token
         blocks = list(zip(requests, counts, strict=True))
         tokens = [[each.token, *[masks] * count] for each, count in blocks]
-        positions = [np.arange(count + 1) + each.position for each, count in blocks]
+        positions = np.concatenate([np.arange(count + 1) + each.position for each, count in blocks])
+        saved = np.repeat([each.saved for each in requests], np.add(counts, 1))
         ends = [np.full(count + 1, each.position + count + 1) for each, count in blocks]
         return Batch(
             np.concatenate(tokens).astype(np.int32),
-            np.concatenate(positions).astype(np.int32),
+            positions.astype(np.int32),
             np.repeat([each.slot for each in requests], np.add(counts, 1)).astype(np.int32),
             np.flatnonzero(np.concatenate([np.arange(count + 1) for count in counts])).astype(np.int32),
             np.concatenate(ends).astype(np.int32),
+            coordinates=text_coordinates(positions.astype(np.int32), saved.tolist()),
         )

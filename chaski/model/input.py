@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
@@ -99,8 +99,11 @@ class Inputs:
     def rope_table(self, rope: Rope) -> Tensor:
         """The table of a rope that turns tokens by their coordinates, where they have some.
 
-        Else it turns by positions, which are the same numbers in a text.
+        Else it turns by positions, which are the same numbers in a text. A rope without axes, which drafts of
+        such models have, turns by time.
         """
+        if self.coordinates is not None and rope.axes is None:
+            rope = replace(rope, axes=(0,) * len(rope.frequencies))
         return ops.rope_table(self.positions if self.coordinates is None else self.coordinates, rope)
 
     def with_images(self, x: Tensor) -> Tensor:

@@ -29,8 +29,10 @@ __all__ = [
     "layer_bytes",
     "num_common_tokens",
     "output_bytes",
+    "places",
     "proposing_cost",
     "proposing_of",
+    "text_coordinates",
     "token_bytes",
 ]
 
@@ -52,13 +54,18 @@ class ProposingCost:
 
 @dataclass(slots=True, eq=False)
 class ProposalRequest:
-    """A request for `most` tokens behind `token`, the last of a sequence, which was chosen from `row`."""
+    """A request for `most` tokens behind `token`, the last of a sequence, which was chosen from `row`.
+
+    `saved` is how much smaller than positions the numbers are that turn text there: see
+    `chaski.chat.image_rows`.
+    """
 
     slot: int
     position: int
     token: int
     row: OutputRow
     most: int
+    saved: int = 0
     proposed: list[int] = field(default_factory=list)
 
 
@@ -90,7 +97,8 @@ class Proposing(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Record: tokens, and the hidden state before each (n, size) -> theirs, and logits.
 
-        They are of the first `most_tokens` of the vocabulary, or all.
+        `positions` are what turns the tokens, which are text: the same number for each of their coordinates.
+        Logits are of the first `most_tokens` of the vocabulary, or all.
         """
 
 
@@ -201,7 +209,7 @@ class ProposingProgram:
         values = {
             **self.cache.start_forward(batch),
             "tokens": batch.tokens,
-            "positions": self.cache.positions(batch),
+            "positions": self.cache.positions(batch) - (batch.positions - places(batch)),
             HIDDEN: hidden,
             "counts": np.full(len(batch.tokens), self._choice.count, np.int32),
         }
@@ -209,11 +217,24 @@ class ProposingProgram:
         return self._choice.tokens(launch), launch.rows(HIDDEN)
 
 
+def places(batch: Batch) -> npt.NDArray[np.int32]:
+    """Return what turns the tokens of a batch of text to propose behind, one number for each."""
+    assert batch.coordinates is not None, "tokens to propose behind have coordinates"
+    return np.ascontiguousarray(batch.coordinates[:, 0])
+
+
+def text_coordinates(positions: npt.NDArray[np.int32], saved: Sequence[int]) -> npt.NDArray[np.int32]:
+    """Return the coordinates (n, 3) of tokens of text; see `ProposalRequest.saved`."""
+    return np.repeat((positions - np.array(saved, np.int32))[:, None], 3, axis=1)
+
+
 def _batch(requests: Sequence[ProposalRequest]) -> Batch:
     """The last token of each request."""
+    positions = np.array([each.position + len(each.proposed) for each in requests], np.int32)
     return Batch(
         np.array([each.proposed[-1] if each.proposed else each.token for each in requests], np.int32),
-        np.array([each.position + len(each.proposed) for each in requests], np.int32),
+        positions,
         np.array([each.slot for each in requests], np.int32),
         np.zeros(0, np.int32),
+        coordinates=text_coordinates(positions, [each.saved for each in requests]),
     )

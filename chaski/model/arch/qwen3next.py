@@ -167,10 +167,8 @@ class Model(Decoder):
         if head is None:
             return self.head(inputs.leave(x))
         x = self.output_norm(x)
-        # It proposes text by positions, so its keys are turned by them, where others have coordinates.
-        own_rope = rope if inputs.coordinates is None else ops.rope_table(inputs.positions, self._rope)
         embedded = head.nextn.embedded(inputs.tokens, embedded)
-        head.store(embedded, before(x, caches[layers + 1]), own_rope, caches[layers])
+        head.store(embedded, before(x, caches[layers + 1]), rope, caches[layers])
         (x,) = output_rows(inputs.outputs, x)
         x.graph.output(HIDDEN, x)
         return self.output_of(x)

@@ -127,7 +127,7 @@ class Draft(BlockDraft):
         size = self._own.hidden_size
         states = [(hidden[layer], index * size, 1) for index, layer in enumerate(self.hidden_layers)]
         fused = self.enc.output_norm(self.fc(ops.concat(states)))
-        rope = ops.rope_table(inputs.positions, self._rope)
+        rope = inputs.rope_table(self._rope)
         for layer, cache in zip(self.blk, caches, strict=True):
             layer.store(fused, rope, cache)
 

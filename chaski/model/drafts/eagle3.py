@@ -127,7 +127,7 @@ class Draft(StepDraft):
         encoder: Encoder | None = getattr(self, "enc", None)
         fused = self.fc(joined if encoder is None else encoder.output_norm(joined))
         before = self._rows.previous(fused, caches[1])
-        rope = ops.rope_table(inputs.positions, self._rope())
+        rope = inputs.rope_table(self._rope())
         embedded = self.embedded(inputs.tokens)
         embedded = embedded if self._has_own_embeddings else inputs.with_images(embedded)
         self.blk[0].store(embedded, before, rope, caches[0])

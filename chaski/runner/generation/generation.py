@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from chaski.chat.events import Done, DoneReason
 from chaski.chat.groups import without
-from chaski.chat.image_rows import moved_down, whole
+from chaski.chat.image_rows import moved_down, place, whole
 from chaski.errors import ChaskiError
 from chaski.model.output_rows import OutputRow, OutputRows
 from chaski.runner.engine.sequence import Sequence
@@ -196,7 +196,8 @@ class Generation(Sequence):
         """Request a proposal that neither limit nor context cuts short, behind what `row` was for."""
         room = self._request.limit - self._length - 1
         context = self._request.context
-        speculator.request(min(room, context - len(self.tokens)), self.slot.index, row)
+        last = place(self.images, len(self.tokens) - 1)
+        speculator.request(min(room, context - len(self.tokens)), self.slot.index, row, last)
 
     def write(self) -> None:
         if self._scorer is not None and (scores := self._scorer.event()) is not None:

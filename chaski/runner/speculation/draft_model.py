@@ -167,7 +167,7 @@ class DraftModelSpeculator:
         """Take in how many tokens of the last proposal were accepted."""
         self._length.record_acceptance(num_proposed, num_accepted, self._num_tokens)
 
-    def request(self, max_tokens: int, slot: int, row: OutputRow) -> None:
+    def request(self, max_tokens: int, slot: int, row: OutputRow, place: int) -> None:
         """Ask for the next proposal, of at most `max_tokens`."""
         length = min(max_tokens, self._length.current(self._num_tokens))
         self._proposed = []

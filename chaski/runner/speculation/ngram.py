@@ -41,7 +41,7 @@ class NgramSpeculator:
         """Take in how many tokens of the last proposal were accepted."""
         self._length.record_acceptance(num_proposed, num_accepted, len(self._tokens))
 
-    def request(self, max_tokens: int, slot: int, row: OutputRow | None = None) -> None:
+    def request(self, max_tokens: int, slot: int, row: OutputRow | None = None, place: int = 0) -> None:
         """Ask for the next proposal, of at most `max_tokens`."""
         self._requested = max_tokens
 

@@ -79,10 +79,11 @@ class OwnHeads:
         return OwnSpeculator(self, tokens, max_proposed)
 
     def request(
-        self, slot: int, tokens: Items[int], row: OutputRow, most: int, proposer: Proposer
+        self, slot: int, tokens: Items[int], row: OutputRow, place: int, most: int, proposer: Proposer
     ) -> list[int]:
         """Return a list that `compute` fills with up to `most` proposed tokens."""
-        job = _Asked(slot, len(tokens) - 1, tokens[-1], row, most, proposer=proposer)
+        position = len(tokens) - 1
+        job = _Asked(slot, position, tokens[-1], row, most, position - place, proposer=proposer)
         self._jobs.append(job)
         return job.proposed
 
@@ -128,7 +129,7 @@ class OwnSpeculator:
         else:
             self._length.record_acceptance(num_proposed, num_accepted, len(self._tokens))
 
-    def request(self, max_tokens: int, slot: int, row: OutputRow) -> None:
+    def request(self, max_tokens: int, slot: int, row: OutputRow, place: int) -> None:
         """Ask for the next proposal, of at most `max_tokens`, behind a token that was chosen from `row`."""
         self._repeating.request(max_tokens, slot)
         self._proposed = self._repeating.propose()
@@ -137,7 +138,7 @@ class OwnSpeculator:
         self._length.cost = proposer.cost
         length = min(max_tokens, self._length.current(len(self._tokens)))
         if not self._is_repeated and length > 0:
-            self._proposed = self._heads.request(slot, self._tokens, row, length, proposer)
+            self._proposed = self._heads.request(slot, self._tokens, row, place, length, proposer)
 
     def propose(self) -> list[int]:
         """Return the tokens that were found."""

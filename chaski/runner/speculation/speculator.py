@@ -34,10 +34,11 @@ class Speculator(Protocol):
     def record_acceptance(self, num_proposed: int, num_accepted: int) -> None:
         """Take in how many tokens of the last proposal were accepted."""
 
-    def request(self, max_tokens: int, slot: int, row: OutputRow) -> None:
+    def request(self, max_tokens: int, slot: int, row: OutputRow, place: int) -> None:
         """Ask for the next proposal, of at most `max_tokens`; the sequence runs in the slot of that index.
 
-        Its last token was chosen from `row`, which is there until `propose`.
+        Its last token was chosen from `row`, which is there until `propose`, and is turned by `place`: see
+        `chaski.chat.image_rows.place`.
         """
 
     def propose(self) -> list[int]:
