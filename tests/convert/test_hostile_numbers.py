@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.convert.checkpoints import DATA
 
 _MEGABYTES = 300
@@ -16,6 +18,7 @@ from chaski.convert.convert import convert
 from chaski.errors import ChaskiError
 
 HOSTILE = (2**40, 2**31 - 1, 0, -7, 1e308)
+EACH = int(sys.argv[3])
 
 class Begun(Exception):
     pass
@@ -51,8 +54,9 @@ for source in sorted(path.parent for path in data.glob("*/config.json")):
         folder = Path(shutil.copytree(source, Path(top) / source.name))
         config = folder / "config.json"
         text = config.read_text()
-        for path in leaves(json.loads(text)):
-            for number in HOSTILE:
+        for place_number, path in enumerate(leaves(json.loads(text))):
+            for index in range(EACH):
+                number = HOSTILE[(EACH * place_number + index) % len(HOSTILE)]
                 values = json.loads(text)
                 place = values
                 for key in path[:-1]:
@@ -64,10 +68,14 @@ print(json.dumps(found))
 """
 
 
-def test_numbers_that_cannot_be() -> None:
-    """Each number of each fixture, one after the other; a conversion that begins has understood it."""
+@pytest.mark.parametrize("each", [2, pytest.param(5, marks=pytest.mark.slow)])
+def test_numbers_that_cannot_be(each: int) -> None:
+    """Each number of each fixture, one after the other; a conversion that begins has understood it.
+
+    In its place stand so many of five numbers, by turns.
+    """
     run = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(_MEGABYTES), str(DATA)],
+        [sys.executable, "-c", _PROGRAM, str(_MEGABYTES), str(DATA), str(each)],
         capture_output=True,
         text=True,
         timeout=300,

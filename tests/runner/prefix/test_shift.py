@@ -71,7 +71,7 @@ def test_a_prompt_that_is_kept_whole_and_fills_the_context(name: str, tmp_path: 
     expected = alone(path, prompt, seed=1, num_keep=64)
     assert expected.shifted_tokens or expected.done_reason == "stop"
     with chaski.load(path, context=64, parallel=2) as model:
-        other = model.stream([4] * 9, **SAMPLED)
+        other = model.stream([4] * 9, **SAMPLED, ignore_eos=True)
         next(other)
         assert said(model.generate(prompt, **SAMPLED, seed=1, num_keep=64)) == said(expected)
         assert list(other)

@@ -63,28 +63,29 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return write_tiny_llama(folder / "tiny.gguf", matrices=matrices, memory=0.1, llama__context_length=512)
 
 
+OPTIONS: list[dict[str, object]] = [
+    {"temperature": 0},
+    {"temperature": 0.3, "seed": 5},
+    {"temperature": 1.0, "seed": 5, "top_k": 3},
+    {"temperature": 0, "num_predict": 61, "logprobs": True, "top_logprobs": 2},
+    {"temperature": 0, "stop": ["e", "th"]},
+    {"temperature": 0, "repeat_penalty": 1.3, "repeat_last_n": 20},
+    {"temperature": 0, "num_predict": 600},
+    {"temperature": 0, "num_predict": 600, "shift": False},
+    {"temperature": 0, "num_predict": -2},
+    {"temperature": 0, "repetition_penalty": 1.05},
+    {"temperature": 0, "dry_multiplier": 0.5, "dry_allowed_length": 3, "dry_penalty_last_n": 40},
+    {"temperature": 0.3, "seed": 5, "xtc_probability": 0.5, "xtc_threshold": 0.05},
+    {"temperature": 0.5, "seed": 5, "top_n_sigma": 2.5, "top_k": 0},
+    {"temperature": 0, "bad_words": ["the", "in", "q"]},
+    {"temperature": 0, "ignore_eos": True, "min_tokens": 60, "stop": ["e"]},
+    {"temperature": 0, "stop_token_ids": [70, 75], "include_stop_str_in_output": True},
+]
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"temperature": 0},
-        {"temperature": 0.3, "seed": 5},
-        {"temperature": 1.0, "seed": 5, "top_k": 3},
-        {"temperature": 0, "num_predict": 61, "logprobs": True, "top_logprobs": 2},
-        {"temperature": 0, "stop": ["e", "th"]},
-        {"temperature": 0, "repeat_penalty": 1.3, "repeat_last_n": 20},
-        {"temperature": 0, "num_predict": 600},
-        {"temperature": 0, "num_predict": 600, "shift": False},
-        {"temperature": 0, "num_predict": -2},
-        {"temperature": 0, "repetition_penalty": 1.05},
-        {"temperature": 0, "dry_multiplier": 0.5, "dry_allowed_length": 3, "dry_penalty_last_n": 40},
-        {"temperature": 0.3, "seed": 5, "xtc_probability": 0.5, "xtc_threshold": 0.05},
-        {"temperature": 0.5, "seed": 5, "top_n_sigma": 2.5, "top_k": 0},
-        {"temperature": 0, "bad_words": ["the", "in", "q"]},
-        {"temperature": 0, "ignore_eos": True, "min_tokens": 60, "stop": ["e"]},
-        {"temperature": 0, "stop_token_ids": [70, 75], "include_stop_str_in_output": True},
-    ],
+    ("threads", "options"), [*((1, each) for each in OPTIONS), *((2, each) for each in OPTIONS[:4])], ids=str
 )
-@pytest.mark.parametrize("threads", [1, 2])
 def test_speculation_changes_nothing_but_the_time(
     path: Path, threads: int, options: dict[str, object]
 ) -> None:

@@ -55,21 +55,27 @@ def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[chaski.LLM]:
         yield model
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"temperature": 0},
-        {"temperature": 0.5, "seed": 5},
-        {"temperature": 1.0, "seed": 5, "top_k": 0, "min_p": 0.02},
-        {"temperature": 0, "num_predict": 41, "logprobs": True, "top_logprobs": 2},
-        {"temperature": 0.3, "seed": 1, "repeat_penalty": 1.3},
-        {"temperature": 0, "draft_num_predict": 1},
-        LONG,
-        {**LONG, "shift": False},
-        {**LONG, "num_keep": 50},
-    ],
-    ids=str,
-)
+OPTIONS: list[dict[str, Any]] = [
+    {"temperature": 0.5, "seed": 5},
+    {**LONG, "num_keep": 50},
+    {"temperature": 0},
+    {"temperature": 1.0, "seed": 5, "top_k": 0, "min_p": 0.02},
+    {"temperature": 0, "num_predict": 41, "logprobs": True, "top_logprobs": 2},
+    {"temperature": 0.3, "seed": 1, "repeat_penalty": 1.3},
+    {"temperature": 0, "draft_num_predict": 1},
+    LONG,
+    {**LONG, "shift": False},
+]
+# A model of each kind of draft has all options; of the others two, one of which shifts.
+OF_EACH_KIND = ("qwen35", "qwen3", "gemma4", "qwen3 blocks")
+CASES = [
+    (name, options)
+    for name in (*NAMES, "own-output", *DRAFTED, *ASSISTED, *BLOCKS)
+    for options in (OPTIONS if name in OF_EACH_KIND else OPTIONS[:2])
+]
+
+
+@pytest.mark.parametrize(("model", "options"), CASES, ids=str, indirect=["model"])
 def test_the_answer_is_the_same(model: chaski.LLM, options: dict[str, Any]) -> None:
     settings = {"num_predict": 50, "ignore_eos": True, **options}
     plain = model.generate(PROMPT, **{**settings, "draft_num_predict": 0})
