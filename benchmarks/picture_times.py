@@ -1,4 +1,4 @@
-"""What `benchmarks.vision` has measured, and the table of it."""
+"""The measurements of `benchmarks.vision`, and the table of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Measured:
         return min(peers, key=lambda name: float(getattr(self.encode[name], what)), default=None)
 
     def ratio(self, what: str) -> float | None:
-        """How many times the time of ours the best peer takes."""
+        """The best peer's time, as a multiple of ours."""
         peer = self.best_peer(what)
         if peer is None or OURS not in self.encode:
             return None

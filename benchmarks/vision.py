@@ -79,7 +79,7 @@ def _arguments() -> argparse.Namespace:
 
 
 class Files:
-    """What both engines read, in a folder of its own."""
+    """The files that both engines read, in a folder of their own."""
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self.encoder = encoder

@@ -144,7 +144,7 @@ class JinjaFormat(ChatFormat):
         return rendered(with_placed_images(messages))
 
     def _call_spelling(self) -> str:
-        """What stands before calls that the template does not write itself; else an empty text."""
+        """The text before calls that the template does not write itself; else an empty one."""
         from chaski.text.parsers.formats import FORMATS
 
         if self.parser_name not in FORMATS or "tool_calls" in (self.source or ""):

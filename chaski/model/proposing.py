@@ -70,7 +70,7 @@ class ProposalRequest:
 
 
 class Proposing(Protocol):
-    """What can propose tokens for a model, whose graph has the output `HIDDEN`, rows of `hidden_size`."""
+    """A part that proposes tokens for a model, whose graph has the output `HIDDEN`: rows of `hidden_size`."""
 
     @property
     def config(self) -> ModelConfig:

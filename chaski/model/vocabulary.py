@@ -1,4 +1,4 @@
-"""Whether two files have the same tokens: a draft proposes those of its target."""
+"""The comparison of the tokens of two files: a draft proposes those of its target."""
 
 from __future__ import annotations
 

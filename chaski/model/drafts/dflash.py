@@ -116,7 +116,7 @@ class Draft(BlockDraft):
         ]
 
     def _span(self, window: int | None, is_causal: bool) -> AttentionSpan:
-        """What a layer sees. All is kept, so that a draft limits in no way what its target shares."""
+        """The tokens that a layer sees. All are kept, so that no draft limits what its target shares."""
         ahead = 0 if is_causal else None
         if window is None:
             return AttentionSpan(ahead=ahead)

@@ -96,7 +96,7 @@ def local_time(seconds: float) -> str:
 
 
 def _speculation(info: ModelInfo, engine: str, draft: Path | None) -> dict[str, str]:
-    """What proposes tokens besides the text itself, where anything does."""
+    """The part that proposes tokens besides the text itself, where there is one."""
     words = info.proposals(draft) if engine == NATIVE else ""
     return {"speculation": words} if words else {}
 
