@@ -137,8 +137,9 @@ class AttachedDraft(Module):
             raise ModelError(f"{self.file.path}: d2t has the type {info.type.name}; it must be I64")
         ids = np.frombuffer(info.data.tobytes(), "<i4" if info.type is QuantType.I32 else "<i8")
         vocab_size = self.config.vocab_size
-        if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
-            raise self.misfit(f"it proposes token {ids.max()}, and the model has {vocab_size} tokens")
+        foreign = ids[(ids < 0) | (ids >= vocab_size)]
+        if len(foreign):
+            raise self.misfit(f"it proposes token {foreign[0]}, and the model has {vocab_size} tokens")
         return ids.astype(np.int64)
 
     def bytes_share(self, output_share: float) -> float:
