@@ -7,26 +7,47 @@
 namespace chaski {
 
 namespace {
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// Addresses of so many bytes that nobody else gets, with nothing behind them.
+std::byte* reserve(std::size_t bytes, std::size_t alignment) {
+    const std::size_t slack = alignment > 4096 ? alignment : 0;
+    void* base = mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) throw std::bad_alloc();
+    const auto start = reinterpret_cast<std::uintptr_t>(base), aligned = align_up(start, alignment);
+    if (aligned > start) munmap(base, aligned - start);
+    if (const std::size_t tail = start + slack - aligned; tail > 0) {
+        munmap(reinterpret_cast<void*>(aligned + bytes), tail);
+    }
+    return reinterpret_cast<std::byte*>(aligned);
 }
 
-Region::Region(std::size_t bytes) : size_(bytes) {
-    // Huge pages need an aligned start: map one page more than needed, and give the ends back.
-    bool huge = bytes >= kHugePage;
-    mapped_ = align_up(bytes == 0 ? 1 : bytes, huge ? kHugePage : 4096);
-    std::size_t slack = huge ? kHugePage : 0;
-    void* base = mmap(nullptr, mapped_ + slack, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) throw std::bad_alloc();
-    auto start = reinterpret_cast<std::uintptr_t>(base);
-    auto aligned = huge ? align_up(start, kHugePage) : start;
-    if (aligned > start) munmap(base, aligned - start);
-    if (std::size_t tail = start + slack - aligned; tail > 0) {
-        munmap(reinterpret_cast<void*>(aligned + mapped_), tail);
+}  // namespace
+
+Region::Region(std::size_t bytes, int protection, int flags, int descriptor, std::size_t offset)
+    : size_(bytes) {
+    // Huge pages need an aligned start.
+    const std::size_t alignment = bytes >= kHugePage ? kHugePage : 4096;
+    mapped_ = align_up(bytes == 0 ? 1 : bytes, alignment);
+    data_ = reserve(mapped_, alignment);
+    const auto place = static_cast<off_t>(offset);
+    if (mmap(data_, mapped_, protection, flags | MAP_FIXED, descriptor, place) == MAP_FAILED) {
+        munmap(data_, mapped_);
+        throw std::bad_alloc();
     }
-    data_ = reinterpret_cast<std::byte*>(aligned);
+}
+
+Region::Region(std::size_t bytes)
+    : Region(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) {
 #ifdef MADV_HUGEPAGE
-    if (huge) madvise(data_, mapped_, MADV_HUGEPAGE);
+    if (bytes >= kHugePage) madvise(data_, mapped_, MADV_HUGEPAGE);
+#endif
+}
+
+Region::Region(std::size_t bytes, int descriptor, std::size_t offset, Access access)
+    : Region(bytes, access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, descriptor,
+             offset) {
+#ifdef MADV_DONTFORK
+    if (access == Access::kReadAndWrite) madvise(data_, mapped_, MADV_DONTFORK);
 #endif
 }
 

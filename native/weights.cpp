@@ -1,6 +1,7 @@
 #include "weights.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
+
+#include "shared_memory.h"
 
 namespace chaski {
 
@@ -57,6 +60,52 @@ void deinterleave(std::uint8_t* row, std::int64_t bytes) {
     }
 }
 
+// Where a matrix lies in its memory.
+std::size_t offset_of(const OwnedMatrix& weight) {
+    return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(weight.matrix.panels) -
+                                    weight.memory->data());
+}
+
+// The shared memory of matrices, which lie one behind the other, to be written.
+std::unique_ptr<SharedWriting> writing_of(const std::vector<OwnedMatrix>& weights, int descriptor) {
+    std::size_t begin = SIZE_MAX, end = 0;
+    for (const OwnedMatrix& weight : weights) {
+        const Matrix& m = weight.matrix;
+        const std::size_t place = offset_of(weight);
+        begin = std::min(begin, place);
+        end = std::max(end, place + static_cast<std::size_t>(matrix_bytes(m.type, m.rows, m.k)));
+    }
+    return std::make_unique<SharedWriting>(descriptor, begin, end);
+}
+
+// `shared`: where they are written, if not in their own memory.
+void pack_all(ThreadPool& pool, const Kernels& kernels, const std::vector<OwnedMatrix>& weights,
+              const SharedWriting* shared) {
+    const std::vector<Piece> pieces = split(weights);
+    std::int64_t largest = 0;
+    for (const auto& [weight, begin, end] : pieces) {
+        largest = std::max(largest, stored_bytes(*weight, end - begin));
+    }
+    std::vector<std::vector<std::uint8_t>> buffers(pool.threads(), std::vector<std::uint8_t>(largest));
+    std::atomic<std::size_t> next{0};
+    std::atomic<int> error{0};
+    pool.run([&](int thread) {
+        std::uint8_t* buffer = buffers[thread].data();
+        for (std::size_t i = next.fetch_add(1); i < pieces.size() && error.load() == 0;
+             i = next.fetch_add(1)) {
+            const auto& [weight, begin, end] = pieces[i];
+            const Matrix& m = weight->matrix;
+            const std::size_t place = offset_of(*weight);
+            std::byte* memory = shared == nullptr ? weight->memory->data() + place : shared->at(place);
+            auto* panels = reinterpret_cast<std::uint8_t*>(memory) + panel_start(m.type, m.k, begin);
+            if (!read_panels(kernels, *weight, begin, end, buffer, panels)) {
+                error.store(weight->origin->file->error());
+            }
+        }
+    });
+    if (int code = error.load(); code != 0) throw std::runtime_error(std::strerror(code));
+}
+
 }  // namespace
 
 WeightFile::WeightFile(int descriptor) : descriptor_(dup(descriptor)) {
@@ -78,6 +127,19 @@ bool WeightFile::read(std::uint8_t* buffer, std::int64_t bytes, std::int64_t off
         offset += got;
     }
     return true;
+}
+
+std::array<std::int64_t, 4> WeightFile::identity() const {
+    struct stat state;
+    if (fstat(descriptor_, &state) != 0) throw std::system_error(errno, std::generic_category());
+#ifdef __APPLE__
+    const timespec& time = state.st_mtimespec;
+#else
+    const timespec& time = state.st_mtim;
+#endif
+    return {static_cast<std::int64_t>(state.st_dev), static_cast<std::int64_t>(state.st_ino),
+            static_cast<std::int64_t>(state.st_size),
+            std::int64_t{1'000'000'000} * time.tv_sec + time.tv_nsec};
 }
 
 double WeightFile::resident_share(std::int64_t offset, std::int64_t bytes) const {
@@ -117,28 +179,14 @@ bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t
     return true;
 }
 
-void lay_out(ThreadPool& pool, const Kernels& kernels, const std::vector<OwnedMatrix>& weights) {
-    const std::vector<Piece> pieces = split(weights);
-    std::int64_t largest = 0;
-    for (const auto& [weight, begin, end] : pieces) {
-        largest = std::max(largest, stored_bytes(*weight, end - begin));
-    }
-    std::vector<std::vector<std::uint8_t>> buffers(pool.threads(), std::vector<std::uint8_t>(largest));
-    std::atomic<std::size_t> next{0};
-    std::atomic<int> error{0};
-    pool.run([&](int thread) {
-        std::uint8_t* buffer = buffers[thread].data();
-        for (std::size_t i = next.fetch_add(1); i < pieces.size() && error.load() == 0;
-             i = next.fetch_add(1)) {
-            const auto& [weight, begin, end] = pieces[i];
-            const Matrix& m = weight->matrix;
-            auto* panels = const_cast<std::uint8_t*>(m.panels) + panel_start(m.type, m.k, begin);
-            if (!read_panels(kernels, *weight, begin, end, buffer, panels)) {
-                error.store(weight->origin->file->error());
-            }
-        }
-    });
-    if (int code = error.load(); code != 0) throw std::runtime_error(std::strerror(code));
+void lay_out(ThreadPool& pool, const Kernels& kernels, const std::vector<OwnedMatrix>& weights,
+             std::optional<int> shared) {
+    if (weights.empty()) return;
+    const auto writing = shared ? writing_of(weights, *shared) : nullptr;
+    if (writing != nullptr) writing->allocate(pool);
+    pack_all(pool, kernels, weights, writing.get());
+    // Huge pages may be free by now that were not before.
+    if (writing != nullptr) writing->allocate(pool);
     for (const OwnedMatrix& weight : weights) {
         weight.origin->is_laid_out.store(true, std::memory_order_release);
     }

@@ -127,6 +127,8 @@ def _memory(
     yield "sequences", "", "", asked, *[""] * (len(devices) - 1)
     yield "", "layers", "cells", *(devices if len(devices) > 1 else ["memory"])
     yield "weights", "", "", *sizes(needs.weights)
+    if any(needs.shared.values()):
+        yield "of them in memory already", "", "", *sizes(needs.shared)
     for kind in needs.caches:
         yield f"cache, {kind.kind}", str(kind.layers), str(kind.cells), *sizes(kind.num_bytes)
     yield "plans", "", "", *(["unknown"] * len(devices) if needs.plans is None else sizes(needs.plans))

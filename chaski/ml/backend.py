@@ -129,12 +129,16 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes held on one device: weights, key/value storage, and the buffers of plans."""
+    """Bytes held on one device: weights, key/value storage, and the buffers of plans.
+
+    `shared`: those of the weights that others had there already, so that they took no memory.
+    """
 
     device: str
     weights: int = 0
     cache: int = 0
     plans: int = 0
+    shared: int = 0
 
     @property
     def total(self) -> int:
@@ -168,6 +172,11 @@ class Memory:
         """All bytes on all devices."""
         return sum(held.total for held in self.devices)
 
+    @property
+    def to_take(self) -> int:
+        """All bytes on all devices but those that others have there already."""
+        return self.total - sum(held.shared for held in self.devices)
+
     def on(self, device: str) -> DeviceMemory:
         """The bytes on a device, of which there may be none."""
         return next((held for held in self.devices if held.device == device), DeviceMemory(device))
@@ -177,7 +186,13 @@ class Memory:
         pairs = [(self.on(name), other.on(name)) for name in names]
         return Memory(
             tuple(
-                DeviceMemory(a.device, a.weights + b.weights, a.cache + b.cache, a.plans + b.plans)
+                DeviceMemory(
+                    a.device,
+                    a.weights + b.weights,
+                    a.cache + b.cache,
+                    a.plans + b.plans,
+                    a.shared + b.shared,
+                )
                 for a, b in pairs
             )
         )

@@ -1,12 +1,15 @@
 // The weights of a model for Python: made here, loaded from files, used by plans.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "isa.h"
 #include "model_weights.h"
+#include "shared_memory.h"
 #include "weights.h"
 
 namespace nb = nanobind;
@@ -41,12 +44,13 @@ OwnedMatrix first_rows(const OwnedMatrix& weight, std::int64_t rows) {
     return part;
 }
 
-void lay_out_all(ThreadPool& pool, const std::string& isa, const std::vector<OwnedMatrix>& weights) {
+void lay_out_all(ThreadPool& pool, const std::string& isa, const std::vector<OwnedMatrix>& weights,
+                 std::optional<int> shared) {
     for (const OwnedMatrix& weight : weights) {
         require(weight.origin->file != nullptr, "weights: a matrix comes from no file");
     }
     nb::gil_scoped_release release;
-    lay_out(pool, kernels_of(isa), weights);
+    lay_out(pool, kernels_of(isa), weights, shared);
 }
 
 std::vector<int> matrix_types() {
@@ -63,18 +67,23 @@ void bind_weights(nb::module_& m) {
         .def_prop_ro("rows", [](const OwnedMatrix& w) { return w.matrix.rows; })
         .def_prop_ro("columns", [](const OwnedMatrix& w) { return w.matrix.k; })
         .def("first_rows", &first_rows, "rows"_a)
-        .def("take_from", &take_from, "file"_a, "offset"_a);
+        .def("take_from", &take_from, "file"_a, "offset"_a)
+        .def("set_laid_out", [](const OwnedMatrix& w) { w.origin->is_laid_out.store(true); });
 
     nb::class_<WeightFile>(m, "WeightFile")
         .def(nb::init<int>(), "descriptor"_a)
         .def_prop_ro("error", &WeightFile::error)
+        .def_prop_ro("identity", &WeightFile::identity)
         .def("resident_share", &WeightFile::resident_share, "offset"_a, "bytes"_a);
 
     nb::class_<Weights>(m, "Weights")
         .def(nb::init<std::size_t>(), "bytes"_a)
+        .def(nb::init<std::size_t, int>(), "bytes"_a, "descriptor"_a)
         .def("matrix", &Weights::matrix, "offset"_a, "type"_a, "rows"_a, "columns"_a, "stride"_a,
              "is_interleaved"_a)
         .def("vector", &vector, "offset"_a, "size"_a);
+
+    m.def("can_share_huge_pages", &can_share_huge_pages);
 
     m.def(
         "matrix_bytes",
@@ -87,7 +96,7 @@ void bind_weights(nb::module_& m) {
         "wants_super_blocks", [](int type) { return wants_super_blocks(static_cast<DType>(type)); }, "type"_a,
         "Whether products with that type want activations in super-blocks of 256.");
     m.def("matrix_types", &matrix_types);
-    m.def("lay_out", &lay_out_all, "pool"_a, "isa"_a, "matrices"_a);
+    m.def("lay_out", &lay_out_all, "pool"_a, "isa"_a, "matrices"_a, "shared"_a = nb::none());
 }
 
 }  // namespace chaski

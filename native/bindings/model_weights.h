@@ -12,6 +12,10 @@ class Weights {
    public:
     explicit Weights(std::size_t bytes) : memory_(std::make_shared<Region>(bytes)) {}
 
+    // Of shared memory, which is written in another place.
+    Weights(std::size_t bytes, int descriptor)
+        : memory_(std::make_shared<Region>(bytes, descriptor, 0, Access::kRead)) {}
+
     // `stride` and `is_interleaved` say how its rows lie in their file, see Origin.
     OwnedMatrix matrix(std::size_t offset, int type, std::int64_t rows, std::int64_t k, std::int64_t stride,
                        bool is_interleaved) const {

@@ -7,16 +7,23 @@
 namespace chaski {
 
 constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 constexpr std::size_t align_up(std::size_t bytes, std::size_t alignment = kAlignment) {
     return (bytes + alignment - 1) / alignment * alignment;
 }
 
+enum class Access { kRead, kReadAndWrite };
+
 // Owns a mapping. Pages are huge where the system allows it: weights are streamed once per token, and
 // with 4 KB pages the address translation alone costs several percent.
 class Region {
    public:
+    // Memory of this process alone.
     explicit Region(std::size_t bytes);  // throws std::bad_alloc
+    // A part of a file without a name, which other processes may map too (shared_memory.h). Forks do not get
+    // what can be written. Throws std::bad_alloc.
+    Region(std::size_t bytes, int descriptor, std::size_t offset, Access access);
     ~Region();
     Region(const Region&) = delete;
     Region& operator=(const Region&) = delete;
@@ -29,6 +36,8 @@ class Region {
     void touch();
 
    private:
+    Region(std::size_t bytes, int protection, int flags, int descriptor, std::size_t offset);
+
     std::byte* data_;
     std::size_t size_;
     std::size_t mapped_;

@@ -1,9 +1,11 @@
 // A model's weights: in files, in memory, and on the way from one to the other.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels.h"
@@ -23,6 +25,8 @@ class WeightFile {
     bool read(std::uint8_t* buffer, std::int64_t bytes, std::int64_t offset) const;
     // errno of a read that failed, or 0.
     int error() const { return error_.load(); }
+    // Device, number, size and time of change (ns): another file, or other content, differs in one of them.
+    std::array<std::int64_t, 4> identity() const;
     // Which share of these bytes the system has in memory, from 0 to 1; 0 if it does not say.
     double resident_share(std::int64_t offset, std::int64_t bytes) const;
 
@@ -57,8 +61,11 @@ std::int64_t stored_bytes(const OwnedMatrix& weight, std::int64_t panels);
 bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t begin, std::int64_t end,
                  std::uint8_t* rows, std::uint8_t* panels);
 
-// Lays matrices out in their memory, with all threads; steps may compute with them at the same time. Throws
-// std::runtime_error when a file is shorter than promised or cannot be read.
-void lay_out(ThreadPool& pool, const Kernels& kernels, const std::vector<OwnedMatrix>& weights);
+// Lays matrices out in their memory, with all threads; steps may compute with them at the same time.
+// `shared`: the descriptor to write that memory by, which they have in common; none for memory of this
+// process alone. Throws std::runtime_error when a file is shorter than promised or cannot be read, and
+// std::bad_alloc.
+void lay_out(ThreadPool& pool, const Kernels& kernels, const std::vector<OwnedMatrix>& weights,
+             std::optional<int> shared);
 
 }  // namespace chaski

@@ -23,9 +23,10 @@ from chaski.ml.backend import (
     ProgressCallback,
     stored_type,
 )
-from chaski.ml.cpu.loading import Loading, StoredMatrix, laid_out_type
+from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import CPUPlan
+from chaski.ml.cpu.weight_files import StoredMatrix, laid_out_type
 from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
 
@@ -53,11 +54,11 @@ class CPUBackend:
         self._pool = pool or _native.ThreadPool(threads)
         keep_in_forks(self, self._pool)
         self._loading = Loading(self._pool, self.isa)
-        self._weights: _native.Weights | None = None
+        self._vector_memory: _native.Weights | None = None
         self._matrices: list[StoredMatrix] = []
         self._vectors: list[tuple[Weight, TensorInfo, Vector]] = []
         self._untouched: list[_native.KVStorage | CPUPlan] = []
-        self._weight_bytes = self._cache_bytes = self._plan_bytes = 0
+        self._weight_bytes = self._shared_bytes = self._cache_bytes = self._plan_bytes = 0
 
     def devices(self) -> Sequence[Device]:
         return [
@@ -72,16 +73,23 @@ class CPUBackend:
         ]
 
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
-        self._matrices, self._vectors, self._weight_bytes = _layout(weights)
+        self._matrices, self._vectors, matrix_bytes, vector_bytes = _layout(weights)
+        self._weight_bytes = matrix_bytes + vector_bytes
+        shared = self._loading.open(self._matrices, matrix_bytes)
         with _reserving("weights", self._weight_bytes):
-            self._weights = _native.Weights(self._weight_bytes)
+            self._vector_memory = _native.Weights(vector_bytes)
+            if shared is None:
+                memory = _native.Weights(matrix_bytes)
+            else:
+                memory = _native.Weights(matrix_bytes, shared.descriptor)
+                self._shared_bytes = matrix_bytes if shared.is_taken else 0
         for weight, _, vector in self._vectors:
             weight.handle = vector
         for matrix in self._matrices:
             info = matrix.info
             rows, columns = info.shape[-2:]
             is_interleaved = matrix.type is not info.type
-            target = self._weights.matrix(
+            target = memory.matrix(
                 matrix.offset, int(matrix.type), rows, columns, matrix.stride, is_interleaved
             )
             if len(info.shape) == 2:
@@ -93,13 +101,13 @@ class CPUBackend:
                 matrix.weight.handle.append(target)
 
     def load(self, progress: ProgressCallback) -> None:
-        total = self.memory().total
+        total = self.memory().to_take
         if total > available_memory():
             raise _out_of_memory("weights, caches and plans", total)
         for _, info, vector in self._vectors:
-            assert self._weights is not None
+            assert self._vector_memory is not None
             values = dequantize(info.data, info.type, info.shape)
-            self._weights.vector(vector.offset, values.size)[:] = values.ravel()
+            self._vector_memory.vector(vector.offset, values.size)[:] = values.ravel()
         self._loading.load(self._matrices, self._untouched, progress)
         self._matrices, self._vectors, self._untouched = [], [], []
 
@@ -119,7 +127,7 @@ class CPUBackend:
         return {HOST: _native.kv_storage_bytes(*_layout_of(role, cells, heads, size, dtype))}
 
     def compile(self, graph: Graph) -> CPUPlan:
-        plan = CPUPlan(graph, self._pool, self.isa, self._weights, self._is_plain, self._loading)
+        plan = CPUPlan(graph, self._pool, self.isa, self._vector_memory, self._is_plain, self._loading)
         self._untouched.append(plan)
         self._plan_bytes += plan.bytes
         return plan
@@ -128,7 +136,7 @@ class CPUBackend:
         return CPUBackend(*self._options, self._pool)
 
     def memory(self) -> Memory:
-        held = DeviceMemory(HOST, self._weight_bytes, self._cache_bytes, self._plan_bytes)
+        held = DeviceMemory(HOST, self._weight_bytes, self._cache_bytes, self._plan_bytes, self._shared_bytes)
         return Memory((held,))
 
     def wait_loaded(self) -> None:
@@ -136,9 +144,9 @@ class CPUBackend:
 
     def close(self) -> None:
         self._loading.close()
-        self._weights = None
+        self._vector_memory = None
         self._matrices, self._vectors, self._untouched = [], [], []
-        self._weight_bytes = self._cache_bytes = self._plan_bytes = 0
+        self._weight_bytes = self._shared_bytes = self._cache_bytes = self._plan_bytes = 0
 
 
 def _layout_of(
@@ -158,24 +166,28 @@ def _choose_isa(name: str) -> str:
 
 def _layout(
     weights: Sequence[tuple[Weight, TensorInfo]],
-) -> tuple[list[StoredMatrix], list[tuple[Weight, TensorInfo, Vector]], int]:
-    """Give every weight its place -> matrices, vectors, bytes in all."""
-    matrices, vectors, offset = [], [], 0
+) -> tuple[list[StoredMatrix], list[tuple[Weight, TensorInfo, Vector]], int, int]:
+    """Give every weight its place -> matrices, vectors, and the bytes of both; each have their own memory."""
+    matrices, vectors, matrix_bytes, vector_bytes = [], [], 0, 0
     for weight, info in weights:
         if len(info.shape) == 1 or weight.plain:
-            vectors.append((weight, info, Vector(offset)))
-            size = 4 * math.prod(info.shape)
+            vectors.append((weight, info, Vector(vector_bytes)))
+            vector_bytes += _aligned(4 * math.prod(info.shape))
         elif len(info.shape) in (2, 3) and (type := laid_out_type(info.type)) in _native.matrix_types():
             step = _native.matrix_bytes(int(type), *info.shape[-2:])
             count = math.prod(info.shape[:-2])
-            matrices += [StoredMatrix(weight, info, index, offset + index * step) for index in range(count)]
-            size = count * step
+            places = range(matrix_bytes, matrix_bytes + count * step, step)
+            matrices += [StoredMatrix(weight, info, index, place) for index, place in enumerate(places)]
+            matrix_bytes += _aligned(count * step)
         else:
             raise UnsupportedError(
                 f"tensor {info.name}: no kernels for {info.type.name} of shape {info.shape}"
             )
-        offset += -(-size // 64) * 64
-    return matrices, vectors, offset
+    return matrices, vectors, matrix_bytes, vector_bytes
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 64) * 64
 
 
 @contextmanager

@@ -3,29 +3,25 @@
 Most of a warm start is new memory: the system clears every page before it hands it out. A file that lies in
 the system's memory already can be computed with as it is, a little slower, so `load` only says where matrices
 are, the first run reads them there, and a thread takes the memory and lays them out behind it. Any other file
-is read here, once.
+is read here, once. Memory that processes share is laid out by one of them; the others wait for it as they
+would for themselves.
 """
 
 from __future__ import annotations
 
 import atexit
-import math
-import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from chaski import _native
-from chaski.errors import ModelError
+from chaski.errors import OutOfMemoryError
 from chaski.forks import ForkGuard
-from chaski.formats.gguf import TensorInfo
-from chaski.formats.quant import QuantType, row_bytes
 from chaski.ml.backend import ProgressCallback
-from chaski.ml.graph import Weight
+from chaski.ml.cpu.shared_memory import SharedMemory
+from chaski.ml.cpu.weight_files import StoredMatrix, WeightFiles, unreadable
 
-__all__ = ["Loading", "StoredMatrix", "laid_out_type"]
+__all__ = ["Loading"]
 
 # Matrices are laid out in groups of about this size, between which progress is shown and `close` is seen. A
 # model that is smaller is there at once.
@@ -37,52 +33,10 @@ WARM = 0.99
 # Without a run in so many seconds the thread begins anyway.
 PATIENCE = 1.0
 
+# Seconds between two looks at whether another process has laid the matrices out.
+LOOK = 0.02
 
-def laid_out_type(type: QuantType) -> QuantType:
-    """Return the type of a tensor's panels: kernels have one order of the codes in a block."""
-    return QuantType.MXFP4 if type is QuantType.MXFP4_INTERLEAVED else type
-
-
-@dataclass(frozen=True, slots=True)
-class StoredMatrix:
-    """A matrix of a file, the `index`-th of those of its tensor, and where it goes in the weights' memory."""
-
-    weight: Weight
-    info: TensorInfo
-    index: int
-    offset: int
-
-    @property
-    def type(self) -> QuantType:
-        """The type that it has when it is laid out."""
-        return laid_out_type(self.info.type)
-
-    @property
-    def num_bytes(self) -> int:
-        return self.info.nbytes // math.prod(self.info.shape[:-2])
-
-    @property
-    def place(self) -> int:
-        """The place of its first byte in the file."""
-        return self.info.offset + (self.index * self.info.strides[0] if len(self.info.shape) > 2 else 0)
-
-    @property
-    def stride(self) -> int:
-        """Bytes from one row to the next in the file; rows of others may lie between."""
-        return self.info.strides[-1]
-
-    @property
-    def end(self) -> int:
-        """The place behind its last byte in the file."""
-        rows, columns = self.info.shape[-2:]
-        return self.place + (rows - 1) * self.stride + row_bytes(self.info.type, columns)
-
-    @property
-    def target(self) -> _native.WeightMatrix:
-        handle = self.weight.handle
-        target = handle[self.index] if isinstance(handle, list) else handle
-        assert isinstance(target, _native.WeightMatrix)
-        return target
+Groups = Sequence[Sequence[StoredMatrix]]
 
 
 class Touchable(Protocol):
@@ -101,34 +55,40 @@ class Loading:
     def __init__(self, pool: _native.ThreadPool, isa: str) -> None:
         self._pool = pool
         self._isa = isa
-        self._files: dict[Path, _native.WeightFile] = {}
+        self._files = WeightFiles([])
+        self._shared: SharedMemory | None = None
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._may_begin = threading.Event()
-        self._is_closed = False
+        self._closing = threading.Event()
         self._fork_guard = ForkGuard("the model")
+
+    def open(self, matrices: Sequence[StoredMatrix], size: int) -> SharedMemory | None:
+        """Open the files of matrices -> their memory of `size` bytes, if processes can share it.
+
+        Raises ModelError where a file cannot be opened.
+        """
+        self._files = WeightFiles(matrices)
+        if self._files.first is not None:
+            self._shared = SharedMemory.of(self._files.key(self._isa), size, self._files.first)
+        return self._shared
 
     def load(
         self, matrices: Sequence[StoredMatrix], untouched: Sequence[Touchable], progress: ProgressCallback
     ) -> None:
         """Make matrices ready to compute with, and take the memory of `untouched`.
 
-        Raises ModelError where a file cannot be read.
+        Raises ModelError where a file cannot be read, OutOfMemoryError where memory ends.
         """
-        self._files |= _open_files(matrices)
-        for matrix in matrices:
-            matrix.target.take_from(self._files[matrix.info.path], matrix.place)
-        groups = list(_groups(matrices))
-        if len(groups) > 1 and _are_warm(self._files, matrices):
+        is_complete = self._shared is not None and self._shared.is_complete
+        groups = [] if is_complete else list(_groups(matrices))
+        self._files.attach([matrix for group in groups for matrix in group])
+        if is_complete or (len(groups) > 1 and self._files.are_in_memory(WARM)):
             self._lay_out_behind(groups, untouched)
         else:
             for part in untouched:
                 part.touch()
-            total, done = max(1, sum(matrix.num_bytes for matrix in matrices)), 0
-            for group in groups:
-                self._lay_out(self._pool, group)
-                done += sum(matrix.num_bytes for matrix in group)
-                progress(done / total)
+            self._lay_out(self._pool, groups, progress)
         progress(1.0)
 
     def ran(self) -> None:
@@ -152,22 +112,22 @@ class Loading:
         """Stop laying out. A fork does not have the thread, so there it does nothing."""
         if self._fork_guard.is_forked:
             return
-        self._is_closed = True
+        self._closing.set()
         self._may_begin.set()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
-        self._files = {}
+        self._files = WeightFiles([])
+        if self._shared is not None:
+            self._shared.close()
 
-    def _lay_out_behind(
-        self, groups: Sequence[Sequence[StoredMatrix]], untouched: Sequence[Touchable]
-    ) -> None:
+    def _lay_out_behind(self, groups: Groups, untouched: Sequence[Touchable]) -> None:
         self._thread = threading.Thread(
             target=self._work, args=(groups, untouched), name="chaski-loading", daemon=True
         )
         self._thread.start()
 
-    def _work(self, groups: Sequence[Sequence[StoredMatrix]], untouched: Sequence[Touchable]) -> None:
+    def _work(self, groups: Groups, untouched: Sequence[Touchable]) -> None:
         # A thread in native code while the interpreter shuts down would crash the process.
         atexit.register(self.close)
         self._may_begin.wait(PATIENCE)
@@ -175,52 +135,60 @@ class Loading:
         try:
             for part in untouched:
                 part.touch()
-            for group in groups:
-                if self._is_closed:
-                    break
-                self._lay_out(pool, group)
+            self._lay_out(pool, groups, lambda share: None)
         except Exception as error:
             self._failure = error  # for whoever computes next
         finally:
             atexit.unregister(self.close)
 
-    def _lay_out(self, pool: _native.ThreadPool, group: Sequence[StoredMatrix]) -> None:
+    def _lay_out(self, pool: _native.ThreadPool, groups: Groups, progress: ProgressCallback) -> None:
+        shared = self._shared
+        if shared is None:
+            self._fill(pool, groups, None, progress)
+            return
+        while not shared.lock():
+            progress(shared.share)
+            if self._closing.wait(LOOK):
+                return
         try:
-            _native.lay_out(pool, self._isa, [matrix.target for matrix in group])
-        except RuntimeError as error:
-            raise _unreadable(group[0].info.path, str(error)) from error
+            if shared.is_complete:
+                for group in groups:
+                    for matrix in group:
+                        matrix.target.set_laid_out()
+                return
+            # What others will read comes from the very files that they asked for.
+            self._files.check_unchanged()
+            with shared.writing() as descriptor:
+                is_complete = self._fill(pool, groups, descriptor, progress)
+            self._files.check_unchanged()
+            if is_complete:
+                shared.seal()
+        finally:
+            shared.unlock()
+
+    def _fill(
+        self, pool: _native.ThreadPool, groups: Groups, shared: int | None, progress: ProgressCallback
+    ) -> bool:
+        """Lay groups out until the backend is closed -> whether that was all."""
+        total, done = sum(matrix.num_bytes for group in groups for matrix in group), 0
+        for group in groups:
+            if self._closing.is_set():
+                return False
+            path = group[0].info.path
+            try:
+                _native.lay_out(pool, self._isa, [matrix.target for matrix in group], shared)
+            except RuntimeError as error:
+                raise unreadable(path, str(error)) from error
+            except MemoryError:
+                raise OutOfMemoryError(f"memory ended while the weights of {path} were laid out") from None
+            done += sum(matrix.num_bytes for matrix in group)
+            progress(done / total)
+        return True
 
     def _check(self) -> None:
-        for path, file in self._files.items():
-            if file.error:
-                raise _unreadable(path, os.strerror(file.error))
+        self._files.check()
         if self._failure is not None:
             raise self._failure
-
-
-def _open_files(matrices: Sequence[StoredMatrix]) -> dict[Path, _native.WeightFile]:
-    files = {}
-    for path in dict.fromkeys(matrix.info.path for matrix in matrices):
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise _unreadable(path, str(error)) from error
-        try:
-            files[path] = _native.WeightFile(descriptor)
-        finally:
-            os.close(descriptor)
-    return files
-
-
-def _are_warm(files: Mapping[Path, _native.WeightFile], matrices: Sequence[StoredMatrix]) -> bool:
-    """Return whether the system has the files in memory, from the first of these matrices to the last."""
-    for path, file in files.items():
-        own = [matrix for matrix in matrices if matrix.info.path == path]
-        begin = min(matrix.place for matrix in own)
-        end = max(matrix.end for matrix in own)
-        if file.resident_share(begin, end - begin) < WARM:
-            return False
-    return True
 
 
 def _groups(matrices: Sequence[StoredMatrix]) -> Iterator[list[StoredMatrix]]:
@@ -234,7 +202,3 @@ def _groups(matrices: Sequence[StoredMatrix]) -> Iterator[list[StoredMatrix]]:
             group, size = [], 0
     if group:
         yield group
-
-
-def _unreadable(path: Path, reason: str) -> ModelError:
-    return ModelError(f"the weights of {path} cannot be read: {reason}")

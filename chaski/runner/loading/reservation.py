@@ -37,7 +37,7 @@ class MemoryNeeds:
     """Bytes that a model takes on each device, and bytes that are available there.
 
     `plans` is None where it was not computed, because the rest does not fit already. `draft` are all bytes of
-    a draft model.
+    a draft model. `shared` are weights that other processes have there already, so that they take no memory.
     """
 
     weights: ByDevice
@@ -45,12 +45,14 @@ class MemoryNeeds:
     plans: ByDevice | None
     available: ByDevice
     draft: ByDevice = field(default_factory=dict)
+    shared: ByDevice = field(default_factory=dict)
 
     @property
     def total(self) -> ByDevice:
         """All bytes on each device that any are needed on, in the order of `available`."""
         caches = [kind.num_bytes for kind in self.caches]
-        found = summed((self.weights, *caches, self.plans or {}, self.draft))
+        shared = {device: -num_bytes for device, num_bytes in self.shared.items()}
+        found = summed((self.weights, shared, *caches, self.plans or {}, self.draft))
         assert all(device in self.available for device in found if found[device]), "a device is not listed"
         return {device: found[device] for device in self.available if found.get(device)}
 
@@ -77,7 +79,7 @@ class MemoryNeeds:
 
     def _table(self, device: str, is_named: bool) -> str:
         """The needs of a device, with its name above them if it is one of several."""
-        rows = [("weights", self.weights)]
+        rows = [("weights", self.weights), ("of them in memory already", self.shared)]
         rows += [(f"{k.layers} layers, {k.kind}: {k.cells} cells", k.num_bytes) for k in self.caches]
         rows += [("plans", self.plans or {}), ("draft model", self.draft)]
         lines = [f"\n  {part[device] / 1e9:10.3f} GB  {what}" for what, part in rows if part.get(device)]
@@ -113,8 +115,10 @@ class Reservation:
             caches += _image_memory(backend, vision.shape, own_type, size.sequences)
         available = {device.name: device.available_bytes for device in backend.devices()}
         available.setdefault(HOST, available_memory())
-        weights = {held.device: held.weights for held in backend.memory().devices}
-        self.needs = MemoryNeeds(weights, caches, None, available)
+        held = backend.memory().devices
+        weights = {part.device: part.weights for part in held}
+        shared = {part.device: part.shared for part in held}
+        self.needs = MemoryNeeds(weights, caches, None, available, shared=shared)
         if not self.needs.missing:
             self.cache = build_cache(backend, kinds, size, types)
             if draft is not None:

@@ -1,0 +1,142 @@
+"""Matrices as they are in their files: where each one is, and whether the files are still the same."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaski import _native
+from chaski.errors import ModelError
+from chaski.formats.gguf import TensorInfo
+from chaski.formats.quant import QuantType, row_bytes
+from chaski.ml.graph import Weight
+
+__all__ = ["StoredMatrix", "WeightFiles", "laid_out_type", "unreadable"]
+
+
+def laid_out_type(type: QuantType) -> QuantType:
+    """Return the type of a tensor's panels: kernels have one order of the codes in a block."""
+    return QuantType.MXFP4 if type is QuantType.MXFP4_INTERLEAVED else type
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A matrix of a file, the `index`-th of those of its tensor, and where it goes in the weights' memory."""
+
+    weight: Weight
+    info: TensorInfo
+    index: int
+    offset: int
+
+    @property
+    def type(self) -> QuantType:
+        """The type that it has when it is laid out."""
+        return laid_out_type(self.info.type)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.info.nbytes // math.prod(self.info.shape[:-2])
+
+    @property
+    def place(self) -> int:
+        """The place of its first byte in the file."""
+        return self.info.offset + (self.index * self.info.strides[0] if len(self.info.shape) > 2 else 0)
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one row to the next in the file; rows of others may lie between."""
+        return self.info.strides[-1]
+
+    @property
+    def end(self) -> int:
+        """The place behind its last byte in the file."""
+        rows, columns = self.info.shape[-2:]
+        return self.place + (rows - 1) * self.stride + row_bytes(self.info.type, columns)
+
+    @property
+    def target(self) -> _native.WeightMatrix:
+        handle = self.weight.handle
+        target = handle[self.index] if isinstance(handle, list) else handle
+        assert isinstance(target, _native.WeightMatrix)
+        return target
+
+
+class WeightFiles:
+    """The open files of matrices."""
+
+    def __init__(self, matrices: Sequence[StoredMatrix]) -> None:
+        """Open them. Raises ModelError for one that cannot be opened."""
+        self._matrices = matrices
+        self._files = dict(_opened(matrices))
+        self._identity = self._identity_now()
+
+    def attach(self, matrices: Sequence[StoredMatrix]) -> None:
+        """Tell matrices where they are, which are computed with from there until they are laid out."""
+        for matrix in matrices:
+            matrix.target.take_from(self._files[matrix.info.path], matrix.place)
+
+    @property
+    def first(self) -> Path | None:
+        """The path of the first file; None if there are no matrices."""
+        return next(iter(self._files), None)
+
+    def key(self, isa: str) -> str:
+        """Return the same text for everybody whose panels are the same: those of the same matrices.
+
+        Another build may lay them out in another way.
+        """
+        build = Path(_native.__file__).stat()
+        order = {path: index for index, path in enumerate(self._files)}
+        tensors = [
+            (order[m.info.path], m.offset, m.info.offset, m.info.shape, m.info.strides, int(m.info.type))
+            for m in self._matrices
+            if m.index == 0
+        ]
+        parts = (isa, build.st_size, build.st_mtime_ns, self._identity, tensors)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+    def are_in_memory(self, share: float) -> bool:
+        """Return whether the system has that share of them, from the first of the matrices to the last."""
+        for path, file in self._files.items():
+            own = [matrix for matrix in self._matrices if matrix.info.path == path]
+            begin = min(matrix.place for matrix in own)
+            end = max(matrix.end for matrix in own)
+            if file.resident_share(begin, end - begin) < share:
+                return False
+        return True
+
+    def check(self) -> None:
+        """Raise ModelError if a read has failed."""
+        for path, file in self._files.items():
+            if file.error:
+                raise unreadable(path, os.strerror(file.error))
+
+    def check_unchanged(self) -> None:
+        """Raise ModelError if they have been written to since they were opened."""
+        if self._identity_now() != self._identity:
+            names = ", ".join(map(str, self._files))
+            raise ModelError(f"{names} changed while the model was being loaded: load it again")
+
+    def _identity_now(self) -> list[list[int]]:
+        return [file.identity for file in self._files.values()]
+
+
+def unreadable(path: Path, reason: str) -> ModelError:
+    """Return the error for a file whose weights cannot be read."""
+    return ModelError(f"the weights of {path} cannot be read: {reason}")
+
+
+def _opened(matrices: Sequence[StoredMatrix]) -> Iterator[tuple[Path, _native.WeightFile]]:
+    for path in dict.fromkeys(matrix.info.path for matrix in matrices):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise unreadable(path, str(error)) from error
+        try:
+            yield path, _native.WeightFile(descriptor)
+        finally:
+            os.close(descriptor)
