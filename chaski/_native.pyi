@@ -339,3 +339,44 @@ class Plan:
 def attention_parts_bytes(heads: int, kv_heads: int, value_size: int, history: int, threads: int) -> int: ...
 def elementwise_operations() -> dict[str, tuple[int, int]]: ...
 def num_lanes(width: int) -> int: ...
+def first_that_is_not_utf8(
+    data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+) -> int:
+    """
+    Index of the first string that is not UTF-8, or the number of all: each lies behind its length.
+    """
+
+class PairMerges:
+    """Merges the characters of words to tokens."""
+
+    def __init__(
+        self,
+        tokens: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        token_offsets: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        merges: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        merge_offsets: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        unused: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        byte_tokens: Sequence[str],
+        takes_whole_words: bool,
+        is_byte_level: bool,
+    ) -> None: ...
+    @property
+    def fault(self) -> int | None:
+        """The first merge that is not one of tokens, if there is one."""
+
+    def id_of(self, token: str) -> int:
+        """The id of a token, or -1."""
+
+    def encode(
+        self,
+        text: str,
+        ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    ) -> list[int]:
+        """
+        The ids of a text that is cut into words; `ends` counts characters up to the end of each.
+        """

@@ -34,6 +34,24 @@ class StringArray(Sequence[str]):
         self._data = data
         self._offsets = offsets
 
+    @classmethod
+    def of(cls, strings: Iterable[str]) -> StringArray:
+        """Strings of Python, as they would stand in a file."""
+        raw = [text.encode("utf-8", "surrogateescape") for text in strings]
+        stored = b"".join(len(text).to_bytes(_PREFIX_BYTES, "little") + text for text in raw)
+        ends = np.cumsum([0, *(_PREFIX_BYTES + len(text) for text in raw)], dtype=np.int64)
+        return cls(np.frombuffer(stored, np.uint8), ends)
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The bytes that the strings are in."""
+        return self._data
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """The place of each string's length in `data`, and that of the end of the array."""
+        return self._offsets
+
     def __len__(self) -> int:
         return len(self._offsets) - 1
 

@@ -18,7 +18,9 @@ pytest.importorskip("gguf")
 
 # Where llama.cpp only comes near to what is published; docs/tokenizers.md says how.
 NEAR = {
-    **dict.fromkeys(("command-r", "mpt", "olmo", "qwen2", "qwen35"), "it does not compose text"),
+    **dict.fromkeys(
+        ("command-r", "modern-bert", "mpt", "olmo", "qwen2", "qwen35"), "it does not compose text"
+    ),
     **dict.fromkeys(
         ("gpt-4o", "granite-embed-multi-97m", "kanana2", "llama4", "minimax-m2", "talkie"), "long s"
     ),

@@ -2,7 +2,7 @@
 
 Text is cut into words, and pairs are merged in the order of the file's merge list. The words are UTF-8 bytes
 spelled as printable characters (GPT-2, Radford et al. 2019), or text as it is, spelled as SentencePiece does.
-Hugging Face `tokenizers` does this; it is built from the file's own lists.
+Hugging Face `tokenizers` finds the words, and the native core merges in the file's own lists.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from chaski import _native
 from chaski.errors import TokenizerError
 from chaski.text.tokenizer.pieces import SPACE, piece_bytes
 from chaski.text.tokenizer.pretokenizers import PreTokenizer
-from chaski.text.tokenizer.vocabulary import TokenType, Vocabulary, string_list
+from chaski.text.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, utf8_strings
 
 if TYPE_CHECKING:
     import tokenizers
@@ -33,6 +36,7 @@ def _byte_characters() -> list[str]:
 
 _CHARACTERS = _byte_characters()
 _BYTES = {character: byte for byte, character in enumerate(_CHARACTERS)}
+_NAMED_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 
 
@@ -49,8 +53,12 @@ class PairEncoding(ABC):
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text. The first call builds the merge table and raises `TokenizerError` when a
         merge has no two parts, or it or its result is not in the vocabulary."""
-        # Unlike `encode`, this one tracks no offsets (half the time and memory) and lets other threads run.
-        return [encoding.ids for encoding in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
+        table = self._table
+        normal = [self._normalized(text) for text in texts]
+        # Both let other threads run.
+        cuts = self._words.encode_batch(normal, add_special_tokens=False)
+        ends = [np.array([end for _, end in cut.offsets], np.int64) for cut in cuts]
+        return [table.encode(text, places) for text, places in zip(normal, ends, strict=True)]
 
     def finds(self, user_defined: str) -> bool:
         """Return False: such tokens are plain text, which is found before it is spelled."""
@@ -60,47 +68,59 @@ class PairEncoding(ABC):
     def token_bytes(self, token: str, kind: int) -> bytes:
         """The bytes that the token spells."""
 
+    @property
     @abstractmethod
-    def _spell(self, encoder: tokenizers.Tokenizer, splits: list[tokenizers.pre_tokenizers.Split]) -> None:
-        """Tell the encoder how text is spelled, and where it is cut."""
+    def _byte_tokens(self) -> Sequence[str]:
+        """The token that stands alone for each of the 256 bytes."""
+
+    @abstractmethod
+    def _normalized(self, text: str) -> str:
+        """The text that is cut into words."""
 
     @cached_property
-    def _encoder(self) -> tokenizers.Tokenizer:
+    def _words(self) -> tokenizers.Tokenizer:
+        """What finds words: it takes each for an unknown one, and says where it is."""
         from tokenizers import Regex, Tokenizer
-        from tokenizers.pre_tokenizers import Split
+        from tokenizers.models import WordLevel
+        from tokenizers.pre_tokenizers import Sequence, Split
 
-        encoder = Tokenizer(self._merge_table())
-        self._spell(encoder, [Split(Regex(pattern), "isolated") for pattern in self._pretokenizer.patterns])
-        return encoder
+        words = Tokenizer(WordLevel({"": 0}, unk_token=""))
+        words.pre_tokenizer = Sequence(
+            [Split(Regex(pattern), "isolated") for pattern in self._pretokenizer.patterns]
+        )
+        return words
 
-    def _merge_table(self) -> tokenizers.models.BPE:
-        from tokenizers.models import BPE
+    @cached_property
+    def _table(self) -> _native.PairMerges:
+        """The tokens that text can turn into, by their spelling, and their merges.
 
-        ids = self._ids()
-        merges = string_list(self._merges, "merges")
-        pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
-        # Checked here, because the library aborts on a result that is longer than every token.
-        if not all(left + right in ids for left, right in pairs):
-            raise TokenizerError(_first_fault(pairs, ids))
+        Control tokens are left out; of equal tokens the last counts.
+        """
+        tokens, merges = utf8_strings(self._vocabulary.tokens, "tokens"), utf8_strings(self._merges, "merges")
         rules = self._pretokenizer
-        try:
-            return BPE(ids, pairs, ignore_merges=rules.ignore_merges, byte_fallback=not rules.byte_level)
-        except Exception as error:  # the library raises no narrower class
-            raise TokenizerError(_first_fault(pairs, ids)) from error
+        table = _native.PairMerges(
+            tokens.data,
+            tokens.offsets,
+            merges.data,
+            merges.offsets,
+            unused=np.array(self._vocabulary.ids_of_type(TokenType.CONTROL), np.int64),
+            byte_tokens=self._byte_tokens,
+            takes_whole_words=rules.ignore_merges,
+            is_byte_level=rules.byte_level,
+        )
+        self._warn_of_bytes(table)
+        if table.fault is not None:
+            raise TokenizerError(_fault(table, merges[table.fault], table.fault))
+        return table
 
-    def _ids(self) -> dict[str, int]:
-        """Id of each token that text can turn into: not of control tokens, and the last of equal ones."""
-        ids = {token: i for i, token in enumerate(string_list(self._vocabulary.tokens, "tokens"))}
-        for token_id in self._vocabulary.ids_of_type(TokenType.CONTROL):
-            ids.pop(self._vocabulary.tokens[token_id], None)
-        missing = [byte for byte, token in self._byte_tokens() if token not in ids]
+    def _warn_of_bytes(self, table: _native.PairMerges) -> None:
+        missing = [
+            byte
+            for byte, token in enumerate(self._byte_tokens)
+            if byte not in _NEVER_IN_UTF8 and table.id_of(token) < 0
+        ]
         if missing:
             _log.warning("%d byte values have no token and are lost, %#04x first", len(missing), missing[0])
-        return ids
-
-    @abstractmethod
-    def _byte_tokens(self) -> list[tuple[int, str]]:
-        """The bytes that occur in text, each with the token that stands for it alone."""
 
 
 class ByteLevelBPE(PairEncoding):
@@ -113,16 +133,14 @@ class ByteLevelBPE(PairEncoding):
             return token.encode("utf-8", "surrogateescape")
         return bytes([_BYTES[character] for character in token])
 
-    def _spell(self, encoder: tokenizers.Tokenizer, splits: list[tokenizers.pre_tokenizers.Split]) -> None:
+    @property
+    def _byte_tokens(self) -> Sequence[str]:
+        return _CHARACTERS
+
+    def _normalized(self, text: str) -> str:
         from tokenizers.normalizers import NFC
-        from tokenizers.pre_tokenizers import ByteLevel, Sequence
 
-        if self._pretokenizer.nfc:
-            encoder.normalizer = NFC()
-        encoder.pre_tokenizer = Sequence([*splits, ByteLevel(add_prefix_space=False, use_regex=False)])
-
-    def _byte_tokens(self) -> list[tuple[int, str]]:
-        return [(byte, token) for byte, token in enumerate(_CHARACTERS) if byte not in _NEVER_IN_UTF8]
+        return NFC().normalize_str(text) if self._pretokenizer.nfc else text
 
 
 class TextBPE(PairEncoding):
@@ -135,20 +153,15 @@ class TextBPE(PairEncoding):
             return token.encode("utf-8", "surrogateescape")
         return piece_bytes(token, kind)
 
-    def _spell(self, encoder: tokenizers.Tokenizer, splits: list[tokenizers.pre_tokenizers.Split]) -> None:
-        from tokenizers.normalizers import Replace
-        from tokenizers.pre_tokenizers import Sequence
+    @property
+    def _byte_tokens(self) -> Sequence[str]:
+        return _NAMED_BYTES
 
-        encoder.normalizer = Replace(" ", SPACE)
-        encoder.pre_tokenizer = Sequence(splits)
-
-    def _byte_tokens(self) -> list[tuple[int, str]]:
-        return [(byte, f"<0x{byte:02X}>") for byte in range(256) if byte not in _NEVER_IN_UTF8]
+    def _normalized(self, text: str) -> str:
+        return text.replace(" ", SPACE)
 
 
-def _first_fault(pairs: list[tuple[str, str]], ids: dict[str, int]) -> str:
-    for index, (left, right) in enumerate(pairs):
-        for token in (left, right, left + right):
-            if token not in ids:
-                return f"tokenizer.ggml.merges[{index}] is {left!r} and {right!r}, but {token!r} is no token"
-    return "tokenizer.ggml.merges cannot be used"
+def _fault(table: _native.PairMerges, merge: str, index: int) -> str:
+    left, _, right = merge.partition(" ")
+    lacking = next(token for token in (left, right, left + right) if table.id_of(token) < 0)
+    return f"{PREFIX}merges[{index}] is {left!r} and {right!r}, but {lacking!r} is no token"

@@ -13,7 +13,9 @@ from typing import TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from chaski import _native
 from chaski.errors import TokenizerError
+from chaski.formats.string_array import StringArray
 from chaski.text.tokenizer.ends import FILL_IN_TEXTS, MarkedTokens, find_marked, find_words
 
 PREFIX = "tokenizer.ggml."
@@ -121,16 +123,19 @@ def read_strings(metadata: Mapping[str, object], name: str) -> Sequence[str]:
 
 def string_list(strings: Sequence[str], name: str) -> list[str]:
     """All strings of a metadata array as Python strings, which for a large vocabulary takes a while."""
-    values = list(strings)
-    if not set(map(type, values)) <= {str}:
-        raise TokenizerError(f"{PREFIX}{name} holds something that is not a string")
-    try:
-        "".join(values).encode()
-    except UnicodeEncodeError:
-        # Arrays read from a file carry bytes that are not UTF-8 as lone surrogates.
-        index = next(i for i, value in enumerate(values) if not _is_utf8(value))
-        raise TokenizerError(f"{PREFIX}{name}[{index}] is not UTF-8: {values[index]!r}") from None
-    return values
+    return utf8_strings(strings, name).tolist()
+
+
+def utf8_strings(strings: Sequence[str], name: str) -> StringArray:
+    """The strings of a metadata array, as they stand in a file, all of them UTF-8."""
+    if not isinstance(strings, StringArray):
+        if not set(map(type, strings)) <= {str}:
+            raise TokenizerError(f"{PREFIX}{name} holds something that is not a string")
+        strings = StringArray.of(strings)
+    index = _native.first_that_is_not_utf8(strings.data, strings.offsets)
+    if index < len(strings):
+        raise TokenizerError(f"{PREFIX}{name}[{index}] is not UTF-8: {strings[index]!r}")
+    return strings
 
 
 def read_numbers(metadata: Mapping[str, object], name: str, length: int) -> NDArray[np.generic] | None:
@@ -146,15 +151,11 @@ def read_numbers(metadata: Mapping[str, object], name: str, length: int) -> NDAr
     return numbers
 
 
-def _is_utf8(text: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in text)
-
-
 def _token_types(metadata: Mapping[str, object], size: int) -> NDArray[np.int32]:
     types = read_numbers(metadata, "token_type", size)
     if types is None:
         return np.full(size, TokenType.NORMAL, np.int32)
-    unknown = np.setdiff1d(types, list(TokenType))
+    unknown = types[~np.isin(types, list(TokenType))]
     if unknown.size:
         raise TokenizerError(
             f"{PREFIX}token_type has the value {unknown[0]}; types are 1 to {max(TokenType)}"
