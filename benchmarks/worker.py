@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import chaski
 from chaski.runner.service.asynchronous import AsyncModel
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 
 STREAMS = (1, 8, 32)
 ANSWERS = 32

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from chaski.runner.llm import LLM, Answer
     from chaski.runner.loading.loader import load
     from chaski.runner.loading.pulling import pull
-    from chaski.runner.service.worker import Worker
+    from chaski.runner.service.worker.client import Worker
 
 __all__ = [
     "LLM",
@@ -97,7 +97,7 @@ _LAZY = {
     "Text": "chaski.chat.events",
     "Thinking": "chaski.chat.events",
     "ToolCall": "chaski.chat.events",
-    "Worker": "chaski.runner.service.worker",
+    "Worker": "chaski.runner.service.worker.client",
     "Ranked": "chaski.chat.ranking",
     "load": "chaski.runner.loading.loader",
     "pull": "chaski.runner.loading.pulling",

@@ -20,6 +20,7 @@ __all__ = [
     "Digest",
     "ModelName",
     "check_engine",
+    "is_path",
 ]
 
 NATIVE, LLAMA_CPP = "native", "llama.cpp"
@@ -38,6 +39,7 @@ _PARTS = {
 }
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
 _SCHEMES = ("https", "http")
+_PATHS = (".", "/", "~")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +136,8 @@ def check_engine(name: str | None) -> str | None:
     if name is not None and name not in ENGINES:
         raise OptionError(f"option engine is {name!r}; it must be {' or '.join(ENGINES)}")
     return name
+
+
+def is_path(model: str) -> bool:
+    """Return whether a model's name can only be a file of this machine, by its spelling alone."""
+    return model.startswith(_PATHS) or model.endswith(".gguf")

@@ -47,7 +47,7 @@ def choose_chat_format(sources: TemplateSources) -> ChatFormat:
 
 def go_format(source: str, sources: TemplateSources) -> GoFormat:
     """Return the chat format of a template in Go's language, from a stored model or a request."""
-    from chaski.text.template import GoTemplate
+    from chaski.text.template.go import GoTemplate
 
     template = GoTemplate(source)
     tags = template.thinking_tags()
@@ -60,7 +60,7 @@ def go_format(source: str, sources: TemplateSources) -> GoFormat:
 
 def _jinja_format(sources: TemplateSources, source: str) -> JinjaFormat:
     from chaski.text.parsers.formats import tags_in
-    from chaski.text.template import ChatTemplate
+    from chaski.text.template.chat import ChatTemplate
 
     both = f"{source}{sources.tool_jinja or ''}"
     parser = _parser(sources, both)
@@ -75,7 +75,7 @@ def _jinja_format(sources: TemplateSources, source: str) -> JinjaFormat:
 def _renderer_format(sources: TemplateSources, renderer: Renderer) -> JinjaFormat:
     """Return the chat format of a built-in renderer; the parser's format says whether the model thinks."""
     from chaski.text.parsers.formats import FORMATS
-    from chaski.text.template import ChatTemplate
+    from chaski.text.template.chat import ChatTemplate
 
     source = renderer.source
     parser = _named_parser(sources) or renderer.parser
@@ -89,7 +89,7 @@ def _renderer_format(sources: TemplateSources, renderer: Renderer) -> JinjaForma
 
 def plain_format() -> JinjaFormat:
     """Without any template."""
-    from chaski.text.template import PlainTemplate
+    from chaski.text.template.plain import PlainTemplate
 
     return JinjaFormat((), "passthrough", template=PlainTemplate())
 

@@ -13,7 +13,9 @@ from chaski.errors import OptionError, UnsupportedError
 if TYPE_CHECKING:
     from chaski.text.parsers import Parser
     from chaski.text.parsers.schema import Tools
-    from chaski.text.template import ChatTemplate, GoTemplate, PlainTemplate
+    from chaski.text.template.chat import ChatTemplate
+    from chaski.text.template.go import GoTemplate
+    from chaski.text.template.plain import PlainTemplate
 
 __all__ = ["ChatFormat", "FillInTokens", "GoFormat", "JinjaFormat", "Message", "Think"]
 

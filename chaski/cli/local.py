@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
+
+from chaski.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from chaski.chat.defaults import Defaults
     from chaski.chat.events import Event
     from chaski.runner.llm import LLM
-    from chaski.runner.service.worker import Worker
+    from chaski.runner.service.worker.client import LoadOptions, Worker
     from chaski.store.model import StoredModel
 
 __all__ = ["WorkerModel", "load_for_chat"]
@@ -66,10 +68,8 @@ def load_for_chat(
     """
     from chaski.cli.progress import load_with_bar
     from chaski.names import NATIVE, check_engine
-    from chaski.progress_bar import ProgressBar
     from chaski.runner.loading.engine_choice import choose_engine
     from chaski.runner.loading.files import OpenedModel, image_projector
-    from chaski.runner.service.worker import Worker
 
     model = OpenedModel.of(found)
     requested = check_engine(engine) or model.defaults.engine
@@ -79,14 +79,19 @@ def load_for_chat(
             model, name, threads=threads, context=context, backend=backend, engine=NATIVE, draft=draft
         )
     model.file.close()
+    return _load_in_worker(
+        name,
+        model.defaults,
+        threads=threads,
+        context=context,
+        backend=backend,
+        engine=chosen,
+        draft=None if draft is None else str(draft),
+    )
+
+
+def _load_in_worker(name: str, defaults: Defaults, **options: Unpack[LoadOptions]) -> WorkerModel:
+    from chaski.runner.service.worker.client import Worker
+
     with closing(ProgressBar(f"loading {name}")) as bar:
-        worker = Worker(
-            name,
-            threads=threads,
-            context=context,
-            backend=backend,
-            engine=chosen,
-            draft=None if draft is None else str(draft),
-            progress=bar,
-        )
-        return WorkerModel(worker, model.defaults)
+        return WorkerModel(Worker(name, progress=bar, **options), defaults)

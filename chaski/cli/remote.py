@@ -7,7 +7,6 @@ from base64 import b64encode
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,6 +14,8 @@ from chaski.address import Address
 from chaski.errors import ChaskiError, ModelNotFoundError
 
 if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
     from chaski.chat.defaults import Defaults
     from chaski.chat.events import Done, Event
 
@@ -92,6 +93,8 @@ class Remote:
         size: int | None = None,
     ) -> Iterator[HTTPResponse]:
         """The response to an object, or to a file of that size."""
+        from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
         address = self.address
         kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
         prefix = f"/{address.path}" if address.path else ""

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from chaski.store.progress import StoreProgress
     from chaski.store.recipe import ModelSource, Recipe
 
-__all__ = ["chosen_server", "create_there", "is_path", "note_own_store", "transfer"]
-
-_PATHS = (".", "/", "~")
+__all__ = ["chosen_server", "create_there", "note_own_store", "transfer"]
 
 
 def note_own_store() -> None:
@@ -25,11 +23,6 @@ def note_own_store() -> None:
 
     if (server := chosen_server()) is not None:
         click.echo(f"Note: this is about the store of this machine, not that of {server.url}", err=True)
-
-
-def is_path(model: str) -> bool:
-    """Return whether a model's name can only be a file of this machine, by its spelling alone."""
-    return model.startswith(_PATHS) or model.endswith(".gguf")
 
 
 def transfer(server: Remote, path: str, body: Mapping[str, Any]) -> Iterator[StoreProgress]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chaski.cli.completion import model_names
-from chaski.cli.remote_store import is_path
 from chaski.cli.session import Session, read_format, read_think
+from chaski.names import is_path
 
 if TYPE_CHECKING:
     from chaski.cli.remote import RemoteModel
@@ -107,7 +107,6 @@ def command(
     server that has the model answers, unless an option says how to load it.
     A model for embeddings prints the vector of the prompt.
     """
-    from chaski.cli.line_editor import preload
     from chaski.cli.vectors import makes_vectors, vector
     from chaski.durations import parse_duration
     from chaski.env import Environment
@@ -118,7 +117,7 @@ def command(
     given = _answer_options(options, form)
     opened = _Opener(threads, context, draft, backend, engine, keepalive, insecure)
     if text is None:
-        Thread(target=preload, daemon=True).start()
+        _preload_line_editor()
     session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
     session.hides_thinking, session.wraps_words = hidethinking, not nowordwrap
     session.keeps_lines = not (nohistory or Environment.read().no_history)
@@ -133,6 +132,13 @@ def command(
             _talk(session, text)
     finally:
         session.model.close()
+
+
+def _preload_line_editor() -> None:
+    """Import what a chat needs while the model is loaded."""
+    from chaski.cli.line_editor import preload
+
+    Thread(target=preload, daemon=True).start()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +186,13 @@ def _answer_options(options: Mapping[str, object], form: str | None) -> dict[str
 
 def _talk(session: Session, text: str | None) -> None:
     """Answer the prompt; chat if there is none."""
+    if text is not None:
+        if not session.answer(text):
+            raise click.exceptions.Exit(_INTERRUPTED)
+        return
     from chaski.cli.chat import chat
 
-    if text is None:
-        chat(session)
-    elif not session.answer(text):
-        raise click.exceptions.Exit(_INTERRUPTED)
+    chat(session)
 
 
 def _of_server(model: str) -> RemoteModel | None:

@@ -65,10 +65,11 @@ def command(
     **texts: bool,
 ) -> None:
     """Show the architecture, sizes and types of MODEL, a name or a path to a GGUF file."""
-    from chaski.cli.remote_store import chosen_server, is_path
+    from chaski.cli.remote_store import chosen_server
     from chaski.cli.show_remote import show_there
     from chaski.errors import UnsupportedError
     from chaski.formats.gguf import open_gguf
+    from chaski.names import is_path
     from chaski.runner.loading.model_info import ModelInfo
     from chaski.store.model import find_model
 

@@ -15,21 +15,21 @@ __all__ = ["makes_vectors", "vector"]
 
 def makes_vectors(model: Model) -> bool:
     """Return whether the model makes vectors of texts."""
+    if isinstance(model, RemoteModel):
+        return model.makes_vectors
     from chaski.model.pooling import Pooling
     from chaski.runner.llm import LLM
 
-    if isinstance(model, RemoteModel):
-        return model.makes_vectors
     return isinstance(model, LLM) and model.pooling not in (None, Pooling.RANK)
 
 
 def vector(model: Model, text: str, dimensions: int | None, truncate: bool) -> str:
     """The vector of a text, as a list of JSON. A text that is too long is cut, or refused."""
+    if isinstance(model, RemoteModel):
+        return json.dumps(model.embed(text, dimensions, truncate))
     from chaski.runner.generation.output_sequences import normalized
     from chaski.runner.llm import LLM
 
-    if isinstance(model, RemoteModel):
-        return json.dumps(model.embed(text, dimensions, truncate))
     assert isinstance(model, LLM)
     rows = model.embed(text, truncate=truncate, normalize=False)
     found: list[float] = normalized(rows[:, : dimensions or None])[0].tolist()

@@ -14,7 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from chaski.errors import OptionError
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 from chaski.server.app import create_app
 from chaski.server.network.connections import Connection, ServerConfig
 from chaski.server.settings import Settings

@@ -64,7 +64,7 @@ def create(
 def _check_template(source: str | None) -> None:
     """Refuse a template that no conversation could be written with. Raises TemplateError with the line."""
     if source:
-        from chaski.text.template import GoTemplate
+        from chaski.text.template.go import GoTemplate
 
         GoTemplate(source)
 

@@ -7,7 +7,7 @@ from typing import Any
 from chaski.chat.formats import JinjaFormat
 from chaski.text.parsers import FoundCall
 from chaski.text.parsers.formats import choose_format
-from chaski.text.template import ChatTemplate
+from chaski.text.template.chat import ChatTemplate
 from tests.text.parsing import TOOLS, parsed
 
 # What the published template of Granite 3.3 does with tools and turns.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaski.chat.formats import JinjaFormat
-from chaski.text.template import ChatTemplate
+from chaski.text.template.chat import ChatTemplate
 
 # As SmolVLM's: what comes behind the name depends on the first part.
 SOURCE = """{% for message in messages %}{{ message.role }}

@@ -10,7 +10,7 @@ import pytest
 
 import chaski
 from chaski.errors import ModelError, UnsupportedError
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 from tests.tiny_llama import write_tiny_llama
 
 YARN = {"scaling__type": "yarn", "scaling__factor": 4.0, "scaling__original_context_length": 64}

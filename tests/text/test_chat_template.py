@@ -9,7 +9,8 @@ from datetime import datetime
 import pytest
 
 from chaski.errors import TemplateError
-from chaski.text.template import ChatTemplate, PlainTemplate
+from chaski.text.template.chat import ChatTemplate
+from chaski.text.template.plain import PlainTemplate
 
 USER = [{"role": "user", "content": "Hi"}]
 CHAT = [

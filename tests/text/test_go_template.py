@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaski.errors import TemplateError
-from chaski.text.template import GoTemplate
+from chaski.text.template.go import GoTemplate
 from chaski.text.template.go.evaluator import evaluate
 from chaski.text.template.go.functions import FUNCTIONS
 from chaski.text.template.go.parser import MAIN, parse

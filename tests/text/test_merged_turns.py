@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaski.errors import TemplateError
-from chaski.text.template import ChatTemplate
+from chaski.text.template.chat import ChatTemplate
 from chaski.text.template.turns import stricter_forms
 
 Conversation = list[dict[str, Any]]

@@ -11,7 +11,7 @@ import pytest
 from chaski.errors import UnsupportedError
 from chaski.text.parsers import Content, FoundCall, Thought
 from chaski.text.parsers.formats import FORMATS, choose_format, parser_for, tags_in
-from chaski.text.template import GoTemplate
+from chaski.text.template.go import GoTemplate
 from tests.text.parsing import CALL, NOW, ROME, TOOLS, parsed
 
 FAMILIES = json.loads((Path(__file__).parents[1] / "data" / "go_templates.json").read_text())["families"]

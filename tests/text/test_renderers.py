@@ -18,7 +18,8 @@ import pytest
 
 from chaski.text.parsers import Content, FoundCall, Thought
 from chaski.text.parsers.formats import FORMATS, parser_for
-from chaski.text.template import ChatTemplate, renderers
+from chaski.text.template import renderers
+from chaski.text.template.chat import ChatTemplate
 from chaski.text.template.renderers import RENDERERS, find_renderer
 
 DATA = Path(__file__).parents[1] / "data"

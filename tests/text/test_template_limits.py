@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from chaski.errors import TemplateError
-from chaski.text.template import ChatTemplate
+from chaski.text.template.chat import ChatTemplate
 from chaski.text.template.meter import RenderLimits
 
 LIMITS = RenderLimits(seconds=0.2, characters=100_000, elements=10_000)

@@ -73,7 +73,8 @@ JINJA = {
 _PROGRAM = """
 import json, resource, sys, time
 from chaski.errors import TemplateError
-from chaski.text.template import ChatTemplate, GoTemplate
+from chaski.text.template.chat import ChatTemplate
+from chaski.text.template.go import GoTemplate
 from chaski.text.template.meter import RenderLimits
 limit, (go, jinja, messages) = int(sys.argv[1]) << 20, json.load(sys.stdin)
 limits = RenderLimits(seconds=0.5)

@@ -3,11 +3,3 @@
 A rendered text already holds the model's BOS token where the template puts it, so it is encoded with
 `tokenizer.encode(text, add_special=False)`.
 """
-
-from __future__ import annotations
-
-from chaski.text.template.chat import ChatTemplate
-from chaski.text.template.go import GoTemplate
-from chaski.text.template.plain import PlainTemplate
-
-__all__ = ["ChatTemplate", "GoTemplate", "PlainTemplate"]

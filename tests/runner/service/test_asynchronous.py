@@ -13,7 +13,7 @@ import pytest
 import chaski
 from chaski.errors import ChaskiError, OptionError, UnsupportedError, WorkerError
 from chaski.runner.service.asynchronous import AsyncModel
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 
 PARALLEL = 8
 QUESTION = [{"role": "user", "content": "What is chaski?"}]

@@ -17,7 +17,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.names import ModelName
 from chaski.runner.methods import ModelMethods
 from chaski.runner.service.asynchronous import AsyncModel
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store

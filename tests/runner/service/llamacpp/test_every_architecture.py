@@ -22,7 +22,7 @@ from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.model.registry import ARCHITECTURES
 from chaski.names import ModelName
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 from chaski.server.settings import Settings
 from chaski.store.create import create
 from chaski.store.recipe import Recipe

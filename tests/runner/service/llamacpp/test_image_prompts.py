@@ -25,7 +25,7 @@ from chaski.formats.quant import QuantType
 from chaski.image import open_image
 from chaski.runner.service.llamacpp import LlamaCppChannel
 from chaski.runner.service.messages import ModelCall, TokenizeChat
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 from tests.image.pictures import picture, png
 from tests.tiny_llama import write_tiny_llama
 

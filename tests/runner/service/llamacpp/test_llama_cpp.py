@@ -13,7 +13,7 @@ import pytest
 
 import chaski
 from chaski.errors import ModelError, OptionError
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 from tests.tiny_llama import write_tiny_llama
 
 pytestmark = pytest.mark.oracle

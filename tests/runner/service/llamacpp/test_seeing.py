@@ -14,7 +14,7 @@ import pytest
 
 from chaski.convert.convert import convert
 from chaski.errors import ImageError
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 from tests.image.pictures import png
 
 pytestmark = pytest.mark.oracle

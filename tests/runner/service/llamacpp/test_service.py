@@ -17,7 +17,7 @@ from chaski.errors import ChaskiError, ModelError, OptionError, OutOfMemoryError
 from chaski.runner.service.llamacpp import LlamaCppChannel
 from chaski.runner.service.llamacpp import settings as settings_module
 from chaski.runner.service.messages import Describe, Info
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 from tests.runner.loading.test_engine_choice import write_misfit
 from tests.tiny_llama import write_tiny_llama
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ import pytest
 
 import chaski
 from chaski.errors import OptionError
-from chaski.runner.service.worker import Worker
-from chaski.runner.service.worker.client import LoadOptions
+from chaski.runner.service.worker.client import LoadOptions, Worker
 from tests.runner.service.worker.workers import QUESTION, same
 from tests.tiny_llama import write_tiny_llama
 

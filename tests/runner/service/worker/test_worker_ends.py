@@ -18,8 +18,8 @@ import pytest
 import chaski
 from chaski.errors import WorkerError
 from chaski.runner.service.messages import Tokenize
-from chaski.runner.service.worker import Worker
 from chaski.runner.service.worker import process as process_module
+from chaski.runner.service.worker.client import Worker
 from tests.runner.service.worker.workers import is_running, is_stopped, same
 
 ROOT = Path(__file__).parents[4]
@@ -157,7 +157,7 @@ def test_a_worker_that_does_not_react_is_killed(monkeypatch: pytest.MonkeyPatch)
 PARENT = """
 import os, signal, sys, time
 from chaski.runner.service.messages import Tokenize
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 
 worker = Worker("guide", threads=1)
 events = worker.stream("0", temperature=0, ignore_eos=True)

@@ -12,9 +12,9 @@ import pytest
 import chaski
 from chaski.errors import GGUFError, ModelNotFoundError, WorkerError
 from chaski.ml import BACKENDS
-from chaski.runner.service.worker import Worker
 from chaski.runner.service.worker import client as client_module
 from chaski.runner.service.worker import process as process_module
+from chaski.runner.service.worker.client import Worker
 from tests import foreign
 from tests.runner.service.worker.workers import QUESTION
 from tests.tiny_llama import write_tiny_llama

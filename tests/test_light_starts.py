@@ -1,0 +1,53 @@
+"""Processes import what they need for their work and nothing that is heavy and for others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+_SERVER = {"chaski.server", "starlette", "uvicorn", "asyncio"}
+_OTHERS = {"http.client", "chaski.text.template.go", "PIL", "sentencepiece", "llguidance", "numpy.ma"}
+
+# What a process does, as a program, and what it has no use for.
+PROCESSES = {
+    "a worker, until it loads": (
+        "import chaski.runner.service.worker.__main__",
+        {
+            *_SERVER,
+            *_OTHERS,
+            "click",
+            "chaski.cli",
+            "chaski.runner.service.worker.client",
+            "jinja2",
+            "tokenizers",
+        },
+    ),
+    "chaski run": (
+        "import sys; sys.argv = ['chaski', 'run', './chaski/models/guide.gguf', 'hi', '--num-predict', '1']\n"
+        "from chaski.cli.main import chaski_command; chaski_command(standalone_mode=False)",
+        {*_SERVER, *_OTHERS, "chaski.runner.service.worker", "chaski.cli.line_editor"},
+    ),
+    "loading a model in Python": (
+        "import chaski; chaski.load('guide').close()",
+        {*_SERVER, *_OTHERS, "click", "chaski.cli", "chaski.runner.service.worker", "jinja2", "tokenizers"},
+    ),
+}
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_imports(process: str) -> None:
+    program, useless = PROCESSES[process]
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}\nimport sys; print(*sys.modules, sep='\\n', file=sys.stderr)"],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert sorted(useless.intersection(done.stderr.split())) == []
