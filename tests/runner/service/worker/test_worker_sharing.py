@@ -14,7 +14,7 @@ import pytest
 
 import chaski
 from chaski import _native
-from chaski.runner.service.worker import Worker
+from chaski.runner.service.worker.client import Worker
 from tests.runner.service.worker.workers import QUESTION, is_running, same
 
 pytestmark = pytest.mark.skipif(not _native.can_share_huge_pages(), reason="no huge pages to share here")
