@@ -90,6 +90,10 @@ class WeightFile:
     @property
     def identity(self) -> list[int]: ...
     def resident_share(self, offset: int, bytes: int) -> float: ...
+    def read_ahead(self, offset: int, bytes: int) -> None:
+        """
+        Has the system read these bytes into its memory, and does not wait for that.
+        """
 
 class Weights:
     @overload

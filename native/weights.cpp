@@ -1,5 +1,6 @@
 #include "weights.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -159,6 +160,18 @@ double WeightFile::resident_share(std::int64_t offset, std::int64_t bytes) const
     }
     munmap(mapping, length);
     return static_cast<double>(resident) / static_cast<double>(pages.size());
+}
+
+void WeightFile::read_ahead(std::int64_t offset, std::int64_t bytes) const {
+#ifdef __linux__
+    // Of one longer request the system would read the beginning only.
+    constexpr std::int64_t kRequestBytes = 512 << 10;
+    for (const std::int64_t end = offset + bytes; offset < end; offset += kRequestBytes) {
+        posix_fadvise(descriptor_, offset, std::min(kRequestBytes, end - offset), POSIX_FADV_WILLNEED);
+    }
+#else
+    static_cast<void>(offset + bytes);
+#endif
 }
 
 std::int64_t stored_bytes(const OwnedMatrix& weight, std::int64_t panels) {

@@ -74,7 +74,10 @@ void bind_weights(nb::module_& m) {
         .def(nb::init<int>(), "descriptor"_a)
         .def_prop_ro("error", &WeightFile::error)
         .def_prop_ro("identity", &WeightFile::identity)
-        .def("resident_share", &WeightFile::resident_share, "offset"_a, "bytes"_a);
+        .def("resident_share", &WeightFile::resident_share, "offset"_a, "bytes"_a)
+        .def("read_ahead", &WeightFile::read_ahead, "offset"_a, "bytes"_a,
+             nb::call_guard<nb::gil_scoped_release>(),
+             "Has the system read these bytes into its memory, and does not wait for that.");
 
     nb::class_<Weights>(m, "Weights")
         .def(nb::init<std::size_t>(), "bytes"_a)

@@ -30,6 +30,9 @@ class WeightFile {
     // Which share of these bytes the system has in memory, from 0 to 1; 0 if it does not say.
     double resident_share(std::int64_t offset, std::int64_t bytes) const;
 
+    // Has the system read these bytes into its memory, and does not wait for that.
+    void read_ahead(std::int64_t offset, std::int64_t bytes) const;
+
    private:
     const int descriptor_;
     mutable std::atomic<int> error_{0};

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType, row_bytes
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.cpu import loading
+from chaski.ml.cpu.weight_files import WeightFiles
 from chaski.ml.graph import Dim, DType, Graph, Weight
 from tests.first_gptoss import FORMS, write_both
 
@@ -131,6 +133,35 @@ def test_a_file_that_is_not_in_memory_is_read_at_once(monkeypatch: pytest.Monkey
         at_once = model.logits(IDS)
     monkeypatch.undo()
     assert np.array_equal(at_once, logits(PATHS[0], IDS, True))
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system cannot be asked to forget a file")
+def test_a_disk_reads_ahead(tmp_path: Path) -> None:
+    """Beyond what the system reads for one request."""
+    size = 24 << 20
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(size))
+    with path.open("rb") as opened:
+        os.fsync(opened.fileno())
+        file = _native.WeightFile(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    file.read_ahead(0, size)
+    end = time.monotonic() + 30
+    while file.resident_share(0, size) < 1:
+        assert time.monotonic() < end, "the disk does not read"
+        time.sleep(0.01)
+
+
+def test_matrices_are_read_ahead_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(WeightFiles, "are_in_memory", lambda files, share: False)
+    monkeypatch.setattr(
+        WeightFiles, "read_ahead", lambda files, matrices: asked.extend(matrix.place for matrix in matrices)
+    )
+    with chaski.load(PATHS[-1], context=64) as model:
+        places = sorted(info.offset for info in open_gguf(PATHS[-1]).tensors.values() if len(info.shape) == 2)
+        assert model.logits(IDS[:1]).size
+    assert sorted(asked) == places
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])

@@ -27,6 +27,9 @@ __all__ = ["Loading"]
 # model that is smaller is there at once.
 GROUP_BYTES = 64 << 20
 
+# While one is laid out, the disk reads so many of the next ones.
+GROUPS_AHEAD = 2
+
 # Share of a file that must be in memory; with less, reading the file twice costs more than it saves.
 WARM = 0.99
 
@@ -171,9 +174,13 @@ class Loading:
     ) -> bool:
         """Lay groups out until the backend is closed -> whether that was all."""
         total, done = sum(matrix.num_bytes for group in groups for matrix in group), 0
-        for group in groups:
+        for ahead in groups[:GROUPS_AHEAD]:
+            self._files.read_ahead(ahead)
+        for index, group in enumerate(groups):
             if self._closing.is_set():
                 return False
+            for ahead in groups[index + GROUPS_AHEAD :][:1]:
+                self._files.read_ahead(ahead)
             path = group[0].info.path
             try:
                 _native.lay_out(pool, self._isa, [matrix.target for matrix in group], shared)

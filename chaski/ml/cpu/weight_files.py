@@ -109,6 +109,11 @@ class WeightFiles:
                 return False
         return True
 
+    def read_ahead(self, matrices: Sequence[StoredMatrix]) -> None:
+        """Have the system read these matrices while others are computed or laid out."""
+        for matrix in matrices:
+            self._files[matrix.info.path].read_ahead(matrix.place, matrix.end - matrix.place)
+
     def check(self) -> None:
         """Raise ModelError if a read has failed."""
         for path, file in self._files.items():
