@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import logging
 from importlib import import_module
 
@@ -79,4 +81,6 @@ def chaski_command() -> None:
 
 def main() -> None:
     """Run the command line; the installed `chaski` script calls it."""
+    # The interpreter would look through all objects before it ends, which people wait for.
+    atexit.register(gc.freeze)
     chaski_command(prog_name="chaski")
