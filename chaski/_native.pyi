@@ -46,10 +46,14 @@ def matmul(
     ]
     | None = None,
     in_super_blocks: bool = False,
+    variant: int = 0,
 ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
     """
-    x (n, k) times the matrix, transposed: (n, rows), plus bias (rows), plus residual (n, rows). In super-blocks: x is rounded as for Q2_K to Q6_K, whatever the matrix's type.
+    x (n, k) times the matrix, transposed: (n, rows), plus bias (rows), plus residual (n, rows). In super-blocks: x is rounded as for Q2_K to Q6_K, whatever the matrix's type. Variant: one of variant_names by its number; its results are the same bits.
     """
+
+def variant_names(tokens: int, isa: str = "auto") -> list[str]:
+    """The variants of products of quantized weights with so many tokens."""
 
 def unpack_rows(
     matrix: PackedMatrix,
@@ -126,11 +130,30 @@ class ThreadPool:
 def quantized_bytes(count: int) -> int:
     """What so many activations take as int8 with their scales and sums."""
 
+class VariantPicks:
+    """Which variant of a kernel each product takes."""
+
+    def __init__(self, isa: str, seed: int | None = None) -> None: ...
+    def pick(self, type: str, token_class: str, variant: str) -> bool:
+        """Picks one by name; False if there is none of that name."""
+
+    def settle(self) -> None:
+        """Ends all measuring."""
+
+    def picks(self) -> list[tuple[str, str, str]]:
+        """The picks so far: type, class of tokens, variant."""
+
+    @property
+    def measured(self) -> int:
+        """How many choices were measured to the end."""
+
 class Plan:
     def __init__(
         self,
         pool: ThreadPool,
         isa: str,
+        picks: VariantPicks,
+        measures: bool,
         arena_bytes: int,
         dims: Sequence[str],
         maxima: Sequence[int],

@@ -46,6 +46,15 @@ def _word(text: str) -> str:
     return text.lower()
 
 
+def _variants(text: str) -> str:
+    name, colon, seed = text.partition(":")
+    if name in ("measured", "first") and not colon:
+        return text
+    if name == "random" and seed.isdecimal() and len(seed) < 10:
+        return text
+    raise ValueError("measured, first, or random:SEED with a whole number")
+
+
 def _engine(text: str) -> str:
     if text not in ENGINES:
         raise ValueError("native or llama.cpp")
@@ -156,6 +165,14 @@ class Environment:
         _word,
         default="auto",
         unset="the fastest",
+    )
+    variants: str = _variable(
+        "CHASKI_VARIANTS",
+        "name",
+        "variants of the kernels, which all give the same bits: measured (what this machine measured to be "
+        "the fastest, as `chaski info` lists it), first (as they come), or random:SEED, for tests",
+        _variants,
+        default="measured",
     )
 
     engine: str | None = _variable(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import signal
 from pathlib import Path
 
@@ -19,6 +20,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests of what threads change ask for two.
 os.environ["CHASKI_THREADS"] = "1"
 
+# Every product takes one of the variants of its kernels at random, as none may change a bit of any result.
+# The seed is told at the top; CHASKI_VARIANTS=random:SEED repeats it.
+os.environ.setdefault("CHASKI_VARIANTS", f"random:{secrets.randbelow(10**6)}")
+
 # Thousands of tests are collected, and none of them is garbage before the end.
 gc.disable()
 
@@ -27,6 +32,10 @@ def pytest_collection_finish() -> None:
     """The collector needs not look at the tests themselves."""
     gc.freeze()
     gc.enable()
+
+
+def pytest_report_header() -> str:
+    return f"CHASKI_VARIANTS={os.environ['CHASKI_VARIANTS']}"
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +48,7 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No setting and no model of the user's reaches a test; kernels and threads stay as they were."""
     for variable in variables():
-        if variable.name not in ("CHASKI_ISA", "CHASKI_THREADS"):
+        if variable.name not in ("CHASKI_ISA", "CHASKI_THREADS", "CHASKI_VARIANTS"):
             monkeypatch.delenv(variable.name, raising=False)
     # Keys and histories of tests go where the tests do.
     monkeypatch.setenv("HOME", str(tmp_path_factory.getbasetemp() / "home"))

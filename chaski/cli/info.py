@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -26,7 +27,7 @@ def command() -> None:
 
     environment = Environment.read()
     threads = environment.threads or physical_cores()
-    backend = open_backend("cpu", CPUOptions(threads, environment.isa))
+    backend = open_backend("cpu", CPUOptions(threads, environment.isa, environment.variants))
     device = backend.devices()[0]
     memory, available = size_in_bytes(device.memory_bytes), size_in_bytes(device.available_bytes)
     rows = [
@@ -41,8 +42,20 @@ def command() -> None:
     ]
     backend.close()
     click.echo(section("chaski", rows))
+    if environment.variants == "measured":
+        click.echo(section("Kernel variants by weights and number of tokens", _variants(device.variants)))
     settings = [(row.name, _value(row), row.meaning) for row in variables()]
     click.echo(section("Environment", settings))
+
+
+def _variants(picks: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
+    """Return the picks of each type of weights. Large models measure them while they answer."""
+    if not picks:
+        return [("none yet", "large models measure them while they answer")]
+    return [
+        (type, ", ".join(f"{tokens}: {variant}" for tokens, variant in of_type.items()))
+        for type, of_type in picks.items()
+    ]
 
 
 def _value(row: Variable) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -64,10 +64,13 @@ class CPUOptions:
 
     `threads`: number of cores that a plan may use; None for every physical core this process may use.
     `isa`: the instruction set of the kernels, for tests and comparisons; `auto` is the fastest here.
+    `variants`: `measured` takes the variants of kernels that this machine measures to be the fastest, `first`
+    the first of each, `random:SEED` any.
     """
 
     threads: int | None = None
     isa: str = "auto"
+    variants: str = "first"
 
 
 Options = BackendOptions | CPUOptions
@@ -116,7 +119,8 @@ class Device:
     """A processor with memory of its own.
 
     `name` is its own on this machine, and short: `HOST`, or the like of `cuda:0`. `model` is the product.
-    `features` names the instruction sets of a processor.
+    `features` names the instruction sets of a processor; `variants`, by the type of weights and a range of
+    numbers of tokens, the variants of its kernels that were measured to be the fastest.
     """
 
     name: str
@@ -125,6 +129,7 @@ class Device:
     features: tuple[str, ...]
     memory_bytes: int
     available_bytes: int
+    variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

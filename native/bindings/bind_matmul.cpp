@@ -89,7 +89,8 @@ class OwnedActivations {
 };
 
 FloatsOut matmul(const PackedMatrix& packed, const FloatsIn& x, const std::string& isa,
-                 std::optional<VectorIn> bias, std::optional<FloatsIn> residual, bool in_super_blocks) {
+                 std::optional<VectorIn> bias, std::optional<FloatsIn> residual, bool in_super_blocks,
+                 int variant) {
     const Matrix& w = packed.matrix();
     const auto n = static_cast<std::int64_t>(x.shape(0));
     require(static_cast<std::int64_t>(x.shape(1)) == w.k,
@@ -102,6 +103,9 @@ FloatsOut matmul(const PackedMatrix& packed, const FloatsIn& x, const std::strin
     require(!in_super_blocks || w.k % kSuperElements == 0,
             "matmul: " + std::to_string(w.k) + " columns are no multiple of a super-block of 256");
     const Kernels& kernels = kernels_of(isa);
+    const std::span<const Variant> variants = variants_of(token_class_of(n), kernels.stream_tokens);
+    require(variant >= 0 && variant < static_cast<int>(variants.size()),
+            "matmul: no variant " + std::to_string(variant) + " of " + std::to_string(variants.size()));
     const OwnedActivations activations(kernels, x, is_quantized(w.type),
                                        in_super_blocks || wants_super_blocks(w.type));
     FloatsOut y = new_floats(x.shape(0), static_cast<std::size_t>(w.rows));
@@ -109,7 +113,8 @@ FloatsOut matmul(const PackedMatrix& packed, const FloatsIn& x, const std::strin
     const Region scratch(static_cast<std::size_t>(kernels.matmul_scratch_bytes(w, n)) + kAlignment);
     {
         nb::gil_scoped_release release;
-        kernels.matmul(w, 0, num_panels(w.rows), activations.get(), n, out, scratch.data());
+        kernels.matmul(w, 0, num_panels(w.rows), activations.get(), n, out, scratch.data(),
+                       variants[variant]);
     }
     return y;
 }
@@ -124,6 +129,13 @@ FloatsOut unpack_rows(const PackedMatrix& packed, const IndicesIn& rows, const s
         kernels_of(isa).unpack_row(w, row, out.data() + static_cast<std::int64_t>(i) * w.k);
     }
     return out;
+}
+
+std::vector<std::string> names_of_variants(std::int64_t n, const std::string& isa) {
+    std::vector<std::string> names;
+    for (const Variant& variant : variants_of(token_class_of(n), kernels_of(isa).stream_tokens))
+        names.emplace_back(variant.name);
+    return names;
 }
 
 std::vector<std::string> names_of_isas() {
@@ -148,9 +160,12 @@ void bind_matmul(nb::module_& m) {
         "type"_a, "data"_a, "rows"_a, "k"_a, "isa"_a = "auto",
         "Packs rows of a GGUF tensor: type by its number in the format, data as in the file.");
     m.def("matmul", &matmul, "matrix"_a, "x"_a, "isa"_a = "auto", "bias"_a = nb::none(),
-          "residual"_a = nb::none(), "in_super_blocks"_a = false,
+          "residual"_a = nb::none(), "in_super_blocks"_a = false, "variant"_a = 0,
           "x (n, k) times the matrix, transposed: (n, rows), plus bias (rows), plus residual (n, rows). "
-          "In super-blocks: x is rounded as for Q2_K to Q6_K, whatever the matrix's type.");
+          "In super-blocks: x is rounded as for Q2_K to Q6_K, whatever the matrix's type. "
+          "Variant: one of variant_names by its number; its results are the same bits.");
+    m.def("variant_names", &names_of_variants, "tokens"_a, "isa"_a = "auto",
+          "The variants of products of quantized weights with so many tokens.");
     m.def("unpack_rows", &unpack_rows, "matrix"_a, "rows"_a, "isa"_a = "auto",
           "Dequantized rows: (len(rows), k).");
     m.def("isa_names", &names_of_isas,

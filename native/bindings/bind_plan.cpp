@@ -4,9 +4,11 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "../steps/checks.h"
+#include "isa.h"
 #include "steps/steps.h"
 
 namespace nb = nanobind;
@@ -51,13 +53,35 @@ void bind_plan(nb::module_& m) {
         .def(nb::init<int>(), "threads"_a)
         .def_prop_ro("threads", &ThreadPool::threads);
 
+    nb::class_<VariantPicks>(m, "VariantPicks", "Which variant of a kernel each product takes.")
+        .def(
+            "__init__",
+            [](VariantPicks* self, const std::string& isa, std::optional<std::uint32_t> seed) {
+                new (self) VariantPicks(kernels_of(isa), seed);
+            },
+            "isa"_a, "seed"_a = nb::none())
+        .def("pick", &VariantPicks::pick, "type"_a, "token_class"_a, "variant"_a,
+             "Picks one by name; False if there is none of that name.")
+        .def("settle", &VariantPicks::settle, "Ends all measuring.")
+        .def(
+            "picks",
+            [](const VariantPicks& picks) {
+                std::vector<std::tuple<std::string, std::string, std::string>> all;
+                for (const auto& pick : picks.picks())
+                    all.emplace_back(pick.type, pick.token_class, pick.variant);
+                return all;
+            },
+            "The picks so far: type, class of tokens, variant.")
+        .def_prop_ro("measured", &VariantPicks::measured, "How many choices were measured to the end.");
+
     m.def(
         "quantized_bytes", [](std::size_t count) { return QuantizedLayout(count).bytes; }, "count"_a,
         "What so many activations take as int8 with their scales and sums.");
     nb::class_<PlanBuilder> plan(m, "Plan");
-    plan.def(nb::init<std::shared_ptr<ThreadPool>, const std::string&, std::size_t, std::vector<std::string>,
-                      std::vector<std::int64_t>, bool>(),
-             "pool"_a, "isa"_a, "arena_bytes"_a, "dims"_a, "maxima"_a, "in_super_blocks"_a = false)
+    plan.def(nb::init<std::shared_ptr<ThreadPool>, const std::string&, std::shared_ptr<VariantPicks>, bool,
+                      std::size_t, std::vector<std::string>, std::vector<std::int64_t>, bool>(),
+             "pool"_a, "isa"_a, "picks"_a, "measures"_a, "arena_bytes"_a, "dims"_a, "maxima"_a,
+             "in_super_blocks"_a = false)
         .def("ints", &ints)
         .def("floats", &floats)
         .def("check_indices", &check_indices, "name"_a, "dim"_a, "indices"_a, "limit"_a, "limit_dim"_a);

@@ -4,12 +4,15 @@
 
 namespace chaski {
 
-PlanBuilder::PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::size_t arena_bytes,
+PlanBuilder::PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa,
+                         std::shared_ptr<VariantPicks> picks, bool measures, std::size_t arena_bytes,
                          std::vector<std::string> dims, std::vector<std::int64_t> maxima,
                          bool in_super_blocks)
     : in_super_blocks_(in_super_blocks),
       kernels_(kernels_of(isa)),
       ops_(ops_of(isa)),
+      picks_(std::move(picks)),
+      measures_(measures),
       plan_(std::make_shared<Plan>(std::move(pool), arena_bytes, std::move(dims), std::move(maxima))) {}
 
 void PlanBuilder::require_dim(int dim) const {
@@ -59,6 +62,11 @@ Activations PlanBuilder::activations(const Matrix& matrix, Optional x, Optional 
     }
     require(x.has_value(), "plan: activations are missing");
     return {nullptr, nullptr, nullptr, floats(*x, dim, width)};
+}
+
+Multiplier PlanBuilder::multiplier(const Matrix& matrix) {
+    const std::int64_t number = products_[{matrix.type, matrix.rows, matrix.k}]++;
+    return {kernels_, picks_, measures_ ? number : -1};
 }
 
 const KVStorage& PlanBuilder::held(const OwnedStorage& storage) {

@@ -2,12 +2,15 @@
 // once; steps/ binds the steps.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "../steps/attention.h"
+#include "../steps/matmul.h"
 #include "../steps/quantizer.h"
 #include "model_weights.h"
 #include "storage.h"
@@ -32,8 +35,10 @@ using Optional = std::optional<std::size_t>;
 // Activations are float32 rows [row][width], of as many rows as a run-time dimension has at most.
 class PlanBuilder {
    public:
-    PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::size_t arena_bytes,
-                std::vector<std::string> dims, std::vector<std::int64_t> maxima, bool in_super_blocks);
+    // `measures`: whether its products choose the variants of their kernels by measuring them (VariantPicks).
+    PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::shared_ptr<VariantPicks> picks,
+                bool measures, std::size_t arena_bytes, std::vector<std::string> dims,
+                std::vector<std::int64_t> maxima, bool in_super_blocks);
 
     Plan& plan() { return *plan_; }
     const Kernels& kernels() const { return kernels_; }
@@ -69,6 +74,9 @@ class PlanBuilder {
     Activations activations(const Matrix& matrix, Optional x, Optional quantized_x, int dim,
                             std::int64_t width);
 
+    // For products with matrices of this shape.
+    Multiplier multiplier(const Matrix& matrix);
+
     // The storage, which from now on lives as long as the plan.
     const KVStorage& held(const OwnedStorage& storage);
 
@@ -83,6 +91,9 @@ class PlanBuilder {
     const bool in_super_blocks_;  // whether quantized activations are, where rows are multiples of them
     const Kernels& kernels_;
     const Ops& ops_;
+    const std::shared_ptr<VariantPicks> picks_;
+    const bool measures_;
+    std::map<std::tuple<DType, std::int64_t, std::int64_t>, std::int64_t> products_;  // of each shape
     std::vector<std::shared_ptr<Region>> held_;
     std::vector<std::shared_ptr<Tiles>> tiles_;
     std::shared_ptr<Plan> plan_;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "matmul.h"
+#include "variants.h"
 
 namespace chaski {
 
@@ -27,9 +28,13 @@ struct Kernels {
     // Bytes of scratch, 64-byte aligned, that one thread's matmul needs at most for n tokens.
     int64_t (*matmul_scratch_bytes)(const Matrix& w, int64_t n);
 
-    // The rows of panels panel_begin..panel_end-1, for n tokens.
+    // Up to so many tokens, quantized weights are unpacked in registers.
+    int64_t stream_tokens;
+
+    // The rows of panels panel_begin..panel_end-1, for n tokens. `variant` is one of `variants_of` their
+    // class; float matrices have none.
     void (*matmul)(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
-                   const Output& out, void* scratch);
+                   const Output& out, void* scratch, const Variant& variant);
 };
 
 // Names of the tables that were built and that this machine can run, slowest first.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "matmul.h"
+#include "variants.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -12,7 +13,7 @@ void quantize_rows(const float* x, int64_t n, int64_t k, const Activations& out)
 
 // The parts of matmul.
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
-                      int64_t n, const Output& out, void* scratch);
+                      int64_t n, const Output& out, void* scratch, const Variant& variant);
 void matmul_float(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                   const Output& out, void* scratch);
 void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
@@ -20,14 +21,14 @@ void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const 
 // Products of at most kStreamTokens tokens with types without super-blocks and with them, in files of their
 // own because they take the compiler long.
 void stream_blocks(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
-                   const Output& out, void* scratch);
+                   const Output& out, void* scratch, const Variant& variant);
 void stream_super_blocks(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
-                         int64_t n, const Output& out, void* scratch);
+                         int64_t n, const Output& out, void* scratch, const Variant& variant);
 int64_t scratch_bytes_quantized(int64_t k, int64_t n);
 int64_t scratch_bytes_bf16(int64_t k, int64_t n);
 // The same with tile registers. Only the set that such processors also have is compiled with them.
 void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
-                          int64_t n, const Output& out, void* scratch);
+                          int64_t n, const Output& out, void* scratch, const Variant& variant);
 int64_t scratch_bytes_quantized_amx(int64_t k, int64_t n);
 int64_t scratch_bytes_float(int64_t n);
 

@@ -37,7 +37,7 @@ template <bool kHasMins, int kLargestCode>
 struct Quantized {
     static constexpr int kStep = 256;
     static constexpr int P = kTilePanels, N = kTileTokens;
-    static constexpr int kSmallest = smallest_tile(N, kStreamTokens + 1);
+    static constexpr int kSmallest = smallest_tile(N, kUnpackedTokens);
     static constexpr int kGroup = kGroupPanels;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSub = 32;
@@ -100,7 +100,7 @@ struct SuperQuantized {
     using Slab = SuperSlab<kSubElements, kMinSub>;
     static constexpr int kStep = kSuperElements;
     static constexpr int P = 1, N = kSuperTileTokens;
-    static constexpr int kSmallest = smallest_tile(N, kStreamTokens + 1);
+    static constexpr int kSmallest = smallest_tile(N, kUnpackedTokens);
     static constexpr int kGroup = kGroupPanels;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSub = 2 * kSubElements;  // a pair
@@ -156,11 +156,11 @@ struct SuperQuantized {
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
-                      int64_t n, const Output& out, void* scratch) {
+                      int64_t n, const Output& out, void* scratch, const Variant& variant) {
     const bool is_super = wants_super_blocks(w.type);
-    if (n <= kStreamTokens) {
+    if (n <= kStreamTokens && variant.in_registers) {
         const auto stream = is_super ? stream_super_blocks : stream_blocks;
-        return stream(w, panel_begin, panel_end, x, n, out, scratch);
+        return stream(w, panel_begin, panel_end, x, n, out, scratch, variant);
     }
     const Unpacker& u = unpacker_of(w.type);
     const auto product = is_super && u.min_sub == 16 ? run_product<SuperQuantized<16, 16>>
@@ -170,7 +170,7 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
                          : u.mins                    ? run_product<Quantized<true, kNarrow>>
                          : u.max_code > kNarrow      ? run_product<Quantized<false, kWide>>
                                                      : run_product<Quantized<false, kNarrow>>;
-    product(u, w, panel_begin, panel_end, x, n, out, scratch);
+    product(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
 }
 
 // Few tokens need numbers for each block, or super-block, whichever is more.
@@ -189,15 +189,17 @@ int64_t scratch_bytes_quantized(int64_t k, int64_t n) {
 
 #if defined(__AVX512VNNI__)
 void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
-                          int64_t n, const Output& out, void* scratch) {
+                          int64_t n, const Output& out, void* scratch, const Variant& variant) {
     const Unpacker& u = unpacker_of(w.type);
-    if (n < kAmxTokens || u.sub != 32) return matmul_quantized(w, panel_begin, panel_end, x, n, out, scratch);
+    if (n < kAmxTokens || u.sub != 32) {
+        return matmul_quantized(w, panel_begin, panel_end, x, n, out, scratch, variant);
+    }
     const auto product = wants_super_blocks(w.type) ? run_product<AmxSuperQuantized>
                          : u.mins                   ? run_product<AmxQuantized<true>>
                                                     : run_product<AmxQuantized<false>>;
     const TileShapes shapes(u.sub);
     asm volatile("ldtilecfg %0" ::"m"(shapes));
-    product(u, w, panel_begin, panel_end, x, n, out, scratch);
+    product(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
     asm volatile("tilerelease");
 }
 

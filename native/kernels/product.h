@@ -15,6 +15,7 @@
 #include "matmul.h"
 #include "tiles.h"
 #include "unpack.h"
+#include "variants.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -64,6 +65,7 @@ struct Product {
     const Matrix& w;
     const Activations& x;
     const Output& out;
+    const Variant& variant;
     uint8_t* slab;  // [panel][K::kSlab]
     F32x16* sums;   // [tile of tokens][panel][token of the tile]
 
@@ -77,8 +79,12 @@ struct Product {
     const uint8_t* next[K::kGroup] = {};  // what of each panel is unpacked after this step
     int64_t next_share = 0;               // of its bytes, for each tile of tokens
 
+    // Panels that are unpacked together.
+    int64_t group_panels() const { return variant.group < K::kGroup ? variant.group : K::kGroup; }
+
     void run(int64_t begin, int64_t end, int64_t n) {
-        const int64_t blocks = (n + kTokenBlock - 1) / kTokenBlock;
+        const int64_t most = variant.token_block < kTokenBlock ? variant.token_block : kTokenBlock;
+        const int64_t blocks = (n + most - 1) / most;
         // Blocks of about one size, so that the last one is not too small; but whole tiles in all others.
         const auto begin_of = [&](int64_t block) {
             return block == blocks ? n : (n * block / blocks + K::N - 1) / K::N * K::N;
@@ -86,8 +92,9 @@ struct Product {
         for (int64_t block = 0; block < blocks; ++block) {
             first_token = begin_of(block);
             tokens = static_cast<int>(begin_of(block + 1) - first_token);
-            for (first_panel = begin; first_panel < end; first_panel += K::kGroup) {
-                panels = static_cast<int>(end - first_panel < K::kGroup ? end - first_panel : K::kGroup);
+            for (first_panel = begin; first_panel < end; first_panel += group_panels()) {
+                const int64_t left = end - first_panel;
+                panels = static_cast<int>(left < group_panels() ? left : group_panels());
                 group();
             }
         }
@@ -101,7 +108,7 @@ struct Product {
             for (int p = 0; p < panels; ++p) {
                 unpack(blocks(first_panel + p, at), elements, slab + p * K::kSlab);
                 next[p] = at + elements < w.k ? to_fetch(first_panel + p, at + elements)
-                                              : to_fetch(first_panel + K::kGroup + p, 0);
+                                              : to_fetch(first_panel + group_panels() + p, 0);
             }
             for (int t = 0; t < num_tiles; ++t) {
                 const int begin = tokens * t / num_tiles;
@@ -172,10 +179,12 @@ struct Product {
 
 template <class K>
 static void run_product(const Unpacker& u, const Matrix& w, int64_t begin, int64_t end, const Activations& x,
-                        int64_t n, const Output& out, void* scratch) {
+                        int64_t n, const Output& out, void* scratch,
+                        const Variant& variant = kManyVariants[0]) {
     auto* slab = static_cast<uint8_t*>(scratch);
     auto* sums = reinterpret_cast<F32x16*>(slab + K::kGroup * K::kSlab);
-    Product<K>{.u = u, .w = w, .x = x, .out = out, .slab = slab, .sums = sums}.run(begin, end, n);
+    Product<K>{.u = u, .w = w, .x = x, .out = out, .variant = variant, .slab = slab, .sums = sums}.run(
+        begin, end, n);
 }
 
 template <class K>

@@ -5,8 +5,9 @@
 namespace chaski::CHASKI_ISA {
 
 void stream_blocks(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
-                   const Output& out, void* scratch) {
-    if constexpr (kStreamTokens > 0) stream_as(BlockFormats(), w, panel_begin, panel_end, x, n, out, scratch);
+                   const Output& out, void* scratch, const Variant& variant) {
+    if constexpr (kStreamTokens > 0)
+        stream_as(BlockFormats(), w, panel_begin, panel_end, x, n, out, scratch, variant);
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -1,10 +1,10 @@
 // Few tokens, quantized weights: codes are used as they are unpacked, in registers, with kStreamTile tokens
 // at a time; further ones pass while the panel is still in the first-level cache.
 //
-// A panel is walked at ascending addresses, from its first byte to its last: then hardware prefetchers keep
-// up with one or two tokens, and prefetching by instructions only costs time. With more tokens
-// they fall behind, and the last ones of them prefetch the next panel. The sub-blocks that share lines of
-// codes are summed together:
+// A panel is walked at ascending addresses, from its first byte to its last, as hardware prefetchers want it.
+// On some processors they keep up with one or two tokens, and prefetching by instructions only costs time; on
+// others it helps, by a distance and to a cache that only measuring finds (variants.h). The sub-blocks that
+// share lines of codes are summed together:
 //
 //   for each run of 32 * kShared elements, line of codes, part of its bits:   integer sum of its sub-block
 //   then, for each sub-block of the run in ascending k:                       y += scale * sum
@@ -17,6 +17,7 @@
 #include "finish.h"
 #include "super_blocks.h"
 #include "tiles.h"
+#include "variants.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -188,18 +189,32 @@ CHASKI_INLINE void add_block(Format block, const TokenTerms<Format>& x, int64_t 
     }
 }
 
-// Multiplies one panel by N tokens, from number `first` of the batch on. Meanwhile it prefetches what lies
-// `distance` bytes behind, unless that is 0.
+// The lines of memory that are asked for ahead of their use.
+struct LookAhead {
+    int64_t distance;  // in bytes; 0 for none
+    bool to_first_level;
+
+    // For the block at `p`.
+    template <int kBytes>
+    CHASKI_INLINE void fetch(const uint8_t* p) const {
+        if (distance == 0) return;
+        if (to_first_level) {
+            for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(p + distance + line, 0, 3);
+        } else {
+            for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(p + distance + line, 0, 2);
+        }
+    }
+};
+
+// Multiplies one panel by N tokens, from number `first` of the batch on.
 template <class Format, int N>
 static void stream_panel(const Matrix& w, int64_t panel, const TokenTerms<Format>& tokens, const Output& out,
-                         int64_t first, int64_t distance) {
+                         int64_t first, const LookAhead& ahead) {
     Format block{{w.panels + panel * panel_bytes(w.type, w.k)}};
     F32x16 y[N];
     unroll<N>([&](auto n) __attribute__((always_inline)) { y[n] = splat(0.0f); });
     for (int64_t at = 0; at < w.k; at += Format::kElements, block.p += Format::kBytes) {
-        for (int line = 0; distance != 0 && line < Format::kBytes; line += 64) {
-            __builtin_prefetch(block.p + distance + line, 0, 2);
-        }
+        ahead.template fetch<Format::kBytes>(block.p);
         add_block(block, tokens, at, y);
     }
     unroll<N>([&](auto n) __attribute__((always_inline)) {
@@ -209,21 +224,25 @@ static void stream_panel(const Matrix& w, int64_t panel, const TokenTerms<Format
 
 template <class Format>
 static void stream(const Matrix& w, int64_t begin, int64_t end, const Activations& x, int64_t n,
-                   const Output& out, void* scratch) {
+                   const Output& out, void* scratch, const Variant& variant) {
     const TokenTerms<Format> tokens(x, w.k, n, scratch);
-    const int64_t next = panel_bytes(w.type, w.k);
+    const bool by_panels = variant.ahead == Variant::kNextPanel;
+    const LookAhead ahead{by_panels ? panel_bytes(w.type, w.k) : variant.ahead, variant.to_first_level};
     for (int64_t panel = begin; panel < end; ++panel) {
         for_parts<kStreamTile>(n, [&](int64_t first, auto size) {
-            const bool fetches = n > 2 && first + size == n;
-            stream_panel<Format, size.value>(w, panel, tokens.from(first), out, first, fetches ? next : 0);
+            // The first tokens wait for memory; the last ones have time to ask for the next panel.
+            const bool fetches = by_panels ? first + size == n : first == 0;
+            stream_panel<Format, size.value>(w, panel, tokens.from(first), out, first,
+                                             fetches ? ahead : LookAhead{});
         });
     }
 }
 
 template <class... Formats>
 CHASKI_INLINE void stream_as(FormatList<Formats...>, const Matrix& w, int64_t begin, int64_t end,
-                             const Activations& x, int64_t n, const Output& out, void* scratch) {
-    ((w.type == Formats::kType ? stream<Formats>(w, begin, end, x, n, out, scratch) : void()), ...);
+                             const Activations& x, int64_t n, const Output& out, void* scratch,
+                             const Variant& variant) {
+    ((w.type == Formats::kType ? stream<Formats>(w, begin, end, x, n, out, scratch, variant) : void()), ...);
 }
 
 }  // namespace chaski::CHASKI_ISA

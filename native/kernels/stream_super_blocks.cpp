@@ -5,9 +5,9 @@
 namespace chaski::CHASKI_ISA {
 
 void stream_super_blocks(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
-                         int64_t n, const Output& out, void* scratch) {
+                         int64_t n, const Output& out, void* scratch, const Variant& variant) {
     if constexpr (kStreamTokens > 0)
-        stream_as(SuperBlockFormats(), w, panel_begin, panel_end, x, n, out, scratch);
+        stream_as(SuperBlockFormats(), w, panel_begin, panel_end, x, n, out, scratch, variant);
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -2,6 +2,7 @@
 #include "cpu_features.h"
 #include "entry_points.h"
 #include "kernels.h"
+#include "tiles.h"
 
 #if defined(__AVX512VNNI__)
 // The products of bf16 by the processor's own instruction.
@@ -29,11 +30,9 @@ static constexpr auto kScratchBf16 = scratch_bytes_bf16;
 
 template <auto kQuantized>
 static void matmul(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
-                   const Output& out, void* scratch) {
-    const auto part = is_quantized(w.type)    ? kQuantized
-                      : w.type != DType::BF16 ? matmul_float
-                      : has_bf16()            ? kMatmulBf16
-                                              : matmul_bf16;
+                   const Output& out, void* scratch, const Variant& variant) {
+    if (is_quantized(w.type)) return kQuantized(w, panel_begin, panel_end, x, n, out, scratch, variant);
+    const auto part = w.type != DType::BF16 ? matmul_float : has_bf16() ? kMatmulBf16 : matmul_bf16;
     part(w, panel_begin, panel_end, x, n, out, scratch);
 }
 
@@ -50,6 +49,7 @@ const Kernels kernels = {
     .unpack_row = unpack_row,
     .quantize_rows = quantize_rows,
     .matmul_scratch_bytes = scratch_bytes<scratch_bytes_quantized>,
+    .stream_tokens = kStreamTokens,
     .matmul = matmul<matmul_quantized>,
 };
 
@@ -61,6 +61,7 @@ const Kernels kernels_amx = {
     .unpack_row = unpack_row,
     .quantize_rows = quantize_rows,
     .matmul_scratch_bytes = scratch_bytes<scratch_bytes_quantized_amx>,
+    .stream_tokens = kStreamTokens,
     .matmul = matmul<matmul_quantized_amx>,
 };
 #endif

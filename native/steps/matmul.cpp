@@ -37,24 +37,35 @@ std::size_t kernel_bytes(const Kernels& kernels, const Matrix& m, std::int64_t n
 
 }  // namespace
 
-std::size_t multiply_scratch_bytes(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t n) {
-    return kernel_bytes(kernels, weight.matrix, n) + Reading::bytes(weight, panels_at_once(weight));
+std::size_t Multiplier::scratch_bytes(const OwnedMatrix& weight, std::int64_t n) const {
+    return kernel_bytes(kernels_, weight.matrix, n) + Reading::bytes(weight, panels_at_once(weight));
 }
 
-void multiply(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t panel_begin,
-              std::int64_t panel_end, const Activations& x, std::int64_t n, const Output& out,
-              std::byte* scratch) {
+void Multiplier::multiply(const Matrix& m, std::int64_t panel_begin, std::int64_t panel_end,
+                          const Activations& x, std::int64_t n, const Output& out, std::byte* scratch,
+                          bool measures) const {
+    if (!is_quantized(m.type)) {
+        return kernels_.matmul(m, panel_begin, panel_end, x, n, out, scratch, kManyVariants[0]);
+    }
+    const VariantPicks::Trial trial = picks_->trial(m.type, n, measures ? turn_ : -1);
+    kernels_.matmul(m, panel_begin, panel_end, x, n, out, scratch, trial.variant);
+    trial.finish((panel_end - panel_begin) * panel_bytes(m.type, m.k) * n);
+}
+
+void Multiplier::operator()(const OwnedMatrix& weight, std::int64_t panel_begin, std::int64_t panel_end,
+                            const Activations& x, std::int64_t n, const Output& out,
+                            std::byte* scratch) const {
     const Matrix& m = weight.matrix;
-    if (weight.is_laid_out()) return kernels.matmul(m, panel_begin, panel_end, x, n, out, scratch);
+    if (weight.is_laid_out()) return multiply(m, panel_begin, panel_end, x, n, out, scratch, true);
     const std::int64_t step = panels_at_once(weight);
-    const Reading room(weight, step, scratch + kernel_bytes(kernels, m, n));
+    const Reading room(weight, step, scratch + kernel_bytes(kernels_, m, n));
     for (std::int64_t begin = panel_begin; begin < panel_end; begin += step) {
         const std::int64_t end = std::min(begin + step, panel_end), row = kLanes * begin;
-        if (!read_panels(kernels, weight, begin, end, room.rows, room.panels)) return;
+        if (!read_panels(kernels_, weight, begin, end, room.rows, room.panels)) return;
         const Matrix part{m.type, std::min(kLanes * end, m.rows) - row, m.k, room.panels};
         const Output behind{out.y + row, out.y_stride, out.bias == nullptr ? nullptr : out.bias + row,
                             out.residual == nullptr ? nullptr : out.residual + row};
-        kernels.matmul(part, 0, end - begin, x, n, behind, scratch);
+        multiply(part, 0, end - begin, x, n, behind, scratch, false);
     }
 }
 

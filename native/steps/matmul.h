@@ -7,23 +7,48 @@
 #include "kernels.h"
 #include "kinds.h"
 #include "ops.h"
+#include "variant_picks.h"
 #include "weights.h"
 
 namespace chaski {
 
 // The kernels' matmul. Panels that are not laid out yet are read from their file for this one product: the
-// first logits need not wait for memory that is still to be filled.
-void multiply(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t panel_begin,
-              std::int64_t panel_end, const Activations& x, std::int64_t n, const Output& out,
-              std::byte* scratch);
-std::size_t multiply_scratch_bytes(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t n);
+// first logits need not wait for memory that is still to be filled. A product that measures the variants of
+// its kernels counts its runs by itself.
+class Multiplier {
+   public:
+    // `turn`: of its first run (VariantPicks::trial), or below 0.
+    Multiplier(const Kernels& kernels, std::shared_ptr<VariantPicks> picks, std::int64_t turn)
+        : kernels_(kernels), picks_(std::move(picks)), turn_(turn) {}
+
+    // Before every run of the plan.
+    void begin() {
+        if (turn_ >= 0) ++turn_;
+    }
+    void operator()(const OwnedMatrix& weight, std::int64_t panel_begin, std::int64_t panel_end,
+                    const Activations& x, std::int64_t n, const Output& out, std::byte* scratch) const;
+    std::size_t scratch_bytes(const OwnedMatrix& weight, std::int64_t n) const;
+
+   private:
+    void multiply(const Matrix& m, std::int64_t panel_begin, std::int64_t panel_end, const Activations& x,
+                  std::int64_t n, const Output& out, std::byte* scratch, bool measures) const;
+
+    const Kernels& kernels_;
+    const std::shared_ptr<VariantPicks> picks_;
+    std::int64_t turn_;
+};
 
 // y = x · Wᵀ (+ bias) (+ residual). Items are panels of 16 output rows.
 class MatmulStep final : public Step {
    public:
-    MatmulStep(const Kernels& kernels, int dim, std::int64_t max_tokens, const OwnedMatrix& weight,
+    MatmulStep(Multiplier multiply, int dim, std::int64_t max_tokens, const OwnedMatrix& weight,
                const Activations& x, const Output& out)
-        : kernels_(kernels), dim_(dim), max_tokens_(max_tokens), weight_(weight), x_(x), out_(out) {}
+        : multiply_(std::move(multiply)),
+          dim_(dim),
+          max_tokens_(max_tokens),
+          weight_(weight),
+          x_(x),
+          out_(out) {}
 
     std::int64_t items(const Sizes& sizes) const override {
         return sizes[dim_] == 0 ? 0 : num_panels(weight_.matrix.rows);
@@ -33,14 +58,13 @@ class MatmulStep final : public Step {
         return shrinking_piece(left, threads, kSlab);
     }
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
-        multiply(kernels_, weight_, begin, end, x_, sizes[dim_], out_, scratch);
+        multiply_(weight_, begin, end, x_, sizes[dim_], out_, scratch);
     }
-    std::size_t scratch_bytes() const override {
-        return multiply_scratch_bytes(kernels_, weight_, max_tokens_);
-    }
+    std::size_t scratch_bytes() const override { return multiply_.scratch_bytes(weight_, max_tokens_); }
+    void prepare(const Sizes&) override { multiply_.begin(); }
 
    private:
-    const Kernels& kernels_;
+    Multiplier multiply_;
     const int dim_;
     const std::int64_t max_tokens_;
     const OwnedMatrix weight_;

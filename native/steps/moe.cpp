@@ -168,8 +168,8 @@ void ExpertMatmulStep::multiply(std::int64_t group, std::int64_t panel_begin, st
     const Matrix& w = experts_[expert].matrix;
     const std::int64_t row = first_row(group);
     Output out{y_ + row * w.rows, w.rows, bias_ == nullptr ? nullptr : bias_ + expert * w.rows, nullptr};
-    chaski::multiply(kernels_, experts_[expert], panel_begin, panel_end, behind(x_, row * w.k),
-                     groups_[group].end - row, out, scratch);
+    multiply_(experts_[expert], panel_begin, panel_end, behind(x_, row * w.k), groups_[group].end - row, out,
+              scratch);
 }
 
 std::unique_ptr<Step> combine(const Ops& ops, int dim, std::int64_t count, std::int64_t width, const float* x,

@@ -97,10 +97,10 @@ std::unique_ptr<Step> dispatch_quantized(int dim, std::int64_t count, std::int64
 // chosen experts are read, and each once.
 class ExpertMatmulStep final : public Step {
    public:
-    ExpertMatmulStep(const Kernels& kernels, int dim, std::int64_t max_tokens, std::int64_t count,
+    ExpertMatmulStep(Multiplier multiply, int dim, std::int64_t max_tokens, std::int64_t count,
                      std::vector<OwnedMatrix> experts, const float* bias, const Activations& x,
                      const Group* groups, float* y)
-        : kernels_(kernels),
+        : multiply_(std::move(multiply)),
           dim_(dim),
           max_tokens_(max_tokens),
           count_(count),
@@ -116,9 +116,8 @@ class ExpertMatmulStep final : public Step {
         return std::min(shrinking_piece(left, threads, 1), slabs_);
     }
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
-    std::size_t scratch_bytes() const override {
-        return multiply_scratch_bytes(kernels_, experts_[0], max_tokens_);
-    }
+    std::size_t scratch_bytes() const override { return multiply_.scratch_bytes(experts_[0], max_tokens_); }
+    void prepare(const Sizes&) override { multiply_.begin(); }
 
    private:
     static constexpr std::int64_t kSlab = 4;  // panels
@@ -132,7 +131,7 @@ class ExpertMatmulStep final : public Step {
     void multiply(std::int64_t group, std::int64_t panel_begin, std::int64_t panel_end,
                   std::byte* scratch) const;
 
-    const Kernels& kernels_;
+    Multiplier multiply_;
     const int dim_;
     const std::int64_t max_tokens_;
     const std::int64_t count_;

@@ -82,7 +82,8 @@ Bytes multiply(const Table& table, const BlockFormat& format, std::int64_t rows,
     std::vector<float> y = random.numbers(n * rows, 1.0f);  // the residual, too
     const Region scratch(table.kernels.matmul_scratch_bytes(packed.matrix(), n));
     const Output out{y.data(), rows, bias.data(), y.data()};
-    table.kernels.matmul(packed.matrix(), 0, num_panels(rows), x.get(), n, out, scratch.data());
+    const auto variants = variants_of(token_class_of(n), table.kernels.stream_tokens);
+    table.kernels.matmul(packed.matrix(), 0, num_panels(rows), x.get(), n, out, scratch.data(), variants[0]);
     return bytes_of(y);
 }
 
@@ -168,8 +169,8 @@ Bytes multiply_extremes(const Table& table, std::uint8_t fill, float sign) {
     const Matrix matrix{DType::Q8_0, 16, k, to};
     std::vector<float> y(kMostTokens * 16);
     const Region scratch(table.kernels.matmul_scratch_bytes(matrix, kMostTokens));
-    table.kernels.matmul(matrix, 0, 1, x.get(), kMostTokens, {y.data(), 16, nullptr, nullptr},
-                         scratch.data());
+    table.kernels.matmul(matrix, 0, 1, x.get(), kMostTokens, {y.data(), 16, nullptr, nullptr}, scratch.data(),
+                         kManyVariants[0]);
     return bytes_of(y);
 }
 

@@ -39,5 +39,6 @@ def test_options_by_device(
     monkeypatch.setitem(sys.modules, "a_backend", module)
     monkeypatch.setitem(BACKENDS, "new", "a_backend")
     monkeypatch.setenv("CHASKI_ISA", "mine")
+    monkeypatch.setenv("CHASKI_VARIANTS", "first")
     chaski.load(tiny_llama, backend="new", threads=2, flash_attention=False).close()
     assert got == [given]

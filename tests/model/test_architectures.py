@@ -6,6 +6,7 @@ every window, chunk and trained context of the models.
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -280,7 +281,7 @@ class Runs:
         file = open_gguf(path)
         model = build_model(file)
         model.context = 128
-        opened = open_backend(backend, CPUOptions(threads=1))
+        opened = open_backend(backend, CPUOptions(threads=1, variants=os.environ["CHASKI_VARIANTS"]))
         bind_weights(model, file, opened, lambda _: None)
         types = KVTypes(kv_type, kv_type)
         self.cache = build_cache(opened, model.layer_kinds(), CacheSize(3, 128, 128), types)

@@ -78,6 +78,20 @@ def test_every_batch_size_gives_the_same_bits(type: QuantType) -> None:
         assert np.array_equal(last, whole[-n:]), n
 
 
+@pytest.mark.parametrize("isa", _native.isa_names()[1:] or _native.isa_names())
+@pytest.mark.parametrize("type", QUANTIZED_TYPES, ids=lambda t: t.name)
+def test_variants_change_no_bit(type: QuantType, isa: str) -> None:
+    rows, k = 16 * 26 + 3, widths(type)[1]  # more panels than any variant unpacks together
+    matrix = pack(random_weights(type, rows, k), type, rows, k, isa)
+    x = activations(BLOCKS[1], k)
+    for n in [*range(1, 14), 24, 65, BLOCKS[1]]:
+        first = _native.matmul(matrix, x[:n], isa)
+        for variant, name in enumerate(_native.variant_names(n, isa)):
+            assert np.array_equal(_native.matmul(matrix, x[:n], isa, variant=variant), first), (n, name)
+    with pytest.raises(ValueError, match="no variant 99 of"):
+        _native.matmul(matrix, x[:1], isa, variant=99)
+
+
 @pytest.mark.parametrize("isa", _native.isa_names())
 @pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
 def test_rows_unpack_exactly(type: QuantType, isa: str) -> None:

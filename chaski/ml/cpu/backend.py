@@ -26,6 +26,7 @@ from chaski.ml.backend import (
 from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import CPUPlan
+from chaski.ml.cpu.variants import KernelVariants
 from chaski.ml.cpu.weight_files import StoredMatrix, laid_out_type
 from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
@@ -41,9 +42,13 @@ class CPUBackend:
     cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
 
     def __init__(
-        self, options: BackendOptions, cpu: CPUOptions, pool: _native.ThreadPool | None = None
+        self,
+        options: BackendOptions,
+        cpu: CPUOptions,
+        pool: _native.ThreadPool | None = None,
+        variants: KernelVariants | None = None,
     ) -> None:
-        """`pool`: threads of another backend to compute with, instead of new ones."""
+        """`pool`: threads of another backend to compute with, instead of new ones; `variants`: its picks."""
         threads = physical_cores() if cpu.threads is None else cpu.threads
         if threads < 1:
             raise OptionError(f"threads = {threads} must be at least 1")
@@ -52,6 +57,7 @@ class CPUBackend:
         self._is_plain = not options.flash_attention
         self._options = options, cpu
         self._pool = pool or _native.ThreadPool(threads)
+        self._variants = variants or KernelVariants(cpu.variants, self.isa, threads)
         keep_in_forks(self, self._pool)
         self._loading = Loading(self._pool, self.isa)
         self._vector_memory: _native.Weights | None = None
@@ -69,6 +75,7 @@ class CPUBackend:
                 tuple(_native.isa_names()),
                 total_memory(),
                 available_memory(),
+                self._variants.picks(),
             )
         ]
 
@@ -127,13 +134,22 @@ class CPUBackend:
         return {HOST: _native.kv_storage_bytes(*_layout_of(role, cells, heads, size, dtype))}
 
     def compile(self, graph: Graph) -> CPUPlan:
-        plan = CPUPlan(graph, self._pool, self.isa, self._vector_memory, self._is_plain, self._loading)
+        plan = CPUPlan(
+            graph,
+            self._pool,
+            self.isa,
+            self._vector_memory,
+            self._is_plain,
+            self._loading,
+            self._variants,
+            self._weight_bytes,
+        )
         self._untouched.append(plan)
         self._plan_bytes += plan.bytes
         return plan
 
     def sibling(self) -> CPUBackend:
-        return CPUBackend(*self._options, self._pool)
+        return CPUBackend(*self._options, self._pool, self._variants)
 
     def memory(self) -> Memory:
         held = DeviceMemory(HOST, self._weight_bytes, self._cache_bytes, self._plan_bytes, self._shared_bytes)

@@ -20,6 +20,7 @@ from chaski.forks import keep_in_forks
 from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Buffer, Call, Place
 from chaski.ml.cpu.operations import lower
+from chaski.ml.cpu.variants import KernelVariants
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Tensor
 from chaski.ml.plan import Input, misfit
 
@@ -41,15 +42,21 @@ class CPUPlan:
         weights: _native.Weights | None,
         is_plain: bool,
         loading: Loading,
+        variants: KernelVariants,
+        weight_bytes: int,
     ) -> None:
         lowering = lower(graph, weights, pool.threads, is_plain)
         phases = _phases(lowering.calls)
         kept = [lowering.buffer(node) for node in (*graph.inputs.values(), *graph.outputs.values())]
         offsets, size = _place(lowering.calls, phases, kept)
         self._loading = loading
+        self._variants = variants
         self._dims = lowering.dims
         maxima = list(self._dims.values())
-        self._plan = _native.Plan(pool, isa, size, list(self._dims), maxima, lowering.in_super_blocks)
+        measures = variants.measures(weight_bytes)
+        self._plan = _native.Plan(
+            pool, isa, variants.native, measures, size, list(self._dims), maxima, lowering.in_super_blocks
+        )
         for index, call in enumerate(lowering.calls):
             if index > 0 and phases[index] != phases[index - 1]:
                 self._plan.barrier()
@@ -101,6 +108,7 @@ class CPUPlan:
             self._plan.wait()
             self.is_running = False
             self._loading.ran()
+            self._variants.keep()
 
     def _view(self, dtype: DType, buffer: Buffer, offsets: Mapping[Buffer, int]) -> npt.NDArray[Any]:
         if dtype is DType.F32:

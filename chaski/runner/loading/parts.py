@@ -83,7 +83,7 @@ class ModelParts:
             size=cache_size(parallel, context, num_batch),
             kv_type=environment.kv_type if kv_type is None else kv_type,
             flash_attention=flash,
-            options=(BackendOptions(flash), CPUOptions(threads, environment.isa)),
+            options=(BackendOptions(flash), CPUOptions(threads, environment.isa, environment.variants)),
             draft=None if attached is not None else draft_file,
             attached=attached,
         )

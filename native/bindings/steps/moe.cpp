@@ -62,7 +62,7 @@ void add_expert_matmul(PlanBuilder& plan, int dim, std::int64_t count,
                 "expert_matmul: experts of different shapes, types or strides");
     }
     auto size = static_cast<std::int64_t>(experts.size());
-    plan.add(std::make_unique<ExpertMatmulStep>(plan.kernels(), dim, plan.maximum(dim), count, experts,
+    plan.add(std::make_unique<ExpertMatmulStep>(plan.multiplier(m), dim, plan.maximum(dim), count, experts,
                                                 plan.optional_vector(weights, bias, size * m.rows),
                                                 plan.activations(m, x, quantized, dim, count * m.k),
                                                 plan.rows<Group>(groups, dim, count),

@@ -14,7 +14,7 @@ void add_matmul(PlanBuilder& plan, int dim, const OwnedMatrix& weight, Optional 
     const Matrix& m = weight.matrix;
     const Output out{plan.floats(y, dim, m.rows), m.rows, plan.optional_vector(weights, bias, m.rows),
                      plan.optional_floats(residual, dim, m.rows)};
-    plan.add(std::make_unique<MatmulStep>(plan.kernels(), dim, plan.maximum(dim), weight,
+    plan.add(std::make_unique<MatmulStep>(plan.multiplier(m), dim, plan.maximum(dim), weight,
                                           plan.activations(m, x, quantized, dim, m.k), out));
 }
 

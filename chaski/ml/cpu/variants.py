@@ -1,0 +1,110 @@
+"""Variants of kernels: which ones this machine measured to be the fastest, from one process to the next.
+
+Kernels leave open how far ahead they ask for weights and how many panels they unpack at once, as no choice
+changes a bit of a result (`native/include/variants.h`). Large models measure the variants while they compute,
+and the picks are kept in a small file, by processor, instruction set, number of threads and version. A file
+that is damaged, or of another version, counts as none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeGuard
+
+from chaski import __version__, _native
+from chaski.ml.machine import cpu_name
+
+__all__ = ["KernelVariants", "Picks", "variants_file"]
+
+Picks = dict[str, dict[str, str]]
+"""Names of variants by the type of weights and the class of numbers of tokens."""
+
+# Smaller models lie in the processor's caches, at least in part, and tell nothing about memory.
+_LEAST_BYTES = 256 << 20
+
+
+class KernelVariants:
+    """The picks of one backend: read when it opens, kept whenever one more is measured."""
+
+    def __init__(self, wanted: str, isa: str, threads: int) -> None:
+        """`wanted`: `measured`, `first` (of each list, nothing is measured) or `random:SEED`, for tests."""
+        seed = int(wanted.removeprefix("random:")) if wanted.startswith("random:") else None
+        self.native = _native.VariantPicks(isa, seed)
+        self._is_random = seed is not None
+        self._is_kept = wanted == "measured"
+        self._key = f"{cpu_name()}, {isa}, {threads} threads"
+        self._measured = 0
+        if self._is_kept:
+            for type, picks in _read(variants_file()).get(self._key, {}).items():
+                for tokens, variant in picks.items():
+                    self.native.pick(type, tokens, variant)
+        elif seed is None:
+            self.native.settle()
+
+    def measures(self, weight_bytes: int) -> bool:
+        """Whether the products of a model of that size take part."""
+        return self._is_random or (self._is_kept and weight_bytes >= _LEAST_BYTES)
+
+    def picks(self) -> Picks:
+        """What is picked so far."""
+        picks: Picks = {}
+        for type, tokens, variant in self.native.picks():
+            picks.setdefault(type, {})[tokens] = variant
+        return picks
+
+    def keep(self) -> None:
+        """Write the file if there is something new. Where that cannot be done, the next process measures."""
+        if not self._is_kept or self.native.measured == self._measured:
+            return
+        self._measured = self.native.measured
+        path = variants_file()
+        with suppress(OSError):
+            _write(path, {**_read(path), self._key: self.picks()})
+
+
+def variants_file() -> Path:
+    """The file of the picks, in the user's folder of caches."""
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(folder) / "chaski" / "kernel-variants.json"
+
+
+def _read(path: Path) -> dict[str, Picks]:
+    """All machines' picks in the file; none if it is damaged or of another version."""
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(1 << 20))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(content, dict) or content.get("version") != __version__:
+        return {}
+    machines = content.get("picks")
+    return machines if _are_picks(machines) else {}
+
+
+def _are_picks(machines: object) -> TypeGuard[dict[str, Picks]]:
+    def values(mapping: object) -> list[object] | None:
+        return list(mapping.values()) if isinstance(mapping, dict) else None
+
+    level: list[object] = [machines]
+    for _ in range(3):  # machines, types of weights, numbers of tokens
+        below = [values(mapping) for mapping in level]
+        if None in below:
+            return False
+        level = [value for of_one in below if of_one is not None for value in of_one]
+    return all(isinstance(name, str) for name in level)
+
+
+def _write(path: Path, machines: Mapping[str, Picks]) -> None:
+    """Replace the file at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    try:
+        aside.write_text(json.dumps({"version": __version__, "picks": machines}, indent=1) + "\n")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

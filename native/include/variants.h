@@ -1,0 +1,85 @@
+// What a matrix product leaves free: how far ahead weights are asked of memory, how much is unpacked at once.
+// No choice changes a bit of a result, so each machine takes what it measures to be the fastest
+// (variant_picks.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace chaski {
+
+struct Variant {
+    static constexpr std::int32_t kNextPanel = -1;
+
+    const char* name;
+
+    // Few tokens: whether weights are unpacked in registers, as they come, or, as for many, to memory first.
+    bool in_registers = true;
+
+    // Kernels that unpack in registers: how many bytes behind the place where they are they prefetch: 0 for
+    // none; kNextPanel: while the last tokens pass, the whole next panel.
+    std::int32_t ahead = 0;
+    bool to_first_level = false;  // or to the second-level cache
+
+    // Kernels that unpack to memory: how many panels at once, and how many tokens pass before the next ones.
+    std::int32_t group = 24;
+    std::int32_t token_block = 256;
+};
+
+// Products with a like number of tokens share a choice. Kernels of few tokens end with a class, whatever the
+// instruction set: at 12 tokens, at 6, or at none.
+struct TokenClass {
+    const char* name;
+    std::int64_t last;  // number of tokens
+};
+inline constexpr std::array kTokenClasses = {TokenClass{"1", 1},      TokenClass{"2-3", 3},
+                                             TokenClass{"4-6", 6},    TokenClass{"7-12", 12},
+                                             TokenClass{"13-32", 32}, TokenClass{"more", INT64_MAX}};
+
+constexpr int token_class_of(std::int64_t n) {
+    int index = 0;
+    while (n > kTokenClasses[index].last) ++index;
+    return index;
+}
+
+// The first of each list is taken where nothing was measured.
+inline constexpr Variant kAloneVariants[] = {
+    {.name = "none"},
+    {.name = "2k-near", .ahead = 2048, .to_first_level = true},
+    {.name = "4k-near", .ahead = 4096, .to_first_level = true},
+    {.name = "8k-near", .ahead = 8192, .to_first_level = true},
+    {.name = "2k", .ahead = 2048},
+    {.name = "8k", .ahead = 8192},
+};
+inline constexpr Variant kFewVariants[] = {
+    {.name = "panel", .ahead = Variant::kNextPanel},
+    {.name = "none"},
+    {.name = "2k-near", .ahead = 2048, .to_first_level = true},
+    {.name = "4k-near", .ahead = 4096, .to_first_level = true},
+    {.name = "8k", .ahead = 8192},
+};
+inline constexpr Variant kSomeVariants[] = {
+    {.name = "panel", .ahead = Variant::kNextPanel},
+    {.name = "2k-near", .ahead = 2048, .to_first_level = true},
+    {.name = "8k", .ahead = 8192},
+    {.name = "unpacked", .in_registers = false},
+    {.name = "unpacked-8", .in_registers = false, .group = 8},
+};
+inline constexpr Variant kManyVariants[] = {
+    {.name = "24x256"},
+    {.name = "12x256", .group = 12},
+    {.name = "24x128", .token_block = 128},
+    {.name = "12x128", .group = 12, .token_block = 128},
+};
+
+// What there is to choose from for quantized weights and tokens of a class, by kernels that unpack in
+// registers up to `stream_tokens`.
+constexpr std::span<const Variant> variants_of(int token_class, std::int64_t stream_tokens) {
+    if (kTokenClasses[token_class].last > stream_tokens) return kManyVariants;
+    if (token_class < 2) return kAloneVariants;
+    if (kTokenClasses[token_class].last < stream_tokens) return kFewVariants;
+    return kSomeVariants;
+}
+
+}  // namespace chaski
