@@ -130,6 +130,8 @@ def _memory(
     yield "weights", "", "", *sizes(needs.weights)
     if any(needs.shared.values()):
         yield "of them in memory already", "", "", *sizes(needs.shared)
+    if any(needs.in_files.values()):
+        yield "too large, read from the file", "", "", *sizes(needs.in_files)
     for kind in needs.caches:
         yield f"cache, {kind.kind}", str(kind.layers), str(kind.cells), *sizes(kind.num_bytes)
     yield "plans", "", "", *(["unknown"] * len(devices) if needs.plans is None else sizes(needs.plans))

@@ -137,6 +137,7 @@ class DeviceMemory:
     """Bytes held on one device: weights, key/value storage, and the buffers of plans.
 
     `shared`: those of the weights that others had there already, so that they took no memory.
+    `in_files`: more weights, too large for memory, which every batch reads from their files.
     """
 
     device: str
@@ -144,6 +145,7 @@ class DeviceMemory:
     cache: int = 0
     plans: int = 0
     shared: int = 0
+    in_files: int = 0
 
     @property
     def total(self) -> int:
@@ -197,6 +199,7 @@ class Memory:
                     a.cache + b.cache,
                     a.plans + b.plans,
                     a.shared + b.shared,
+                    a.in_files + b.in_files,
                 )
                 for a, b in pairs
             )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 __all__ = ["available_memory", "cpu_name", "physical_cores", "total_memory", "usable_processors"]
 
+_CGROUP = Path("/sys/fs/cgroup")
+
 
 def physical_cores() -> int:
     """Physical cores among the processors that this process may run on; hyper-threads count once.
@@ -35,7 +37,7 @@ def total_memory() -> int:
 def available_memory() -> int:
     """Bytes that can still be allocated without swapping."""
     free = _meminfo("MemAvailable")
-    used = _cgroup_number("memory.current", missing=0)
+    used = _cgroup_number("memory.current", missing=0) - _cached_files()
     return min(free, _cgroup_number("memory.max") - used)
 
 
@@ -60,7 +62,7 @@ def _siblings(cpu: int) -> str:
 
 
 def _quota(cpus: int) -> int:
-    path = Path("/sys/fs/cgroup/cpu.max")
+    path = _CGROUP / "cpu.max"
     if not path.exists():
         return cpus
     quota, period = path.read_text().split()
@@ -68,9 +70,17 @@ def _quota(cpus: int) -> int:
 
 
 def _cgroup_number(name: str, missing: int = 1 << 62) -> int:
-    path = Path("/sys/fs/cgroup") / name
+    path = _CGROUP / name
     text = path.read_text().strip() if path.exists() else "max"
     return missing if text == "max" else int(text)
+
+
+def _cached_files() -> int:
+    """Bytes of files that this container has in memory; the system drops them where it needs room."""
+    path = _CGROUP / "memory.stat"
+    lines = path.read_text().splitlines() if path.exists() else []
+    counts = dict(line.split() for line in lines)
+    return int(counts.get("active_file", 0)) + int(counts.get("inactive_file", 0))
 
 
 def _meminfo(key: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,11 @@ from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
 
 __all__ = ["CPUBackend"]
+
+_log = logging.getLogger(__name__)
+
+# Share of the memory of a machine that matrices may take at most. Larger ones stay in their files.
+_MOST = 0.9
 
 
 class CPUBackend:
@@ -65,6 +71,7 @@ class CPUBackend:
         self._vectors: list[tuple[Weight, TensorInfo, Vector]] = []
         self._untouched: list[_native.KVStorage | CPUPlan] = []
         self._weight_bytes = self._shared_bytes = self._cache_bytes = self._plan_bytes = 0
+        self._file_bytes = 0
 
     def devices(self) -> Sequence[Device]:
         return [
@@ -81,15 +88,10 @@ class CPUBackend:
 
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
         self._matrices, self._vectors, matrix_bytes, vector_bytes = _layout(weights)
-        self._weight_bytes = matrix_bytes + vector_bytes
-        shared = self._loading.open(self._matrices, matrix_bytes)
-        with _reserving("weights", self._weight_bytes):
+        with _reserving("weights", matrix_bytes + vector_bytes):
             self._vector_memory = _native.Weights(vector_bytes)
-            if shared is None:
-                memory = _native.Weights(matrix_bytes)
-            else:
-                memory = _native.Weights(matrix_bytes, shared.descriptor)
-                self._shared_bytes = matrix_bytes if shared.is_taken else 0
+            memory = self._matrix_memory(matrix_bytes)
+        self._weight_bytes = matrix_bytes + vector_bytes - self._file_bytes
         for weight, _, vector in self._vectors:
             weight.handle = vector
         for matrix in self._matrices:
@@ -107,10 +109,29 @@ class CPUBackend:
                 assert isinstance(matrix.weight.handle, list)
                 matrix.weight.handle.append(target)
 
+    def _matrix_memory(self, size: int) -> _native.Weights:
+        """Reserve the memory of all matrices; where they stay in their files, it is only addresses."""
+        if size > _MOST * total_memory():
+            self._file_bytes = size
+            self._loading.stay_in_files(self._matrices)
+            return _native.Weights(size)
+        shared = self._loading.open(self._matrices, size)
+        if shared is None:
+            return _native.Weights(size)
+        self._shared_bytes = size if shared.is_taken else 0
+        return _native.Weights(size, shared.descriptor)
+
     def load(self, progress: ProgressCallback) -> None:
         total = self.memory().to_take
         if total > available_memory():
             raise _out_of_memory("weights, caches and plans", total)
+        if self._file_bytes:
+            _log.warning(
+                "the weights take %.2f GB, and this machine has %.2f GB of memory: every batch reads them "
+                "from their file, at the speed of the disk; a smaller model or quantization is much faster",
+                self._file_bytes / 1e9,
+                total_memory() / 1e9,
+            )
         for _, info, vector in self._vectors:
             assert self._vector_memory is not None
             values = dequantize(info.data, info.type, info.shape)
@@ -152,7 +173,14 @@ class CPUBackend:
         return CPUBackend(*self._options, self._pool, self._variants)
 
     def memory(self) -> Memory:
-        held = DeviceMemory(HOST, self._weight_bytes, self._cache_bytes, self._plan_bytes, self._shared_bytes)
+        held = DeviceMemory(
+            HOST,
+            self._weight_bytes,
+            self._cache_bytes,
+            self._plan_bytes,
+            self._shared_bytes,
+            self._file_bytes,
+        )
         return Memory((held,))
 
     def wait_loaded(self) -> None:
@@ -163,6 +191,7 @@ class CPUBackend:
         self._vector_memory = None
         self._matrices, self._vectors, self._untouched = [], [], []
         self._weight_bytes = self._shared_bytes = self._cache_bytes = self._plan_bytes = 0
+        self._file_bytes = 0
 
 
 def _layout_of(

@@ -60,6 +60,7 @@ class Loading:
         self._isa = isa
         self._files = WeightFiles([])
         self._shared: SharedMemory | None = None
+        self._stays_in_files = False
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._may_begin = threading.Event()
@@ -76,6 +77,11 @@ class Loading:
             self._shared = SharedMemory.of(self._files.key(self._isa), size, self._files.first)
         return self._shared
 
+    def stay_in_files(self, matrices: Sequence[StoredMatrix]) -> None:
+        """Open the files of matrices, which every run reads from there. Raises ModelError as `open` does."""
+        self._files = WeightFiles(matrices)
+        self._stays_in_files = True
+
     def load(
         self, matrices: Sequence[StoredMatrix], untouched: Sequence[Touchable], progress: ProgressCallback
     ) -> None:
@@ -86,7 +92,10 @@ class Loading:
         is_complete = self._shared is not None and self._shared.is_complete
         groups = [] if is_complete else list(_groups(matrices))
         self._files.attach([matrix for group in groups for matrix in group])
-        if is_complete or (len(groups) > 1 and self._files.are_in_memory(WARM)):
+        if self._stays_in_files:
+            for part in untouched:
+                part.touch()
+        elif is_complete or (len(groups) > 1 and self._files.are_in_memory(WARM)):
             self._lay_out_behind(groups, untouched)
         else:
             for part in untouched:
@@ -97,6 +106,8 @@ class Loading:
     def ran(self) -> None:
         """Note that a plan has computed. Raises ModelError if weights that it needed could not be read."""
         thread = self._thread
+        if self._stays_in_files:
+            self._check()
         if thread is not None:
             self._may_begin.set()
             self._check()

@@ -38,6 +38,7 @@ class MemoryNeeds:
 
     `plans` is None where it was not computed, because the rest does not fit already. `draft` are all bytes of
     a draft model. `shared` are weights that other processes have there already, so that they take no memory.
+    `in_files` are more weights, which stay in their files because no memory could hold them.
     """
 
     weights: ByDevice
@@ -46,6 +47,7 @@ class MemoryNeeds:
     available: ByDevice
     draft: ByDevice = field(default_factory=dict)
     shared: ByDevice = field(default_factory=dict)
+    in_files: ByDevice = field(default_factory=dict)
 
     @property
     def total(self) -> ByDevice:
@@ -118,7 +120,8 @@ class Reservation:
         held = backend.memory().devices
         weights = {part.device: part.weights for part in held}
         shared = {part.device: part.shared for part in held}
-        self.needs = MemoryNeeds(weights, caches, None, available, shared=shared)
+        in_files = {part.device: part.in_files for part in held}
+        self.needs = MemoryNeeds(weights, caches, None, available, shared=shared, in_files=in_files)
         if not self.needs.missing:
             self.cache = build_cache(backend, kinds, size, types)
             if draft is not None:
