@@ -130,7 +130,8 @@ class Environment:
         "number",
         "sequences that are computed at the same time, each with a context of its own",
         _positive,
-        unset="1; in the server 4, where the memory is enough",
+        unset="1, or for a model whose tokens all see each other as many as fit into 2,048 tokens; "
+        "in the server 4, where the memory is enough",
     )
     kv_type: str | None = _variable(
         "OLLAMA_KV_CACHE_TYPE",

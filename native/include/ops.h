@@ -46,6 +46,12 @@ struct KVStorage {
     }
 };
 
+// What writing, reading and rotating cells need: one head as floats, its size rounded up to a multiple of 16,
+// and the rows of a panel, which take no more each.
+constexpr std::int64_t cell_scratch_floats(const KVStorage& storage) {
+    return (kLanes + 1) * ((storage.size + kLanes - 1) / kLanes * kLanes);
+}
+
 // The cells that a token sees: cells[begin, end) of the batch's history; cells[begin] holds position `first`.
 struct Span {
     std::int32_t begin;
@@ -126,10 +132,11 @@ struct Ops {
     // j+pairs); copies the rest.
     void (*rope)(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
                  std::int64_t pairs, bool neox, float* y);
-    // Writes one token's heads [head][size] into a cell, rounding to the storage's type. `scratch` of this
-    // and the next two has room for one head as floats, its size rounded up to a multiple of 16, and once
-    // more.
-    void (*store)(const float* x, const KVStorage& storage, std::int64_t cell, float* scratch);
+    // Writes the heads of `count` tokens, [token][head][size], into a cell each, rounding to the storage's
+    // type; quickest where cells follow each other. `scratch` of this and the next two has
+    // cell_scratch_floats.
+    void (*store)(const float* x, const KVStorage& storage, const std::int32_t* cells, std::int64_t count,
+                  float* scratch);
     // Reads a cell: [head][size].
     void (*load)(const KVStorage& storage, std::int64_t cell, float* y, float* scratch);
     // Rotates the pairs of each head stored in a cell, as `rope` does.

@@ -8,7 +8,8 @@ namespace chaski::CHASKI_ISA {
 void rope(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
           std::int64_t pairs, bool neox, float* y);
 
-void store_cell(const float* x, const KVStorage& storage, std::int64_t cell, float* scratch);
+void store_cells(const float* x, const KVStorage& storage, const std::int32_t* cells, std::int64_t count,
+                 float* scratch);
 void load_cell(const KVStorage& storage, std::int64_t cell, float* y, float* scratch);
 void rotate_cell(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
                  std::int64_t pairs, bool neox, float* scratch);

@@ -109,14 +109,19 @@ void flip_signs(std::byte* bytes, int count) {
     for (int i = 0; i < count; ++i) bytes[i] ^= std::byte{0x80};
 }
 
-void put_row(const KVStorage& storage, std::int64_t head, std::int64_t cell, const std::byte* row) {
+// Writes the rows of `count` consecutive cells of one panel, which lie `stride` bytes apart, line by line:
+// each line of the panel is touched once, however many of its lanes are written.
+void put_rows(const KVStorage& storage, std::int64_t head, std::int64_t cell, const std::byte* rows,
+              std::int64_t stride, std::int64_t count) {
     std::byte* panel = storage.panel(head, cell);
     const std::int64_t lane = cell % kLanes;
     with_type(storage.type, [&](auto type) {
         for_units<type.value>(storage.size, [&](std::int64_t from, std::int64_t line, int unit, bool flip) {
             std::byte* to = panel + line + lane * unit;
-            std::memcpy(to, row + from, unit);
-            if (flip) flip_signs(to, unit);
+            for (std::int64_t i = 0; i < count; ++i, to += unit) {
+                std::memcpy(to, rows + i * stride + from, unit);
+                if (flip) flip_signs(to, unit);
+            }
         });
     });
 }
@@ -134,19 +139,31 @@ void get_row(const KVStorage& storage, std::int64_t head, std::int64_t cell, std
 
 std::int64_t padded(std::int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
 
-// One head, from floats that are readable up to a multiple of 16.
-void write_head(const KVStorage& storage, std::int64_t head, std::int64_t cell, const float* x,
-                std::byte* row) {
-    if (storage.type == DType::I16) {
-        auto* quantized = reinterpret_cast<std::int16_t*>(row);
-        storage.scales(head)[cell] = quantize_row(x, storage.size, !storage.in_panels, quantized);
-        if (!storage.in_panels) {
-            std::memcpy(storage.row(head, cell), quantized, row_bytes(storage.type, storage.size));
+// One head of `count` consecutive cells of one panel. `x` is the first cell's, others are `x_stride` behind;
+// `scratch` has cell_scratch_floats.
+void write_heads(const KVStorage& storage, std::int64_t head, std::int64_t cell, std::int64_t count,
+                 const float* x, std::int64_t x_stride, float* scratch) {
+    const std::int64_t room = padded(storage.size);  // floats, of which a row takes no more
+    for (std::int64_t i = 0; i < count; ++i, x += x_stride) {
+        std::memmove(scratch, x, storage.size * sizeof(float));
+        const bool is_direct = !storage.in_panels && storage.type != DType::I16;
+        auto* row =
+            is_direct ? storage.row(head, cell + i) : reinterpret_cast<std::byte*>(scratch + (i + 1) * room);
+        if (storage.type == DType::I16) {
+            storage.scales(head)[cell + i] =
+                quantize_row(scratch, storage.size, !storage.in_panels, reinterpret_cast<std::int16_t*>(row));
+        } else {
+            encode_row(storage.type, scratch, storage.size, row);
         }
-    } else {
-        encode_row(storage.type, x, storage.size, storage.in_panels ? row : storage.row(head, cell));
+        if (!storage.in_panels && !is_direct) {
+            std::memcpy(storage.row(head, cell + i), row, row_bytes(storage.type, storage.size));
+        }
     }
-    if (storage.in_panels) put_row(storage, head, cell, row);
+    if (!storage.in_panels) return;
+    const auto* rows = reinterpret_cast<const std::byte*>(scratch + room);
+    const auto stride = static_cast<std::int64_t>(room * sizeof(float));
+    if (count == kLanes) return put_rows(storage, head, cell, rows, stride, kLanes);
+    put_rows(storage, head, cell, rows, stride, count);
 }
 
 void read_head(const KVStorage& storage, std::int64_t head, std::int64_t cell, float* y, std::byte* row) {
@@ -158,11 +175,17 @@ void read_head(const KVStorage& storage, std::int64_t head, std::int64_t cell, f
 
 }  // namespace
 
-void store_cell(const float* x, const KVStorage& storage, std::int64_t cell, float* scratch) {
-    auto* row = reinterpret_cast<std::byte*>(scratch + padded(storage.size));
-    for (std::int64_t head = 0; head < storage.heads; ++head, x += storage.size) {
-        std::memcpy(scratch, x, storage.size * sizeof(float));
-        write_head(storage, head, cell, scratch, row);
+void store_cells(const float* x, const KVStorage& storage, const std::int32_t* cells, std::int64_t count,
+                 float* scratch) {
+    const std::int64_t width = storage.heads * storage.size;
+    for (std::int64_t i = 0; i < count;) {
+        std::int64_t end = i + 1;
+        while (end < count && cells[end] == cells[end - 1] + 1 && cells[end] % kLanes != 0) ++end;
+        for (std::int64_t head = 0; head < storage.heads; ++head) {
+            write_heads(storage, head, cells[i], end - i, x + i * width + head * storage.size, width,
+                        scratch);
+        }
+        i = end;
     }
 }
 
@@ -180,7 +203,7 @@ void rotate_cell(const KVStorage& storage, std::int64_t cell, const float* cos, 
     for (std::int64_t head = 0; head < storage.heads; ++head) {
         read_head(storage, head, cell, scratch, row);
         rope(scratch, cos, sin, 1, storage.size, pairs, neox, scratch);
-        write_head(storage, head, cell, scratch, row);
+        write_heads(storage, head, cell, 1, scratch, 0, scratch);
     }
 }
 

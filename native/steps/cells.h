@@ -5,9 +5,8 @@
 
 namespace chaski {
 
-// The operands of storing and of rotating one head.
-inline std::size_t head_scratch_bytes(const KVStorage& storage) {
-    return 2 * align_up(static_cast<std::size_t>(storage.size) * sizeof(float));
+inline std::size_t cell_scratch_bytes(const KVStorage& storage) {
+    return align_up(static_cast<std::size_t>(cell_scratch_floats(storage)) * sizeof(float));
 }
 
 // Writes each row to the cell of key/value storage that `cells` names.
@@ -16,12 +15,14 @@ class StoreStep final : public RowStep {
     StoreStep(const Ops& ops, int dim, const float* x, const std::int32_t* cells, const KVStorage& storage)
         : RowStep(dim), ops_(ops), x_(x), cells_(cells), storage_(storage) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
-        for (std::int64_t i = begin; i < end; ++i) {
-            ops_.store(x_ + i * storage_.heads * storage_.size, storage_, cells_[i],
-                       reinterpret_cast<float*>(scratch));
-        }
+        ops_.store(x_ + begin * storage_.heads * storage_.size, storage_, cells_ + begin, end - begin,
+                   reinterpret_cast<float*>(scratch));
     }
-    std::size_t scratch_bytes() const override { return head_scratch_bytes(storage_); }
+    // A piece has whole panels: the cells of one are written together.
+    std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
+        return shrinking_piece(left, threads, storage_.in_panels ? 4 * kLanes : 1);
+    }
+    std::size_t scratch_bytes() const override { return cell_scratch_bytes(storage_); }
 
    private:
     const Ops& ops_;
@@ -42,7 +43,7 @@ class KeyShiftStep final : public RowStep {
                         reinterpret_cast<float*>(scratch));
         }
     }
-    std::size_t scratch_bytes() const override { return head_scratch_bytes(storage_); }
+    std::size_t scratch_bytes() const override { return cell_scratch_bytes(storage_); }
 
    private:
     const Ops& ops_;

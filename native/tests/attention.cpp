@@ -1,4 +1,6 @@
 // Attention over storage of every type, in both forms, with chunks computed together and one by one.
+#include <numeric>
+
 #include "comparison.h"
 #include "memory.h"
 
@@ -30,11 +32,11 @@ struct Storage {
         : storage{nullptr, kHistory + 40, kHeads, size, type, in_panels},
           memory(kHeads * storage.head_bytes() + kStorageSlack) {
         storage.data = memory.data();
-        std::vector<float> scratch(2 * (size + kLanes));
-        for (std::int64_t cell = 0; cell < storage.cells; ++cell) {
-            const std::vector<float> x = random.numbers(kHeads * size, 1.5f);
-            ops.store(x.data(), storage, cell, scratch.data());
-        }
+        std::vector<float> scratch(cell_scratch_floats(storage));
+        std::vector<std::int32_t> cells(storage.cells);
+        std::iota(cells.begin(), cells.end(), 0);
+        const std::vector<float> x = random.numbers(storage.cells * kHeads * size, 1.5f);
+        ops.store(x.data(), storage, cells.data(), storage.cells, scratch.data());
     }
 };
 

@@ -91,15 +91,28 @@ std::vector<float> cell_of(DType type, std::int64_t count) {
     return x;
 }
 
+// Writes 21 cells: one alone, a part and a whole of a panel, and some that do not follow each other.
+void store_in_runs(const Ops& ops, const std::vector<float>& x, const KVStorage& storage, float* scratch) {
+    const std::vector<std::vector<std::int32_t>> batches = {
+        {16}, {17, 18, 20, 19}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}};
+    for (const auto& cells : batches) {
+        std::vector<float> rows;
+        const std::int64_t width = storage.heads * storage.size;
+        for (std::int32_t cell : cells) {
+            rows.insert(rows.end(), x.begin() + cell * width, x.begin() + (cell + 1) * width);
+        }
+        ops.store(rows.data(), storage, cells.data(), static_cast<std::int64_t>(cells.size()), scratch);
+    }
+}
+
 Bytes use_storage(const Table& table, DType type, bool in_panels, bool is_rotated) {
     constexpr std::int64_t kCells = 21, kHeads = 2, kSize = 352;
     KVStorage storage{nullptr, kCells, kHeads, kSize, type, in_panels};
     Bytes memory(kHeads * storage.head_bytes() + kStorageSlack);
     storage.data = memory.data();
     const std::vector<float> x = cell_of(type, kCells * kHeads * kSize);
-    std::vector<float> scratch(2 * kSize), y(x.size());
-    for (std::int64_t cell = 0; cell < kCells; ++cell)
-        table.ops.store(x.data() + cell * kHeads * kSize, storage, cell, scratch.data());
+    std::vector<float> scratch(cell_scratch_floats(storage)), y(x.size());
+    store_in_runs(table.ops, x, storage, scratch.data());
     Random random(3);
     const std::vector<float> cos = random.numbers(20, 1.0f), sin = random.numbers(20, 1.0f);
     if (is_rotated) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import chaski
 from chaski.convert.convert import convert
 from chaski.formats.gguf import open_gguf
 from chaski.formats.requantize import requantize
+from chaski.model.program import Program
 from tests.convert import checkpoints
 from tests.vision_oracle import BACKENDS
 
@@ -40,6 +42,16 @@ def test_embeddings_equal_those_of_transformers(name: str, backend: str) -> None
     with chaski.load(DATA / f"{name}.gguf", backend=backend, context=128, parallel=3) as model:
         found = np.asarray(model.embed(texts))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("context", "together"), [(128, 4), (512, 4), (1024, 2)])
+def test_texts_share_batches_though_no_number_is_given(context: int, together: int) -> None:
+    """Batches of 512 tokens, which as many texts fill as 2,048 tokens have room for."""
+    with chaski.load(DATA / "nomic-bert.gguf", context=context) as model:
+        with patch.object(Program, "prepare", autospec=True, side_effect=Program.prepare) as prepare:
+            model.embed([[5] * 120] * 4)
+        assert model.engine.parallel == 2048 // context
+    assert len(prepare.call_args_list[0].args[1].positions) == 120 * together
 
 
 @pytest.mark.parametrize("type", ["F32", "Q4_0"])

@@ -53,7 +53,8 @@ def load(
     projector     a GGUF file with the encoder of images (mmproj), where the model does not bring its own
     threads       cores to compute on; all physical ones by default
     context       tokens that a sequence may hold; the model's own, at most 4096, by default
-    parallel      sequences that are computed at the same time, each with its own context
+    parallel      sequences that are computed at the same time, each with its own context; 1 by default, or
+                  for a model whose tokens all see each other as many as fit into 2,048 tokens
     num_batch     tokens that are computed at once; prompts are computed in chunks of this size. A model
                   whose tokens all see each other computes 512, or a whole context, unless another is given
     kv_type       element type of keys and values: f32, f16, bf16, i16 (integers with a scale for each head of

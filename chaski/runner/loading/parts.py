@@ -19,7 +19,7 @@ from chaski.model.proposing import proposing_of
 from chaski.model.registry import Model, build_model, max_context_of
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_form, check_takes_back, kv_types
-from chaski.runner.loading.sizes import USUAL_BATCH, cache_size, context_size, thread_count
+from chaski.runner.loading.sizes import USUAL_BATCH, cache_size, context_size, thread_count, usual_texts
 from chaski.runner.speculation.draft_resources import DraftResources
 from chaski.store.model import find_model
 
@@ -71,16 +71,18 @@ class ModelParts:
         usual = loading.get("num_ctx", environment.context)
         trained, most = network.config.context_length, max_context_of(network)
         context = context_size(model.found.path, trained, context, usual, most)
-        if not network.config.is_causal and num_batch == USUAL_BATCH:
-            num_batch = max(num_batch, context)  # a text is one group, and groups are never cut
-        parallel = environment.parallel or 1 if parallel is None else parallel
+        parallel = environment.parallel if parallel is None else parallel
+        if not network.config.is_causal:
+            if num_batch == USUAL_BATCH:
+                num_batch = max(num_batch, context)  # a text is one group, and groups are never cut
+            parallel = usual_texts(context) if parallel is None else parallel
         flash = environment.flash_attention if flash_attention is None else flash_attention
         threads = thread_count(threads, loading.get("num_thread") or environment.threads)
         return cls(
             network=network,
             file=model.file,
             encoder=encoder,
-            size=cache_size(parallel, context, num_batch),
+            size=cache_size(1 if parallel is None else parallel, context, num_batch),
             kv_type=environment.kv_type if kv_type is None else kv_type,
             flash_attention=flash,
             options=(BackendOptions(flash), CPUOptions(threads, environment.isa, environment.variants)),

@@ -9,7 +9,7 @@ from chaski.errors import OptionError
 from chaski.kvcache import CacheSize
 from chaski.ml.machine import usable_processors
 
-__all__ = ["USUAL_BATCH", "at_least", "cache_size", "context_size", "thread_count"]
+__all__ = ["USUAL_BATCH", "at_least", "cache_size", "context_size", "thread_count", "usual_texts"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +43,15 @@ def context_size(
             asked,
         )
     return asked
+
+
+def usual_texts(context: int) -> int:
+    """How many texts a model whose tokens all see each other computes together, unless a number is given.
+
+    Weights are unpacked once for a batch. Texts are shorter than `context`, so more of them fill a batch than
+    would fit at their longest; but their room takes no more than that of four batches.
+    """
+    return max(1, 4 * USUAL_BATCH // context)
 
 
 def cache_size(parallel: int, context: int, num_batch: int) -> CacheSize:
