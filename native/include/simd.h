@@ -14,8 +14,10 @@
 //   byte table
 //   dot4<kMaxCode>(acc, w, x): acc + sum over the 4 bytes of (w - dot4_bias<kMaxCode>) * x, x int8 with |x|
 //   <= 127
-//   pairs(a, b): the low halves of both as the 2 int16 of each lane      dot2(acc, w, x): acc + sum over the
-//   2 int16 of w * x      shift_pairs(w, by): each int16 of w times 2^n, n one of the 2 int16 of `by`, 0 to 6
+//   first_pairs<kMaxCode>(w, x), add_pairs<kMaxCode>(acc, w, x), add_sums(acc, pairs): the same in steps
+//   where dot4_run is above 1: so many dot4s may be added to PairSums before those are added to acc pairs(a,
+//   b): the low halves of both as the 2 int16 of each lane      dot2(acc, w, x): acc + sum over the 2 int16
+//   of w * x      shift_pairs(w, by): each int16 of w times 2^n, n one of the 2 int16 of `by`, 0 to 6
 #pragma once
 
 #include <cstdint>
@@ -81,5 +83,16 @@ inline constexpr bool kHasAmx = false;
 #endif
 
 namespace chaski::CHASKI_ISA {
+#if !defined(__AVX2__) || defined(__AVX512VNNI__)
+template <int kMaxCode>
+inline constexpr int dot4_run = 1;
+using PairSums = I32x16;
+template <int kMaxCode>
+PairSums first_pairs(U8x64 w, int32_t x);
+template <int kMaxCode>
+PairSums add_pairs(PairSums acc, U8x64 w, int32_t x);
+I32x16 add_sums(I32x16 acc, PairSums sums);
+#endif
+
 CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) { return dot2(acc, w, splat(x)); }
 }  // namespace chaski::CHASKI_ISA

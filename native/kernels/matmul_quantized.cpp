@@ -18,6 +18,27 @@ constexpr int kNarrow = 127, kWide = dot4_bias<255> == 0 ? kNarrow : 255;
 template <int kElements, int kSlab, int kLargestCode, int kPanels, int kTokens>
 CHASKI_INLINE void add_products(const uint8_t* lines, const int8_t* values, int64_t k,
                                 I32x16 (&sums)[kPanels][kTokens]) {
+    constexpr int kRun = dot4_run<kLargestCode>;
+    if constexpr (kRun > 1) {
+        static_assert(kPanels == 1 && kElements / 4 % kRun == 0);
+#pragma GCC unroll 16
+        for (int i = 0; i < kElements / 4; i += kRun) {
+            PairSums pairs[kTokens];
+#pragma GCC unroll 16
+            for (int j = i; j < i + kRun; ++j) {
+                const U8x64 codes = load_u8(lines + 64 * j);
+#pragma GCC unroll 16
+                for (int n = 0; n < kTokens; ++n) {
+                    const auto x = read<int32_t>(values + n * k + 4 * j);
+                    pairs[n] = j == i ? first_pairs<kLargestCode>(codes, x)
+                                      : add_pairs<kLargestCode>(pairs[n], codes, x);
+                }
+            }
+#pragma GCC unroll 16
+            for (int n = 0; n < kTokens; ++n) sums[0][n] = add_sums(sums[0][n], pairs[n]);
+        }
+        return;
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < kElements / 4; ++i) {
         U8x64 codes[kPanels];
@@ -103,7 +124,8 @@ struct SuperQuantized {
     static constexpr int kSmallest = smallest_tile(N, kUnpackedTokens);
     static constexpr int kGroup = kGroupPanels;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
-    static constexpr int kSub = 2 * kSubElements;  // a pair
+    static constexpr int kSub = 2 * kSubElements;                      // a pair
+    static constexpr int kLargestCode = kSubElements == 32 ? 31 : 63;  // of Q5_K, Q6_K
     static constexpr int kSlab = Slab::kBytes;
 
     template <int kTokens>
@@ -148,7 +170,7 @@ struct SuperQuantized {
         CHASKI_INLINE void sum_sub_block(const uint8_t* lines, int sub, I32x16 (&sums)[1][kTokens]) const {
 #pragma GCC unroll 16
             for (int n = 0; n < kTokens; ++n) sums[0][n] = splat(kMinSub == 0 ? terms[n].starts[sub] : 0);
-            add_products<kSubElements, kSlab, kNarrow>(lines, values + kSubElements * sub, kStep, sums);
+            add_products<kSubElements, kSlab, kLargestCode>(lines, values + kSubElements * sub, kStep, sums);
         }
     };
 };

@@ -111,12 +111,23 @@ CHASKI_INLINE void sum_run(Format block, const TokenTerms<Format>& x, int64_t at
     unroll<kSubsOfRun<Format> * N>([&](auto i) __attribute__((always_inline)) {
         isum[i / N][i % N] = x.start(i % N, at, kFirst + i / N);
     });
+    constexpr int kRun = dot4_run<Format::kMaxCode>;
+    [[maybe_unused]] PairSums sums[kRun > 1 ? kSubsOfRun<Format> : 1][N];
     unroll<8 * kShared>([&](auto i) __attribute__((always_inline)) {
         constexpr int kElement = 32 * (i % kShared) + 4 * (i / kShared), kS = kElement / kSub;
-        const U8x64 codes = block.template codes<kFirst + kS, kElement % kSub / 4>();
+        constexpr int kStep = kElement % kSub / 4;
+        const U8x64 codes = block.template codes<kFirst + kS, kStep>();
         unroll<N>([&](auto n) __attribute__((always_inline)) {
             const int32_t values = x.four(n, at + kFirst * kSub + kElement);
-            isum[kS][n] = dot4<Format::kMaxCode>(isum[kS][n], codes, values);
+            if constexpr (kRun == 1) {
+                isum[kS][n] = dot4<Format::kMaxCode>(isum[kS][n], codes, values);
+            } else {
+                sums[kS][n] = kStep % kRun == 0 ? first_pairs<Format::kMaxCode>(codes, values)
+                                                : add_pairs<Format::kMaxCode>(sums[kS][n], codes, values);
+                if constexpr ((kStep + 1) % kRun == 0 || kStep + 1 == kSub / 4) {
+                    isum[kS][n] = add_sums(isum[kS][n], sums[kS][n]);
+                }
+            }
         });
     });
 }
