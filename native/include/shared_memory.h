@@ -12,7 +12,7 @@
 
 namespace chaski {
 
-// Whether this system gives huge pages to shared memory. The first call tries.
+// True if this system gives huge pages to shared memory. The first call tries.
 bool can_share_huge_pages();
 
 // A part of shared memory, mapped to be filled: bytes begin..end-1 with the rest of their huge pages.

@@ -18,7 +18,7 @@
 
 namespace chaski {
 
-// What one variant has done so far.
+// The work that one variant has done so far, and the time it took.
 struct VariantTimes {
     std::atomic<std::int64_t> work{0};  // bytes of panels times tokens
     std::atomic<std::int64_t> nanoseconds{0};

@@ -1,4 +1,4 @@
-// What a matrix product leaves free: how far ahead weights are asked of memory, how much is unpacked at once.
+// The choices of a matrix product: how far ahead it asks memory for weights, how much it unpacks at once.
 // No choice changes a bit of a result, so each machine takes what it measures to be the fastest
 // (variant_picks.h).
 #pragma once
@@ -73,8 +73,8 @@ inline constexpr Variant kManyVariants[] = {
     {.name = "12x128", .group = 12, .token_block = 128},
 };
 
-// What there is to choose from for quantized weights and tokens of a class, by kernels that unpack in
-// registers up to `stream_tokens`.
+// The variants for quantized weights and tokens of a class, of kernels that unpack in registers up to
+// `stream_tokens`.
 constexpr std::span<const Variant> variants_of(int token_class, std::int64_t stream_tokens) {
     if (kTokenClasses[token_class].last > stream_tokens) return kManyVariants;
     if (token_class < 2) return kAloneVariants;

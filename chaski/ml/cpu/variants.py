@@ -47,11 +47,11 @@ class KernelVariants:
             self.native.settle()
 
     def measures(self, weight_bytes: int) -> bool:
-        """Whether the products of a model of that size take part."""
+        """Return whether the products of a model of that size take part."""
         return self._is_random or (self._is_kept and weight_bytes >= _LEAST_BYTES)
 
     def picks(self) -> Picks:
-        """What is picked so far."""
+        """Return what is picked so far."""
         picks: Picks = {}
         for type, tokens, variant in self.native.picks():
             picks.setdefault(type, {})[tokens] = variant

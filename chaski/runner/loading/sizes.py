@@ -46,7 +46,7 @@ def context_size(
 
 
 def usual_texts(context: int) -> int:
-    """How many texts a model whose tokens all see each other computes together, unless a number is given.
+    """The texts that a model whose tokens all see each other computes together, where no number is given.
 
     Weights are unpacked once for a batch. Texts are shorter than `context`, so more of them fill a batch than
     would fit at their longest; but their room takes no more than that of four batches.

@@ -79,7 +79,7 @@ class PairEncoding(ABC):
 
     @cached_property
     def _words(self) -> tokenizers.Tokenizer:
-        """What finds words: it takes each for an unknown one, and says where it is."""
+        """A model that finds words: it takes each for an unknown one, and says where it is."""
         from tokenizers import Regex, Tokenizer
         from tokenizers.models import WordLevel
         from tokenizers.pre_tokenizers import Sequence, Split
