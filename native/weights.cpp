@@ -164,7 +164,7 @@ double WeightFile::resident_share(std::int64_t offset, std::int64_t bytes) const
 
 void WeightFile::read_ahead(std::int64_t offset, std::int64_t bytes) const {
 #ifdef __linux__
-    // Of one longer request the system would read the beginning only.
+    // The system reads only the beginning of a longer request.
     constexpr std::int64_t kRequestBytes = 512 << 10;
     for (const std::int64_t end = offset + bytes; offset < end; offset += kRequestBytes) {
         posix_fadvise(descriptor_, offset, std::min(kRequestBytes, end - offset), POSIX_FADV_WILLNEED);

@@ -46,8 +46,8 @@ struct KVStorage {
     }
 };
 
-// What writing, reading and rotating cells need: one head as floats, its size rounded up to a multiple of 16,
-// and the rows of a panel, which take no more each.
+// The room that writing, reading and rotating cells need: one head as floats, its size rounded up to a
+// multiple of 16, and the rows of a panel, which take no more each.
 constexpr std::int64_t cell_scratch_floats(const KVStorage& storage) {
     return (kLanes + 1) * ((storage.size + kLanes - 1) / kLanes * kLanes);
 }

@@ -170,7 +170,7 @@ class Loading:
                     for matrix in group:
                         matrix.target.set_laid_out()
                 return
-            # What others will read comes from the very files that they asked for.
+            # Others will read this memory: it must come from the very files that they asked for.
             self._files.check_unchanged()
             with shared.writing() as descriptor:
                 is_complete = self._fill(pool, groups, descriptor, progress)
