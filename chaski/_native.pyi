@@ -121,6 +121,8 @@ def matrix_types() -> list[int]: ...
 def lay_out(
     pool: ThreadPool, isa: str, matrices: Sequence[WeightMatrix], shared: int | None = None
 ) -> None: ...
+def steady_nanoseconds() -> int:
+    """The clock of pieces."""
 
 class ThreadPool:
     def __init__(self, threads: int) -> None: ...
@@ -158,6 +160,7 @@ class Plan:
         dims: Sequence[str],
         maxima: Sequence[int],
         in_super_blocks: bool = False,
+        cut_for: int | None = None,
     ) -> None: ...
     def ints(self, arg0: int, arg1: int, /) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
     def floats(
@@ -360,6 +363,16 @@ class Plan:
     def touch(self) -> None: ...
     def launch(self, sizes: Sequence[int]) -> None: ...
     def wait(self) -> None: ...
+    def trace(self) -> None:
+        """From now on every run notes its pieces."""
+
+    def pieces(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None, None))]:
+        """
+        Those of the last run (n, 7), thread by thread: thread, step, phase, the first item and the one behind the last, the time before and after, in nanoseconds.
+        """
+
+    @property
+    def num_steps(self) -> int: ...
     @property
     def bytes(self) -> int: ...
 

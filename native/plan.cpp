@@ -1,16 +1,24 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <chrono>
 #include <stdexcept>
 
 namespace chaski {
 
+std::int64_t steady_nanoseconds() {
+    const auto time = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+}
+
 Plan::Plan(std::shared_ptr<ThreadPool> pool, std::size_t arena_bytes, std::vector<std::string> dim_names,
-           Sizes maxima)
+           Sizes maxima, std::optional<int> cut_for)
     : pool_(std::move(pool)),
       arena_(arena_bytes),
       dim_names_(std::move(dim_names)),
-      maxima_(std::move(maxima)) {
+      maxima_(std::move(maxima)),
+      threads_(cut_for.value_or(pool_->threads())) {
+    if (threads_ < 1) throw std::invalid_argument("plan: work is cut for one thread at least");
     if (dim_names_.size() != maxima_.size()) throw std::invalid_argument("plan: one maximum per dimension");
 }
 
@@ -54,6 +62,7 @@ void Plan::launch(const Sizes& sizes) {
     }
     pool_->wait();
     sizes_ = sizes;
+    for (Trace& trace : traces_) trace.pieces.clear();
     for (auto& phase : phases_) phase->items_left.store(0, std::memory_order_relaxed);
     for (auto& entry : entries_) {
         entry->step->prepare(sizes_);
@@ -68,10 +77,18 @@ void Plan::launch(const Sizes& sizes) {
 
 void Plan::wait() { pool_->wait(); }
 
+std::vector<Piece> Plan::pieces() const {
+    std::vector<Piece> all;
+    for (const Trace& trace : traces_) all.insert(all.end(), trace.pieces.begin(), trace.pieces.end());
+    return all;
+}
+
 void Plan::work(int thread) {
     std::byte* scratch = scratch_->data() + scratch_bytes_ * thread;
+    std::vector<Piece>* trace = traces_.empty() ? nullptr : &traces_[thread].pieces;
     std::size_t current = 0;
-    for (auto& entry : entries_) {
+    for (std::size_t index = 0; index < entries_.size(); ++index) {
+        const auto& entry = entries_[index];
         for (; current < entry->phase; ++current) {
             Phase& phase = *phases_[current];
             spin_until([&phase] { return phase.items_left.load(std::memory_order_acquire) == 0; });
@@ -80,9 +97,15 @@ void Plan::work(int thread) {
         std::int64_t begin = entry->next.load(std::memory_order_relaxed);
         while (begin < entry->items) {
             std::int64_t left = entry->items - begin;
-            std::int64_t end = begin + std::min(left, entry->step->piece(sizes_, left, pool_->threads()));
+            std::int64_t end = begin + std::min(left, entry->step->piece(sizes_, left, threads_));
             if (!entry->next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
+            const std::int64_t started = trace == nullptr ? 0 : steady_nanoseconds();
             entry->step->run(sizes_, begin, end, scratch);
+            if (trace != nullptr) {
+                trace->push_back({thread, static_cast<std::int64_t>(index),
+                                  static_cast<std::int64_t>(entry->phase), begin, end, started,
+                                  steady_nanoseconds()});
+            }
             done += end - begin;
             begin = entry->next.load(std::memory_order_relaxed);
         }

@@ -19,6 +19,7 @@ from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.plan import Plan
+from chaski.ml.trace import PlanTrace
 
 __all__ = [
     "HOST",
@@ -66,11 +67,13 @@ class CPUOptions:
     `isa`: the instruction set of the kernels, for tests and comparisons; `auto` is the fastest here.
     `variants`: `measured` takes the variants of kernels that this machine measures to be the fastest, `first`
     the first of each, `random:SEED` any.
+    `trace`: notes the runs of all plans.
     """
 
     threads: int | None = None
     isa: str = "auto"
     variants: str = "first"
+    trace: PlanTrace | None = None
 
 
 Options = BackendOptions | CPUOptions

@@ -19,6 +19,7 @@ namespace {
 
 using Ints = nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>>;
 using Floats = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+using PieceRows = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<2>>;
 
 // Views of the arena that keep the plan alive.
 Ints ints(nb::handle self, std::size_t offset, std::size_t count) {
@@ -37,6 +38,14 @@ void check_indices(PlanBuilder& plan, const std::string& name, int dim, std::siz
         std::make_unique<IndexCheckStep>(name, dim, plan.indices(indices, dim), Extent{limit, limit_dim}));
 }
 
+// A copy: rows of `Piece`.
+PieceRows pieces(const Plan& plan) {
+    constexpr std::size_t kFields = sizeof(Piece) / sizeof(std::int64_t);
+    auto* all = new std::vector<Piece>(plan.pieces());
+    nb::capsule owner(all, [](void* p) noexcept { delete static_cast<std::vector<Piece>*>(p); });
+    return PieceRows(reinterpret_cast<std::int64_t*>(all->data()), {all->size(), kFields}, owner);
+}
+
 void launch(PlanBuilder& plan, const std::vector<std::int64_t>& sizes) {
     nb::gil_scoped_release release;
     plan.plan().launch(sizes);
@@ -49,6 +58,8 @@ void wait(PlanBuilder& plan) {
 }  // namespace
 
 void bind_plan(nb::module_& m) {
+    m.def("steady_nanoseconds", &steady_nanoseconds, "The clock of pieces.");
+
     nb::class_<ThreadPool>(m, "ThreadPool")
         .def(nb::init<int>(), "threads"_a)
         .def_prop_ro("threads", &ThreadPool::threads);
@@ -79,9 +90,10 @@ void bind_plan(nb::module_& m) {
         "What so many activations take as int8 with their scales and sums.");
     nb::class_<PlanBuilder> plan(m, "Plan");
     plan.def(nb::init<std::shared_ptr<ThreadPool>, const std::string&, std::shared_ptr<VariantPicks>, bool,
-                      std::size_t, std::vector<std::string>, std::vector<std::int64_t>, bool>(),
+                      std::size_t, std::vector<std::string>, std::vector<std::int64_t>, bool,
+                      std::optional<int>>(),
              "pool"_a, "isa"_a, "picks"_a, "measures"_a, "arena_bytes"_a, "dims"_a, "maxima"_a,
-             "in_super_blocks"_a = false)
+             "in_super_blocks"_a = false, "cut_for"_a = nb::none())
         .def("ints", &ints)
         .def("floats", &floats)
         .def("check_indices", &check_indices, "name"_a, "dim"_a, "indices"_a, "limit"_a, "limit_dim"_a);
@@ -97,6 +109,13 @@ void bind_plan(nb::module_& m) {
             "touch", [](PlanBuilder& p) { p.plan().touch(); }, nb::call_guard<nb::gil_scoped_release>())
         .def("launch", &launch, "sizes"_a)
         .def("wait", &wait)
+        .def(
+            "trace", [](PlanBuilder& p) { p.plan().trace(); }, "From now on every run notes its pieces.")
+        .def(
+            "pieces", [](PlanBuilder& p) { return pieces(p.plan()); },
+            "Those of the last run (n, 7), thread by thread: thread, step, phase, the first item and the one "
+            "behind the last, the time before and after, in nanoseconds.")
+        .def_prop_ro("num_steps", [](PlanBuilder& p) { return p.plan().num_steps(); })
         .def_prop_ro("bytes", [](PlanBuilder& p) { return p.plan().bytes(); });
 }
 

@@ -7,13 +7,14 @@ namespace chaski {
 PlanBuilder::PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa,
                          std::shared_ptr<VariantPicks> picks, bool measures, std::size_t arena_bytes,
                          std::vector<std::string> dims, std::vector<std::int64_t> maxima,
-                         bool in_super_blocks)
+                         bool in_super_blocks, std::optional<int> cut_for)
     : in_super_blocks_(in_super_blocks),
       kernels_(kernels_of(isa)),
       ops_(ops_of(isa)),
       picks_(std::move(picks)),
       measures_(measures),
-      plan_(std::make_shared<Plan>(std::move(pool), arena_bytes, std::move(dims), std::move(maxima))) {}
+      plan_(std::make_shared<Plan>(std::move(pool), arena_bytes, std::move(dims), std::move(maxima),
+                                   cut_for)) {}
 
 void PlanBuilder::require_dim(int dim) const {
     require(dim >= 0 && dim < static_cast<int>(plan_->maxima().size()),

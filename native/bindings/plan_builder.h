@@ -36,9 +36,10 @@ using Optional = std::optional<std::size_t>;
 class PlanBuilder {
    public:
     // `measures`: whether its products choose the variants of their kernels by measuring them (VariantPicks).
+    // `cut_for`: as for Plan.
     PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::shared_ptr<VariantPicks> picks,
                 bool measures, std::size_t arena_bytes, std::vector<std::string> dims,
-                std::vector<std::int64_t> maxima, bool in_super_blocks);
+                std::vector<std::int64_t> maxima, bool in_super_blocks, std::optional<int> cut_for);
 
     Plan& plan() { return *plan_; }
     const Kernels& kernels() const { return kernels_; }

@@ -51,10 +51,20 @@ class Step {
     virtual void prepare(const Sizes& sizes) { (void)sizes; }
 };
 
+// Nanoseconds of a clock that is never set.
+std::int64_t steady_nanoseconds();
+
+// Items of a step that a thread computed at once, and the time before and after.
+struct Piece {
+    std::int64_t thread, step, phase, begin, end, started, ended;
+};
+
 class Plan {
    public:
+    // `cut_for`: the number of threads for which the work of a step is cut into pieces, where it is another
+    // one than that of the team.
     Plan(std::shared_ptr<ThreadPool> pool, std::size_t arena_bytes, std::vector<std::string> dim_names,
-         Sizes maxima);
+         Sizes maxima, std::optional<int> cut_for = std::nullopt);
     ~Plan();
 
     // The arena at a byte offset; throws std::out_of_range unless `bytes` fit there.
@@ -78,8 +88,15 @@ class Plan {
     // Computes what is left, together with them.
     void wait();
 
+    // From now on every run notes its pieces.
+    void trace() { traces_.resize(pool_->threads()); }
+    // The pieces of the last run, of one thread after the other, each in order.
+    std::vector<Piece> pieces() const;
+
     const Sizes& maxima() const { return maxima_; }
-    int threads() const { return pool_->threads(); }
+    std::size_t num_steps() const { return entries_.size(); }
+    // For which the work is cut.
+    int threads() const { return threads_; }
     std::size_t bytes() const { return arena_.size() + scratch_bytes_ * pool_->threads(); }
 
    private:
@@ -96,6 +113,10 @@ class Plan {
         alignas(64) std::atomic<std::int64_t> next{0};
     };
 
+    struct alignas(64) Trace {
+        std::vector<Piece> pieces;
+    };
+
     std::byte* checked(std::size_t offset, std::size_t bytes) const;
     void work(int thread);
 
@@ -103,11 +124,13 @@ class Plan {
     Region arena_;
     std::vector<std::string> dim_names_;
     Sizes maxima_;
+    const int threads_;
     Sizes sizes_;  // of this run
     std::vector<std::unique_ptr<Phase>> phases_;
     std::vector<std::unique_ptr<Entry>> entries_;
     std::size_t scratch_bytes_ = 0;
     std::unique_ptr<Region> scratch_;
+    std::vector<Trace> traces_;  // of each thread; none where nothing is noted
 };
 
 }  // namespace chaski

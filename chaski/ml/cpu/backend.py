@@ -164,6 +164,7 @@ class CPUBackend:
             self._loading,
             self._variants,
             self._weight_bytes,
+            self._options[1].trace,
         )
         self._untouched.append(plan)
         self._plan_bytes += plan.bytes

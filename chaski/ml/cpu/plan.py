@@ -20,9 +20,11 @@ from chaski.forks import keep_in_forks
 from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Buffer, Call, Place
 from chaski.ml.cpu.operations import lower
+from chaski.ml.cpu.tracing import Tracer, traced_step
 from chaski.ml.cpu.variants import KernelVariants
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, Tensor
 from chaski.ml.plan import Input, misfit
+from chaski.ml.trace import PlanTrace, TracedStep
 
 __all__ = ["CPUPlan"]
 
@@ -44,8 +46,10 @@ class CPUPlan:
         loading: Loading,
         variants: KernelVariants,
         weight_bytes: int,
+        trace: PlanTrace | None = None,
     ) -> None:
-        lowering = lower(graph, weights, pool.threads, is_plain)
+        cut_for = pool.threads if trace is None or trace.cut_for is None else trace.cut_for
+        lowering = lower(graph, weights, cut_for, is_plain)
         phases = _phases(lowering.calls)
         kept = [lowering.buffer(node) for node in (*graph.inputs.values(), *graph.outputs.values())]
         offsets, size = _place(lowering.calls, phases, kept)
@@ -55,13 +59,24 @@ class CPUPlan:
         maxima = list(self._dims.values())
         measures = variants.measures(weight_bytes)
         self._plan = _native.Plan(
-            pool, isa, variants.native, measures, size, list(self._dims), maxima, lowering.in_super_blocks
+            pool,
+            isa,
+            variants.native,
+            measures,
+            size,
+            list(self._dims),
+            maxima,
+            lowering.in_super_blocks,
+            cut_for,
         )
+        steps: list[TracedStep] = []
         for index, call in enumerate(lowering.calls):
             if index > 0 and phases[index] != phases[index - 1]:
                 self._plan.barrier()
             _emit(self._plan, call, offsets)
+            steps += [traced_step(call, list(self._dims))] * (self._plan.num_steps - len(steps))
         self._plan.finish()
+        self._tracer = None if trace is None else Tracer(trace, steps, self._plan)
         keep_in_forks(self, self._plan)
         self.bytes: int = self._plan.bytes
         self._inputs = {
@@ -92,6 +107,8 @@ class CPUPlan:
         if self._newest is not None and (newest := self._newest()) is not None:
             newest.keep()
         run_sizes = [given[dim] for dim in self._dims]
+        if self._tracer is not None:
+            self._tracer.launch(dict(zip(self._dims, run_sizes, strict=True)))
         self._plan.launch(run_sizes)
         self.is_running = True
         launch = CPULaunch(self, self._outputs, run_sizes)
@@ -105,7 +122,11 @@ class CPUPlan:
     def wait(self) -> None:
         """Compute what was launched last to its end."""
         if self.is_running:
+            if self._tracer is not None:
+                self._tracer.join()
             self._plan.wait()
+            if self._tracer is not None:
+                self._tracer.end()
             self.is_running = False
             self._loading.ran()
             self._variants.keep()

@@ -27,7 +27,7 @@ from chaski.runner.loading.parts import ModelParts, ReservedModel
 from chaski.runner.loading.pulling import find_or_pull
 from chaski.runner.prefix.slots import Policy
 
-__all__ = ["load"]
+__all__ = ["load", "load_parts"]
 
 
 def load(
@@ -86,10 +86,23 @@ def load(
         flash_attention=flash_attention,
         draft=draft,
     )
+    return load_parts(parts, opened.defaults, backend, prompt_cache, progress, started)
+
+
+def load_parts(
+    parts: ModelParts,
+    defaults: Defaults,
+    backend: str = "cpu",
+    prompt_cache: bool = True,
+    progress: ProgressCallback = lambda share: None,
+    started: float | None = None,
+) -> LLM:
+    """Load a model whose parts are known, as `load` does; it began at `started` of `perf_counter`, or now."""
+    started = perf_counter() if started is None else started
     reserved = ReservedModel(parts, backend)
     policy = _policy(Environment.read()) if prompt_cache else None
     computing = _read_weights(reserved, parts, policy, progress)
-    return _as_llm(reserved, parts, computing, opened.defaults, perf_counter() - started)
+    return _as_llm(reserved, parts, computing, defaults, perf_counter() - started)
 
 
 def _read_weights(

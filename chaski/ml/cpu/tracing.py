@@ -1,0 +1,88 @@
+"""Adding the runs of one plan to a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from chaski import _native
+from chaski.formats.quant import QuantType
+from chaski.ml.cpu.lowering import Buffer, Call
+from chaski.ml.graph import KVBuffer
+from chaski.ml.trace import PlanTrace, TracedRun, TracedStep
+
+__all__ = ["Tracer", "traced_step"]
+
+
+class Tracer:
+    """The runs of a plan, whose `steps` are those of the native one."""
+
+    def __init__(self, trace: PlanTrace, steps: Sequence[TracedStep], plan: _native.Plan) -> None:
+        self._trace = trace
+        self._steps = steps
+        self._plan = plan
+        self._sizes: Mapping[str, int] = {}
+        self._launched = self._joined = 0
+        plan.trace()
+
+    def launch(self, sizes: Mapping[str, int]) -> None:
+        """A run begins."""
+        self._sizes, self._launched = sizes, _native.steady_nanoseconds()
+
+    def join(self) -> None:
+        """The caller begins to compute, too."""
+        self._joined = _native.steady_nanoseconds()
+
+    def end(self) -> None:
+        """The run is computed."""
+        ended = _native.steady_nanoseconds()
+        pieces = self._plan.pieces()
+        self._trace.runs.append(
+            TracedRun(self._steps, self._sizes, self._launched, self._joined, ended, pieces)
+        )
+
+
+def traced_step(call: Call, dims: Sequence[str]) -> TracedStep:
+    """Describe the step of a call; `dims` are the names of the run-time dimensions."""
+    arguments = call.arguments
+    matrices = [
+        matrix
+        for argument in arguments.values()
+        for matrix in (argument if isinstance(argument, list) else [argument])
+        if isinstance(matrix, _native.WeightMatrix)
+    ]
+    row_bytes = {
+        name: _native.quantized_bytes(buffer.width) if name == "quantized" else 4 * buffer.width
+        for name, argument in arguments.items()
+        for buffer in (argument if isinstance(argument, tuple) else (argument,))
+        if isinstance(buffer, Buffer)
+    }
+    # Every thread that multiplies by rows of a matrix reads all activations.
+    shared = sum(row_bytes.pop(name, 0) for name in ("x", "quantized")) if call.step == "matmul" else 0
+    return TracedStep(
+        call.step,
+        _words(matrices),
+        # Of a table only the rows of the tokens are read.
+        0 if call.step == "embedding" else sum(map(_bytes_of, matrices)),
+        dims[arguments["dim"]] if "dim" in arguments else None,
+        sum(row_bytes.values()),
+        shared,
+        dims[arguments["history"]] if "history" in arguments else None,
+        sum(_cell_bytes(place) for place in call.reads if isinstance(place, KVBuffer)),
+    )
+
+
+def _words(matrices: Sequence[_native.WeightMatrix]) -> str:
+    if not matrices:
+        return ""
+    first = matrices[0]
+    count = f"{len(matrices)} of " if len(matrices) > 1 else ""
+    return f"{count}{QuantType(first.type).name} {first.rows} × {first.columns}"
+
+
+def _cell_bytes(buffer: KVBuffer) -> int:
+    assert isinstance(buffer.handle, _native.KVStorage)
+    return buffer.handle.bytes // buffer.cells
+
+
+def _bytes_of(matrix: _native.WeightMatrix) -> int:
+    return _native.matrix_bytes(matrix.type, matrix.rows, matrix.columns)

@@ -1,0 +1,74 @@
+"""Traces of plans: which thread computed which items of which step, and when.
+
+A backend that is opened with a `PlanTrace` adds every run of its plans to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Column", "PlanTrace", "TracedRun", "TracedStep"]
+
+
+class Column(IntEnum):
+    """The columns of pieces; `END` is the item behind the last one, times are nanoseconds."""
+
+    THREAD = 0
+    STEP = 1
+    PHASE = 2
+    BEGIN = 3
+    END = 4
+    STARTED = 5
+    ENDED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """A step of a plan.
+
+    `weights` names its matrices, of which a run reads `weight_bytes`. With each row of the dimension `rows`
+    the threads share the work on `divided_bytes` of activations, and each of them reads `shared_bytes`. With
+    each row of `cells` a run reads `cell_bytes` of keys and values.
+    """
+
+    operation: str
+    weights: str = ""
+    weight_bytes: int = 0
+    rows: str | None = None
+    divided_bytes: int = 0
+    shared_bytes: int = 0
+    cells: str | None = None
+    cell_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TracedRun:
+    """A run of a plan; times are nanoseconds of `time.perf_counter_ns`.
+
+    `pieces` (n, 7) has the items that a thread took at once, thread by thread, each in order.
+    """
+
+    steps: Sequence[TracedStep]
+    sizes: Mapping[str, int]
+    launched: int
+    joined: int
+    """When the caller began to compute, too."""
+    ended: int
+    pieces: npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class PlanTrace:
+    """All runs of the plans of a backend.
+
+    `cut_for`: the number of threads for which the work of each step is cut into pieces, whoever computes
+    them; None for the threads that there are.
+    """
+
+    cut_for: int | None = None
+    runs: list[TracedRun] = field(default_factory=list)
