@@ -49,7 +49,7 @@ test-slow: .venv/developing
 
 # The kernels for 64-bit ARM, by qemu. Needs a cross compiler, and is skipped with a word where there is none.
 test-aarch64:
-	tools/test_aarch64.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" tools/test_aarch64.sh
 
 lint: .venv/developing types
 	$(BIN)/ruff check .

@@ -46,23 +46,36 @@ static CpuFeatures detect() {
     return f;
 }
 #elif defined(__aarch64__)
+namespace neon_bf16 {
+bool follows_the_rule();
+}
+
 // Programs cannot ask an ARM processor; the system says what it found.
-static bool has_dot_product() {
 #if defined(__linux__)
-    constexpr unsigned long kDotProduct = 1ul << 20;  // HWCAP_ASIMDDP
-    return (getauxval(AT_HWCAP) & kDotProduct) != 0;
+static bool has(unsigned long list, unsigned long bit) { return (getauxval(list) & bit) != 0; }
+static bool has_dot_product() { return has(AT_HWCAP, 1ul << 20); }  // HWCAP_ASIMDDP
+static bool has_i8mm() { return has(AT_HWCAP2, 1ul << 13); }        // HWCAP2_I8MM
+static bool has_bf16() { return has(AT_HWCAP2, 1ul << 14); }        // HWCAP2_BF16
 #elif defined(__APPLE__)
+static bool has(const char* name) {
     int found = 0;
     size_t size = sizeof found;
-    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &found, &size, nullptr, 0) == 0 && found != 0;
-#else
-    return false;
-#endif
+    return sysctlbyname(name, &found, &size, nullptr, 0) == 0 && found != 0;
 }
+static bool has_dot_product() { return has("hw.optional.arm.FEAT_DotProd"); }
+static bool has_i8mm() { return has("hw.optional.arm.FEAT_I8MM"); }
+static bool has_bf16() { return has("hw.optional.arm.FEAT_BF16"); }
+#else
+static bool has_dot_product() { return false; }
+static bool has_i8mm() { return false; }
+static bool has_bf16() { return false; }
+#endif
 
 static CpuFeatures detect() {
     CpuFeatures f{};
     f.neon = has_dot_product();
+    f.i8mm = f.neon && has_i8mm();
+    f.bf16 = f.neon && has_bf16() && neon_bf16::follows_the_rule();
     return f;
 }
 #else
@@ -88,7 +101,8 @@ extern const Kernels kernels_amx;
 #elif defined(__aarch64__)
 namespace neon {
 extern const Kernels kernels;
-}
+extern const Kernels kernels_i8mm;
+}  // namespace neon
 #endif
 
 // Tables this machine can run, slowest first.
@@ -110,6 +124,7 @@ struct Tables {
         if (cpu_features().amx) add(avx512::kernels_amx);
 #elif defined(__aarch64__)
         if (cpu_features().neon) add(neon::kernels);
+        if (cpu_features().i8mm) add(neon::kernels_i8mm);
 #endif
     }
 };

@@ -22,6 +22,9 @@ namespace neon {
 extern const Ops kOps;
 Peaks peaks();
 }  // namespace neon
+namespace neon_i8mm {
+Peaks peaks();
+}
 #endif
 
 const Kernels& kernels_of(const std::string& isa) {
@@ -40,7 +43,7 @@ const Ops& ops_of(const std::string& isa) {
     if (name.starts_with("avx512")) return avx512::kOps;
     if (name == "avx2") return avx2::kOps;
 #elif defined(__aarch64__)
-    if (name == "neon") return neon::kOps;
+    if (name.starts_with("neon")) return neon::kOps;
 #endif
     return portable::kOps;
 }
@@ -51,6 +54,7 @@ Peaks peaks_of(const std::string& isa) {
     if (name.starts_with("avx512")) return avx512::peaks();
     if (name == "avx2") return avx2::peaks();
 #elif defined(__aarch64__)
+    if (name == "neon_i8mm") return neon_i8mm::peaks();
     if (name == "neon") return neon::peaks();
 #endif
     return portable::peaks();

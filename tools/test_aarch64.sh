@@ -1,6 +1,7 @@
 #!/bin/sh
-# Builds the kernels for 64-bit ARM with a cross compiler and runs their comparison under qemu: with the dot
-# product and without. What they compute must also be what the machine's own build computes, if it is there.
+# Builds the kernels for 64-bit ARM with a cross compiler and runs their comparison under qemu: on a processor
+# with matrix products of int8 and products of bf16, on one with the dot product only, on one without. What they
+# compute must also be what the machine's own build computes, if it is there.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -37,7 +38,8 @@ run() {
     digest=$found
 }
 
-run "$qemu" -cpu max build/aarch64/compare_isas portable neon
+run "$qemu" -cpu max build/aarch64/compare_isas portable neon neon_i8mm
+run "$qemu" -cpu neoverse-n1 build/aarch64/compare_isas portable neon
 run "$qemu" -cpu cortex-a57 build/aarch64/compare_isas portable
 here=build/$(uname -m)/compare_isas
 if [ -x "$here" ]; then run "$here"; fi

@@ -28,7 +28,7 @@ struct Variant {
 };
 
 // Products with a like number of tokens share a choice. Kernels of few tokens end with a class, whatever the
-// instruction set: at 12 tokens, at 6, or at none.
+// instruction set: at 12 tokens, at 6, at 3, or at none.
 struct TokenClass {
     const char* name;
     std::int64_t last;  // number of tokens

@@ -64,6 +64,33 @@ CHASKI_INLINE void round_32(const float* x, Rounded* out) {
     _mm512_storeu_si512(out, reinterpret_cast<__m512i>(both));
 }
 
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+
+struct Weights {
+    bfloat16x8_t v[4];
+};
+CHASKI_INLINE Weights weights_of(const uint8_t* lines, int64_t j) {
+    Weights w;
+    for (int i = 0; i < 4; ++i) w.v[i] = vreinterpretq_bf16_u8(vld1q_u8(lines + 64 * j + 16 * i));
+    return w;
+}
+
+using Rounded = uint16_t;
+using Pair = bfloat16x8_t;
+CHASKI_INLINE Pair pair_of(const Rounded* x, int64_t j) {
+    return vreinterpretq_bf16_u32(vdupq_n_u32(read<uint32_t>(x + 2 * j)));
+}
+// One rounding each, unlike the instructions that add both products of a pair.
+CHASKI_INLINE F32x16 dot2(F32x16 acc, const Weights& w, Pair x) {
+    for (int i = 0; i < 4; ++i) acc.v[i] = vbfmlalbq_f32(vbfmlaltq_f32(acc.v[i], w.v[i], x), w.v[i], x);
+    return acc;
+}
+
+CHASKI_INLINE Rounded rounded(float x) { return to_bf16(x); }
+CHASKI_INLINE void round_32(const float* x, Rounded* out) {
+    for (int i = 0; i < 32; ++i) out[i] = to_bf16(x[i]);
+}
+
 #else
 
 struct Weights {
@@ -146,7 +173,7 @@ int64_t scratch_bytes_bf16(int64_t k, int64_t n) {
     return (n < kTokenBlock ? n : kTokenBlock) * (k + 1) * static_cast<int64_t>(sizeof(Rounded));
 }
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 bool follows_the_rule();
 
 // True where this processor rounds as the rule says, for pseudo-random numbers from 2^-8 to 2^8, and for

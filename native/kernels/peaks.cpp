@@ -40,6 +40,28 @@ static void keep(const Vector* sums, int count) {
     asm volatile("" : : "r"(sums), "r"(count) : "memory");
 }
 
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+// Pairs of rows by pairs of tokens.
+static int64_t peak_int8(int64_t steps) {
+    constexpr int P = 4, N = 3;
+    const Operands operands;
+    int32x4_t sums[P * N];
+    for (int32x4_t& sum : sums) sum = vdupq_n_s32(0);
+    for (int64_t step = 0; step < steps; ++step) {
+        const U8x64 w = load_u8(operands.at(step));
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) {
+            const int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(operands.bytes[n]));
+#pragma GCC unroll 16
+            for (int p = 0; p < P; ++p) {
+                sums[P * n + p] = vmmlaq_s32(sums[P * n + p], vreinterpretq_s8_u8(w.v[p]), x);
+            }
+        }
+    }
+    keep(sums, P * N);
+    return int64_t{32} * P * N;
+}
+#else
 static int64_t peak_int8(int64_t steps) {
     constexpr int P = kTilePanels, N = kTileTokens;
     const Operands operands;
@@ -60,6 +82,7 @@ static int64_t peak_int8(int64_t steps) {
     keep(sums, P * N);
     return int64_t{64} * P * N;
 }
+#endif
 
 static int64_t peak_fp32(int64_t steps) {
     constexpr int P = kFloatPanels, N = kFloatTokens;

@@ -11,6 +11,18 @@ void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const 
                  const Output& out, void* scratch);
 int64_t scratch_bytes_bf16(int64_t k, int64_t n);
 }  // namespace chaski::avx512_bf16
+#elif defined(CHASKI_NEON)
+namespace chaski::neon_bf16 {
+void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
+                 const Output& out, void* scratch);
+int64_t scratch_bytes_bf16(int64_t k, int64_t n);
+}  // namespace chaski::neon_bf16
+// Matrix products of int8.
+namespace chaski::neon_i8mm {
+void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
+                      int64_t n, const Output& out, void* scratch, const Variant& variant);
+int64_t scratch_bytes_quantized(int64_t k, int64_t n);
+}  // namespace chaski::neon_i8mm
 #endif
 
 #define CHASKI_TEXT_OF(name) #name
@@ -22,6 +34,10 @@ namespace chaski::CHASKI_ISA {
 static bool has_bf16() { return cpu_features().bf16; }
 static constexpr auto kMatmulBf16 = avx512_bf16::matmul_bf16;
 static constexpr auto kScratchBf16 = avx512_bf16::scratch_bytes_bf16;
+#elif defined(CHASKI_NEON)
+static bool has_bf16() { return cpu_features().bf16; }
+static constexpr auto kMatmulBf16 = neon_bf16::matmul_bf16;
+static constexpr auto kScratchBf16 = neon_bf16::scratch_bytes_bf16;
 #else
 static bool has_bf16() { return false; }
 static constexpr auto kMatmulBf16 = matmul_bf16;
@@ -63,6 +79,17 @@ const Kernels kernels_amx = {
     .matmul_scratch_bytes = scratch_bytes<scratch_bytes_quantized_amx>,
     .stream_tokens = kStreamTokens,
     .matmul = matmul<matmul_quantized_amx>,
+};
+#elif defined(CHASKI_NEON)
+extern const Kernels kernels_i8mm;
+const Kernels kernels_i8mm = {
+    .isa = CHASKI_TEXT(CHASKI_ISA) "_i8mm",
+    .pack = pack,
+    .unpack_row = unpack_row,
+    .quantize_rows = quantize_rows,
+    .matmul_scratch_bytes = scratch_bytes<neon_i8mm::scratch_bytes_quantized>,
+    .stream_tokens = kI8mmStreamTokens,
+    .matmul = matmul<neon_i8mm::matmul_quantized>,
 };
 #endif
 

@@ -27,6 +27,11 @@ inline constexpr int kStreamTile = 1, kStreamTokens = 0, kUnpackedTokens = 1;
 inline constexpr int kFloatStreamTile = 1, kFloatStreamTokens = 2, kPairTile = 2;
 #endif
 
+#if defined(CHASKI_NEON)
+// The same as kStreamTokens where the processor has matrix products of int8: unpacking pays earlier.
+inline constexpr int kI8mmStreamTokens = 3;
+#endif
+
 // The gated delta net: tiles of tokens, two rows of sums each, by vectors; of one token
 // alone by more of them.
 #if defined(__AVX512VNNI__)

@@ -7,7 +7,8 @@
 namespace chaski {
 namespace {
 
-constexpr std::int64_t kTokens[] = {1, 2, 5, 16, 40};
+// Tiles of all sizes come up.
+constexpr std::int64_t kTokens[] = {1, 2, 5, 7, 16, 40};
 constexpr std::int64_t kMostTokens = 40;
 // Packed bytes are read ahead of, and rows behind the end of a buffer by whole vectors.
 constexpr std::int64_t kSlack = 64;
@@ -74,16 +75,17 @@ struct Rows {
 };
 
 Bytes multiply(const Table& table, const BlockFormat& format, std::int64_t rows, std::int64_t k,
-               std::int64_t n, bool in_super_blocks) {
+               std::int64_t n, bool last_variant) {
     const Packed packed(table.kernels, format, rows, k);
     Random random(7);
-    Rows x(table.kernels, random.numbers(n * k, 3.0f), n, in_super_blocks);
+    Rows x(table.kernels, random.numbers(n * k, 3.0f), n, wants_super_blocks(format.type));
     const std::vector<float> bias = random.numbers(rows, 1.0f);
     std::vector<float> y = random.numbers(n * rows, 1.0f);  // the residual, too
     const Region scratch(table.kernels.matmul_scratch_bytes(packed.matrix(), n));
     const Output out{y.data(), rows, bias.data(), y.data()};
     const auto variants = variants_of(token_class_of(n), table.kernels.stream_tokens);
-    table.kernels.matmul(packed.matrix(), 0, num_panels(rows), x.get(), n, out, scratch.data(), variants[0]);
+    table.kernels.matmul(packed.matrix(), 0, num_panels(rows), x.get(), n, out, scratch.data(),
+                         last_variant ? variants.back() : variants.front());
     return bytes_of(y);
 }
 
@@ -102,9 +104,11 @@ void compare_type(Comparison& compare, const BlockFormat& format) {
     compare("pack " + name, [&](const Table& t) { return Packed(t.kernels, format, rows, k).bytes(); });
     compare("unpack " + name, [&](const Table& t) { return unpack(t, format, rows, k); });
     for (std::int64_t n : kTokens) {
-        compare("matmul " + name + ", " + std::to_string(n) + " tokens", [&](const Table& t) {
-            return multiply(t, format, rows, k, n, wants_super_blocks(format.type));
-        });
+        const std::string product = "matmul " + name + ", " + std::to_string(n) + " tokens";
+        compare(product, [&](const Table& t) { return multiply(t, format, rows, k, n, false); });
+        if (!is_quantized(format.type)) continue;
+        compare(product + ", last variant",
+                [&](const Table& t) { return multiply(t, format, rows, k, n, true); });
     }
 }
 
