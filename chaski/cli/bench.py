@@ -23,7 +23,7 @@ from chaski.cli.layout import section, size_in_bytes
 if TYPE_CHECKING:
     from chaski.runner.llm import LLM
 
-__all__ = ["BenchResult", "Workload", "command", "measure", "seconds_since_process_start"]
+__all__ = ["BenchResult", "Workload", "command", "compute", "measure", "seconds_since_process_start"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,20 @@ class BenchResult:
 @click.option("--threads", type=int, help="Cores to compute on.  [default: all physical ones]")
 @click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--plan", "with_plan", is_flag=True, help="Show where time goes, and what more threads give.")
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="With --plan: draw it as SVG.",
+)
+@click.option(
+    "--bandwidth",
+    type=click.FloatRange(0, min_open=True),
+    metavar="GB/S",
+    help="With --plan: what a memory node of a larger machine gives.",
+)
+@click.option("--nodes", type=click.IntRange(1), metavar="N", help="With --bandwidth: its memory nodes.")
 @click.help_option("-h", "--help")
 def command(
     model: str,
@@ -77,11 +91,19 @@ def command(
     threads: int | None,
     backend: str,
     as_json: bool,
+    with_plan: bool,
+    picture: Path | None,
+    bandwidth: float | None,
+    nodes: int | None,
 ) -> None:
     """Measure MODEL, a name or a path to a GGUF file, on random tokens."""
     from chaski.cli.progress import load_with_bar
 
     workload = Workload(prompt, generate, depth, batch)
+    _check_plan_options(with_plan, backend, picture, bandwidth, nodes)
+    if with_plan:
+        click.echo(_plan(model, workload, repeat, threads, as_json, picture, bandwidth, nodes), nl=False)
+        return
     with load_with_bar(
         model, threads=threads, context=workload.context, parallel=batch, backend=backend
     ) as loaded:
@@ -91,12 +113,69 @@ def command(
     click.echo(json.dumps(asdict(result)) if as_json else _table(result, workload))
 
 
+def _check_plan_options(
+    with_plan: bool, backend: str, picture: Path | None, bandwidth: float | None, nodes: int | None
+) -> None:
+    """Raise UsageError where they do not go together, before anything is measured."""
+    if not with_plan:
+        for name, value in (("picture", picture), ("bandwidth", bandwidth), ("nodes", nodes)):
+            if value is not None:
+                raise click.UsageError(f"--{name} goes with --plan")
+    elif backend != "cpu":
+        raise click.UsageError("--plan is for the backend cpu")
+    elif nodes is not None and bandwidth is None:
+        raise click.UsageError("--nodes goes with --bandwidth")
+    elif picture is not None and not picture.parent.is_dir():
+        raise click.UsageError(f"--picture: there is no folder {picture.parent}")
+
+
+def _plan(
+    model: str,
+    workload: Workload,
+    repeat: int,
+    threads: int | None,
+    as_json: bool,
+    picture: Path | None,
+    bandwidth: float | None,
+    nodes: int | None,
+) -> str:
+    """Measure the plan and draw it -> what is printed."""
+    from chaski.cli.bench_plan import as_json as as_object
+    from chaski.cli.bench_plan import tables, traces_of
+    from chaski.cli.plan_picture import draw
+    from chaski.env import Environment
+    from chaski.ml.machine import physical_cores
+    from chaski.ml.scaling import Memory
+    from chaski.runner.loading.sizes import thread_count
+    from chaski.runner.scaling import measure_plan, thread_counts
+
+    memory = Memory(None if bandwidth is None else bandwidth * 1e9, nodes or 1)
+    traces = traces_of(
+        model,
+        workload.context,
+        workload.batch,
+        lambda loaded: compute(loaded, workload, repeat),
+    )
+    environment = Environment.read()
+    counts = thread_counts(thread_count(threads, environment.threads) or physical_cores())
+    report = measure_plan(traces, counts, workload.batch, environment.isa, memory)
+    if picture is not None:
+        picture.write_text(draw(report), encoding="utf-8")
+    return json.dumps(as_object(report)) + "\n" if as_json else tables(report)
+
+
 def measure(model: LLM, workload: Workload, seeds: Sequence[int], first_logits_seconds: float) -> BenchResult:
     """Measure once for each seed of the random tokens, when all weights are laid out."""
     model.wait_loaded()
     rates = [_rates_of(model, workload, seed) for seed in seeds]
     prefill, decode = (list(column) for column in zip(*rates, strict=True))
     return BenchResult(prefill, decode, model.load_seconds, first_logits_seconds, _peak_bytes())
+
+
+def compute(model: LLM, workload: Workload, repeat: int) -> None:
+    """Do what `measure` times."""
+    for seed in range(repeat):
+        _rates_of(model, workload, seed)
 
 
 def _rates_of(model: LLM, workload: Workload, seed: int) -> tuple[float, float]:

@@ -6,8 +6,17 @@ from importlib import import_module
 
 from chaski.errors import OptionError
 from chaski.ml.backend import Backend, BackendOptions, CPUOptions, Options
+from chaski.ml.scaling import Machine
 
-__all__ = ["BACKENDS", "Backend", "BackendOptions", "CPUOptions", "Options", "open_backend"]
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "BackendOptions",
+    "CPUOptions",
+    "Options",
+    "measure_machine",
+    "open_backend",
+]
 
 BACKENDS = {"cpu": "chaski.ml.cpu", "reference": "chaski.ml.reference"}
 """The module of each backend by name, which is imported when the backend is opened.
@@ -27,3 +36,14 @@ def open_backend(name: str, *options: Options) -> Backend:
     given = {type(each): each for each in options}
     backend: Backend = module.open(*(given.get(kind, kind()) for kind in module.OPTIONS))
     return backend
+
+
+def measure_machine(processors: int, weight_bytes: int, isa: str = "auto") -> Machine:
+    """Measure this machine for the scaling model, in some tenths of a second.
+
+    `weight_bytes`: the size of a model, which may fit in a cache. What else runs shows in the result.
+    Raises ValueError if this build or this machine does not have the instruction set.
+    """
+    from chaski.ml.cpu.thread_rates import measure_machine
+
+    return measure_machine(processors, weight_bytes, isa)

@@ -31,19 +31,26 @@ class Column(IntEnum):
 class TracedStep:
     """A step of a plan.
 
-    `weights` names its matrices, of which a run reads `weight_bytes`. With each row of the dimension `rows`
-    the threads share the work on `divided_bytes` of activations, and each of them reads `shared_bytes`. With
-    each row of `cells` a run reads `cell_bytes` of keys and values.
+    `weights` names its matrices of `weight_bytes`, of which each row of the dimension `rows` reads the share
+    `row_share`. With each row the threads share the work on `divided_bytes` of activations, and each thread
+    reads `shared_bytes`. With each row of `cells` a run reads `cell_bytes` of keys and values.
     """
 
     operation: str
     weights: str = ""
     weight_bytes: int = 0
+    row_share: float = 1.0
     rows: str | None = None
     divided_bytes: int = 0
     shared_bytes: int = 0
     cells: str | None = None
     cell_bytes: int = 0
+
+    def bytes_read(self, sizes: Mapping[str, int]) -> float:
+        """Bytes of weights, keys and values that a run of these sizes reads at least once."""
+        rows = 0 if self.rows is None else sizes[self.rows]
+        cells = 0 if self.cells is None else sizes[self.cells]
+        return self.weight_bytes * min(1.0, rows * self.row_share) + self.cell_bytes * cells
 
 
 @dataclass(frozen=True, slots=True, eq=False)

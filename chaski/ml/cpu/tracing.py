@@ -61,8 +61,8 @@ def traced_step(call: Call, dims: Sequence[str]) -> TracedStep:
     return TracedStep(
         call.step,
         _words(matrices),
-        # Of a table only the rows of the tokens are read.
-        0 if call.step == "embedding" else sum(map(_bytes_of, matrices)),
+        sum(map(_bytes_of, matrices)),
+        _row_share(call, matrices),
         dims[arguments["dim"]] if "dim" in arguments else None,
         sum(row_bytes.values()),
         shared,
@@ -77,6 +77,13 @@ def _words(matrices: Sequence[_native.WeightMatrix]) -> str:
     first = matrices[0]
     count = f"{len(matrices)} of " if len(matrices) > 1 else ""
     return f"{count}{QuantType(first.type).name} {first.rows} × {first.columns}"
+
+
+def _row_share(call: Call, matrices: Sequence[_native.WeightMatrix]) -> float:
+    """The share of the matrices that one row reads: of a table one row, of experts those that it chooses."""
+    if call.step == "embedding":
+        return 1 / matrices[0].rows
+    return call.arguments["count"] / len(matrices) if len(matrices) > 1 else 1.0
 
 
 def _cell_bytes(buffer: KVBuffer) -> int:

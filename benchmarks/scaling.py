@@ -1,0 +1,88 @@
+"""How far is the scaling model off, on as many threads as can be measured here?
+
+    python -m benchmarks.scaling FILE... --threads 1 2 3 4 --rounds 3
+
+In each round every number of threads is measured, and predicted from runs on one thread that were cut for it.
+What is predicted of more threads than there are processors counts on as many processors as there are.
+Medians over the rounds are shown, in milliseconds a batch, and the error in each. What other processes
+disturb is measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from statistics import median
+
+from chaski.cli.bench import Workload, compute
+from chaski.cli.bench_plan import traces_of
+from chaski.ml.machine import physical_cores
+from chaski.ml.scaling import Memory
+from chaski.ml.trace import TracedRun
+from chaski.runner.llm import LLM
+from chaski.runner.scaling import measure_plan
+
+# The share of its cores that a measurement must have got, and how often it is tried.
+_UNDISTURBED = 0.94
+_TRIES = 8
+
+
+class Undisturbed:
+    """The runs of a model while nobody else took its cores: threads that wait for each other spin."""
+
+    def __init__(self, model: str, workload: Workload, repeat: int) -> None:
+        self._traces = traces_of(model, workload.context, workload.batch, self._compute)
+        self._workload = workload
+        self._repeat = repeat
+        self._cores = 0.0
+
+    def __call__(self, threads: int, cut_for: int | None) -> Sequence[TracedRun]:
+        for _ in range(_TRIES):
+            runs = self._traces(threads, cut_for)
+            if self._cores >= _UNDISTURBED * min(threads, physical_cores()):
+                break
+        else:
+            print(f"{threads} threads were disturbed {_TRIES} times: {self._cores:.2f} cores")
+        return runs
+
+    def _compute(self, model: LLM) -> None:
+        begin, used = time.perf_counter(), time.process_time()
+        compute(model, self._workload, self._repeat)
+        self._cores = (time.process_time() - used) / (time.perf_counter() - begin)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--generate", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=3, help="prompts in each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    workload = Workload(arguments.prompt, arguments.generate, 0, arguments.batch)
+    counts = sorted({1, *arguments.threads})
+    print(f"{'model':<34}{'stage':<10}{'threads':>8}{'measured':>10}{'predicted':>11}{'error':>8}  in rounds")
+    for model in arguments.models:
+        traces = Undisturbed(model, workload, arguments.repeat)
+        rounds = [
+            measure_plan(traces, counts, workload.batch, "auto", Memory(), ())
+            for _ in range(arguments.rounds)
+        ]
+        for index, stage in enumerate(rounds[0].stages):
+            for count in counts:
+                measured = [report.stages[index].measured[count] for report in rounds]
+                predicted = [report.stages[index].predicted[count].seconds for report in rounds]
+                errors = [p / m - 1 for p, m in zip(predicted, measured, strict=True)]
+                print(
+                    f"{model.rpartition('/')[2]:<34}{stage.name:<10}{count:>8}{1e3 * median(measured):>10.2f}"
+                    f"{1e3 * median(predicted):>11.2f}{median(errors):>8.1%}  "
+                    + ", ".join(f"{error:+.1%}" for error in errors),
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""What `chaski bench --plan` prints, as tables or as an object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from chaski.cli.layout import section
+from chaski.ml import CPUOptions
+from chaski.ml.scaling import Machine
+from chaski.ml.trace import PlanTrace, TracedRun
+from chaski.progress_bar import ProgressBar
+from chaski.runner.loading.files import OpenedModel
+from chaski.runner.loading.loader import load_parts
+from chaski.runner.loading.parts import ModelParts
+from chaski.runner.loading.pulling import find_or_pull
+from chaski.runner.scaling import PlanReport, Stage, Traces, python_seconds, rows_of
+
+if TYPE_CHECKING:
+    from chaski.runner.llm import LLM
+
+__all__ = ["as_json", "tables", "traces_of"]
+
+# Steps that take less of every total than this are shown as one.
+_LEAST_SHARE = 0.01
+
+
+def traces_of(model: str, context: int, parallel: int, compute: Callable[[LLM], object]) -> Traces:
+    """Return what loads the model, computes with it and returns its runs."""
+
+    def runs(threads: int, cut_for: int | None) -> Sequence[TracedRun]:
+        trace = PlanTrace(cut_for)
+        opened = OpenedModel.of(find_or_pull(model))
+        parts = ModelParts.of(opened, threads=threads, context=context, parallel=parallel)
+        options = [replace(o, trace=trace) if isinstance(o, CPUOptions) else o for o in parts.options]
+        with closing(ProgressBar(f"loading {model} for {cut_for or threads} threads")) as bar:
+            loaded = load_parts(replace(parts, options=tuple(options)), opened.defaults, progress=bar)
+        with loaded:
+            loaded.wait_loaded()
+            compute(loaded)
+        return trace.runs
+
+    return runs
+
+
+def tables(report: PlanReport) -> str:
+    """The report for people."""
+    parts = [_table(stage, report) for stage in report.stages]
+    return "\n".join([_machine_table(report.machine), *parts, _assumptions(report)])
+
+
+def as_json(report: PlanReport) -> dict[str, Any]:
+    """The report as an object; times are seconds, numbers of threads are keys."""
+    return {
+        "machine": {
+            "processors": report.machine.processors,
+            "rates": {count: asdict(rates) for count, rates in report.machine.rates.items()},
+            "transfer": report.machine.transfer,
+        },
+        "assumed": asdict(report.memory),
+        **{
+            stage.name: {
+                "tokens": stage.tokens,
+                "measured": dict(stage.measured),
+                "predicted": {count: found.seconds for count, found in stage.predicted.items()},
+                "saturated": dict(stage.saturated),
+                "steps": [asdict(row) for row in rows_of(stage)],
+                "waiting": {count: found.path.waiting for count, found in stage.predicted.items()},
+                "python": {count: python_seconds(found) for count, found in stage.predicted.items()},
+            }
+            for stage in report.stages
+        },
+    }
+
+
+def _machine_table(machine: Machine) -> str:
+    rows = [
+        (
+            f"{count} thread(s)",
+            f"{rates.bandwidth / 1e9:.1f} GB/s",
+            f"{rates.speed:.2f} × one",
+            f"barrier {rates.barrier * 1e6:.2f} µs",
+        )
+        for count, rates in machine.rates.items()
+    ]
+    if machine.transfer:
+        rows.append(("between cores", f"{1e-9 / machine.transfer:.1f} GB/s", "", ""))
+    return section("this machine", rows)
+
+
+def _table(stage: Stage, report: PlanReport) -> str:
+    counts = sorted(stage.predicted)
+    totals = {count: found.seconds for count, found in stage.predicted.items()}
+    rows = rows_of(stage)
+    shown = [row for row in rows if max(row.seconds[c] / totals[c] for c in counts) >= _LEAST_SHARE]
+    rest = [row for row in rows if row not in shown]
+    lines: list[Sequence[object]] = [("step", "weights", "steps", "share", *counts)]
+    for row in shown:
+        share = f"{row.seconds[1] / totals[1]:.1%}"
+        times = [_milliseconds(row.seconds[count]) for count in counts]
+        lines.append((row.operation, row.weights, row.count, share, *times))
+
+    def line(name: str, values: Mapping[int, str], *before: object) -> None:
+        cells = [*before, *[""] * (3 - len(before))]
+        lines.append((name, *cells, *(values.get(count, "") for count in counts)))
+
+    if rest:
+        together = {count: _milliseconds(sum(row.seconds[count] for row in rest)) for count in counts}
+        share = f"{sum(row.seconds[1] for row in rest) / totals[1]:.1%}"
+        line("others", together, "", sum(row.count for row in rest), share)
+    line("waiting", {c: _milliseconds(found.path.waiting) for c, found in stage.predicted.items()})
+    line("Python", {c: _milliseconds(python_seconds(found)) for c, found in stage.predicted.items()})
+    line("predicted", {count: _milliseconds(seconds) for count, seconds in totals.items()})
+    line("measured", {count: _milliseconds(seconds) for count, seconds in stage.measured.items()})
+    line("error", {count: f"{totals[count] / seconds - 1:+.1%}" for count, seconds in stage.measured.items()})
+    line("tokens/s", {count: f"{stage.tokens / seconds:.1f}" for count, seconds in totals.items()})
+    if report.memory.node_bandwidth is None and stage.saturated:
+        slowest = {count: f"{stage.tokens / seconds:.1f}" for count, seconds in stage.saturated.items()}
+        line("no more memory", slowest)
+    title = f"{stage.name}, {stage.tokens} token(s): milliseconds of the critical path by threads"
+    return section(title, lines)
+
+
+def _assumptions(report: PlanReport) -> str:
+    most = max(report.stages[0].measured)
+    memory, one = report.memory, report.machine.rates[report.machine.processors]
+    if memory.node_bandwidth is None:
+        each = one.bandwidth / report.machine.processors / 1e9
+        gives = [
+            f"memory gives each thread {each:.1f} GB/s, or, in the last line,",
+            f"no more than {one.bandwidth / 1e9:.1f} GB/s to all; --bandwidth says what it gives.",
+        ]
+    else:
+        gives = [f"{memory.nodes} memory node(s) give {memory.node_bandwidth / 1e9:.1f} GB/s each."]
+    lines = [
+        f"More than {most} threads are predicted and not measured: a core like these for each,",
+        "and barriers that grow with each thread;",
+        *gives,
+    ]
+    return "".join(f"  {line}\n" for line in lines)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f}"

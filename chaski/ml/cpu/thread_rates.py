@@ -1,0 +1,129 @@
+"""Measurement of what the scaling model wants to know of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski import _native
+from chaski.ml.scaling import Machine, ThreadRates
+from chaski.ml.trace import Column
+
+__all__ = ["measure_machine"]
+
+I64 = npt.NDArray[np.int64]
+
+# Bytes that are read at least and at most to measure the bandwidth. A model that is smaller than the most
+# stays where it stays when it computes, in memory or in a cache.
+_LEAST, _MOST = 1 << 20, 512 << 20
+
+# The best of so many turns counts.
+_TURNS = 3
+
+# Rows that are copied in each phase of a plan: few enough for the innermost caches of one core.
+_ROWS, _WIDTH, _PHASES, _RUNS = 128, 512, 200, 20
+
+
+def measure_machine(processors: int, weight_bytes: int, isa: str = "auto") -> Machine:
+    """Measure one thread, powers of two and all processors, in some tenths of a second each.
+
+    `weight_bytes`: the size of a model, which may fit in a cache. What else runs shows in the result.
+    Raises ValueError if this build or this machine does not have the instruction set.
+    """
+    isa = _native.isa_names()[-1] if isa == "auto" else isa
+    counts = sorted({processors, *(1 << i for i in range(processors.bit_length()))})
+    size = min(max(weight_bytes, _LEAST), _MOST)
+    measured = [_measure(count, size, isa) for count in counts]
+    multiply_adds = measured[0].multiply_adds
+    rates = {
+        count: ThreadRates(one.bandwidth, one.multiply_adds / multiply_adds, one.claim, one.barrier)
+        for count, one in zip(counts, measured, strict=True)
+    }
+    return Machine(processors, rates, _transfer(processors, isa) if processors > 1 else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    bandwidth: float
+    multiply_adds: float
+    claim: float
+    barrier: float
+
+
+def _measure(threads: int, size: int, isa: str) -> _Measured:
+    pool = _native.ThreadPool(threads)
+    multiply_adds = [_native.multiply_add_rate(pool, isa, "int8") or 0.0 for _ in range(_TURNS)]
+    gaps = [_gaps(pieces) for pieces in _copies(pool, isa, threads)]
+    claims, barriers = (np.concatenate(column) for column in zip(*gaps, strict=True))
+    return _Measured(
+        max(_native.read_bandwidth(pool, isa, size) for _ in range(_TURNS)),
+        max(multiply_adds),
+        float(np.median(claims)) * 1e-9,
+        float(np.median(barriers)) * 1e-9,
+    )
+
+
+def _copies(pool: _native.ThreadPool, isa: str, cut_for: int) -> Sequence[I64]:
+    """The pieces of runs that copy rows to and fro, each time in reverse: threads read what others wrote."""
+    picks = _native.VariantPicks(isa)
+    picks.settle()
+    size = 4 * _ROWS * _WIDTH
+    arena = 2 * size + 4 * _ROWS
+    plan = _native.Plan(pool, isa, picks, False, arena, ["rows"], [_ROWS], False, cut_for)
+    here, there = 0, size
+    for phase in range(_PHASES):
+        if phase > 0:
+            plan.barrier()
+        plan.rows(dim=0, source_dim=0, width=_WIDTH, x=here, indices=2 * size, y=there)
+        here, there = there, here
+    plan.finish()
+    plan.floats(0, _ROWS, _WIDTH)[:] = 1.0
+    plan.ints(2 * size, _ROWS)[:] = np.arange(_ROWS)[::-1]
+    plan.trace()
+    found = []
+    for _ in range(_RUNS):
+        plan.launch([_ROWS])
+        plan.wait()
+        found.append(plan.pieces())
+    return found[_RUNS // 4 :]
+
+
+def _gaps(pieces: I64) -> tuple[I64, I64]:
+    """Nanoseconds from piece to piece of a thread in a phase, and from phase to phase."""
+    same = (pieces[1:, [Column.THREAD, Column.PHASE]] == pieces[:-1, [Column.THREAD, Column.PHASE]]).all(1)
+    claims = (pieces[1:, Column.STARTED] - pieces[:-1, Column.ENDED])[same]
+    ended = np.zeros(_PHASES, np.int64)
+    np.maximum.at(ended, pieces[:, Column.PHASE], pieces[:, Column.ENDED])
+    started = np.full(_PHASES, np.iinfo(np.int64).max)
+    np.minimum.at(started, pieces[:, Column.PHASE], pieces[:, Column.STARTED])
+    return claims, started[1:] - ended[:-1]
+
+
+def _transfer(threads: int, isa: str) -> float:
+    """Seconds in which a thread takes a byte from another core's cache, where it reads or writes it."""
+    turns = [
+        (_copies(_native.ThreadPool(1), isa, threads), _copies(_native.ThreadPool(threads), isa, threads))
+        for _ in range(_TURNS)
+    ]
+    alone, busy = (min(median(map(_busy, runs)) for runs in side) for side in zip(*turns, strict=True))
+    away = fmean(_share_away(pieces) for _, runs in turns for pieces in runs)
+    return max(busy - alone, 0.0) * 1e-9 / (2 * 4 * _ROWS * _WIDTH * max(away, 0.01))
+
+
+def _busy(pieces: I64) -> float:
+    """Nanoseconds that all threads compute in a phase, the median of all phases."""
+    times = pieces[:, Column.ENDED] - pieces[:, Column.STARTED]
+    return float(np.median(np.bincount(pieces[:, Column.PHASE], times)))
+
+
+def _share_away(pieces: I64) -> float:
+    """The share of rows that another thread wrote in the phase before."""
+    writers = np.zeros((_PHASES, _ROWS), np.int64)
+    for piece in pieces:
+        rows = slice(piece[Column.BEGIN], piece[Column.END])
+        writers[piece[Column.PHASE], rows] = piece[Column.THREAD]
+    return float((writers[1:] != writers[:-1, ::-1]).mean())
