@@ -96,28 +96,28 @@ def _table(stage: Stage, report: PlanReport) -> str:
     rows = rows_of(stage)
     shown = [row for row in rows if max(row.seconds[c] / totals[c] for c in counts) >= _LEAST_SHARE]
     rest = [row for row in rows if row not in shown]
-    lines: list[Sequence[object]] = [("step", "weights", "steps", "share", *counts)]
+    lines: list[Sequence[object]] = [("step", "steps", "share", *counts)]
     for row in shown:
         share = f"{row.seconds[1] / totals[1]:.1%}"
         times = [_milliseconds(row.seconds[count]) for count in counts]
-        lines.append((row.operation, row.weights, row.count, share, *times))
+        lines.append((" ".join(row.kind).strip(), row.count, share, *times))
 
     def line(name: str, values: Mapping[int, str], *before: object) -> None:
-        cells = [*before, *[""] * (3 - len(before))]
+        cells = [*before, *[""] * (2 - len(before))]
         lines.append((name, *cells, *(values.get(count, "") for count in counts)))
 
     if rest:
         together = {count: _milliseconds(sum(row.seconds[count] for row in rest)) for count in counts}
         share = f"{sum(row.seconds[1] for row in rest) / totals[1]:.1%}"
-        line("others", together, "", sum(row.count for row in rest), share)
+        line("others", together, sum(row.count for row in rest), share)
     line("waiting", {c: _milliseconds(found.path.waiting) for c, found in stage.predicted.items()})
     line("Python", {c: _milliseconds(python_seconds(found)) for c, found in stage.predicted.items()})
     line("predicted", {count: _milliseconds(seconds) for count, seconds in totals.items()})
     line("measured", {count: _milliseconds(seconds) for count, seconds in stage.measured.items()})
     line("error", {count: f"{totals[count] / seconds - 1:+.1%}" for count, seconds in stage.measured.items()})
-    line("tokens/s", {count: f"{stage.tokens / seconds:.1f}" for count, seconds in totals.items()})
+    line("tokens/s", {count: _short(stage.tokens / seconds) for count, seconds in totals.items()})
     if report.memory.node_bandwidth is None and stage.saturated:
-        slowest = {count: f"{stage.tokens / seconds:.1f}" for count, seconds in stage.saturated.items()}
+        slowest = {count: _short(stage.tokens / seconds) for count, seconds in stage.saturated.items()}
         line("no more memory", slowest)
     title = f"{stage.name}, {stage.tokens} token(s): milliseconds of the critical path by threads"
     return section(title, lines)
@@ -143,4 +143,9 @@ def _assumptions(report: PlanReport) -> str:
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f}"
+    return _short(seconds * 1e3)
+
+
+def _short(number: float) -> str:
+    """Three digits, or more where they stand before the point."""
+    return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f}"
