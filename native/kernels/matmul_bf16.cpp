@@ -76,13 +76,15 @@ CHASKI_INLINE Weights weights_of(const uint8_t* lines, int64_t j) {
 }
 
 using Rounded = uint16_t;
-using Pair = bfloat16x8_t;
+using Pair = bfloat16x4_t;
 CHASKI_INLINE Pair pair_of(const Rounded* x, int64_t j) {
-    return vreinterpretq_bf16_u32(vdupq_n_u32(read<uint32_t>(x + 2 * j)));
+    return vreinterpret_bf16_u32(uint32x2_t{read<uint32_t>(x + 2 * j), 0});
 }
 // One rounding each, unlike the instructions that add both products of a pair.
 CHASKI_INLINE F32x16 dot2(F32x16 acc, const Weights& w, Pair x) {
-    for (int i = 0; i < 4; ++i) acc.v[i] = vbfmlalbq_f32(vbfmlaltq_f32(acc.v[i], w.v[i], x), w.v[i], x);
+    for (int i = 0; i < 4; ++i) {
+        acc.v[i] = vbfmlalbq_lane_f32(vbfmlaltq_lane_f32(acc.v[i], w.v[i], x, 1), w.v[i], x, 0);
+    }
     return acc;
 }
 

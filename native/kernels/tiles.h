@@ -15,21 +15,23 @@ inline constexpr int kTilePanels = 2, kTileTokens = 6, kSuperTileTokens = 8;
 inline constexpr int kFloatPanels = 4, kFloatTokens = 6;
 inline constexpr int kStreamTile = 4, kStreamTokens = 12, kUnpackedTokens = 7;
 inline constexpr int kFloatStreamTile = 8, kFloatStreamTokens = 16, kPairTile = 8;
-#elif defined(__AVX2__) || defined(CHASKI_NEON)  // room for eight vectors: 16 registers, two for each, or 32
+#elif defined(CHASKI_NEON)  // 32 registers, four for each
+inline constexpr int kTilePanels = 1, kTileTokens = 3, kSuperTileTokens = 2;
+inline constexpr int kFloatPanels = 1, kFloatTokens = 6;
+inline constexpr int kStreamTile = 2, kStreamTokens = 6, kUnpackedTokens = 4;
+inline constexpr int kFloatStreamTile = 2, kFloatStreamTokens = 2, kPairTile = 4;
+// The same as kStreamTokens where the processor has matrix products of int8: unpacking pays earlier.
+inline constexpr int kI8mmStreamTokens = 3;
+#elif defined(__AVX2__)     // 16 registers, two for each
 inline constexpr int kTilePanels = 1, kTileTokens = 3, kSuperTileTokens = 3;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 6;
 inline constexpr int kStreamTile = 2, kStreamTokens = 6, kUnpackedTokens = 4;
 inline constexpr int kFloatStreamTile = 2, kFloatStreamTokens = 2, kPairTile = 4;
-#else                                            // small code, quick to compile
+#else                       // small code, quick to compile
 inline constexpr int kTilePanels = 1, kTileTokens = 2, kSuperTileTokens = 2;
 inline constexpr int kFloatPanels = 1, kFloatTokens = 2;
 inline constexpr int kStreamTile = 1, kStreamTokens = 0, kUnpackedTokens = 1;
 inline constexpr int kFloatStreamTile = 1, kFloatStreamTokens = 2, kPairTile = 2;
-#endif
-
-#if defined(CHASKI_NEON)
-// The same as kStreamTokens where the processor has matrix products of int8: unpacking pays earlier.
-inline constexpr int kI8mmStreamTokens = 3;
 #endif
 
 // The gated delta net: tiles of tokens, two rows of sums each, by vectors; of one token
