@@ -58,6 +58,7 @@ def as_json(report: PlanReport) -> dict[str, Any]:
             "processors": report.machine.processors,
             "rates": {count: asdict(rates) for count, rates in report.machine.rates.items()},
             "transfer": report.machine.transfer,
+            "crowded": dict(report.machine.crowded),
         },
         "assumed": asdict(report.memory),
         **{

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 
 from chaski.errors import OptionError
@@ -38,12 +39,15 @@ def open_backend(name: str, *options: Options) -> Backend:
     return backend
 
 
-def measure_machine(processors: int, weight_bytes: int, isa: str = "auto") -> Machine:
+def measure_machine(
+    processors: int, weight_bytes: int, isa: str = "auto", crowds: Sequence[int] = ()
+) -> Machine:
     """Measure this machine for the scaling model, in some tenths of a second.
 
-    `weight_bytes`: the size of a model, which may fit in a cache. What else runs shows in the result.
+    `weight_bytes`: the size of a model, which may fit in a cache. `crowds`: numbers of threads that are
+    larger than that of processors. What else runs shows in the result.
     Raises ValueError if this build or this machine does not have the instruction set.
     """
     from chaski.ml.cpu.thread_rates import measure_machine
 
-    return measure_machine(processors, weight_bytes, isa)
+    return measure_machine(processors, weight_bytes, isa, crowds)

@@ -9,14 +9,15 @@ one at the end of a phase. On several threads a piece takes longer than on one b
 * Activations that another core has touched last come from its cache. Of n threads, a share of 1 - 1/n has.
 * All else grows as the multiply-adds of each thread shrink, as they do where threads share a core.
 
-Where there are more threads than processors, as many as there are processors compute at a time.
+Where there are more threads than processors, as many as there are processors compute at a time, and each
+batch waits besides for threads that have no core when it begins or ends.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -60,12 +61,14 @@ class Memory:
 class Machine:
     """Measured rates by number of threads, one and all processors among them.
 
-    `transfer` is the seconds in which a thread takes a byte from the cache of another core.
+    `transfer` is the seconds in which a thread takes a byte from the cache of another core. `crowded` is the
+    seconds that a batch takes longer on a number of threads that is larger than that of processors.
     """
 
     processors: int
     rates: Mapping[int, ThreadRates]
     transfer: float
+    crowded: Mapping[int, float] = field(default_factory=dict)
 
     def at(self, threads: int, memory: Memory) -> ThreadRates:
         """Return the rates of any number: between measured ones in proportion, beyond them as assumed.
@@ -101,7 +104,8 @@ class Machine:
             )
             for count, one in self.rates.items()
         }
-        return Machine(self.processors, rates, (self.transfer + other.transfer) / 2)
+        crowded = {count: min(seconds, other.crowded[count]) for count, seconds in self.crowded.items()}
+        return Machine(self.processors, rates, (self.transfer + other.transfer) / 2, crowded)
 
     def _row(self, threads: int) -> tuple[float, ...]:
         found = self.rates[threads]
@@ -211,7 +215,8 @@ def predict(
 ) -> Prediction:
     """Predict a batch, which is cut for that many threads.
 
-    `processors`: of the machine that computes; one for each thread by default.
+    `processors`: of the machine that computes; one for each thread by default. Raises KeyError where there
+    are more threads than that, and the machine was not measured with so many.
     """
     workers = min(threads, processors or threads)
     memory = memory or Memory()
@@ -243,6 +248,8 @@ def predict(
         on_path[index:end] = lanes[index:end] == lanes[last]
         clock = ended[last] + rates.barrier
         index = end
+    if workers < threads:
+        clock += machine.crowded[threads]
     seconds = clock + batch.after
     path = Path(on_path, clock - float(durations[on_path].sum()) - alone)
     return Prediction(threads, seconds, batch, lanes, started, ended, computing, reading, transferring, path)

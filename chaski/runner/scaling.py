@@ -121,12 +121,13 @@ def measure_plan(
     processors = physical_cores()
     measured = {count: stages(traces(count, None), batch) for count in sorted(counts, reverse=True)}
     weight_bytes = int(_bytes_read(measured[1]["decode"].runs[-1]))
-    machine = measure_machine(processors, weight_bytes, isa)
+    crowds = [count for count in counts if count > processors]
+    machine = measure_machine(processors, weight_bytes, isa, crowds)
     more = [count for count in more if count > max(counts)]
     alone = {
         count: measured[1] if count == 1 else stages(traces(1, count), batch) for count in [*counts, *more]
     }
-    machine = machine.better_of(measure_machine(processors, weight_bytes, isa))
+    machine = machine.better_of(measure_machine(processors, weight_bytes, isa, crowds))
     found = []
     for name in ("prefill", "decode"):
         batches = {count: Batch.of(of[name].runs, of[name].after) for count, of in alone.items()}

@@ -23,7 +23,7 @@ MACHINE = Machine(2, {n: ThreadRates(n * 1e10, float(n), 1e-7, 3e-7 * n) for n i
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two processors, whatever there is here."""
-    monkeypatch.setattr(scaling, "measure_machine", lambda processors, num_bytes, isa: MACHINE)
+    monkeypatch.setattr(scaling, "measure_machine", lambda *_: MACHINE)
     monkeypatch.setattr(scaling, "physical_cores", lambda: 2)
 
 

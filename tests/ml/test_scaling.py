@@ -96,7 +96,11 @@ def test_threads_of_one_core_share_its_arithmetic() -> None:
 
 def test_more_threads_than_processors_compute_no_faster() -> None:
     of = batch([(0, 0, 10)] * 8)
-    assert seconds(of, 8, processors=2) == pytest.approx(40 * US)
+    crowded = Machine(2, IDEAL.rates, 0.0, {8: 7 * US})
+    found = predict(of, crowded, 8, processors=2)
+    assert found.seconds == pytest.approx(47 * US)
+    assert found.path.waiting == pytest.approx(7 * US)
+    assert seconds(of, 2, crowded) == pytest.approx(40 * US)
     assert seconds(of, 8) == pytest.approx(10 * US)
 
 
@@ -125,11 +129,12 @@ def test_rates_beyond_what_was_measured() -> None:
 
 
 def test_what_disturbs_one_of_two_measurements_does_not_count() -> None:
-    slow = Machine(1, {1: ThreadRates(1e9, 0.5, 2e-7, 9e-7)}, 3e-11)
-    fast = Machine(1, {1: ThreadRates(2e9, 0.4, 3e-7, 1e-7)}, 4e-11)
+    slow = Machine(1, {1: ThreadRates(1e9, 0.5, 2e-7, 9e-7)}, 3e-11, {2: 5e-4})
+    fast = Machine(1, {1: ThreadRates(2e9, 0.4, 3e-7, 1e-7)}, 4e-11, {2: 4e-4})
     better = slow.better_of(fast)
     assert better.rates == {1: ThreadRates(2e9, 0.5, 2e-7, 1e-7)}
     assert better.transfer == pytest.approx(3.5e-11)
+    assert better.crowded == {2: 4e-4}
 
 
 def test_what_a_step_reads() -> None:
@@ -169,7 +174,8 @@ def test_runs_of_several_threads_are_refused() -> None:
 
 
 def test_this_machine() -> None:
-    machine = measure_machine(2, 1 << 20)
+    machine = measure_machine(2, 1 << 20, crowds=[3])
+    assert 0 <= machine.crowded[3] < 1
     assert sorted(machine.rates) == [1, 2]
     assert machine.rates[1].speed == 1.0
     for rates in machine.rates.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -27,9 +28,14 @@ _TURNS = 3
 # Rows that are copied in each phase of a plan: few enough for the innermost caches of one core.
 _ROWS, _WIDTH, _PHASES, _RUNS = 128, 512, 200, 20
 
+# Seconds in which a caller chooses a token.
+_PAUSE = 4e-4
 
-def measure_machine(processors: int, weight_bytes: int, isa: str = "auto") -> Machine:
-    """Measure one thread, powers of two and all processors, in some tenths of a second each.
+
+def measure_machine(
+    processors: int, weight_bytes: int, isa: str = "auto", crowds: Sequence[int] = ()
+) -> Machine:
+    """Measure one thread, powers of two, all processors, and `crowds`, in some tenths of a second each.
 
     `weight_bytes`: the size of a model, which may fit in a cache. What else runs shows in the result.
     Raises ValueError if this build or this machine does not have the instruction set.
@@ -43,7 +49,9 @@ def measure_machine(processors: int, weight_bytes: int, isa: str = "auto") -> Ma
         count: ThreadRates(one.bandwidth, one.multiply_adds / multiply_adds, one.claim, one.barrier)
         for count, one in zip(counts, measured, strict=True)
     }
-    return Machine(processors, rates, _transfer(processors, isa) if processors > 1 else 0.0)
+    transfer = _transfer(processors, isa) if processors > 1 else 0.0
+    alone = _batch(processors, isa) if crowds else 0.0
+    return Machine(processors, rates, transfer, {n: max(_batch(n, isa) - alone, 0.0) for n in crowds})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +75,33 @@ def _measure(threads: int, size: int, isa: str) -> _Measured:
     )
 
 
+def _batch(threads: int, isa: str) -> float:
+    """Seconds from the launch of a plan to its end, with a pause between them as between two tokens."""
+    plan = _plan(_native.ThreadPool(threads), isa, threads)
+    seconds = []
+    for _ in range(3 * _RUNS):
+        began = time.perf_counter()
+        plan.launch([_ROWS])
+        plan.wait()
+        seconds.append(time.perf_counter() - began)
+        time.sleep(_PAUSE)
+    return median(seconds)
+
+
 def _copies(pool: _native.ThreadPool, isa: str, cut_for: int) -> Sequence[I64]:
-    """The pieces of runs that copy rows to and fro, each time in reverse: threads read what others wrote."""
+    """The pieces of runs of `_plan`."""
+    plan = _plan(pool, isa, cut_for)
+    plan.trace()
+    found = []
+    for _ in range(_RUNS):
+        plan.launch([_ROWS])
+        plan.wait()
+        found.append(plan.pieces())
+    return found[_RUNS // 4 :]
+
+
+def _plan(pool: _native.ThreadPool, isa: str, cut_for: int) -> _native.Plan:
+    """Copies rows to and fro, each time in reverse order: threads read what others wrote."""
     picks = _native.VariantPicks(isa)
     picks.settle()
     size = 4 * _ROWS * _WIDTH
@@ -83,13 +116,7 @@ def _copies(pool: _native.ThreadPool, isa: str, cut_for: int) -> Sequence[I64]:
     plan.finish()
     plan.floats(0, _ROWS, _WIDTH)[:] = 1.0
     plan.ints(2 * size, _ROWS)[:] = np.arange(_ROWS)[::-1]
-    plan.trace()
-    found = []
-    for _ in range(_RUNS):
-        plan.launch([_ROWS])
-        plan.wait()
-        found.append(plan.pieces())
-    return found[_RUNS // 4 :]
+    return plan
 
 
 def _gaps(pieces: I64) -> tuple[I64, I64]:
