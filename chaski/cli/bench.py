@@ -100,7 +100,7 @@ def command(
     from chaski.cli.progress import load_with_bar
 
     workload = Workload(prompt, generate, depth, batch)
-    _check_plan_options(with_plan, backend, picture, bandwidth, nodes)
+    _check_plan_options(with_plan, workload, backend, picture, bandwidth, nodes)
     if with_plan:
         click.echo(_plan(model, workload, repeat, threads, as_json, picture, bandwidth, nodes), nl=False)
         return
@@ -114,7 +114,12 @@ def command(
 
 
 def _check_plan_options(
-    with_plan: bool, backend: str, picture: Path | None, bandwidth: float | None, nodes: int | None
+    with_plan: bool,
+    workload: Workload,
+    backend: str,
+    picture: Path | None,
+    bandwidth: float | None,
+    nodes: int | None,
 ) -> None:
     """Raise UsageError where they do not go together, before anything is measured."""
     if not with_plan:
@@ -123,6 +128,8 @@ def _check_plan_options(
                 raise click.UsageError(f"--{name} goes with --plan")
     elif backend != "cpu":
         raise click.UsageError("--plan is for the backend cpu")
+    elif workload.generate < 2:
+        raise click.UsageError("--plan needs two tokens to decode: --generate 2")
     elif nodes is not None and bandwidth is None:
         raise click.UsageError("--nodes goes with --bandwidth")
     elif picture is not None and not picture.parent.is_dir():

@@ -111,6 +111,7 @@ def test_bars_that_touch_are_drawn_as_one() -> None:
         (("--plan", "--nodes", "2"), "--nodes goes with --bandwidth"),
         (("--plan", "--nodes", "0", "--bandwidth", "10"), "0 is not in the range x>=1"),
         (("--plan", "--bandwidth", "0"), "0.0 is not in the range x>0"),
+        (("--plan", "--generate", "1"), "--plan needs two tokens to decode"),
         (("--plan", "--backend", "reference"), "--plan is for the backend cpu"),
         (("--plan", "--picture", "nowhere/x.svg"), "there is no folder nowhere"),
         (("--plan", "--threads", "0"), "threads = 0 must be a whole number of at least 1"),
