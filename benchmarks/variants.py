@@ -67,7 +67,7 @@ def main() -> None:
                 products = Products(
                     QuantType[name], tokens, arguments.threads, arguments.megabytes, arguments.isa
                 )
-                variants = _native.variant_names(tokens, arguments.isa)
+                variants = _native.variant_names(int(QuantType[name]), tokens, arguments.isa)
                 seconds: list[list[float]] = [[] for _ in variants]
                 for _ in range(arguments.rounds):
                     for variant, times in enumerate(seconds):

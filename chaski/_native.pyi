@@ -52,8 +52,8 @@ def matmul(
     x (n, k) times the matrix, transposed: (n, rows), plus bias (rows), plus residual (n, rows). In super-blocks: x is rounded as for Q2_K to Q6_K, whatever the matrix's type. Variant: one of variant_names by its number; its results are the same bits.
     """
 
-def variant_names(tokens: int, isa: str = "auto") -> list[str]:
-    """The variants of products of quantized weights with so many tokens."""
+def variant_names(type: int, tokens: int, isa: str = "auto") -> list[str]:
+    """The variants of products of quantized weights of a type, by its number, with so many tokens."""
 
 def unpack_rows(
     matrix: PackedMatrix,

@@ -42,7 +42,7 @@ static CpuFeatures detect() {
                __builtin_cpu_supports("avx512vnni");
     f.bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16") && avx512_bf16::follows_the_rule();
     f.amx = f.avx512 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
-            tiles_allowed();
+            __builtin_cpu_supports("gfni") && tiles_allowed();
     return f;
 }
 #elif defined(__aarch64__)

@@ -29,7 +29,7 @@ VariantPicks::VariantPicks(const Kernels& kernels, std::optional<std::uint32_t> 
         if (!is_quantized(format.type)) continue;
         Choices& choices = choices_[format.type];
         for (std::size_t i = 0; i < choices.size(); ++i) {
-            choices[i].variants = variants_of(static_cast<int>(i), kernels.stream_tokens);
+            choices[i].variants = variants_of(format.type, static_cast<int>(i), kernels.stream_tokens);
             choices[i].times = std::vector<VariantTimes>(choices[i].variants.size());
         }
     }

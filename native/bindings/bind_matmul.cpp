@@ -103,7 +103,7 @@ FloatsOut matmul(const PackedMatrix& packed, const FloatsIn& x, const std::strin
     require(!in_super_blocks || w.k % kSuperElements == 0,
             "matmul: " + std::to_string(w.k) + " columns are no multiple of a super-block of 256");
     const Kernels& kernels = kernels_of(isa);
-    const std::span<const Variant> variants = variants_of(token_class_of(n), kernels.stream_tokens);
+    const std::span<const Variant> variants = variants_of(w.type, token_class_of(n), kernels.stream_tokens);
     require(variant >= 0 && variant < static_cast<int>(variants.size()),
             "matmul: no variant " + std::to_string(variant) + " of " + std::to_string(variants.size()));
     const OwnedActivations activations(kernels, x, is_quantized(w.type),
@@ -131,9 +131,10 @@ FloatsOut unpack_rows(const PackedMatrix& packed, const IndicesIn& rows, const s
     return out;
 }
 
-std::vector<std::string> names_of_variants(std::int64_t n, const std::string& isa) {
+std::vector<std::string> names_of_variants(int type, std::int64_t n, const std::string& isa) {
     std::vector<std::string> names;
-    for (const Variant& variant : variants_of(token_class_of(n), kernels_of(isa).stream_tokens))
+    const std::int64_t stream_tokens = kernels_of(isa).stream_tokens;
+    for (const Variant& variant : variants_of(static_cast<DType>(type), token_class_of(n), stream_tokens))
         names.emplace_back(variant.name);
     return names;
 }
@@ -164,8 +165,8 @@ void bind_matmul(nb::module_& m) {
           "x (n, k) times the matrix, transposed: (n, rows), plus bias (rows), plus residual (n, rows). "
           "In super-blocks: x is rounded as for Q2_K to Q6_K, whatever the matrix's type. "
           "Variant: one of variant_names by its number; its results are the same bits.");
-    m.def("variant_names", &names_of_variants, "tokens"_a, "isa"_a = "auto",
-          "The variants of products of quantized weights with so many tokens.");
+    m.def("variant_names", &names_of_variants, "type"_a, "tokens"_a, "isa"_a = "auto",
+          "The variants of products of quantized weights of a type, by its number, with so many tokens.");
     m.def("unpack_rows", &unpack_rows, "matrix"_a, "rows"_a, "isa"_a = "auto",
           "Dequantized rows: (len(rows), k).");
     m.def("isa_names", &names_of_isas,

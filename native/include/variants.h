@@ -4,8 +4,11 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "matmul.h"
 
 namespace chaski {
 
@@ -21,6 +24,7 @@ struct Variant {
     // none; kNextPanel: while the last tokens pass, the whole next panel.
     std::int32_t ahead = 0;
     bool to_first_level = false;  // or to the second-level cache
+    bool in_pairs = false;        // whether one token passes two panels side by side
 
     // Kernels that unpack to memory: how many panels at once, and how many tokens pass before the next ones.
     std::int32_t group = 24;
@@ -46,17 +50,24 @@ constexpr int token_class_of(std::int64_t n) {
 // The first of each list is taken where nothing was measured.
 inline constexpr Variant kAloneVariants[] = {
     {.name = "none"},
+    {.name = "1k-near", .ahead = 1024, .to_first_level = true},
     {.name = "2k-near", .ahead = 2048, .to_first_level = true},
     {.name = "4k-near", .ahead = 4096, .to_first_level = true},
     {.name = "8k-near", .ahead = 8192, .to_first_level = true},
     {.name = "2k", .ahead = 2048},
+    {.name = "4k", .ahead = 4096},
     {.name = "8k", .ahead = 8192},
+    {.name = "pairs", .in_pairs = true},
+    {.name = "2k-near-pairs", .ahead = 2048, .to_first_level = true, .in_pairs = true},
+    {.name = "2k-pairs", .ahead = 2048, .in_pairs = true},
 };
+inline constexpr std::size_t kUnpaired = 8;
 inline constexpr Variant kFewVariants[] = {
     {.name = "panel", .ahead = Variant::kNextPanel},
     {.name = "none"},
     {.name = "2k-near", .ahead = 2048, .to_first_level = true},
     {.name = "4k-near", .ahead = 4096, .to_first_level = true},
+    {.name = "2k", .ahead = 2048},
     {.name = "8k", .ahead = 8192},
 };
 inline constexpr Variant kSomeVariants[] = {
@@ -73,11 +84,12 @@ inline constexpr Variant kManyVariants[] = {
     {.name = "12x128", .group = 12, .token_block = 128},
 };
 
-// The variants for quantized weights and tokens of a class, of kernels that unpack in registers up to
-// `stream_tokens`.
-constexpr std::span<const Variant> variants_of(int token_class, std::int64_t stream_tokens) {
+// The variants for quantized weights of a type and tokens of a class, of kernels that unpack in registers up
+// to `stream_tokens`. Super-blocks gain nothing from pairs, which stand last.
+constexpr std::span<const Variant> variants_of(DType type, int token_class, std::int64_t stream_tokens) {
     if (kTokenClasses[token_class].last > stream_tokens) return kManyVariants;
-    if (token_class < 2) return kAloneVariants;
+    const std::span<const Variant> alone = kAloneVariants;
+    if (token_class < 2) return token_class == 1 || wants_super_blocks(type) ? alone.first(kUnpaired) : alone;
     if (kTokenClasses[token_class].last < stream_tokens) return kFewVariants;
     return kSomeVariants;
 }

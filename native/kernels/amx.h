@@ -1,14 +1,17 @@
-// Many tokens on processors with tile registers (AMX-INT8): the products of 16 tokens and 16 rows over a
-// sub-block are one instruction, which adds int8 times int8 exactly, so the results are the same bits as
-// everywhere. What limits it is the scaling of its sums, so formats with sums of 16 elements gain nothing and
-// keep the vector kernels.
+// Many tokens on processors with tile registers (AMX-INT8): the products of 16 tokens and 16 rows over up to
+// 64 elements of k are one instruction, which adds int8 times int8 exactly, so the results are the same bits
+// as everywhere.
 //
-//   tile A   16 tokens, one a row: the int8 values of a sub-block     (copied together first, a step of k at
-//   a time) tile B   the lines of a sub-block of the slab, with signed codes: 4 of k a row, 16 matrix rows
-//   across tile C   the int32 sums: a row for each token, lanes are matrix rows as in every other kernel
+//   tile A   16 tokens, one a row: their int8 values          (copied together first, a step of k at a time)
+//   tile B   lines of the slab, with signed numbers: 4 of k a row, 16 matrix rows across
+//   tile C   the int32 sums: a row for each token, lanes are matrix rows as in every other kernel
+//
+// Tiles C come to vectors through memory. Vectors of 512 bits have only half of their speed meanwhile; so
+// what is done with the sums of a tile limits these kernels.
 #pragma once
 
 #include "coefficients.h"
+#include "pieces.h"
 #include "product.h"
 #include "super_blocks.h"
 
@@ -17,7 +20,7 @@ namespace chaski::CHASKI_ISA {
 constexpr int kTileRows = 16;
 constexpr int kAmxTokens = 32;  // with fewer, the vector kernels are faster
 
-// Shapes of the tile registers: four C, to have several products under way; two A; two B.
+// Shapes of the tile registers.
 struct alignas(64) TileShapes {
     uint8_t palette = 1;
     uint8_t start_row = 0;
@@ -25,10 +28,10 @@ struct alignas(64) TileShapes {
     uint16_t row_bytes[16] = {};
     uint8_t rows[16] = {};
 
-    explicit TileShapes(int sub) {
-        for (int tile = 0; tile < 8; ++tile) {
-            row_bytes[tile] = static_cast<uint16_t>(tile == 4 || tile == 5 ? sub : 64);
-            rows[tile] = static_cast<uint8_t>(tile < 6 ? kTileRows : sub / 4);
+    void set(int begin, int end, int num_rows, int bytes) {
+        for (int tile = begin; tile < end; ++tile) {
+            rows[tile] = static_cast<uint8_t>(num_rows);
+            row_bytes[tile] = static_cast<uint16_t>(bytes);
         }
     }
 };
@@ -44,15 +47,39 @@ CHASKI_INLINE void load_tile(const void* p, int64_t stride) {
                  "m"(*static_cast<Bytes*>(p)));
 }
 
-// sums = A (16 rows of kSub, `stride` apart) times B (lines of kSub elements), by the registers of sub-block
-// S.
-template <int S, int kSub, int kStride>
-CHASKI_INLINE void multiply_tiles(const int8_t* a, const uint8_t* b, TileSums& sums) {
+template <int kTile>
+CHASKI_INLINE void store_tile(TileSums& sums) {
+    asm volatile("tilestored %%tmm%c3, (%1,%2,1)" : "=m"(sums) : "r"(&sums), "r"(int64_t{64}), "i"(kTile));
+}
+template <int kTile>
+CHASKI_INLINE void clear_tile() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
+}
+// C += A times B.
+template <int C, int A, int B>
+CHASKI_INLINE void multiply_tiles() {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+}
+
+// Four C, to have several products under way; two A; two B: one sub-block has those numbered S % 4 and S % 2.
+constexpr int kTileSub = 32;  // elements
+static TileShapes shapes_of_sub_blocks() {
+    TileShapes shapes;
+    shapes.set(0, 4, kTileRows, 64);
+    shapes.set(4, 6, kTileRows, kTileSub);
+    shapes.set(6, 8, kTileSub / 4, 64);
+    return shapes;
+}
+
+// sums = A (16 rows, `stride` apart) times B (lines of a sub-block), by the registers of sub-block S.
+template <int S, int kStride>
+CHASKI_INLINE void multiply_sub_block(const int8_t* a, const uint8_t* b, TileSums& sums) {
     constexpr int C = S % 4, A = 4 + S % 2, B = 6 + S % 2;
-    load_tile<A, (kTileRows - 1) * kStride + kSub>(a, kStride);
-    load_tile<B, kLanes * kSub>(b, 64);
-    asm volatile("tilezero %%tmm%c0\n\ttdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
-    asm volatile("tilestored %%tmm%c3, (%1,%2,1)" : "=m"(sums) : "r"(&sums), "r"(int64_t{64}), "i"(C));
+    load_tile<A, (kTileRows - 1) * kStride + kTileSub>(a, kStride);
+    load_tile<B, kLanes * kTileSub>(b, 64);
+    clear_tile<C>();
+    multiply_tiles<C, A, B>();
+    store_tile<C>(sums);
 }
 
 // The int8 values of a tile's tokens for `kStep` elements, together.
@@ -79,11 +106,12 @@ CHASKI_INLINE void for_each_by_four(int count, const F& step) {
 template <bool kHasMins>
 struct AmxQuantized {
     static constexpr int kStep = 512;
-    static constexpr int kSub = 32;
+    static constexpr int kSub = kTileSub;
     static constexpr int P = 1, N = kTileRows;
     static constexpr int kSmallest = N;  // smaller tiles leave rows of the tile registers unused
     static constexpr int kGroup = 8;
-    static Unpack unpack_of(const Unpacker& u) { return u.unpack_centred; }
+    static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }
+    static TileShapes shapes() { return shapes_of_sub_blocks(); }
     static constexpr int kBytes = kBlockBytes<kHasMins>;
     static constexpr int kSlab = kStep / kSub * kBytes;
     static constexpr int kLag = 2;  // reading a tile back at once would wait for it
@@ -109,7 +137,7 @@ struct AmxQuantized {
             for_each_by_four(blocks + kLag, [&](auto i, int s) __attribute__((always_inline)) {
                 constexpr int S = i.value;
                 if (s < blocks) {
-                    multiply_tiles<S, kSub, kStep>(values.of[0] + s * kSub, slab + s * kBytes, isum[S]);
+                    multiply_sub_block<S, kStep>(values.of[0] + s * kSub, slab + s * kBytes, isum[S]);
                     prefetch.fetch();
                 }
                 const int earlier = s - kLag;
@@ -139,11 +167,12 @@ struct AmxQuantized {
 struct AmxSuperQuantized {
     using Slab = SuperSlab<32, 32>;
     static constexpr int kStep = kSuperElements;
-    static constexpr int kSub = 32;
+    static constexpr int kSub = kTileSub;
     static constexpr int P = 1, N = kTileRows;
     static constexpr int kSmallest = N;  // smaller tiles leave rows of the tile registers unused
     static constexpr int kGroup = 8;
-    static Unpack unpack_of(const Unpacker& u) { return u.unpack_centred; }
+    static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }
+    static TileShapes shapes() { return shapes_of_sub_blocks(); }
     static constexpr int kSlab = Slab::kBytes;
     static constexpr int kSubs = kStep / kSub;
 
@@ -168,8 +197,7 @@ struct AmxSuperQuantized {
             for_each_by_four(kSubs + 2, [&](auto i, int s) __attribute__((always_inline)) {
                 constexpr int S = i.value;
                 if (s < kSubs) {
-                    multiply_tiles<S, kSub, kStep>(values.of[0] + s * kSub, slab + s * kLanes * kSub,
-                                                   isum[S]);
+                    multiply_sub_block<S, kStep>(values.of[0] + s * kSub, slab + s * kLanes * kSub, isum[S]);
                     prefetch.fetch();
                 }
                 if (S % 2 == 1 && s > 1 && s < kSubs + 2)
@@ -185,6 +213,118 @@ struct AmxSuperQuantized {
             for (int n = 0; n < kTokens; ++n) {
                 const I32x16 shifted = shift_pairs(scales, terms[n].shifts[pair]);
                 products[n] = dot2(products[n], pairs(load_i32(low[n]), load_i32(high[n])), shifted);
+            }
+        }
+    };
+};
+
+// Super-blocks with sub-blocks of 16 elements, of which there are too many for a tile C each. Codes times
+// their scale, and values times their power of two, are cut into pieces (pieces.h), so that tiles C hold sums
+// over all of a super-block. They are added up while the next panel is multiplied (product.h).
+template <int kMinSub>
+struct AmxPieces {
+    using Slab = PiecesSlab<kMinSub>;
+    static constexpr int kStep = kSuperElements;
+    static constexpr int kHalves = 2, kSums = 3;
+    static constexpr int P = 1, N = kHalves * kTileRows;
+    static constexpr int kSub = kStep / (kHalves * kChunks);
+    static constexpr int kSmallest = N;
+    static constexpr int kGroup = kGroupPanels;
+    static constexpr int kAtOnce = 4;
+    static constexpr int kSlab = Slab::kBytes;
+    static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }
+
+    // C of the sums of half of the tokens, and of the other half; A; B.
+    static TileShapes shapes() {
+        TileShapes shapes;
+        shapes.set(0, 8, kTileRows, kChunk);
+        return shapes;
+    }
+
+    struct Products {
+        alignas(64) TileSums of[kHalves][kSums];  // of low pieces, of low and high ones, of high ones
+
+        CHASKI_INLINE I32x16 sum(int token) const {
+            const auto& sums = of[token / kTileRows];
+            const int row = token % kTileRows;
+            return join_pieces(load_i32(sums[0][row]), load_i32(sums[1][row]), load_i32(sums[2][row]));
+        }
+    };
+
+    template <int kTokens>
+    struct Tokens {
+        SuperTerms terms[kTokens];
+        alignas(64) int8_t values[kHalves][kChunks][kPieces][kTileRows][kChunk];
+        int halves;
+
+        Tokens(const Unpacker&, const Activations& x, int64_t k, int64_t token, int size, int64_t at, int)
+            : halves((size + kTileRows - 1) / kTileRows) {
+            for (int n = 0; n < size; ++n) {
+                const int64_t element = (token + n) * k + at;
+                terms[n].template fill<16, kMinSub>(x, element, 0);
+                const int16_t* shifts = x.supers[element / kSuperElements].shifts;
+                for (int c = 0; c < kChunks; ++c) {
+                    const Pieces pieces = pieces_of_values(x.values + element + kChunk * c, shifts + 2 * c);
+                    auto& chunk = values[n / kTileRows][c];
+                    store_u8(chunk[kLow][n % kTileRows], pieces.low);
+                    store_u8(chunk[kHigh][n % kTileRows], pieces.high);
+                }
+            }
+        }
+
+        template <class Meanwhile>
+        CHASKI_INLINE void multiply(const uint8_t* slab, int, Products& products,
+                                    const Meanwhile& meanwhile) const {
+            unroll<kHalves>([&](auto half) __attribute__((always_inline)) {
+                if (half.value < halves) multiply_half<half.value>(slab, products, meanwhile);
+            });
+            unroll<kHalves>([&](auto half) __attribute__((always_inline)) {
+                if (half.value != halves - 1) return;
+                unroll<kSums>([&](auto s) __attribute__((always_inline)) {
+                    store_tile<kSums * half.value + s.value>(products.of[half][s]);
+                });
+            });
+        }
+
+        // Stores the sums of the half before while these are multiplied: storing a tile waits until it is
+        // done, and others behind it wait as well.
+        template <int kHalf, class Meanwhile>
+        CHASKI_INLINE void multiply_half(const uint8_t* slab, Products& products,
+                                         const Meanwhile& meanwhile) const {
+            constexpr int C = kSums * kHalf, A = 6, B = 7, kBytes = kTileRows * kChunk;
+            unroll<kSums>([](auto s) __attribute__((always_inline)) { clear_tile<C + s.value>(); });
+            unroll<kChunks>([&](auto chunk) __attribute__((always_inline)) {
+                const auto& own = values[kHalf][chunk];
+                load_tile<B, kBytes>(slab + Slab::lines_of(chunk, kLow), 64);
+                load_tile<A, kBytes>(own[kLow], kChunk);
+                multiply_tiles<C, A, B>();
+                load_tile<A, kBytes>(own[kHigh], kChunk);
+                multiply_tiles<C + 1, A, B>();
+                load_tile<B, kBytes>(slab + Slab::lines_of(chunk, kHigh), 64);
+                multiply_tiles<C + 2, A, B>();
+                load_tile<A, kBytes>(own[kLow], kChunk);
+                multiply_tiles<C + 1, A, B>();
+                if constexpr (kHalf > 0 && chunk.value < kSums) {
+                    store_tile<C - kSums + chunk.value>(products.of[kHalf - 1][chunk]);
+                }
+                meanwhile();
+            });
+        }
+
+        template <class Before>
+        CHASKI_INLINE void add(int first, const uint8_t* slab, int, const Products& products,
+                               const Before& before, F32x16 (&y)[kAtOnce]) const {
+            const F32x16 d = load_f32(reinterpret_cast<const float*>(slab + Slab::kD));
+#pragma GCC unroll 16
+            for (int n = 0; n < kAtOnce; ++n) {
+                const SuperTerms& own = terms[first + n];
+                const I32x16 sum = products.sum(first + n);
+                if constexpr (kMinSub == 0) {
+                    y[n] = add_scaled(before(n), sum, d, own.unit);
+                } else {
+                    const F32x16 dmin = load_f32(reinterpret_cast<const float*>(slab + Slab::kDMin));
+                    y[n] = add_scaled(before(n), sum, d, sum_of_mins<Slab>(slab, own), dmin, own.unit);
+                }
             }
         }
     };

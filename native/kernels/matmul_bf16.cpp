@@ -1,10 +1,12 @@
 // Matrices of BF16: products of two bf16 each, by the rule in matmul.h. With the processor's instruction for
-// them, or, where it has none, by the same roundings one after the other.
+// them, or by the same roundings one after the other, where it has none or is faster so.
 //
-// A line of a panel has a pair of consecutive k of each of 16 rows, so it is multiplied as it is.
+// A line of a panel has a pair of consecutive k of each of 16 rows, so it is multiplied as it is; many tokens
+// by roundings are products of float32, with the second number of a pair in front of the first.
 #include "blocks.h"
 #include "entry_points.h"
 #include "finish.h"
+#include "floats.h"
 #include "tiles.h"
 
 #if defined(__x86_64__)
@@ -148,6 +150,39 @@ static void multiply_panel(const Matrix& w, int64_t panel, const Rounded* values
         finish(y[n], out, first + n, kLanes * panel, rows_in_panel(w, panel));
     });
 }
+
+#if !defined(__AVX512BF16__)
+
+// The pairs of a panel as floats, the second number of each in front.
+static void widen_pairs(const uint8_t* panel, int64_t elements, uint8_t* slab) {
+    auto* lines = reinterpret_cast<float*>(slab);
+    for (int64_t i = 0; i < elements; i += 2, lines += 2 * kLanes) {
+        const Weights pair = weights_of(panel, i / 2);
+        store_f32(lines, pair.second);
+        store_f32(lines + kLanes, pair.first);
+    }
+}
+
+struct FloatPairs : Floats {
+    static Unpack unpack_of(const Unpacker&) { return widen_pairs; }
+};
+
+static void multiply_as_floats(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
+                               int64_t n, const Output& out, void* scratch) {
+    const int64_t width = (w.k + 1) / 2 * 2;
+    auto* values = static_cast<float*>(scratch);
+    void* rest = values + n * width;
+    for (int64_t i = 0; i < n; ++i) {
+        float* row = values + i * width;
+        round_row(x.floats + i * w.k, w.k, row);
+        for (int64_t j = 0; j < width; j += 2) std::swap(row[j], row[j + 1]);
+    }
+    const Matrix even{w.type, w.rows, width, w.panels};
+    const Activations rounded{nullptr, nullptr, nullptr, values};
+    run_product<FloatPairs>(unpacker_of(w.type), even, panel_begin, panel_end, rounded, n, out, rest);
+}
+
+#endif
 
 // Serves any number of tokens. While they pass, a panel stays in the second-level cache, and the last of them
 // prefetch the next one.

@@ -1,52 +1,9 @@
 // Matrices of F32 and F16: y = fma(w, x, y) along k, weights widened to float32.
 #include "blocks.h"
 #include "entry_points.h"
-#include "product.h"
+#include "floats.h"
 
 namespace chaski::CHASKI_ISA {
-
-struct Floats {
-    static constexpr int kStep = 96;  // a slab of four panels leaves room in a cache of 32 KB for the tokens
-    static constexpr int kSub = 16;   // elements between two prefetches
-    static constexpr int P = kFloatPanels, N = kFloatTokens;
-    static constexpr int kSmallest = smallest_tile(N, kFloatStreamTokens + 1);
-    static constexpr int kGroup = 4;
-    static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
-    static constexpr int kSlab = kStep * 64;
-
-    template <int kTokens>
-    struct Tokens {
-        const float* values;
-        int64_t k;
-
-        Tokens(const Unpacker&, const Activations& x, int64_t width, int64_t token, int, int64_t at, int)
-            : values(x.floats + token * width + at), k(width) {}
-
-        template <int kPanels, class Before>
-        CHASKI_INLINE void add(const uint8_t* slab, int elements, const Before& before,
-                               Sums<kPanels, kTokens>& y, Prefetch<kPanels>& prefetch) const {
-            y.take(before);
-            const auto* lines = reinterpret_cast<const float*>(slab);
-            for (int i = 0; i < elements; ++i) {
-                if (i % kSub == 0) {
-                    prefetch.fetch();
-                    // The tokens of the next tile lie too far apart for the processor to foresee them.
-                    for (int n = 0; n < kTokens; ++n)
-                        __builtin_prefetch(values + (kTokens + n) * k + i, 0, 2);
-                }
-                F32x16 column[kPanels];
-#pragma GCC unroll 16
-                for (int p = 0; p < kPanels; ++p) column[p] = load_f32(lines + p * (kSlab / 4) + kLanes * i);
-#pragma GCC unroll 16
-                for (int n = 0; n < kTokens; ++n) {
-                    const F32x16 x = splat(values[n * k + i]);
-#pragma GCC unroll 16
-                    for (int p = 0; p < kPanels; ++p) y.v[p][n] = fma(column[p], x, y.v[p][n]);
-                }
-            }
-        }
-    };
-};
 
 // Few tokens: weights are used as they are loaded, from one place at a time, which is what memory is fastest
 // with. P panels, interleaved, and N tokens from `first` on. What lies `distance` bytes behind is prefetched,

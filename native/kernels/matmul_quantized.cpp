@@ -210,24 +210,34 @@ int64_t scratch_bytes_quantized(int64_t k, int64_t n) {
 }
 
 #if defined(__AVX512VNNI__)
+template <class K>
+static void run_tiles(const Unpacker& u, const Matrix& w, int64_t panel_begin, int64_t panel_end,
+                      const Activations& x, int64_t n, const Output& out, void* scratch,
+                      const Variant& variant) {
+    const TileShapes shapes = K::shapes();
+    asm volatile("ldtilecfg %0" ::"m"(shapes));
+    run_product<K>(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
+    asm volatile("tilerelease");
+}
+
 void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                           int64_t n, const Output& out, void* scratch, const Variant& variant) {
+    if (n < kAmxTokens) return matmul_quantized(w, panel_begin, panel_end, x, n, out, scratch, variant);
     const Unpacker& u = unpacker_of(w.type);
-    if (n < kAmxTokens || u.sub != 32) {
-        return matmul_quantized(w, panel_begin, panel_end, x, n, out, scratch, variant);
-    }
-    const auto product = wants_super_blocks(w.type) ? run_product<AmxSuperQuantized>
-                         : u.mins                   ? run_product<AmxQuantized<true>>
-                                                    : run_product<AmxQuantized<false>>;
-    const TileShapes shapes(u.sub);
-    asm volatile("ldtilecfg %0" ::"m"(shapes));
+    const bool is_super = wants_super_blocks(w.type);
+    const auto product = is_super && u.min_sub == 0    ? run_tiles<AmxPieces<0>>
+                         : is_super && u.min_sub == 16 ? run_tiles<AmxPieces<16>>
+                         : is_super && u.sub == 16     ? run_tiles<AmxPieces<32>>
+                         : is_super                    ? run_tiles<AmxSuperQuantized>
+                         : u.mins                      ? run_tiles<AmxQuantized<true>>
+                                                       : run_tiles<AmxQuantized<false>>;
     product(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
-    asm volatile("tilerelease");
 }
 
 int64_t scratch_bytes_quantized_amx(int64_t k, int64_t n) {
     const int64_t product =
-        larger(product_scratch_bytes<AmxQuantized<true>>(n), product_scratch_bytes<AmxSuperQuantized>(n));
+        larger(product_scratch_bytes<AmxQuantized<true>>(n),
+               larger(product_scratch_bytes<AmxSuperQuantized>(n), product_scratch_bytes<AmxPieces<16>>(n)));
     return larger(scratch_bytes_quantized(k, n), product);
 }
 #endif

@@ -3,6 +3,8 @@
 //
 //   for each step     load P vectors         w0  w1              (32 different ones in turn, or the compiler
 //                     P x N multiply-adds    w0*x0 w1*x0 ...      would do what is the same every time once)
+//
+// Several steps are written out, or sums would be copied from register to register between them.
 #include "peaks.h"
 
 #include "cpu_features.h"
@@ -67,6 +69,7 @@ static int64_t peak_int8(int64_t steps) {
     const Operands operands;
     I32x16 sums[P * N];
     for (I32x16& sum : sums) sum = splat(0);
+#pragma GCC unroll 8
     for (int64_t step = 0; step < steps; ++step) {
         U8x64 w[P];
 #pragma GCC unroll 16
@@ -89,6 +92,7 @@ static int64_t peak_fp32(int64_t steps) {
     const Operands operands;
     F32x16 sums[P * N];
     for (F32x16& sum : sums) sum = splat(0.0f);
+#pragma GCC unroll 8
     for (int64_t step = 0; step < steps; ++step) {
         F32x16 w[P];
 #pragma GCC unroll 16
@@ -113,6 +117,7 @@ __attribute__((target("avx512bf16"))) static int64_t peak_bf16(int64_t steps) {
     const Operands operands;
     __m512 sums[P * N];
     for (__m512& sum : sums) sum = _mm512_setzero_ps();
+#pragma GCC unroll 8
     for (int64_t step = 0; step < steps; ++step) {
         __m512bh w[P];
 #pragma GCC unroll 16

@@ -8,7 +8,9 @@
 // A kernel K says kStep (elements of a step), kSub (elements between two prefetches), P and N (the
 // largest tile), kSmallest (the tokens of the smallest tile), kSlab (bytes of the slab of a panel), unpack_of
 // (how the slab is made), and Tokens<N>: what N tokens bring to a step, with add<P>(slab, elements, sums,
-// prefetch).
+// prefetch). Where products come through memory, K has a type Products for them, and Tokens<N> does the work
+// in two parts: multiply(slab, elements, products, meanwhile) calls meanwhile() now and then, and
+// add(first, slab, elements, products, before, y) adds the products of kAtOnce tokens to their sums.
 #pragma once
 
 #include "finish.h"
@@ -46,6 +48,10 @@ struct Prefetch {
         left -= bytes;
     }
 };
+
+// True for kernels whose products come through memory.
+template <class K>
+concept HasProducts = requires { typename K::Products; };
 
 // The tokens of the smallest tile that a product of `least` or more tokens has, with tiles of up to
 // `largest`. Smaller ones need not be compiled.
@@ -141,21 +147,77 @@ struct Product {
     template <int N>
     __attribute__((noinline)) void tile(int size, int t, int token) {
         const typename K::template Tokens<N> tile(u, x, w.k, first_token + token, size, at, elements);
-        int panel = 0;
-        for (; panel + K::P <= panels; panel += K::P) add<K::P>(tile, size, panel, t, token);
-        if constexpr (K::P > 1) {
-            for (; panel < panels; ++panel) add<1>(tile, size, panel, t, token);
+        if constexpr (HasProducts<K>) {
+            add_behind(tile, size, t, token);
+        } else {
+            int panel = 0;
+            for (; panel + K::P <= panels; panel += K::P) add<K::P>(tile, size, panel, t, token);
+            if constexpr (K::P > 1) {
+                for (; panel < panels; ++panel) add<1>(tile, size, panel, t, token);
+            }
         }
     }
 
-    template <int P, template <int> class Tokens, int N>
-    CHASKI_INLINE void add(const Tokens<N>& tile, int size, int panel, int t, int token) {
+    // What is prefetched while tile number t passes P panels.
+    template <int P>
+    CHASKI_INLINE Prefetch<P> prefetch_of(int panel, int t) const {
         const int64_t left = step_bytes - t * next_share;
         Prefetch<P> prefetch{.next = {},
                              .left = left < next_share ? left : next_share,
                              .share = (next_share * K::kSub / K::kStep + 63) / 64 * 64};
         for (int p = 0; p < P; ++p) prefetch.next[p] = next[panel + p] + t * next_share;
-        F32x16* kept = sums + (t * K::kGroup + panel) * K::N;
+        return prefetch;
+    }
+
+    // Multiplies the tile by a panel while it adds up the products of the panel before, which have come to
+    // memory by then.
+    template <class Tile>
+    CHASKI_INLINE void add_behind(const Tile& tile, int size, int t, int token) {
+        typename K::Products products[2];
+        for (int panel = 0; panel <= panels; ++panel) {
+            const int last = panel - 1;
+            int added = last < 0 ? size : 0;  // tokens of the last panel
+            const auto add_some = [&]() __attribute__((always_inline)) {
+                if (added >= size) return;
+                F32x16* kept = kept_sums(t, last) + added;
+                const auto before = [&](int i) __attribute__((always_inline)) {
+                    return at == 0 ? splat(0.0f) : kept[i];
+                };
+                F32x16 y[K::kAtOnce];
+                tile.add(added, slab + last * K::kSlab, elements, products[last % 2], before, y);
+#pragma GCC unroll 16
+                for (int i = 0; i < K::kAtOnce; ++i) kept[i] = y[i];
+                added += K::kAtOnce;
+            };
+            if (panel < panels) {
+                Prefetch<1> prefetch = prefetch_of<1>(panel, t);
+                const auto meanwhile = [&]() __attribute__((always_inline)) {
+                    prefetch.fetch();
+                    add_some();
+                };
+                tile.multiply(slab + panel * K::kSlab, elements, products[panel % 2], meanwhile);
+            }
+            while (added < size) add_some();
+        }
+        if (at + elements == w.k) finish_tile(size, t, token);
+    }
+
+    // Token by token, whose results lie together.
+    void finish_tile(int size, int t, int token) {
+        for (int n = 0; n < size; ++n) {
+            for (int panel = 0; panel < panels; ++panel) {
+                finish(kept_sums(t, panel)[n], out, first_token + token + n, kLanes * (first_panel + panel),
+                       rows_in_panel(w, first_panel + panel));
+            }
+        }
+    }
+
+    F32x16* kept_sums(int t, int panel) const { return sums + (t * K::kGroup + panel) * K::N; }
+
+    template <int P, template <int> class Tokens, int N>
+    CHASKI_INLINE void add(const Tokens<N>& tile, int size, int panel, int t, int token) {
+        Prefetch<P> prefetch = prefetch_of<P>(panel, t);
+        F32x16* kept = kept_sums(t, panel);
         // The sums so far, number by number: a kernel takes them when it has registers for them.
         const auto before = [&](int i)
                                 __attribute__((always_inline)) { return at == 0 ? splat(0.0f) : kept[i]; };

@@ -166,17 +166,46 @@ CHASKI_INLINE void add_super_run(Format block, const TokenTerms<Format>& x, int6
     });
 }
 
+// The lines of memory that are asked for ahead of their use, little by little: a processor keeps a dozen of
+// them in flight, and waits where it is asked for more.
+struct LookAhead {
+    int64_t distance;  // in bytes; 0 for none
+    bool to_first_level;
+
+    // For part `kPart` of `kParts` of the block at `p`.
+    template <int kBytes, int kPart, int kParts>
+    CHASKI_INLINE void fetch(const uint8_t* p) const {
+        constexpr int kLines = (kBytes + 63) / 64, kFirst = kLines * kPart / kParts,
+                      kLast = kLines * (kPart + 1) / kParts;
+        if (distance == 0) return;
+        if (to_first_level) {
+            for (int line = kFirst; line < kLast; ++line) __builtin_prefetch(p + distance + 64 * line, 0, 3);
+        } else {
+            for (int line = kFirst; line < kLast; ++line) __builtin_prefetch(p + distance + 64 * line, 0, 2);
+        }
+    }
+};
+
 // The block that begins with element `at` of k.
 template <class Format, int N>
-CHASKI_INLINE void add_block(Format block, const TokenTerms<Format>& x, int64_t at, F32x16 (&y)[N]) {
+CHASKI_INLINE void add_block(Format block, const TokenTerms<Format>& x, int64_t at, const LookAhead& ahead,
+                             F32x16 (&y)[N]) {
     constexpr int kRuns = Format::kElements / (32 * Format::kShared);
+    const auto fetch = [&](auto r) __attribute__((always_inline)) {
+        ahead.template fetch<Format::kBytes, r.value, kRuns>(block.p);
+    };
     if constexpr (!Format::kIsSuper) {
-        unroll<kRuns>([&](auto r) __attribute__((always_inline)) { add_run<r.value>(block, x, at, y); });
+        unroll<kRuns>([&](auto r) __attribute__((always_inline)) {
+            fetch(r);
+            add_run<r.value>(block, x, at, y);
+        });
     } else {
         I32x16 products[N];
         unroll<N>([&](auto n) __attribute__((always_inline)) { products[n] = splat(0); });
-        unroll<kRuns>([&](auto r)
-                          __attribute__((always_inline)) { add_super_run<r.value>(block, x, at, products); });
+        unroll<kRuns>([&](auto r) __attribute__((always_inline)) {
+            fetch(r);
+            add_super_run<r.value>(block, x, at, products);
+        });
         const int64_t number = at / kSuperElements;
         const F32x16 d = block.d();
         if constexpr (Format::kMins) {
@@ -200,36 +229,22 @@ CHASKI_INLINE void add_block(Format block, const TokenTerms<Format>& x, int64_t 
     }
 }
 
-// The lines of memory that are asked for ahead of their use.
-struct LookAhead {
-    int64_t distance;  // in bytes; 0 for none
-    bool to_first_level;
-
-    // For the block at `p`.
-    template <int kBytes>
-    CHASKI_INLINE void fetch(const uint8_t* p) const {
-        if (distance == 0) return;
-        if (to_first_level) {
-            for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(p + distance + line, 0, 3);
-        } else {
-            for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(p + distance + line, 0, 2);
-        }
+// Multiplies `kAbreast` panels by N tokens, from number `first` of the batch on.
+template <class Format, int kAbreast, int N>
+static void stream_panels(const Matrix& w, int64_t panel, const TokenTerms<Format>& tokens, const Output& out,
+                          int64_t first, const LookAhead& ahead) {
+    const int64_t bytes = panel_bytes(w.type, w.k);
+    const uint8_t* block = w.panels + panel * bytes;
+    F32x16 y[kAbreast][N];
+    unroll<kAbreast * N>([&](auto i) __attribute__((always_inline)) { y[i / N][i % N] = splat(0.0f); });
+    for (int64_t at = 0; at < w.k; at += Format::kElements, block += Format::kBytes) {
+        unroll<kAbreast>([&](auto p) __attribute__((always_inline)) {
+            add_block(Format{{block + p * bytes}}, tokens, at, ahead, y[p]);
+        });
     }
-};
-
-// Multiplies one panel by N tokens, from number `first` of the batch on.
-template <class Format, int N>
-static void stream_panel(const Matrix& w, int64_t panel, const TokenTerms<Format>& tokens, const Output& out,
-                         int64_t first, const LookAhead& ahead) {
-    Format block{{w.panels + panel * panel_bytes(w.type, w.k)}};
-    F32x16 y[N];
-    unroll<N>([&](auto n) __attribute__((always_inline)) { y[n] = splat(0.0f); });
-    for (int64_t at = 0; at < w.k; at += Format::kElements, block.p += Format::kBytes) {
-        ahead.template fetch<Format::kBytes>(block.p);
-        add_block(block, tokens, at, y);
-    }
-    unroll<N>([&](auto n) __attribute__((always_inline)) {
-        finish(y[n], out, first + n, kLanes * panel, rows_in_panel(w, panel));
+    unroll<kAbreast * N>([&](auto i) __attribute__((always_inline)) {
+        const int64_t of = panel + i / N;
+        finish(y[i / N][i % N], out, first + i % N, kLanes * of, rows_in_panel(w, of));
     });
 }
 
@@ -239,12 +254,18 @@ static void stream(const Matrix& w, int64_t begin, int64_t end, const Activation
     const TokenTerms<Format> tokens(x, w.k, n, scratch);
     const bool by_panels = variant.ahead == Variant::kNextPanel;
     const LookAhead ahead{by_panels ? panel_bytes(w.type, w.k) : variant.ahead, variant.to_first_level};
-    for (int64_t panel = begin; panel < end; ++panel) {
+    int64_t panel = begin;
+    if constexpr (!Format::kIsSuper) {  // which have no such variant
+        if (n == 1 && variant.in_pairs) {
+            for (; panel + 1 < end; panel += 2) stream_panels<Format, 2, 1>(w, panel, tokens, out, 0, ahead);
+        }
+    }
+    for (; panel < end; ++panel) {
         for_parts<kStreamTile>(n, [&](int64_t first, auto size) {
             // The first tokens wait for memory; the last ones have time to ask for the next panel.
             const bool fetches = by_panels ? first + size == n : first == 0;
-            stream_panel<Format, size.value>(w, panel, tokens.from(first), out, first,
-                                             fetches ? ahead : LookAhead{});
+            stream_panels<Format, 1, size.value>(w, panel, tokens.from(first), out, first,
+                                                 fetches ? ahead : LookAhead{});
         });
     }
 }

@@ -3,6 +3,7 @@
 
 #include "blocks.h"
 #include "entry_points.h"
+#include "pieces.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -125,13 +126,15 @@ constexpr Unpacker quantized() {
                   .max_code = Format::kMaxCode,
                   .block_elements = Format::kElements,
                   .unpack = unpack_of<Format, false>(),
-                  .unpack_centred = nullptr,
+                  .unpack_for_tiles = nullptr,
                   .read_lane = read_block_lane<Format>};
     if constexpr (Format::kIsSuper) {
         u.min_sub = Format::kMinSub;
         u.read_lane = read_super_lane<Format>;
     }
-    if constexpr (kHasAmx && Format::kSub == 32) u.unpack_centred = unpack_of<Format, Format::kOffset != 0>();
+    if constexpr (kHasAmx && Format::kSub == 32)
+        u.unpack_for_tiles = unpack_of<Format, Format::kOffset != 0>();
+    if constexpr (kHasAmx && Format::kSub == 16) u.unpack_for_tiles = unpack_pieces<Format>;
     return u;
 }
 template <class Weights>
@@ -143,7 +146,7 @@ constexpr Unpacker kFloat = {.type = Weights::kType,
                              .max_code = 0,
                              .block_elements = Weights::kType == DType::BF16 ? 2 : 1,
                              .unpack = widen<Weights>,
-                             .unpack_centred = nullptr,
+                             .unpack_for_tiles = nullptr,
                              .read_lane = nullptr};
 
 template <class Blocks, class SuperBlocks>

@@ -29,8 +29,9 @@ struct Unpacker {
     int max_code;
     int block_elements;  // what unpacking takes at least
     Unpack unpack;
-    // The same with codes less the offset, as signed bytes; null where no kernel wants it.
-    Unpack unpack_centred;
+    // The same for tile registers: codes less the offset, as signed bytes, or pieces (pieces.h); null where
+    // there are none.
+    Unpack unpack_for_tiles;
     // Row `lane` of a block's slab as floats. Of quantized types only.
     void (*read_lane)(const uint8_t* slab, int lane, float* out);
 };

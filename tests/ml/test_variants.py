@@ -18,6 +18,7 @@ from chaski.ml.cpu import variants
 from chaski.ml.cpu.variants import KernelVariants, variants_file
 from tests.tiny_llama import write_tiny_llama
 
+Q8_0 = int(QuantType.Q8_0)
 ISA = _native.isa_names()[-1]
 TOKENS = list(range(1, 250))
 
@@ -34,7 +35,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def keep_one() -> KernelVariants:
     """Write a file with one pick."""
     kept = KernelVariants("measured", ISA, 1)
-    assert kept.native.pick("Q8_0", "1", _native.variant_names(1)[-1])
+    assert kept.native.pick("Q8_0", "1", _native.variant_names(Q8_0, 1)[-1])
     variants._write(variants_file(), {kept._key: kept.picks()})
     return kept
 
@@ -51,7 +52,7 @@ def test_a_large_model_measures_and_the_next_process_knows(tmp_path: Path) -> No
     assert key.endswith(f", {ISA}, 1 threads")
     ((type, picks),) = content["picks"][key].items()
     assert picks
-    assert set(picks.values()) <= {*_native.variant_names(20), *_native.variant_names(249)}
+    assert set(picks.values()) <= {*_native.variant_names(Q8_0, 20), *_native.variant_names(Q8_0, 249)}
     again = KernelVariants("measured", ISA, 1)
     assert again.picks() == {type: picks}
     assert KernelVariants("measured", ISA, 2).picks() == {}
@@ -113,9 +114,9 @@ def test_the_environment_chooses() -> None:
     keep_one()
     first = KernelVariants("first", ISA, 1)
     assert not first.measures(1 << 40)
-    assert first.picks()["Q8_0"]["1"] == _native.variant_names(1)[0]
+    assert first.picks()["Q8_0"]["1"] == _native.variant_names(Q8_0, 1)[0]
     shown = CliRunner().invoke(chaski_command, ["info"], env={"CHASKI_THREADS": "1"}).output
-    assert f"1: {_native.variant_names(1)[-1]}" in shown
+    assert f"1: {_native.variant_names(Q8_0, 1)[-1]}" in shown
     shown = CliRunner().invoke(chaski_command, ["info"], env={"CHASKI_THREADS": "2"}).output
     assert "large models measure them while they answer" in shown
 

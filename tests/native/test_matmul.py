@@ -86,7 +86,7 @@ def test_variants_change_no_bit(type: QuantType, isa: str) -> None:
     x = activations(BLOCKS[1], k)
     for n in [*range(1, 14), 24, 65, BLOCKS[1]]:
         first = _native.matmul(matrix, x[:n], isa)
-        for variant, name in enumerate(_native.variant_names(n, isa)):
+        for variant, name in enumerate(_native.variant_names(int(type), n, isa)):
             assert np.array_equal(_native.matmul(matrix, x[:n], isa, variant=variant), first), (n, name)
     with pytest.raises(ValueError, match="no variant 99 of"):
         _native.matmul(matrix, x[:1], isa, variant=99)
