@@ -3,6 +3,8 @@
 //
 // A line of a panel has a pair of consecutive k of each of 16 rows, so it is multiplied as it is; many tokens
 // by roundings are products of float32, with the second number of a pair in front of the first.
+#include <utility>
+
 #include "blocks.h"
 #include "entry_points.h"
 #include "finish.h"
@@ -13,7 +15,17 @@
 #include <immintrin.h>
 #endif
 
+// Whether there are instructions for pairs of bf16.
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define CHASKI_HAS_PAIRS 1
+#else
+#define CHASKI_HAS_PAIRS 0
+#endif
+
 namespace chaski::CHASKI_ISA {
+
+// A count of numbers, with those that fill the last line of memory.
+constexpr int64_t whole_lines(int64_t count) { return (count + 31) / 32 * 32; }
 
 // While it lives, this thread reads and makes zeros in the place of subnormal numbers.
 class NoSubnormals {
@@ -151,15 +163,15 @@ static void multiply_panel(const Matrix& w, int64_t panel, const Rounded* values
     });
 }
 
-#if !defined(__AVX512BF16__)
+#if !CHASKI_HAS_PAIRS
 
 // The pairs of a panel as floats, the second number of each in front.
 static void widen_pairs(const uint8_t* panel, int64_t elements, uint8_t* slab) {
     auto* lines = reinterpret_cast<float*>(slab);
-    for (int64_t i = 0; i < elements; i += 2, lines += 2 * kLanes) {
-        const Weights pair = weights_of(panel, i / 2);
-        store_f32(lines, pair.second);
-        store_f32(lines + kLanes, pair.first);
+    for (int64_t j = 0; j < elements / 2; ++j) {
+        const Weights pair = weights_of(panel, j);
+        store_f32(lines + 2 * kLanes * j, pair.second);
+        store_f32(lines + 2 * kLanes * j + kLanes, pair.first);
     }
 }
 
@@ -167,50 +179,53 @@ struct FloatPairs : Floats {
     static Unpack unpack_of(const Unpacker&) { return widen_pairs; }
 };
 
-static void multiply_as_floats(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
-                               int64_t n, const Output& out, void* scratch) {
-    const int64_t width = (w.k + 1) / 2 * 2;
-    auto* values = static_cast<float*>(scratch);
-    void* rest = values + n * width;
-    for (int64_t i = 0; i < n; ++i) {
-        float* row = values + i * width;
-        round_row(x.floats + i * w.k, w.k, row);
-        for (int64_t j = 0; j < width; j += 2) std::swap(row[j], row[j + 1]);
-    }
-    const Matrix even{w.type, w.rows, width, w.panels};
-    const Activations rounded{nullptr, nullptr, nullptr, values};
-    run_product<FloatPairs>(unpacker_of(w.type), even, panel_begin, panel_end, rounded, n, out, rest);
-}
-
 #endif
 
-// Serves any number of tokens. While they pass, a panel stays in the second-level cache, and the last of them
-// prefetch the next one.
+// Tokens whose rounded values are given. While they pass, a panel stays in the second-level cache, and the
+// last of them prefetch the next one.
+static void multiply_pairs(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Rounded* values,
+                           int64_t n, const Output& out) {
+    const int64_t width = (w.k + 1) / 2 * 2, bytes = panel_bytes(w.type, w.k);
+    for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+        for_parts<kPairTile>(n, [&](int64_t first, auto size) {
+            const bool fetches = n > kAloneTokens && first + size == n;
+            multiply_panel<size.value>(w, panel, values + first * width, out, first, fetches ? bytes : 0);
+        });
+    }
+}
+
 void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                  const Output& out, void* scratch) {
     const NoSubnormals scope;
-    const int64_t width = (w.k + 1) / 2 * 2, bytes = panel_bytes(w.type, w.k);
+    const int64_t width = (w.k + 1) / 2 * 2;
     auto* values = static_cast<Rounded*>(scratch);
     for (int64_t block = 0; block < n; block += kTokenBlock) {
-        const int64_t count = n - block < kTokenBlock ? n - block : kTokenBlock;
+        const int64_t count = n - block < kTokenBlock ? n - block : kTokenBlock, at = block * out.y_stride;
+        const Output part{out.y + at, out.y_stride, out.bias, out.residual ? out.residual + at : nullptr};
         for (int64_t i = 0; i < count; ++i) {
             round_row(x.floats + (block + i) * w.k, w.k, values + i * width);
         }
-        for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
-            for_parts<kPairTile>(count, [&](int64_t first, auto size) {
-                const bool fetches = count > kAloneTokens && first + size == count;
-                multiply_panel<size.value>(w, panel, values + first * width, out, block + first,
-                                           fetches ? bytes : 0);
-            });
+#if !CHASKI_HAS_PAIRS
+        if (count > kFloatStreamTokens) {
+            for (int64_t i = 0; i < count * width; i += 2) std::swap(values[i], values[i + 1]);
+            const Matrix even{w.type, w.rows, width, w.panels};
+            const Activations pairs{nullptr, nullptr, nullptr, values};
+            run_product<FloatPairs>(unpacker_of(w.type), even, panel_begin, panel_end, pairs, count, part,
+                                    values + whole_lines(count * width));
+            continue;
         }
+#endif
+        multiply_pairs(w, panel_begin, panel_end, values, count, part);
     }
 }
 
 int64_t scratch_bytes_bf16(int64_t k, int64_t n) {
-    return (n < kTokenBlock ? n : kTokenBlock) * (k + 1) * static_cast<int64_t>(sizeof(Rounded));
+    const int64_t tokens = n < kTokenBlock ? n : kTokenBlock;
+    const int64_t rounded = whole_lines(tokens * (k + 1)) * static_cast<int64_t>(sizeof(Rounded));
+    return CHASKI_HAS_PAIRS ? rounded : rounded + product_scratch_bytes<Floats>(tokens);
 }
 
-#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#if CHASKI_HAS_PAIRS
 bool follows_the_rule();
 
 // True where this processor rounds as the rule says, for pseudo-random numbers from 2^-8 to 2^8, and for

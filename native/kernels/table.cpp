@@ -1,7 +1,10 @@
 // The table of kernels of this instruction set.
+#include <chrono>
+
 #include "cpu_features.h"
 #include "entry_points.h"
 #include "kernels.h"
+#include "peaks.h"
 #include "tiles.h"
 
 #if defined(__AVX512VNNI__)
@@ -30,6 +33,21 @@ int64_t scratch_bytes_quantized(int64_t k, int64_t n);
 
 namespace chaski::CHASKI_ISA {
 
+Peaks peaks();
+
+// Multiply-adds in a nanosecond, the best of a few runs.
+static double rate_of(Peaks::Loop loop) {
+    constexpr int64_t kSteps = 2000;
+    double best = 0;
+    for (int run = 0; run < 5; ++run) {
+        const auto begin = std::chrono::steady_clock::now();
+        const auto work = static_cast<double>(kSteps * loop(kSteps));
+        const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - begin;
+        if (work > best * time.count()) best = work / time.count();
+    }
+    return best;
+}
+
 #if defined(__AVX512VNNI__)
 static bool has_bf16() { return cpu_features().bf16; }
 static constexpr auto kMatmulBf16 = avx512_bf16::matmul_bf16;
@@ -44,17 +62,34 @@ static constexpr auto kMatmulBf16 = matmul_bf16;
 static constexpr auto kScratchBf16 = scratch_bytes_bf16;
 #endif
 
+// True where many tokens are faster by pairs of bf16 than as float32: on some processors the instruction
+// takes as long as four of float32. It is measured once, for some microseconds, and decides about no bit.
+static bool pairs_are_fast() {
+    static const bool fast = [] {
+        const Peaks own = peaks();
+        return own.bf16 != nullptr && rate_of(own.bf16) > rate_of(own.fp32);
+    }();
+    return fast;
+}
+
+static auto matmul_of_bf16(int64_t n) {
+    return has_bf16() && (n <= kFloatStreamTokens || pairs_are_fast()) ? kMatmulBf16 : matmul_bf16;
+}
+
 template <auto kQuantized>
 static void matmul(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                    const Output& out, void* scratch, const Variant& variant) {
     if (is_quantized(w.type)) return kQuantized(w, panel_begin, panel_end, x, n, out, scratch, variant);
-    const auto part = w.type != DType::BF16 ? matmul_float : has_bf16() ? kMatmulBf16 : matmul_bf16;
+    const auto part = w.type == DType::BF16 ? matmul_of_bf16(n) : matmul_float;
     part(w, panel_begin, panel_end, x, n, out, scratch);
 }
 
 template <auto kQuantized>
 static int64_t scratch_bytes(const Matrix& w, int64_t n) {
-    if (w.type == DType::BF16) return has_bf16() ? kScratchBf16(w.k, n) : scratch_bytes_bf16(w.k, n);
+    if (w.type == DType::BF16) {
+        const int64_t as_floats = scratch_bytes_bf16(w.k, n);
+        return has_bf16() && kScratchBf16(w.k, n) > as_floats ? kScratchBf16(w.k, n) : as_floats;
+    }
     return is_quantized(w.type) ? kQuantized(w.k, n) : scratch_bytes_float(n);
 }
 
