@@ -57,11 +57,13 @@ def median_limits(limits: Sequence[Limits]) -> Limits:
 
 
 def product_rate(limits: Limits, product_type: str) -> float:
-    """Multiply-adds per second; without instructions bf16 is computed as fp32. int16 is half of int8."""
+    """Multiply-adds per second; bf16 may be computed as fp32, where that is faster. int16 is half of int8."""
     if product_type == "int16":
         return limits.int8 / 2
-    rate: float | None = getattr(limits, product_type)
-    return limits.fp32 if rate is None else rate
+    if product_type == "bf16":
+        return max(limits.bf16 or 0, limits.fp32)
+    rate: float = getattr(limits, product_type)
+    return rate
 
 
 def decode_limit(limits: Limits, costs: Costs, batch: int, history: float) -> float:
