@@ -49,7 +49,7 @@ void Plan::touch() {
     scratch_->touch();
 }
 
-Plan::~Plan() { wait(); }
+Plan::~Plan() { pool_->gather(); }
 
 void Plan::launch(const Sizes& sizes) {
     if (scratch_ == nullptr) throw std::logic_error("plan: not finished");
@@ -91,7 +91,8 @@ void Plan::work(int thread) {
         const auto& entry = entries_[index];
         for (; current < entry->phase; ++current) {
             Phase& phase = *phases_[current];
-            spin_until([&phase] { return phase.items_left.load(std::memory_order_acquire) == 0; });
+            const auto is_done = [&phase] { return phase.items_left.load(std::memory_order_acquire) == 0; };
+            if (!pool_->wait_for(thread, is_done)) return;
         }
         std::int64_t done = 0;
         std::int64_t begin = entry->next.load(std::memory_order_relaxed);

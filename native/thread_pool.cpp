@@ -1,5 +1,6 @@
 #include "thread_pool.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace chaski {
@@ -10,20 +11,18 @@ namespace {
 // once would pay for its wake-up at every token; one that never sleeps would burn an idle core.
 constexpr auto kSpinTime = std::chrono::microseconds(300);
 
-void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
-    auto deadline = std::chrono::steady_clock::now() + kSpinTime;
-    while (std::chrono::steady_clock::now() < deadline) {
-        for (int i = 0; i < 64; ++i) {
-            if (value.load(std::memory_order_acquire) != old) return;
-            relax();
-        }
-    }
-    value.wait(old, std::memory_order_acquire);
-}
+// Much longer than threads that run are ever apart in decode, and much shorter than the time slice for which
+// another process may hold the core of one that does not run.
+constexpr auto kPatience = std::chrono::microseconds(50);
+
+// The system gives a thread that comes to another queue its turn early. So a worker that has taken the place
+// of one which was preempted sleeps for some slices first. Otherwise the team would take more than its share:
+// with 6 ms, whoever has preempted it keeps half of that core.
+constexpr auto kRest = std::chrono::milliseconds(6);
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads) {
+ThreadPool::ThreadPool(int threads) : threads_(std::max(threads, 1)), members_(threads_), cores_(threads_) {
     for (int thread = 1; thread < threads_; ++thread) {
         workers_.emplace_back([this, thread] { work(thread); });
     }
@@ -31,8 +30,8 @@ ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads) {
 
 ThreadPool::~ThreadPool() {
     stopping_.store(true);
-    epoch_.fetch_add(1, std::memory_order_release);
-    epoch_.notify_all();
+    job_.fetch_add(2, std::memory_order_release);
+    job_.notify_all();
     for (std::thread& worker : workers_) worker.join();
 }
 
@@ -40,28 +39,87 @@ void ThreadPool::launch(Function function, const void* context) {
     wait();
     function_ = function;
     context_ = context;
-    is_launched_ = true;
-    running_.store(threads_ - 1, std::memory_order_relaxed);
-    epoch_.fetch_add(1, std::memory_order_release);
-    epoch_.notify_all();
+    members_[0].job = job_.fetch_add(1) + 1;
+    job_.notify_all();
 }
 
 void ThreadPool::wait() {
-    if (!is_launched_) return;
-    is_launched_ = false;
+    if (job_.load(std::memory_order_relaxed) % 2 == 0) return;
+    Member& caller = members_[0];
+    cores_.enter(0);
+    enter(caller);
     function_(context_, 0);
-    spin_until([this] { return running_.load(std::memory_order_acquire) == 0; });
+    caller.state.store(State::kIdle, std::memory_order_release);
+    job_.fetch_add(1);
+    for (const Member& member : members_) {
+        for (Wait wait(*this, 0); member.state.load() == State::kWorking;) wait.pause();
+    }
+}
+
+void ThreadPool::gather() {
+    wait();
+    for (const Member& member : members_) {
+        for (Wait wait(*this, 0); member.state.load(std::memory_order_acquire) != State::kIdle;) wait.pause();
+    }
+}
+
+bool ThreadPool::enter(Member& member) {
+    // Either this thread sees that the job is complete, or who completes it sees that this thread works.
+    member.state.store(State::kWorking);
+    return job_.load() == member.job;
 }
 
 void ThreadPool::work(int thread) {
-    std::uint32_t seen = 0;
+    Member& member = members_[thread];
+    cores_.enter(thread);
     for (;;) {
-        wait_for_change(epoch_, seen);
-        seen = epoch_.load(std::memory_order_acquire);
+        wait_for_job(thread, member.job);
+        member.job = job_.load(std::memory_order_acquire);
         if (stopping_.load()) return;
-        function_(context_, thread);
-        running_.fetch_sub(1, std::memory_order_acq_rel);
+        if (member.job % 2 == 0) continue;
+        if (enter(member)) function_(context_, thread);
+        member.state.store(State::kIdle, std::memory_order_release);
     }
+}
+
+void ThreadPool::wait_for_job(int thread, std::uint32_t last) {
+    const auto is_there = [&](std::chrono::microseconds time) {
+        const auto end = std::chrono::steady_clock::now() + time;
+        while (std::chrono::steady_clock::now() < end) {
+            for (int i = 0; i < 64; ++i) {
+                if (job_.load(std::memory_order_acquire) != last) return true;
+                relax();
+            }
+        }
+        return false;
+    };
+    if (is_there(kSpinTime / 2)) return;
+    relieve(thread);
+    if (is_there(kSpinTime / 2)) return;
+    job_.wait(last, std::memory_order_acquire);
+}
+
+void ThreadPool::Wait::look_around() {
+    const auto now = Clock::now();
+    if (last_ == Clock::time_point{}) last_ = now;
+    if (now < last_ + kPatience) return;
+    pool_.relieve(thread_);
+    last_ = Clock::now();
+}
+
+// A thread that works holds up all others while somebody else has its core, and so does the caller, who has
+// to begin the next job. This thread only waits, so its core is of more use to them.
+void ThreadPool::relieve(int thread) {
+    if (is_relieving_.exchange(true)) return;
+    for (int other = 0; other < threads_; ++other) {
+        const bool is_needed = other == 0 || members_[other].state.load() == State::kWorking;
+        if (other != thread && is_needed && cores_.stands_still(other)) {
+            cores_.make_room(thread, other);
+            break;
+        }
+    }
+    is_relieving_.store(false);
+    if (cores_.leave(thread) && thread > 0) std::this_thread::sleep_for(kRest);
 }
 
 }  // namespace chaski

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 #include <vector>
+
+#include "cores.h"
 
 namespace chaski {
 
@@ -17,21 +20,9 @@ inline void relax() {
 #endif
 }
 
-// Waits until `is_done()`. Spins for some 50 microseconds: much longer than threads that run are ever apart
-// in decode, much shorter than the time slice for which another process may hold the core of one that does
-// not run. After that it gives its core away, so that the one that it waits for can have it.
-template <class Condition>
-void spin_until(const Condition& is_done) {
-    constexpr int kSpins = 1000;
-    for (int spins = 0; !is_done(); ++spins) {
-        if (spins < kSpins)
-            relax();
-        else
-            std::this_thread::yield();
-    }
-}
-
-// A job is called once on every thread of the team, as function(context, thread), and must not throw.
+// A job is called on the threads of the team, as function(context, thread), and must not throw. It is
+// complete when the call on thread 0, the caller, has returned and no other thread works at it: threads that
+// have lost their cores before they began are left out.
 class ThreadPool {
    public:
     explicit ThreadPool(int threads);
@@ -44,28 +35,89 @@ class ThreadPool {
     int threads() const { return threads_; }
 
     // Starts a job on all threads but one, which is whoever calls `wait`; waits for the job before it first.
-    // One caller at a time. The context must live until `wait` has returned.
+    // One caller at a time. The context must live until `gather` has returned, or `wait` if the job never
+    // calls `wait_for`.
     void launch(Function function, const void* context);
-    // Does this thread's share of the job that was launched, if one was; returns when all are done.
+    // Does this thread's share of the job that was launched, if one was; returns when it is complete.
     void wait();
+    // Returns when no thread knows the context of any job.
+    void gather();
 
-    // Both, for anything that can be called with a thread's number.
+    // Within a job: waits until `is_done()`; false if the job is complete without this thread, which must
+    // then return. Nobody waits for a thread that waits here.
+    template <class Condition>
+    bool wait_for(int thread, const Condition& is_done) {
+        if (is_done()) return true;
+        Member& member = members_[thread];
+        member.state.store(State::kWaiting, std::memory_order_release);
+        for (Wait wait(*this, thread); job_.load(std::memory_order_acquire) == member.job; wait.pause()) {
+            if (is_done()) return enter(member);
+        }
+        return false;
+    }
+
+    // Calls anything that can be called with a thread's number once on each thread.
     template <class Job>
     void run(const Job& job) {
-        launch([](const void* context, int thread) { (*static_cast<const Job*>(context))(thread); }, &job);
+        std::atomic<int> begun{0};
+        const auto call = [&](int thread) {
+            begun.fetch_add(1);
+            job(thread);
+            if (thread > 0) return;
+            for (Wait wait(*this, thread); begun.load() < threads_;) wait.pause();
+        };
+        using Call = decltype(call);
+        launch([](const void* context, int thread) { (*static_cast<const Call*>(context))(thread); }, &call);
         wait();
     }
 
    private:
+    enum class State { kIdle, kWaiting, kWorking };
+    struct alignas(64) Member {
+        std::atomic<State> state{State::kIdle};
+        std::uint32_t job = 0;  // which it is in, or was last
+    };
+
+    // What a thread does while it waits: it spins for a time, then looks for who has lost its core, and then
+    // gives its own away, so that the one that it waits for can have it.
+    class Wait {
+       public:
+        Wait(ThreadPool& pool, int thread) : pool_(pool), thread_(thread) {}
+        void pause() {
+            if (++turns_ % kTurns != 0) {
+                relax();
+            } else {
+                look_around();
+            }
+        }
+
+       private:
+        using Clock = std::chrono::steady_clock;
+        static constexpr int kTurns = 64;  // between two looks at the clock
+
+        void look_around();
+
+        ThreadPool& pool_;
+        const int thread_;
+        int turns_ = 0;
+        Clock::time_point last_{};
+    };
+
     void work(int thread);
+    // Begins to work at `member.job`, unless that is complete.
+    bool enter(Member& member);
+    void wait_for_job(int thread, std::uint32_t last);
+    void relieve(int thread);
 
     const int threads_;
     Function function_ = nullptr;
     const void* context_ = nullptr;
-    bool is_launched_ = false;
-    alignas(64) std::atomic<std::uint32_t> epoch_{0};
-    alignas(64) std::atomic<int> running_{0};
+    // Odd while a job is open, and then its number.
+    alignas(64) std::atomic<std::uint32_t> job_{0};
     std::atomic<bool> stopping_{false};
+    alignas(64) std::atomic<bool> is_relieving_{false};
+    std::vector<Member> members_;
+    Cores cores_;
     std::vector<std::thread> workers_;
 };
 
