@@ -174,11 +174,12 @@ CHASKI_INLINE void store_i16(int16_t* p, I32x16 a) {
 template <int From, int Width, int To = 0>
 CHASKI_INLINE U8x64 field(U8x64 a) {
     constexpr int kMask = ((1 << Width) - 1) << To;
-    constexpr int kLeft = From > To ? 0xff >> (From - To) : 0xff << (To - From) & 0xff;  // by the shift
+    constexpr int kBy = From > To ? From - To : To - From;
+    constexpr int kLeft = From > To ? 0xff >> kBy : 0xff << kBy & 0xff;  // by the shift
     return quarters<U8x64>(CHASKI_QUARTER {
         uint8x16_t moved = a.v[i];
-        if constexpr (From > To) moved = vshrq_n_u8(moved, From - To);
-        if constexpr (From < To) moved = vshlq_n_u8(moved, To - From);
+        if constexpr (From > To) moved = vshrq_n_u8(moved, kBy);
+        if constexpr (From < To) moved = vshlq_n_u8(moved, kBy);
         if constexpr (kMask != kLeft) moved = vandq_u8(moved, vdupq_n_u8(kMask));
         return moved;
     });

@@ -123,14 +123,16 @@ static void unpack_super_block(const uint8_t* panel, int64_t, uint8_t* slab) {
         store_words<false>(first + Slab::kCodes, kHalf, scales);
         store_words<true>(second + Slab::kCodes, kHalf, scales);
     });
-    unroll<Slab::kMinEights>([&](auto i) __attribute__((always_inline)) {
-        constexpr int kPair = 4 * i.value;
-        const U8x64 fours = join(block.template mins<kPair>(), block.template mins<kPair + 1>());
-        const U8x64 next = join(block.template mins<kPair + 2>(), block.template mins<kPair + 3>());
-        store_eight(slab + Slab::kMins + i * kEight, kHalf, fours, next);
-    });
     store_floats(slab + Slab::kD, kHalf, block.d());
-    if constexpr (Format::kMins) store_floats(slab + Slab::kDMin, kHalf, block.dmin());
+    if constexpr (Format::kMins) {
+        unroll<Slab::kMinEights>([&](auto i) __attribute__((always_inline)) {
+            constexpr int kPair = 4 * i.value;
+            const U8x64 fours = join(block.template mins<kPair>(), block.template mins<kPair + 1>());
+            const U8x64 next = join(block.template mins<kPair + 2>(), block.template mins<kPair + 3>());
+            store_eight(slab + Slab::kMins + i * kEight, kHalf, fours, next);
+        });
+        store_floats(slab + Slab::kDMin, kHalf, block.dmin());
+    }
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -50,12 +50,14 @@ static void unpack_super_blocks(const uint8_t* panel, int64_t elements, uint8_t*
             store_i32(reinterpret_cast<int32_t*>(slab + Slab::kScales + 64 * p),
                       block.template scales<p.value>());
         });
-        unroll<Slab::kMinPairs>([&](auto p) __attribute__((always_inline)) {
-            store_i32(reinterpret_cast<int32_t*>(slab + Slab::kMins + 64 * p),
-                      block.template mins<p.value>());
-        });
         store_f32(reinterpret_cast<float*>(slab + Slab::kD), block.d());
-        if constexpr (Format::kMins) store_f32(reinterpret_cast<float*>(slab + Slab::kDMin), block.dmin());
+        if constexpr (Format::kMins) {
+            unroll<Slab::kMinPairs>([&](auto p) __attribute__((always_inline)) {
+                store_i32(reinterpret_cast<int32_t*>(slab + Slab::kMins + 64 * p),
+                          block.template mins<p.value>());
+            });
+            store_f32(reinterpret_cast<float*>(slab + Slab::kDMin), block.dmin());
+        }
     }
 }
 
