@@ -157,7 +157,11 @@ class Environment:
         unset="on",
     )
     threads: int | None = _variable(
-        "CHASKI_THREADS", "number", "number of cores to compute on", _positive, unset="the physical cores"
+        "CHASKI_THREADS",
+        "number",
+        "number of cores to compute on",
+        _positive,
+        unset="the physical cores that affinity and CPU quotas leave",
     )
     isa: str = _variable(
         "CHASKI_ISA",

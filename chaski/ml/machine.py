@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = ["available_memory", "cpu_name", "physical_cores", "total_memory", "usable_processors"]
 
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_PROCESSORS = Path("/sys/devices/system/cpu")
+
+# Where a quota allows a part of a core, one more thread gains that part, at the price of pauses. A fifth of a
+# core gained three percent.
+_LEAST_PART = 0.2
 
 
 def physical_cores() -> int:
     """Physical cores among the processors that this process may run on; hyper-threads count once.
 
-    A container's CPU quota (cgroup version 2) bounds the number as well.
+    CPU quotas of its control groups (version 1 or 2) bound the number as well.
     """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
-    usable = os.sched_getaffinity(0)
-    cores = {_siblings(cpu) for cpu in usable}
-    return max(1, min(len(cores), _quota(len(usable))))
+    cores = len({_siblings(processor) for processor in os.sched_getaffinity(0)})
+    quota = min((_quota(group) for group in _cpu_groups()), default=math.inf)
+    return max(1, min(cores, cores if quota == math.inf else math.ceil(quota - _LEAST_PART)))
 
 
 def usable_processors() -> int:
@@ -56,17 +64,34 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _siblings(cpu: int) -> str:
-    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    return path.read_text().strip() if path.exists() else str(cpu)
+def _siblings(processor: int) -> str:
+    path = _PROCESSORS / f"cpu{processor}/topology/thread_siblings_list"
+    return path.read_text().strip() if path.exists() else str(processor)
 
 
-def _quota(cpus: int) -> int:
-    path = _CGROUP / "cpu.max"
-    if not path.exists():
-        return cpus
-    quota, period = path.read_text().split()
-    return cpus if quota == "max" else max(1, int(quota) // int(period))
+def _cpu_groups() -> Iterator[Path]:
+    """Yield the folders of the control groups that may have a CPU quota: this process's own and all above."""
+    lines = _OWN_GROUPS.read_text().splitlines() if _OWN_GROUPS.exists() else ["0::/"]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = _CGROUP / controllers
+        # In a container the path may be that of the host, and the mount the container's own group.
+        own = mount / path.lstrip("/")
+        yield from (group for group in (own, *own.parents) if group.is_relative_to(mount))
+
+
+def _quota(group: Path) -> float:
+    """Return the cores that the members of a group may keep busy; infinite without a quota."""
+    limit = group / "cpu.max"
+    if limit.exists():
+        quota, period = limit.read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    limit = group / "cpu.cfs_quota_us"
+    if limit.exists() and (microseconds := int(limit.read_text())) > 0:
+        return microseconds / int((group / "cpu.cfs_period_us").read_text())
+    return math.inf
 
 
 def _cgroup_number(name: str, missing: int = 1 << 62) -> int:

@@ -1,0 +1,76 @@
+"""The default number of threads: physical cores, within affinity and quotas, on invented machines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chaski.ml import machine
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The root of a machine of four cores with two processors each; every second one is a sibling."""
+    for processor in range(8):
+        write(
+            tmp_path,
+            f"cpus/cpu{processor}/topology/thread_siblings_list",
+            f"{processor % 4},{processor % 4 + 4}",
+        )
+    monkeypatch.setattr(machine, "_PROCESSORS", tmp_path / "cpus")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "_OWN_GROUPS", tmp_path / "own")
+    allow(monkeypatch, range(8))
+    return tmp_path
+
+
+def allow(monkeypatch: pytest.MonkeyPatch, processors: range) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(processors), raising=False)
+
+
+def write(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text + "\n")
+
+
+def test_siblings_count_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.physical_cores() == 4
+    allow(monkeypatch, range(3, 5))  # half of two cores
+    assert machine.physical_cores() == 2
+    allow(monkeypatch, range(0, 5, 4))  # both processors of one core
+    assert machine.physical_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("quota", "threads"),
+    [("max", 4), ("50000", 1), ("100000", 1), ("115000", 1), ("150000", 2), ("200000", 2), ("900000", 4)],
+)
+def test_quotas_of_version_2(root: Path, quota: str, threads: int) -> None:
+    write(root, "own", "0::/")
+    write(root, "cgroup/cpu.max", f"{quota} 100000")
+    assert machine.physical_cores() == threads
+
+
+def test_the_smallest_quota_of_all_groups_above(root: Path) -> None:
+    write(root, "own", "0::/system.slice/chaski.service")
+    write(root, "cgroup/system.slice/cpu.max", "200000 100000")
+    write(root, "cgroup/system.slice/chaski.service/cpu.max", "max 100000")
+    assert machine.physical_cores() == 2
+    write(root, "cgroup/system.slice/chaski.service/cpu.max", "50000 50000")
+    assert machine.physical_cores() == 1
+
+
+@pytest.mark.parametrize(("quota", "threads"), [("-1", 4), ("300000", 3)])
+def test_quotas_of_version_1(root: Path, quota: str, threads: int) -> None:
+    """A container whose path is that of the host, and whose mount is its own group."""
+    write(root, "own", "5:memory:/docker/1a2b\n4:cpu,cpuacct:/docker/1a2b\n0::/docker/1a2b")
+    write(root, "cgroup/cpu,cpuacct/cpu.cfs_quota_us", quota)
+    write(root, "cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000")
+    assert machine.physical_cores() == threads
+
+
+def test_a_machine_that_tells_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_PROCESSORS", root / "nothing")
+    assert machine.physical_cores() == 8
