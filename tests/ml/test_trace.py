@@ -75,6 +75,8 @@ def test_every_item_is_there_once_and_phases_follow_each_other(tmp_path: Path, t
     assert run.launched <= run.joined <= run.ended
     assert run.launched <= pieces[:, Column.STARTED].min()
     assert pieces[:, Column.ENDED].max() <= run.ended
+    busy = (pieces[:, Column.ENDED] - pieces[:, Column.STARTED]).sum()
+    assert 0 < busy <= threads * (run.ended - run.launched)
 
 
 def test_bytes_are_counted_by_step(tmp_path: Path) -> None:
