@@ -35,19 +35,6 @@ namespace chaski::CHASKI_ISA {
 
 Peaks peaks();
 
-// Multiply-adds in a nanosecond, the best of a few runs.
-static double rate_of(Peaks::Loop loop) {
-    constexpr int64_t kSteps = 2000;
-    double best = 0;
-    for (int run = 0; run < 5; ++run) {
-        const auto begin = std::chrono::steady_clock::now();
-        const auto work = static_cast<double>(kSteps * loop(kSteps));
-        const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - begin;
-        if (work > best * time.count()) best = work / time.count();
-    }
-    return best;
-}
-
 #if defined(__AVX512VNNI__)
 static bool has_bf16() { return cpu_features().bf16; }
 static constexpr auto kMatmulBf16 = avx512_bf16::matmul_bf16;
@@ -62,6 +49,23 @@ static constexpr auto kMatmulBf16 = matmul_bf16;
 static constexpr auto kScratchBf16 = scratch_bytes_bf16;
 #endif
 
+#if defined(CHASKI_NEON)
+// The instructions take as long as those of float32, and nothing is widened.
+static bool pairs_are_fast() { return true; }
+#else
+// Multiply-adds in a nanosecond, the best of a few runs.
+static double rate_of(Peaks::Loop loop) {
+    constexpr int64_t kSteps = 2000;
+    double best = 0;
+    for (int run = 0; run < 5; ++run) {
+        const auto begin = std::chrono::steady_clock::now();
+        const auto work = static_cast<double>(kSteps * loop(kSteps));
+        const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - begin;
+        if (work > best * time.count()) best = work / time.count();
+    }
+    return best;
+}
+
 // True where many tokens are faster by pairs of bf16 than as float32: on some processors the instruction
 // takes as long as four of float32. It is measured once, for some microseconds, and decides about no bit.
 static bool pairs_are_fast() {
@@ -71,6 +75,7 @@ static bool pairs_are_fast() {
     }();
     return fast;
 }
+#endif
 
 static auto matmul_of_bf16(int64_t n) {
     return has_bf16() && (n <= kFloatStreamTokens || pairs_are_fast()) ? kMatmulBf16 : matmul_bf16;
