@@ -22,7 +22,11 @@ constexpr auto kRest = std::chrono::milliseconds(6);
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : threads_(std::max(threads, 1)), members_(threads_), cores_(threads_) {
+ThreadPool::ThreadPool(int threads)
+    : threads_(std::max(threads, 1)),
+      is_crowded_(static_cast<unsigned>(threads_) > std::thread::hardware_concurrency()),
+      members_(threads_),
+      cores_(threads_) {
     for (int thread = 1; thread < threads_; ++thread) {
         workers_.emplace_back([this, thread] { work(thread); });
     }
@@ -102,6 +106,7 @@ void ThreadPool::wait_for_job(int thread, std::uint32_t last) {
 void ThreadPool::Wait::look_around() {
     const auto now = Clock::now();
     if (last_ == Clock::time_point{}) last_ = now;
+    if (pool_.is_crowded_) std::this_thread::yield();
     if (now < last_ + kPatience) return;
     pool_.relieve(thread_);
     last_ = Clock::now();

@@ -110,6 +110,7 @@ class ThreadPool {
     void relieve(int thread);
 
     const int threads_;
+    const bool is_crowded_;  // there are fewer processors, so threads wait for each other's cores
     Function function_ = nullptr;
     const void* context_ = nullptr;
     // Odd while a job is open, and then its number.
