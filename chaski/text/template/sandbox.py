@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import BuiltinMethodType
-from typing import Any
+from typing import Any, NoReturn
 
 from jinja2 import Environment, nodes
 from jinja2.ext import Extension
@@ -79,6 +79,16 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             return lambda *args, **kwargs: _Formatter(self).vformat(text, args, kwargs)
         method = STRING_METHODS.get(value.__name__)
         return None if method is None else partial(method, text)
+
+    def handle_exception(self, source: str | None = None) -> NoReturn:
+        """Raise what a rendering raised as it is.
+
+        Jinja would make another traceback, of lines in the template, which refers to the template's variables
+        and to its own error: all that the template made would stay until the garbage collector comes.
+        """
+        if source is None:
+            raise
+        super().handle_exception(source)
 
     def tick(self, characters: int) -> None:
         """Called by compiled templates in each turn of a loop, with the length of its literal text."""
