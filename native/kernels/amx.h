@@ -18,7 +18,7 @@
 namespace chaski::CHASKI_ISA {
 
 constexpr int kTileRows = 16;
-constexpr int kAmxTokens = 32;  // with fewer, the vector kernels are faster
+constexpr int kAmxTokens = 32;  // with fewer, the vector kernels are faster, but for one full tile
 
 // Shapes of the tile registers.
 struct alignas(64) TileShapes {
@@ -125,6 +125,7 @@ struct AmxQuantized {
                int elements)
             : values(x, k, token, size, at, elements) {
             c.fill(x, k, token, size, at, elements / kSub, 0);
+            c.clear(size);
         }
 
         // Multiplies block s, and applies the sums of an earlier one.
@@ -185,6 +186,7 @@ struct AmxSuperQuantized {
                int elements)
             : values(x, k, token, size, at, elements) {
             for (int n = 0; n < size; ++n) terms[n].template fill<kSub, kSub>(x, (token + n) * k + at, 0);
+            for (int n = size; n < kTokens; ++n) terms[n] = {};  // what lies there may be slow
         }
 
         // Multiplies sub-block s, and applies the sums of the pair before the one that it belongs to.
@@ -270,6 +272,7 @@ struct AmxPieces {
                     store_u8(chunk[kHigh][n % kTileRows], pieces.high);
                 }
             }
+            for (int n = size; n < (size + kAtOnce - 1) / kAtOnce * kAtOnce; ++n) terms[n] = {};
         }
 
         template <class Meanwhile>

@@ -29,6 +29,14 @@ struct Coefficients {
         }
     }
 
+    // Zeros for the tokens from number `first` on. What lies in memory may be subnormal numbers, and slow.
+    void clear(int first) {
+        for (int n = first; n < N; ++n) {
+            __builtin_memset(scale[n], 0, sizeof(scale[n]));
+            __builtin_memset(sum[n], 0, sizeof(sum[n]));
+        }
+    }
+
    private:
     // By copies that nothing else can point at, or it would not become vectors.
     CHASKI_INLINE void fill_token(int n, const float* scales, const int16_t* sums, int count, int bias) {

@@ -222,9 +222,12 @@ static void run_tiles(const Unpacker& u, const Matrix& w, int64_t panel_begin, i
 
 void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                           int64_t n, const Output& out, void* scratch, const Variant& variant) {
-    if (n < kAmxTokens) return matmul_quantized(w, panel_begin, panel_end, x, n, out, scratch, variant);
     const Unpacker& u = unpacker_of(w.type);
     const bool is_super = wants_super_blocks(w.type);
+    const bool is_full_tile = n == kTileRows && u.sub == 32;
+    if (n < kAmxTokens && !is_full_tile) {
+        return matmul_quantized(w, panel_begin, panel_end, x, n, out, scratch, variant);
+    }
     const auto product = is_super && u.min_sub == 0    ? run_tiles<AmxPieces<0>>
                          : is_super && u.min_sub == 16 ? run_tiles<AmxPieces<16>>
                          : is_super && u.sub == 16     ? run_tiles<AmxPieces<32>>
