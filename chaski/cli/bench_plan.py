@@ -1,4 +1,4 @@
-"""What `chaski bench --plan` prints, as tables or as an object."""
+"""The report of `chaski bench --plan`, as tables or as an object."""
 
 from __future__ import annotations
 

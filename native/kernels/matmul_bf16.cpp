@@ -15,7 +15,7 @@
 #include <immintrin.h>
 #endif
 
-// Whether there are instructions for pairs of bf16.
+// 1 where the compiler may use instructions for pairs of bf16.
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #define CHASKI_HAS_PAIRS 1
 #else

@@ -158,7 +158,7 @@ struct Product {
         }
     }
 
-    // What is prefetched while tile number t passes P panels.
+    // The prefetching that tile number t does while it passes P panels.
     template <int P>
     CHASKI_INLINE Prefetch<P> prefetch_of(int panel, int t) const {
         const int64_t left = step_bytes - t * next_share;
