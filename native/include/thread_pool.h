@@ -78,8 +78,8 @@ class ThreadPool {
         std::uint32_t job = 0;  // which it is in, or was last
     };
 
-    // A thread that waits spins for a time, then looks for who has lost its core, and then gives its own away,
-    // so that the one that it waits for can have it.
+    // A thread that waits spins for a time, then looks for who has lost its core, and then gives its own
+    // away, so that the one that it waits for can have it.
     class Wait {
        public:
         Wait(ThreadPool& pool, int thread) : pool_(pool), thread_(thread) {}
