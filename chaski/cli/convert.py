@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -38,18 +39,42 @@ __all__ = ["command"]
     help="The checkpoint that a draft was trained for; its configuration and tokenizer are enough.",
 )
 @click.option(
+    "--base",
+    metavar="MODEL",
+    help="The model that an adapter (LoRA) was trained for: a checkpoint's folder, of which config.json is "
+    "enough, a GGUF file, or a name.",
+)
+@click.option(
     "--task",
     metavar="NAME",
     help="Merge the adapter of a task with the weights, of Jina Embeddings 3: retrieval.query and others.",
 )
 @click.help_option("-h", "--help")
 def command(
-    folder: Path, out: Path, type_: str, projector: Path | None, target: Path | None, task: str | None
+    folder: Path,
+    out: Path,
+    type_: str,
+    projector: Path | None,
+    target: Path | None,
+    base: str | None,
+    task: str | None,
 ) -> None:
-    """Convert the checkpoint in FOLDER (config.json, safetensors, tokenizer) to the GGUF file OUT."""
+    """Convert the checkpoint in FOLDER (config.json, safetensors, tokenizer) to the GGUF file OUT.
+
+    FOLDER may also be a LoRA adapter of PEFT (adapter_config.json, adapter_model.safetensors).
+    """
+    from chaski.convert.adapter import is_adapter
     from chaski.convert.convert import convert
     from chaski.errors import OptionError
     from chaski.progress_bar import ProgressBar
+
+    if is_adapter(folder):
+        _convert_adapter(
+            folder, out, type_, base, {"--projector": projector, "--target": target, "--task": task}
+        )
+        return
+    if base is not None:
+        raise OptionError(f"{folder} is no adapter, so it has no base: convert it without --base")
 
     if projector is not None and projector.resolve() == out.resolve():
         raise OptionError(f"{out} cannot be the projector's file too; --projector needs another name")
@@ -72,6 +97,34 @@ def command(
     )
     if summary.left_out:
         click.echo(f"The adapters for tasks are left out; --task merges one: {', '.join(summary.left_out)}")
+
+
+def _convert_adapter(
+    folder: Path, out: Path, type_: str, base: str | None, others: Mapping[str, object]
+) -> None:
+    from chaski.convert.adapter import convert_adapter
+    from chaski.errors import OptionError
+
+    if given := [name for name, value in others.items() if value is not None]:
+        raise OptionError(f"{folder} is an adapter, which {given[0]} is not for")
+    _check_target(out)
+    started = time.monotonic()
+    try:
+        summary = convert_adapter(folder, out, _base_path(base), type_)
+    except OSError as error:
+        raise OptionError(f"{error.filename or out}: {error.strerror or error}") from None
+    click.echo(
+        f"{out}: adapter of {summary.architecture}, {size(summary.num_parameters)} parameters for "
+        f"{summary.num_matrices} matrices, {size_in_bytes(summary.nbytes)}, "
+        f"{duration(time.monotonic() - started)}"
+    )
+
+
+def _base_path(base: str | None) -> Path | None:
+    """The folder or file that is meant, or the weights of a model by its name."""
+    from chaski.store.model import find_model
+
+    return None if base is None else Path(base) if Path(base).exists() else find_model(base).path
 
 
 def _check_target(path: Path) -> None:

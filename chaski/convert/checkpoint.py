@@ -6,7 +6,7 @@ Strict both ways: every planned tensor has its sources in the right shape, and n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -20,7 +20,7 @@ from chaski.convert.tensors import Planned
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.safetensors import SafeTensor, open_checkpoint
 
-__all__ = ["Checkpoint", "computing", "plan_conversion"]
+__all__ = ["Checkpoint", "computing", "plain_name", "plan_conversion", "text_settings"]
 
 # Prefixes that wrappers put before the names of a text model, in any order that some release had.
 _WRAPPERS = re.compile(
@@ -82,10 +82,7 @@ def plan_conversion(folder: Path, target_folder: Path | None = None, task: str |
         config = Config(config.path, {**config.values, "task": _known_task(config, family, task)})
     tensors = _plain_names(open_checkpoint(folder)) | (_of_modules(folder) if family.embeds else {})
     tensors = _effective(tensors, family.ineffective)
-    for part in _TEXT_PARTS:
-        config = config.part(part).over(config)
-    config = config.over(Config(config.path, family.defaults))
-    config = Config(config.path, family.observed(tensors.keys())).over(config).within(len(tensors))
+    config = text_settings(config, family, tensors.keys()).within(len(tensors))
     vision = family.vision if "vision_config" in config else None
     with computing(config):
         planned = chain(
@@ -96,6 +93,19 @@ def plan_conversion(folder: Path, target_folder: Path | None = None, task: str |
     unused = family.unused if vision is None else vision.unused
     _check_unused(config, family.architecture, tensors, plan + seen, unused)
     return Checkpoint(folder, config, family, tensors, plan, vision, target)
+
+
+def text_settings(config: Config, family: Family, names: Set[str]) -> Config:
+    """The settings of the text model, whose tensors have these plain names, with all that they imply."""
+    for part in _TEXT_PARTS:
+        config = config.part(part).over(config)
+    config = config.over(Config(config.path, family.defaults))
+    return Config(config.path, family.observed(names)).over(config)
+
+
+def plain_name(name: str) -> str:
+    """The name of a tensor without the prefixes that wrappers put before it."""
+    return _WRAPPERS.sub("", _WRAPPERS.sub("", name))
 
 
 def _target(config: Config, family: Family, folder: Path | None) -> DraftTarget | None:
@@ -148,7 +158,7 @@ def _refuse_quantized(config: Config) -> None:
 def _plain_names(tensors: Mapping[str, SafeTensor]) -> dict[str, SafeTensor]:
     plain: dict[str, SafeTensor] = {}
     for name, tensor in tensors.items():
-        short = _WRAPPERS.sub("", _WRAPPERS.sub("", name))
+        short = plain_name(name)
         if short in plain:
             raise ModelError(f"{tensor.path}: tensors {plain[short].name!r} and {name!r} are the same one")
         plain[short] = tensor

@@ -31,6 +31,7 @@ __all__ = [
     "Sources",
     "TensorShape",
     "as_it_is",
+    "parts_of",
     "third",
     "transposed",
 ]
@@ -107,13 +108,13 @@ class Mapped:
             source = sources[name]
             if not source.is_float:
                 raise ModelError(f"{source.path}: tensor {name!r} holds {source.dtype}, not floats")
-            for part in _parts(self.arrange(source.data)):
+            for part in parts_of(self.arrange(source.data)):
                 values = widen(part, source.dtype).reshape(-1, self.shape[-1])
                 values = values if self.function is None else self.function(values)
                 yield quantize(values + np.float32(self.shift) if self.shift else values, type)
 
 
-def _parts(view: NDArray[Any]) -> Iterator[NDArray[Any]]:
+def parts_of(view: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Parts of a view in order, small ones, each of whole rows where the view has two axes or more."""
     if view.size <= _ELEMENTS_AT_ONCE or view.ndim == 1:
         yield view
@@ -123,7 +124,7 @@ def _parts(view: NDArray[Any]) -> Iterator[NDArray[Any]]:
         yield from (view[begin : begin + step] for begin in range(0, len(view), step))
     else:
         for part in view:
-            yield from _parts(part)
+            yield from parts_of(part)
 
 
 @dataclass(frozen=True, slots=True)

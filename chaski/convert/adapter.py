@@ -1,0 +1,221 @@
+"""`convert_adapter`: a LoRA adapter as PEFT saves it becomes a GGUF file, as llama.cpp's converter writes it.
+
+To what a matrix makes of x an adapter adds scale · B (A x), where A is (rank, columns) and B is (rows, rank)
+(Hu et al. 2021). GGUF has A and B under the matrix's name, with `.lora_a` and `.lora_b` behind it, and in the
+order in which GGUF has that matrix. Its readers take `adapter.lora.alpha` over the rank of B as the scale.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaski.convert.adapter_base import AdapterBase
+from chaski.convert.checkpoint import computing, plain_name
+from chaski.convert.config import Config, read_json
+from chaski.convert.factors import Factors, Pair, combine
+from chaski.convert.mixture import find_mixture
+from chaski.errors import ModelError, ModelNotFoundError, UnsupportedError
+from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.quant import QuantType
+from chaski.formats.quantize import quantize
+from chaski.formats.safetensors import SafeTensor, open_safetensors
+
+__all__ = ["ADAPTER_TYPES", "CONFIG_NAME", "AdapterSummary", "convert_adapter", "is_adapter"]
+
+CONFIG_NAME = "adapter_config.json"
+WEIGHTS_NAME = "adapter_model.safetensors"
+ADAPTER_TYPES = ("F32", "F16", "BF16")
+"""The types that the matrices of an adapter can get."""
+
+_FACTOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
+_PLAIN_PATTERN = re.compile(r"[\w.]+")
+# PEFT subtracts these from the base's weights before it trains, and again when it loads the adapter.
+_CHANGING_THE_BASE = ("corda", "loftq", "lora_ga", "olora", "pissa")
+_UNSUPPORTED_LISTS = ("modules_to_save", "layer_replication", "target_parameters", "trainable_token_indices")
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSummary:
+    """The sizes of a written adapter. num_matrices: those of the model that it changes. bytes: of tensors."""
+
+    architecture: str
+    num_matrices: int
+    num_parameters: int
+    nbytes: int
+
+
+def is_adapter(folder: Path) -> bool:
+    """Return whether a folder holds an adapter of PEFT, not a checkpoint."""
+    return (folder / CONFIG_NAME).is_file()
+
+
+def convert_adapter(folder: Path, out: Path, base: Path | None = None, type: str = "F16") -> AdapterSummary:
+    """Convert the adapter of PEFT in `folder` to the GGUF file `out`, which appears when it is complete.
+
+    base: the model that it was trained for, as a GGUF file or as the folder of a checkpoint, of which
+    `config.json` is enough. By default that is `folder`, if it has a `config.json`, or the folder that the
+    adapter names. type: one of ADAPTER_TYPES.
+    Raises ModelError, FormatError, ModelNotFoundError or UnsupportedError for what cannot be converted.
+    """
+    if type.upper() not in ADAPTER_TYPES:
+        raise UnsupportedError(
+            f"an adapter cannot be written as {type}; types are {', '.join(ADAPTER_TYPES)}"
+        )
+    config = _read_adapter_config(folder)
+    pairs = _read_pairs(config, folder / WEIGHTS_NAME)
+    found = AdapterBase.open(_base_path(config, folder, base), pairs.keys())
+    with computing(found.config):
+        changes = dict(_changes(found, pairs))
+    mixture, alpha = find_mixture(type), _alpha(config)
+    tensors = {
+        name: tensor
+        for change, factors in changes.items()
+        for name, tensor in _tensors(change, factors, mixture.base, alpha)
+    }
+    write_gguf(
+        out,
+        {
+            "general.architecture": found.architecture,
+            "general.type": "adapter",
+            "general.name": folder.resolve().name,
+            "general.file_type": mixture.number,
+            "adapter.type": "lora",
+            "adapter.lora.alpha": alpha,
+        },
+        tensors,
+    )
+    counts = [math.prod(tensor.shape) for tensor in tensors.values()]
+    nbytes = sum(tensor.nbytes for tensor in tensors.values())
+    return AdapterSummary(found.architecture, len(changes), sum(counts), nbytes)
+
+
+def _read_adapter_config(folder: Path) -> Config:
+    """The settings of the adapter, all of which GGUF can express."""
+    path = folder / CONFIG_NAME
+    if not path.is_file():
+        raise ModelNotFoundError(f"{path}: no such file; the folder of an adapter has one")
+    config = Config(path, read_json(path))
+    config.expect("peft_type", "LORA")
+    config.expect("bias", "none")
+    for key in ("use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"):
+        config.expect(key, False)
+    for key in _UNSUPPORTED_LISTS:
+        if config.values.get(key):
+            raise UnsupportedError(f"{path}: {key!r} is {config.values[key]!r:.80}, which GGUF cannot say")
+    if config.values.get("alora_invocation_tokens"):
+        raise UnsupportedError(f"{path}: an adapter that tokens switch on (aLoRA) cannot be converted")
+    start = config.values.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(_CHANGING_THE_BASE):
+        raise UnsupportedError(
+            f"{path}: 'init_lora_weights' is {start!r:.80}: the adapter fits a changed base only; save it "
+            "with path_initial_model_for_weight_conversion, which makes a plain one of it"
+        )
+    return config
+
+
+def _base_path(config: Config, folder: Path, base: Path | None) -> Path:
+    """The path of the base: what is given, the folder itself, or what the adapter names."""
+    if base is not None:
+        return base
+    if (folder / "config.json").is_file():
+        return folder
+    named = config.get("base_model_name_or_path", str, "")
+    if named and (Path(named) / "config.json").is_file():
+        return Path(named)
+    raise ModelNotFoundError(
+        f"{folder}: name the model that the adapter was trained for (chaski convert --base), as a GGUF file "
+        f"or a folder with its config.json{f'; the adapter says {named!r:.200}' if named else ''}"
+    )
+
+
+def _alpha(config: Config) -> float:
+    """The alpha of the file, which its readers divide by the rank: with rsLoRA by the rank's root."""
+    alpha = config.get("lora_alpha", float)
+    return alpha * math.sqrt(config.count("r")) if _is_stabilized(config) else alpha
+
+
+def _is_stabilized(config: Config) -> bool:
+    return config.get("use_rslora", bool, False)
+
+
+def _read_pairs(config: Config, path: Path) -> dict[str, Pair]:
+    """The matrices A and B with their scale, by the plain name of the weight that they change."""
+    if not path.is_file() and path.with_suffix(".bin").is_file():
+        raise UnsupportedError(f"{path.with_suffix('.bin')} is a pickle, which is not read: save safetensors")
+    halves: dict[str, dict[str, SafeTensor]] = {}
+    for name, tensor in open_safetensors(path).items():
+        match = _FACTOR.fullmatch(name)
+        if match is None or not tensor.is_float:
+            raise UnsupportedError(f"{path}: tensor {name!r:.200} is no matrix A or B of LoRA in floats")
+        half = halves.setdefault(match[1], {})
+        if half.setdefault(match[2], tensor) is not tensor:
+            raise ModelError(f"{path}: {match[1]!r:.200} has two matrices {match[2]}")
+    pairs: dict[str, Pair] = {}
+    for module, half in halves.items():
+        if half.keys() != {"A", "B"}:
+            raise ModelError(f"{path}: {module!r:.200} has no matrix {'B' if 'A' in half else 'A'}")
+        name = plain_name(f"{module}.weight")
+        if name in pairs:
+            raise ModelError(f"{path}: {module!r:.200} is there twice, with other prefixes")
+        pairs[name] = _pair(config, module, half["A"], half["B"])
+    if not pairs:
+        raise ModelError(f"{path}: there are no tensors")
+    return pairs
+
+
+def _pair(config: Config, module: str, first: SafeTensor, second: SafeTensor) -> Pair:
+    shapes = first.shape, second.shape
+    if any(len(shape) != 2 for shape in shapes) or not 0 < first.shape[0] == second.shape[1]:
+        raise ModelError(f"{first.path}: A and B of {module!r:.200} have the shapes {shapes}, no common rank")
+    alpha, rank = _alpha_of(config, module), first.shape[0]
+    return Pair(first, second, alpha / (math.sqrt(rank) if _is_stabilized(config) else rank))
+
+
+def _alpha_of(config: Config, module: str) -> float:
+    """The alpha of a module: that of the first pattern which is the end of its name, or the common one."""
+    patterns = config.part("alpha_pattern")
+    for pattern in patterns.values:
+        ending = pattern.removeprefix("^")
+        if not _PLAIN_PATTERN.fullmatch(ending):
+            raise UnsupportedError(
+                f"{config.path}: 'alpha_pattern' has {pattern!r:.80}, not the end of a name"
+            )
+        if module == ending or (ending == pattern and module.endswith(f".{ending}")):
+            return _not_zero(patterns, pattern)
+    return _not_zero(config, "lora_alpha")
+
+
+def _not_zero(config: Config, key: str) -> float:
+    """A number that is not zero, which readers of GGUF take for 'no scale'."""
+    value = config.get(key, float)
+    if value == 0:
+        raise ModelError(f"{config.path}: {key!r} is 0: such an adapter changes nothing")
+    return value
+
+
+def _changes(base: AdapterBase, pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Factors]]:
+    """The changed tensors of the base by GGUF's names; all matrices of the adapter must have one."""
+    left = set(pairs)
+    for planned in base.plan():
+        if not pairs.keys().isdisjoint(planned.sources):
+            base.check(planned)
+            yield planned.name, combine(planned, pairs)
+            left -= planned.sources.keys()
+    if left:
+        names = ", ".join(sorted(left)[:_SHOWN])
+        more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        raise ModelError(f"{base.config.path}: {base.architecture} has no such matrices: {names}{more}")
+
+
+def _tensors(name: str, factors: Factors, type: QuantType, alpha: float) -> Iterator[tuple[str, LazyTensor]]:
+    """The two tensors of a change. Their elements are made when they are written."""
+    yield f"{name}.lora_a", LazyTensor(factors.first_shape, type, lambda: [quantize(factors.first(), type)])
+    yield (
+        f"{name}.lora_b",
+        LazyTensor(factors.second_shape, type, lambda: [quantize(factors.second(alpha), type)]),
+    )

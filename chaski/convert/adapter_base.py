@@ -1,0 +1,113 @@
+"""`AdapterBase`: the model that an adapter was trained for, as far as the conversion of the adapter needs it.
+
+It is the folder of a checkpoint, whose weights need not be there, or a GGUF file, whose sizes say what its
+checkpoint would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaski.convert.checkpoint import plain_name, text_settings
+from chaski.convert.config import Config, read_config
+from chaski.convert.families import find_family
+from chaski.convert.family import Family
+from chaski.convert.tensors import Planned, TensorShape
+from chaski.errors import ModelError, ModelNotFoundError, UnsupportedError
+from chaski.formats.gguf import GGUFFile, open_gguf
+from chaski.formats.safetensors import INDEX_NAME, SINGLE_NAME, open_checkpoint
+
+__all__ = ["AdapterBase"]
+
+# The architectures of checkpoints whose names and order of rows follow from sizes that a GGUF file has.
+_CHECKPOINTS = {
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "internlm2": "InternLM2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mistral3": "Ministral3ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+_SIZES = {
+    "num_hidden_layers": "block_count",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+}
+# Far more layers or experts than any model has.
+_MOST = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterBase:
+    """config: the text model's own settings. names: the plain names of tensors that are known to be there.
+
+    shapes: the tensors of a GGUF file by name; empty for a folder.
+    """
+
+    config: Config
+    family: Family
+    names: Set[str]
+    shapes: Mapping[str, TensorShape] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path, changed: Set[str]) -> AdapterBase:
+        """Open a folder or a GGUF file. changed: the plain names of weights that the adapter changes.
+
+        Raises ModelError, FormatError, ModelNotFoundError or UnsupportedError.
+        """
+        if path.is_file():
+            with open_gguf(path) as file:
+                return cls._of_file(file, changed)
+        if not path.is_dir():
+            raise ModelNotFoundError(f"{path}: no such file or folder")
+        config = read_config(path)
+        family = find_family(config)
+        has_weights = any((path / name).is_file() for name in (SINGLE_NAME, INDEX_NAME))
+        names = {plain_name(name) for name in open_checkpoint(path)} if has_weights else changed
+        return cls(text_settings(config, family, names).within(max(_MOST, len(names))), family, names)
+
+    @classmethod
+    def _of_file(cls, file: GGUFFile, changed: Set[str]) -> AdapterBase:
+        architecture = file.architecture
+        if architecture not in _CHECKPOINTS:
+            known = ", ".join(_CHECKPOINTS)
+            raise UnsupportedError(
+                f"{file.path}: an adapter of {architecture!r:.80} needs the config.json of its base; a GGUF "
+                f"file is enough for {known}"
+            )
+        sizes = {key: file.get(f"{architecture}.{name}", int, None) for key, name in _SIZES.items()}
+        shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
+        values = sizes | {
+            "architectures": [_CHECKPOINTS[architecture]],
+            "vocab_size": shapes.get("token_embd.weight", (0,))[0],
+            "tie_word_embeddings": "output.weight" not in shapes,
+        }
+        config = Config(file.path, values, _MOST)
+        family = find_family(config)
+        return cls(text_settings(config, family, changed).within(_MOST), family, changed, shapes)
+
+    @property
+    def architecture(self) -> str:
+        return self.family.architecture
+
+    def plan(self) -> Iterator[Planned]:
+        """The tensors of the text model."""
+        return self.family.tensors(self.config, self.names)
+
+    def check(self, planned: Planned) -> None:
+        """Refuse a tensor that the GGUF file has in another shape, or not at all. Raises ModelError."""
+        found = self.shapes.get(planned.name)
+        if self.shapes and found != planned.shape:
+            raise ModelError(
+                f"{self.config.path}: tensor {planned.name!r} has the shape {found}, but by its sizes "
+                f"{planned.shape}"
+            )
