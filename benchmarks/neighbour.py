@@ -2,8 +2,9 @@
 
 Decodes alone and beside a neighbour, in turns. Prints the rate, the share of the rate alone, and how much of
 a core the neighbour had. Neighbours: a process that is always busy, on whichever processor the system gives
-it (`free`) or on the first one alone (`pinned`), and the same model decoding in another process (`model`). A
-turn is repeated where others took more than a twentieth of a core.
+it (`free`) or on the first one alone (`pinned`), one that is busy for 1.5 of every 10 ms (`brief`), and the
+same model decoding in another process (`model`). A turn is repeated where others took more than a twentieth
+of a core.
 """
 
 from __future__ import annotations
@@ -23,8 +24,15 @@ import chaski
 from chaski.cli.bench import Workload, measure
 
 ALONE = "alone"
-NEIGHBOURS = ("free", "pinned", "model")
+NEIGHBOURS = ("free", "pinned", "brief", "model")
 BUSY = "while True: pass"
+BRIEF = """
+import time
+while True:
+    end = time.perf_counter() + 0.0015
+    while time.perf_counter() < end: pass
+    time.sleep(0.0085)
+"""
 
 
 class Turn(NamedTuple):
@@ -102,7 +110,7 @@ def neighbour(kind: str, arguments: argparse.Namespace) -> Iterator[int | None]:
     if kind == ALONE:
         yield None
         return
-    command = [sys.executable, "-c", BUSY]
+    command = [sys.executable, "-c", BRIEF if kind == "brief" else BUSY]
     if kind == "model":
         command = [sys.executable, "-m", "benchmarks.neighbour", arguments.model, "--forever"]
         command += [] if arguments.threads is None else ["--threads", str(arguments.threads)]

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <thread>
 
 #include "thread_pool.h"
 
@@ -27,7 +28,6 @@ struct Cores::Seat {
     // where it might be before.
     std::atomic<bool> is_moving{false};
     std::atomic<bool> is_to_leave{false};
-    bool takes_place = false;  // that another thread has left
     cpu_set_t home{}, target{};
 };
 
@@ -82,6 +82,16 @@ void move(int id, const cpu_set_t& target, const cpu_set_t& home) {
     if (sched_setaffinity(id, sizeof target, &target) == 0) sched_setaffinity(id, sizeof home, &home);
 }
 
+// Moves the calling thread to the end of a queue: the system lets threads interrupt whoever has the core to
+// which they come, but for those of batches.
+void queue_up(const cpu_set_t& target, const cpu_set_t& home) {
+    const sched_param priority{};
+    const bool is_usual = sched_getscheduler(0) == SCHED_OTHER;
+    if (is_usual) sched_setscheduler(0, SCHED_BATCH, &priority);
+    move(0, target, home);
+    if (is_usual) sched_setscheduler(0, SCHED_OTHER, &priority);
+}
+
 }  // namespace
 
 void Cores::enter(int thread) {
@@ -105,14 +115,18 @@ bool Cores::stands_still(int thread) const {
 
 void Cores::make_room(int self, int thread) {
     Seat &own = seats_[self], &other = seats_[thread];
+    // A thread that has just slept has a time slice of its own. At the end of an old one, the thread that
+    // comes would stop this one here, and keep it from leaving.
+    const std::int64_t before = running_time(other.id);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(1));
     const int here = sched_getcpu(), there = queue_of(other.id);
     if (here < 0 || here >= CPU_SETSIZE || there < 0) return;
     own.home = own.target = cores_of(own.id);
-    own.takes_place = here != there;
     other.is_to_leave.store(false);
-    if (own.takes_place) {
+    if (here != there) {
         const cpu_set_t home = other.is_moving ? other.home : cores_of(other.id);
         if (!CPU_ISSET(here, &home) || !CPU_ISSET(there, &own.home)) return;
+        if (running_time(other.id) != before) return;
         move(other.id, only(here), home);
         own.target = only(there);
     } else {
@@ -129,13 +143,11 @@ void Cores::make_room(int self, int thread) {
     own.is_to_leave.store(true);
 }
 
-bool Cores::leave(int self) {
+void Cores::leave(int self) {
     Seat& own = seats_[self];
-    if (!own.is_moving) return false;
-    const bool is_to_leave = own.is_to_leave.exchange(false);
-    if (is_to_leave) move(own.id, own.target, own.home);
+    if (!own.is_moving) return;
+    if (own.is_to_leave.exchange(false)) queue_up(own.target, own.home);
     own.is_moving.store(false);
-    return is_to_leave && own.takes_place;
 }
 
 #else
@@ -148,7 +160,7 @@ bool Cores::stands_still(int) const { return false; }
 
 void Cores::make_room(int, int) {}
 
-bool Cores::leave(int) { return false; }
+void Cores::leave(int) {}
 
 #endif
 

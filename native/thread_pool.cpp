@@ -15,11 +15,6 @@ constexpr auto kSpinTime = std::chrono::microseconds(300);
 // another process may hold the core of one that does not run.
 constexpr auto kPatience = std::chrono::microseconds(50);
 
-// The system gives a thread that comes to another queue its turn early. So a worker that has taken the place
-// of one which was preempted sleeps for some slices first. Otherwise the team would take more than its share:
-// with 6 ms, whoever has preempted it keeps half of that core.
-constexpr auto kRest = std::chrono::milliseconds(6);
-
 }  // namespace
 
 ThreadPool::ThreadPool(int threads)
@@ -124,7 +119,7 @@ void ThreadPool::relieve(int thread) {
         }
     }
     is_relieving_.store(false);
-    if (cores_.leave(thread) && thread > 0) std::this_thread::sleep_for(kRest);
+    cores_.leave(thread);
 }
 
 }  // namespace chaski

@@ -22,9 +22,8 @@ class Cores {
     // has nothing to do, and plans that `self` goes to that one's queue. If both are at one core, `self` goes
     // to one where no other thread of the team is. One caller at a time.
     void make_room(int self, int thread);
-    // Goes where `make_room` has planned to. Returns when there is a core there: true if another thread of
-    // the team has left it.
-    bool leave(int self);
+    // Goes where `make_room` has planned to, behind all who wait for a core there. Returns when it has one.
+    void leave(int self);
 
    private:
     struct Seat;
