@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from chaski.errors import (
     AccessDeniedError,
+    AdapterError,
+    AdapterNotFoundError,
     BusyError,
     CacheError,
     CacheFullError,
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "AccessDeniedError",
+    "AdapterError",
+    "AdapterNotFoundError",
     "Answer",
     "BusyError",
     "CacheError",

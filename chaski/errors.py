@@ -10,6 +10,8 @@ ChaskiError
 ├── UnsupportedError          a valid file or request that this version cannot serve
 ├── ModelError                weights or metadata do not fit the architecture
 ├── ModelNotFoundError        no model of that name or path
+├── AdapterError              a file is no LoRA adapter, or none for this model
+├── AdapterNotFoundError      no adapter of that name is loaded
 ├── ResponseNotFoundError     no response of that id is remembered
 ├── StoreError                the model store is damaged, or cannot be written
 ├── RegistryError             a registry cannot be reached, refuses, or says what is not so
@@ -32,6 +34,8 @@ from __future__ import annotations
 
 __all__ = [
     "AccessDeniedError",
+    "AdapterError",
+    "AdapterNotFoundError",
     "BusyError",
     "CacheError",
     "CacheFullError",
@@ -98,6 +102,14 @@ class ModelError(ChaskiError):
 
 class ModelNotFoundError(ChaskiError):
     """There is no model of that name and no file at that path."""
+
+
+class AdapterError(ChaskiError):
+    """A file is no LoRA adapter, or does not fit the model; the message says which tensor or key."""
+
+
+class AdapterNotFoundError(ChaskiError):
+    """The model has no adapter of that name."""
 
 
 class ResponseNotFoundError(ChaskiError):

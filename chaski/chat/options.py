@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
+from chaski.chat.adapters import AdapterChoice, AdapterOption, adapter_choices
 from chaski.errors import OptionError
 from chaski.sample import SamplingOptions
 from chaski.sample.lark import AnswerFormat, AnswerPrefix, Constraint, ConstraintKind
@@ -55,6 +56,7 @@ class GenerateOptions(TypedDict, total=False):
     format_thought: Mapping[str, Any] | None
     special: bool
     cache_salt: str
+    adapter: AdapterOption | None
     logprobs: bool
     top_logprobs: int
     prompt_logprobs: int | None
@@ -80,6 +82,8 @@ class AnswerOptions:
     special      control tokens are part of the text, for parsers; the one that ends the answer is not
     cache_salt   requests share the prompt cache only with those of the same salt, so that the time of an
                  answer does not reveal the prompts of others
+    adapter      the LoRA adapters that the text is computed with: the name of one, or a list of names and of
+                 pairs (name, scale), which are applied in this order
     stop         texts that end the answer and are not part of it
     stop_token_ids  tokens that end the answer as well
     include_stop_str_in_output  the answer includes the stop text, or the text of the stop token, that ends it
@@ -103,6 +107,7 @@ class AnswerOptions:
     format_thought: AnswerPrefix | None = None
     special: bool = False
     cache_salt: str = ""
+    adapter: tuple[AdapterChoice, ...] = ()
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
@@ -172,6 +177,8 @@ def parse_options(options: Mapping[str, Any]) -> tuple[AnswerOptions, SamplingOp
     limits = {name: options[name] for name in _LIMITS & options.keys()}
     for name in _LISTS & limits.keys():
         limits[name] = _items(limits[name])
+    if "adapter" in limits:
+        limits["adapter"] = adapter_choices(limits["adapter"])
     if limits.get("format_thought") is not None:
         limits["format_thought"] = AnswerPrefix.read(limits["format_thought"])
     sampling = {name: options[name] for name in _SAMPLING & options.keys()}

@@ -30,11 +30,12 @@ class Sequence(ABC):
     groups       those of them that are computed together
     images       those of them that are rows of images
     cache_salt   only prompts with the same one reuse what was computed for it
+    adapter_key  what the adapters that it is computed with change: only prompts with the same key reuse it
     events       those that its reader has not read yet; at last `Done`, `Outputs`, or the error that ended it
     is_running   True until its last `take`, or `cancel`: more of it is to be computed
     """
 
-    __slots__ = ("cache_salt", "events", "groups", "images", "is_running", "slot", "tokens")
+    __slots__ = ("adapter_key", "cache_salt", "events", "groups", "images", "is_running", "slot", "tokens")
 
     slot: Slot
 
@@ -45,6 +46,7 @@ class Sequence(ABC):
         self.groups = groups
         self.images = images
         self.cache_salt = cache_salt
+        self.adapter_key = ""
         self.events: deque[Event | Outputs | ChaskiError] = deque()
         self.is_running = True
 

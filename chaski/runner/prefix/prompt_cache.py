@@ -39,7 +39,8 @@ class PromptCache:
             slot.tokens, slot.shifted_at = source.tokens[:length], None
         self.keep(slot, length, sequence.groups)
         self._uses += 1
-        slot.last_used, slot.cache_salt = self._uses, sequence.cache_salt
+        slot.last_used = self._uses
+        slot.cache_salt, slot.adapter_key = sequence.cache_salt, sequence.adapter_key
         sequence.start(slot)
         slot.is_free = False
         return slot
@@ -47,7 +48,8 @@ class PromptCache:
     def _placement(self, sequence: Sequence) -> Placement | None:
         if self.policy is None or not sequence.can_take_over:
             return place(self.slots, [])
-        return place(self.slots, sequence.tokens, sequence.groups, self.policy, sequence.cache_salt)
+        salt, key = sequence.cache_salt, sequence.adapter_key
+        return place(self.slots, sequence.tokens, sequence.groups, self.policy, salt, key)
 
     def keep(self, slot: Slot, length: int, groups: Groups) -> None:
         """Make slot and cache hold the first `length` tokens, or as many as a sequence can continue from."""

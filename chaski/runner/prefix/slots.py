@@ -23,7 +23,8 @@ class Slot:
 
     `groups` are those of the sequence that runs in it, or ran last. `last_used` grows with every use; 0 means
     never. From position `shifted_at` on the keys were moved: computing the same tokens would give others, so
-    no other prompt may take them over. Only prompts with the same `cache_salt` may take over any.
+    no other prompt may take them over. Only prompts with the same `cache_salt` and `adapter_key` may take
+    over any: adapters make other keys and values of the same tokens.
     """
 
     index: int
@@ -33,6 +34,7 @@ class Slot:
     last_used: int = 0
     shifted_at: int | None = None
     cache_salt: str = ""
+    adapter_key: str = ""
 
     def cut(self, length: int) -> None:
         """Hold the first `length` tokens and no more."""
@@ -74,17 +76,21 @@ def place(
     groups: Groups = (),
     policy: Policy = Policy.SMALLER_LOSS,
     cache_salt: str = "",
+    adapter_key: str = "",
 ) -> Placement | None:
     """Choose the slot of a prompt with `groups`, and the prefix to take over; None when no slot is free.
 
     The source is the slot with the longest common prefix, running ones included, because a prefix can be
-    shared, but never one with another cache salt. The target is the source itself if it is free and the
-    policy accepts that, else the free slot that was not used for the longest time.
+    shared, but never one with another cache salt or adapter key. The target is the source itself if it is
+    free and the policy accepts that, else the free slot that was not used for the longest time.
     """
     free = [slot for slot in slots if slot.is_free]
     if not free:
         return None
-    lengths = [_usable(slot, prompt, groups) if slot.cache_salt == cache_salt else 0 for slot in slots]
+    owner = cache_salt, adapter_key
+    lengths = [
+        _usable(slot, prompt, groups) if (slot.cache_salt, slot.adapter_key) == owner else 0 for slot in slots
+    ]
     length = max(lengths)
     source = slots[lengths.index(length)]
     if source.is_free and policy.accepts(kept=length, lost=len(source.tokens) - length):

@@ -84,6 +84,14 @@ def test_the_next_prompt_takes_over_what_was_computed() -> None:
     assert program.batches[0].tokens.tolist() == [40, 41]
 
 
+def test_nobody_takes_over_what_was_computed_with_another_adapter() -> None:
+    engine, _ = make(parallel=2)
+    for key, cached in (("", 0), ("a", 0), ("a", 2), ("", 2), ("b", 0)):
+        sequence = request([5, 6, 7])
+        sequence.adapter_key = key
+        assert run(engine, sequence).cached_tokens == cached
+
+
 def test_nobody_takes_over_what_was_computed_for_another_cache_salt() -> None:
     for parallel in (1, 2):
         engine, _ = make(parallel)
