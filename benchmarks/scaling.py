@@ -11,10 +11,12 @@ disturb is measured again.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
 from statistics import median
 
+from benchmarks.neighbour import others_seconds
 from chaski.cli.bench import Workload, compute
 from chaski.cli.bench_plan import traces_of
 from chaski.ml.machine import physical_cores
@@ -23,33 +25,38 @@ from chaski.ml.trace import TracedRun
 from chaski.runner.llm import LLM
 from chaski.runner.scaling import measure_plan
 
-# The share of its cores that a measurement must have got, and how often it is tried.
-_UNDISTURBED = 0.94
+# The share of its cores that a measurement must have got, the part of a core that others may have had, which
+# disturb a thread on another one, too, and how often it is tried.
+_UNDISTURBED, _OTHERS = 0.94, 0.05
 _TRIES = 8
 
 
 class Undisturbed:
-    """The runs of a model while nobody else took its cores: threads that wait for each other spin."""
+    """The runs of a model while nobody else computed: threads that wait for each other spin."""
 
     def __init__(self, model: str, workload: Workload, repeat: int) -> None:
         self._traces = traces_of(model, workload.context, workload.batch, self._compute)
         self._workload = workload
         self._repeat = repeat
-        self._cores = 0.0
+        self._cores = self._others = 0.0
 
     def __call__(self, threads: int, cut_for: int | None) -> Sequence[TracedRun]:
         for _ in range(_TRIES):
             runs = self._traces(threads, cut_for)
-            if self._cores >= _UNDISTURBED * min(threads, physical_cores()):
+            has_its_cores = self._cores >= _UNDISTURBED * min(threads, physical_cores())
+            if has_its_cores and self._others <= _OTHERS:
                 break
         else:
-            print(f"{threads} threads were disturbed {_TRIES} times: {self._cores:.2f} cores")
+            print(f"{threads} threads were disturbed {_TRIES} times: {self._others:.2f} cores for others")
         return runs
 
     def _compute(self, model: LLM) -> None:
-        begin, used = time.perf_counter(), time.process_time()
+        own = os.getpid()
+        begin, used, others = time.perf_counter(), time.process_time(), others_seconds(own)
         compute(model, self._workload, self._repeat)
-        self._cores = (time.process_time() - used) / (time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        self._cores = (time.process_time() - used) / seconds
+        self._others = (others_seconds(own) - others) / seconds
 
 
 def main() -> None:

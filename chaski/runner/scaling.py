@@ -119,14 +119,16 @@ def measure_plan(
     Decoding has batches of `batch` tokens. Raises OptionError if they are too many.
     """
     processors = physical_cores()
-    measured = {count: stages(traces(count, None), batch) for count in sorted(counts, reverse=True)}
+    measured, alone = {}, {}
+    for count in sorted(counts):
+        # One after the other: machines are faster at one time than at another.
+        measured[count] = stages(traces(count, None), batch)
+        alone[count] = measured[1] if count == 1 else stages(traces(1, count), batch)
     weight_bytes = int(_bytes_read(measured[1]["decode"].runs[-1]))
     crowds = [count for count in counts if count > processors]
     machine = measure_machine(processors, weight_bytes, isa, crowds)
     more = [count for count in more if count > max(counts)]
-    alone = {
-        count: measured[1] if count == 1 else stages(traces(1, count), batch) for count in [*counts, *more]
-    }
+    alone.update({count: stages(traces(1, count), batch) for count in more})
     machine = machine.better_of(measure_machine(processors, weight_bytes, isa, crowds))
     found = []
     for name in ("prefill", "decode"):

@@ -153,7 +153,7 @@ def run(*pieces: tuple[int, ...], launched: int = 0) -> TracedRun:
     return TracedRun((TracedStep("a"), TracedStep("b")), {}, launched, launched + 50, 900, np.array(pieces))
 
 
-def test_a_batch_is_the_median_of_runs_that_were_cut_alike() -> None:
+def test_a_batch_is_the_middling_one_of_runs_that_were_cut_alike() -> None:
     runs = [
         run((0, 0, 0, 0, 3, 100, 130), (0, 0, 0, 3, 4, 131, 140), (0, 1, 1, 0, 1, 150, 150 + took))
         for took in (20, 700, 30)
@@ -166,6 +166,18 @@ def test_a_batch_is_the_median_of_runs_that_were_cut_alike() -> None:
     assert found.seconds == pytest.approx(np.array([30, 9, 30]) * 1e-9)
     assert found.before == pytest.approx(50e-9)
     assert found.after == 1.0
+
+
+def test_pieces_of_a_batch_add_up_to_a_run_of_middling_length() -> None:
+    """Each piece of each run but the last is disturbed once: medians of pieces would see none of it."""
+    runs = [
+        run(
+            *((0, step, step, 0, 1, 100 * step, 100 * step + (40 if step == late else 10)) for step in (0, 1))
+        )
+        for late in (0, 1, 0, 1, 2)
+    ]
+    found = Batch.of([*runs, runs[0]])
+    assert found.seconds.sum() == pytest.approx(50e-9)
 
 
 def test_runs_of_several_threads_are_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 
 import numpy as np
@@ -43,36 +42,28 @@ def measure_machine(
     isa = _native.isa_names()[-1] if isa == "auto" else isa
     counts = sorted({processors, *(1 << i for i in range(processors.bit_length()))})
     size = min(max(weight_bytes, _LEAST), _MOST)
-    measured = [_measure(count, size, isa) for count in counts]
-    multiply_adds = measured[0].multiply_adds
-    rates = {
-        count: ThreadRates(one.bandwidth, one.multiply_adds / multiply_adds, one.claim, one.barrier)
-        for count, one in zip(counts, measured, strict=True)
-    }
+    pools = {count: _native.ThreadPool(count) for count in counts}
+    bandwidths, speeds = dict.fromkeys(counts, 0.0), dict.fromkeys(counts, 0.0)
+    for _ in range(_TURNS):
+        for count, pool in pools.items():
+            bandwidths[count] = max(bandwidths[count], _native.read_bandwidth(pool, isa, size))
+            speeds[count] = max(speeds[count], _native.multiply_add_rate(pool, isa, "int8") or 0.0)
+    rates = {}
+    for count, pool in pools.items():
+        # No thread is faster for having others beside it.
+        bandwidth = min(bandwidths[count], count * bandwidths[1])
+        speed = min(speeds[count] / speeds[1], float(count))
+        rates[count] = ThreadRates(bandwidth, speed, *_waits(pool, isa))
     transfer = _transfer(processors, isa) if processors > 1 else 0.0
     alone = _batch(processors, isa) if crowds else 0.0
     return Machine(processors, rates, transfer, {n: max(_batch(n, isa) - alone, 0.0) for n in crowds})
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    bandwidth: float
-    multiply_adds: float
-    claim: float
-    barrier: float
-
-
-def _measure(threads: int, size: int, isa: str) -> _Measured:
-    pool = _native.ThreadPool(threads)
-    multiply_adds = [_native.multiply_add_rate(pool, isa, "int8") or 0.0 for _ in range(_TURNS)]
-    gaps = [_gaps(pieces) for pieces in _copies(pool, isa, threads)]
+def _waits(pool: _native.ThreadPool, isa: str) -> tuple[float, float]:
+    """Seconds from piece to piece of a phase, and from phase to phase, where all threads take part."""
+    gaps = [_gaps(pieces) for pieces in _copies(pool, isa, pool.threads)]
     claims, barriers = (np.concatenate(column) for column in zip(*gaps, strict=True))
-    return _Measured(
-        max(_native.read_bandwidth(pool, isa, size) for _ in range(_TURNS)),
-        max(multiply_adds),
-        float(np.median(claims)) * 1e-9,
-        float(np.median(barriers)) * 1e-9,
-    )
+    return float(np.median(claims)) * 1e-9, float(np.median(barriers)) * 1e-9
 
 
 def _batch(threads: int, isa: str) -> float:
@@ -89,7 +80,10 @@ def _batch(threads: int, isa: str) -> float:
 
 
 def _copies(pool: _native.ThreadPool, isa: str, cut_for: int) -> Sequence[I64]:
-    """The pieces of runs of `_plan`."""
+    """The pieces of runs of `_plan`: those in which threads shared the work most evenly.
+
+    A thread that lost its core, or slept, leaves the work to the others, who then wait for nobody.
+    """
     plan = _plan(pool, isa, cut_for)
     plan.trace()
     found = []
@@ -97,7 +91,11 @@ def _copies(pool: _native.ThreadPool, isa: str, cut_for: int) -> Sequence[I64]:
         plan.launch([_ROWS])
         plan.wait()
         found.append(plan.pieces())
-    return found[_RUNS // 4 :]
+
+    def least_share(pieces: I64) -> int:
+        return int(np.bincount(pieces[:, Column.THREAD], minlength=pool.threads).min())
+
+    return sorted(found, key=least_share)[_RUNS // 2 :]
 
 
 def _plan(pool: _native.ThreadPool, isa: str, cut_for: int) -> _native.Plan:
