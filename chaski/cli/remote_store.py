@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["chosen_server", "create_there", "note_own_store", "transfer"]
 
 
+_PEFT_FILES = ("adapter_config.json", "adapter_model.safetensors", "config.json")
+
+
 def note_own_store() -> None:
     """Say that a command knows the files here only, where another one would ask a server."""
     import click
@@ -46,6 +49,7 @@ def create_there(server: Remote, name: str, recipe: Recipe) -> Iterator[StorePro
     Raises UnsupportedError for what its API cannot express.
     """
     body: dict[str, Any] = {"model": name, **(yield from _sources(server, recipe.sources))}
+    body["adapters"] = yield from _adapters(server, recipe.adapters)
     if recipe.draft is not None:
         if not isinstance(recipe.draft, Path) or recipe.draft.is_dir():
             raise UnsupportedError("for a server, DRAFT must name a GGUF file; or unset OLLAMA_HOST")
@@ -73,6 +77,21 @@ def _sources(
     for source in sources:
         files |= yield from _uploaded(server, source)
     return {"files": files}
+
+
+def _adapters(
+    server: Remote, sources: Sequence[ModelSource]
+) -> Generator[StoreProgress, None, dict[str, str]]:
+    """Send the files of adapters, of several under the number of each -> their digests by path."""
+    found: dict[str, str] = {}
+    for number, source in enumerate(sources):
+        if not isinstance(source, Path):
+            raise UnsupportedError("for a server, ADAPTER must name a GGUF file, or a folder of PEFT")
+        files = [source / name for name in _PEFT_FILES] if source.is_dir() else [source]
+        for file in filter(Path.is_file, files):
+            for name, digest in (yield from _uploaded(server, file)).items():
+                found[f"{number}/{name}" if len(sources) > 1 else name] = digest
+    return found
 
 
 def _uploaded(server: Remote, source: ModelSource) -> Generator[StoreProgress, None, dict[str, str]]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from chaski.errors import ModelNotFoundError, OptionError, StoreError
 from chaski.formats.bounded_json import TooManyValuesError, load_json
 from chaski.names import Digest, ModelName
+from chaski.store.adapters import add_adapter
 from chaski.store.manifest import CONFIG, MAX_JSON_VALUES, Manifest, ManifestLayer, go_json, media_type
 from chaski.store.model import read_model
 from chaski.store.parameters import Parameter
 from chaski.store.progress import StoreProgress
 from chaski.store.recipe import CheckpointFiles, ModelSource, Recipe
-from chaski.store.rewrite import bring, convert_checkpoint, rewrite
+from chaski.store.rewrite import bring, convert_checkpoint, folder_of, rewrite
 from chaski.store.store import Store
 from chaski.store.weights import WeightSummary, inspect
 
@@ -38,7 +37,7 @@ def create(
     Raises OptionError, TemplateError, UnsupportedError, GGUFError, StoreError, and what `fetch` raises.
     """
     _check_template(recipe.template)
-    for source in (*recipe.sources, recipe.draft):
+    for source in (*recipe.sources, *recipe.adapters, recipe.draft):
         if isinstance(source, ModelName) and store.locate(source) is None:
             if fetch is None:
                 raise ModelNotFoundError(f"model '{source.short}' not found")
@@ -48,6 +47,8 @@ def create(
         draft = _Draft(store, link)
         for source in recipe.sources:
             yield from _add_source(draft, source, recipe.quantize, name)
+        for source in recipe.adapters:
+            yield from _add_adapter(draft, source)
         if recipe.draft is not None:
             yield from _add_draft_model(draft, recipe.draft, recipe.draft_quantize)
         _apply(recipe, draft)
@@ -133,7 +134,7 @@ def _add_source(
 ) -> Iterator[StoreProgress]:
     """Add the source that FROM names; its weights in other types if the recipe says so."""
     if isinstance(source, CheckpointFiles):
-        with _folder_of(draft.store, source, name) as folder:
+        with folder_of(draft.store.blobs, source, name.model) as folder:
             yield from _add_checkpoint(draft, folder, quantize)
         return
     if isinstance(source, ModelName):
@@ -144,8 +145,23 @@ def _add_source(
         path = draft.store.blobs.path(layer.digest)
     else:
         path = draft.store.blobs.path(source) if isinstance(source, Digest) else source
+    if path.is_file() and inspect(path).kind == "adapter":
+        yield from _add_adapter(draft, path)
+        return
     digest = yield from _weights(draft, path, quantize)
     draft.add_weights(digest, inspect(draft.store.blobs.path(digest)))
+
+
+def _add_adapter(draft: _Draft, source: ModelSource) -> Iterator[StoreProgress]:
+    """Add adapters behind those that the source has, each once."""
+    models = [layer for layer in draft.layers if layer.kind == "model"]
+    if len(models) != 1:
+        raise OptionError("an adapter changes one model, which FROM must name before it")
+    base = draft.store.blobs.path(models[0].digest)
+    there = {layer.digest for layer in draft.layers if layer.kind == "adapter"}
+    for digest in (yield from add_adapter(draft.store, source, base, draft.link)):
+        if digest not in there:
+            draft.add("adapter", digest)
 
 
 def _add_draft_model(draft: _Draft, source: ModelSource, quantize: str | None) -> Iterator[StoreProgress]:
@@ -180,20 +196,6 @@ def _weights(draft: _Draft, path: Path, quantize: str | None) -> Generator[Store
 def _add_checkpoint(draft: _Draft, folder: Path, quantize: str | None) -> Iterator[StoreProgress]:
     digest = yield from convert_checkpoint(draft.store.blobs, folder, quantize)
     draft.add_weights(digest, inspect(draft.store.blobs.path(digest)))
-
-
-@contextmanager
-def _folder_of(store: Store, files: CheckpointFiles, name: ModelName) -> Iterator[Path]:
-    """A folder with the blobs under the names that they have in the checkpoint. No byte is copied."""
-    with TemporaryDirectory(prefix="chaski-") as top:
-        folder = Path(top) / name.model
-        for path, digest in files.blobs.items():
-            if store.blobs.size(digest) is None:
-                raise OptionError(f"files names {path} with the digest {digest}, which was not uploaded")
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(store.blobs.path(digest).absolute())
-        yield folder
 
 
 def _apply(recipe: Recipe, draft: _Draft) -> None:

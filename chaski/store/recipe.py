@@ -38,6 +38,7 @@ class CheckpointFiles:
 
 
 ModelSource: TypeAlias = ModelName | Path | Digest | CheckpointFiles
+"""A model of the store, a folder to convert or its files as blobs, or a GGUF file: its path or its blob."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class Recipe:
 
     sources   a model of the store, the folder of a checkpoint or its files as blobs, or GGUF files: paths, or
               blobs of the store
+    adapters  LoRA adapters that come behind those of the source: GGUF files, PEFT's folders or their files as
+              blobs, or models of the store, which give theirs
     quantize  the mixture of types that the weights get, as `formats.requantize.MIXTURES` names them
     draft     a draft model: a small one of the same vocabulary, like a source
     draft_quantize  the types that its weights get
@@ -60,6 +63,7 @@ class Recipe:
     renderer: str | None = None
     parser: str | None = None
     requires: str | None = None
+    adapters: Sequence[ModelSource] = ()
     quantize: str | None = None
     draft: ModelSource | None = None
     draft_quantize: str | None = None
@@ -68,12 +72,10 @@ class Recipe:
 def recipe_of(
     modelfile: Modelfile, folder: Path, quantize: str | None = None, draft_quantize: str | None = None
 ) -> Recipe:
-    """Read a Modelfile that is in `folder`: FROM and DRAFT are paths where there are such files, else names.
+    """Read a Modelfile that is in `folder`. FROM, DRAFT and ADAPTER are paths where there are such files.
 
-    Raises UnsupportedError for ADAPTER, which this version cannot use, and for weights that need converting.
+    Else they are names. Raises ModelNotFoundError, and UnsupportedError for weights that need converting.
     """
-    if modelfile.values("adapter"):
-        raise UnsupportedError("ADAPTER is not supported by this version")
     draft = modelfile.last("draft")
     return Recipe(
         sources=[_source(text, folder) for text in modelfile.values("from")],
@@ -85,6 +87,7 @@ def recipe_of(
         renderer=modelfile.last("renderer"),
         parser=modelfile.last("parser"),
         requires=modelfile.last("requires"),
+        adapters=[_adapter(text, folder) for text in modelfile.values("adapter")],
         quantize=quantize,
         draft=None if draft is None else _source(draft, folder, "DRAFT"),
         draft_quantize=draft_quantize,
@@ -108,6 +111,15 @@ def _source(text: str, folder: Path, command: str = "FROM") -> ModelName | Path:
     if text.startswith(("/", ".", "~")) or path.suffix == ".gguf":
         raise ModelNotFoundError(f"{command} {text}: no such file")
     return ModelName.parse(text)
+
+
+def _adapter(text: str, folder: Path) -> ModelName | Path:
+    """The adapter that ADAPTER names: PEFT's folder, also by the file of its weights, or as `_source`."""
+    path = folder / Path(text).expanduser()
+    for found in (path, path.parent):
+        if (found / "adapter_config.json").is_file() and (found == path or path.suffix == ".safetensors"):
+            return found
+    return _source(text, folder, "ADAPTER")
 
 
 def _is_checkpoint(folder: Path) -> bool:

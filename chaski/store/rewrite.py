@@ -5,20 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import TypeAlias
 
-from chaski.errors import StoreError
+from chaski.errors import OptionError, StoreError
 from chaski.names import Digest
 from chaski.store.blobs import Blobs
 from chaski.store.durable import make_folder, scratch, store_errors
 from chaski.store.progress import StoreProgress
+from chaski.store.recipe import CheckpointFiles
 from chaski.store.weights import WeightSummary
 
-__all__ = ["bring", "convert_checkpoint", "rewrite"]
+__all__ = ["Note", "bring", "convert_checkpoint", "folder_of", "rewrite", "written"]
 
 _PIECE = 1 << 20
 
@@ -49,7 +52,7 @@ def rewrite(
                 requantize(file, target, mixture, note)
 
     status = f"quantizing {weights.file_type} model to {mixture}" if mixture else "joining the parts"
-    return (yield from _written(blobs, status, write))
+    return (yield from written(blobs, status, write))
 
 
 def bring(blobs: Blobs, source: Path, link: bool) -> Generator[StoreProgress, None, Digest]:
@@ -64,7 +67,7 @@ def bring(blobs: Blobs, source: Path, link: bool) -> Generator[StoreProgress, No
     if link:
         return blobs.add_link(source)
     _require_room(blobs, source)
-    return (yield from _written(blobs, "copying model", partial(_copy, source)))
+    return (yield from written(blobs, "copying model", partial(_copy, source)))
 
 
 def _copy(source: Path, target: Path, note: Note) -> Digest:
@@ -88,6 +91,20 @@ def _require_room(blobs: Blobs, source: Path) -> None:
         )
 
 
+@contextmanager
+def folder_of(blobs: Blobs, files: CheckpointFiles, name: str) -> Iterator[Path]:
+    """A folder of that name with the blobs under the paths that they have in it. No byte is copied."""
+    with TemporaryDirectory(prefix="chaski-") as top:
+        folder = Path(top) / name
+        for path, digest in files.blobs.items():
+            if blobs.size(digest) is None:
+                raise OptionError(f"files names {path} with the digest {digest}, which was not uploaded")
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(blobs.path(digest).absolute())
+        yield folder
+
+
 def convert_checkpoint(
     blobs: Blobs, folder: Path, mixture: str | None
 ) -> Generator[StoreProgress, None, Digest]:
@@ -98,11 +115,11 @@ def convert_checkpoint(
 
         convert(folder, target, mixture or "F16", note)
 
-    return (yield from _written(blobs, "converting model", write))
+    return (yield from written(blobs, "converting model", write))
 
 
-def _written(blobs: Blobs, status: str, write: Write) -> Generator[StoreProgress, None, Digest]:
-    """Make a blob of the file that `write` makes -> its digest; closing it stops it."""
+def written(blobs: Blobs, status: str, write: Write) -> Generator[StoreProgress, None, Digest]:
+    """Make a blob of the file that `write` makes -> its digest; closing it stops it. status: is reported."""
     with store_errors("a blob cannot be written"):
         make_folder(blobs.folder)
         with scratch(blobs.folder) as path:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from chaski.errors import UnsupportedError
 from chaski.formats.file_types import file_type
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["WeightSummary", "inspect"]
 
@@ -23,7 +19,7 @@ _UNITS = ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0))
 class WeightSummary:
     """kind: which layer it makes. size: parameters, as people write them. file_type: its mixture of types."""
 
-    kind: Literal["model", "projector"]
+    kind: Literal["model", "projector", "adapter"]
     family: str
     size: str
     file_type: str
@@ -31,20 +27,21 @@ class WeightSummary:
 
 
 def inspect(path: Path) -> WeightSummary:
-    """Read the header of a file. Raises GGUFError, or UnsupportedError for what is no model of its own."""
+    """Read the header of a file. Raises GGUFError."""
     from chaski.formats.gguf import open_gguf
 
     with open_gguf(path) as file:
         family = file.architecture
         kind = file.get("general.type", str, "model")
-        if kind == "adapter":
-            raise UnsupportedError(f"{path.name} is an adapter (LoRA), which this version cannot apply")
-        is_projector = family in _PROJECTORS or kind in _PROJECTORS
         count = sum(prod(tensor.shape) for tensor in file.tensors.values())
         is_split = file.get("split.count", int, 1) > 1
-        return WeightSummary(
-            "projector" if is_projector else "model", family, _size(count), file_type(file), is_split
-        )
+        return WeightSummary(_layer_kind(kind, family), family, _size(count), file_type(file), is_split)
+
+
+def _layer_kind(kind: str, family: str) -> Literal["model", "projector", "adapter"]:
+    if kind == "adapter":
+        return "adapter"
+    return "projector" if family in _PROJECTORS or kind in _PROJECTORS else "model"
 
 
 def _size(count: int) -> str:

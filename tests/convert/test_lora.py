@@ -31,7 +31,17 @@ LINEAR = {
     "gpt-oss": ("q_proj", "k_proj", "v_proj", "o_proj"),
 }
 USUAL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-FROM_FILES: tuple[str, ...] = ("gemma", "gemma2", "gemma3", "granite", "internlm2", "llama2", "llama3", "mistral", "mistral3")
+FROM_FILES: tuple[str, ...] = (
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "granite",
+    "internlm2",
+    "llama2",
+    "llama3",
+    "mistral",
+    "mistral3",
+)
 FROM_FILES += ("phi3", "qwen2", "qwen3")
 FAMILIES = sorted({*LINEAR, *FROM_FILES, "qwen3moe"})
 

@@ -137,7 +137,7 @@ def test_blobs_are_what_their_names_say(server: Running) -> None:
         ({"model": "a b"}, "invalid model name"),
         ({"files": {"../a.gguf": "sha256:" + "0" * 64}}, "file path must be relative"),
         ({"files": {"a.gguf": "sha256:0"}}, "invalid digest format"),
-        ({"from": "x", "adapters": {"a": "b"}}, "adapters"),
+        ({"from": "x", "adapters": {"a": "b"}}, "invalid digest format"),
         ({"from": "x", "parameters": {"top_k": "many"}}, 'option "top_k"'),
         ({"from": "x", "messages": [{"role": "ghost"}]}, "message role must be one of"),
     ],

@@ -58,7 +58,6 @@ def test_where_from_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("FROM x\nADAPTER ./lora.gguf", "ADAPTER is not supported"),
         ("FROM ./model.safetensors", "model.safetensors alone cannot be converted to GGUF"),
         ("FROM ./folder", "model-00001-of-00002.safetensors alone cannot be"),
     ],
@@ -103,14 +102,6 @@ def test_what_cannot_be_a_draft(store: Store, weights: Path, tmp_path: Path) -> 
     write_gguf(tmp_path / "projector.gguf", {"general.architecture": "clip"}, one)
     with pytest.raises(OptionError, match="is no model of text"):
         made(store, f"FROM {weights}\nDRAFT ./projector.gguf", tmp_path)
-
-
-def test_adapters_are_refused(store: Store, tmp_path: Path) -> None:
-    one = {"a.weight": (np.ones((1, 32), np.float32), QuantType.F32)}
-    metadata = {"general.architecture": "llama", "general.type": "adapter"}
-    write_gguf(tmp_path / "lora.gguf", metadata, one)
-    with pytest.raises(UnsupportedError, match="is an adapter"):
-        made(store, "FROM ./lora.gguf", tmp_path)
 
 
 def test_weights_are_needed_once(store: Store, weights: Path) -> None:

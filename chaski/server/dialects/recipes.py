@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from chaski.convert.adapter import CONFIG_NAME
 from chaski.errors import OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
 from chaski.server.fields.reader import Fields
@@ -13,7 +14,7 @@ from chaski.store.recipe import CheckpointFiles, ModelSource, Recipe
 
 __all__ = ["read_recipe"]
 
-_LATER = ("adapters", "remote_host", "info")
+_LATER = ("remote_host", "info")
 
 
 def read_recipe(fields: Fields) -> Recipe:
@@ -31,6 +32,7 @@ def read_recipe(fields: Fields) -> Recipe:
         renderer=fields.text_or_none("renderer"),
         parser=fields.text_or_none("parser"),
         requires=fields.text_or_none("requires"),
+        adapters=_adapters(fields),
         quantize=fields.text("quantize", "quantization").upper() or None,
         draft=_draft(fields),
         draft_quantize=fields.text("draft_quantize").upper() or None,
@@ -51,6 +53,23 @@ def _sources(fields: Fields) -> Sequence[ModelSource]:
     if any(path.endswith((".bin", ".pth", ".pt")) for path in digests):
         raise UnsupportedError("weights of PyTorch are programs and are not read; use safetensors or GGUF")
     return list(digests.values())
+
+
+def _adapters(fields: Fields) -> Sequence[ModelSource]:
+    """Return GGUF files of adapters, and folders of PEFT, each known by the file of its configuration."""
+    digests = {
+        tuple(path.rpartition("/")[::2]): digest for path, digest in _files(fields, "adapters").items()
+    }
+    folders = {folder for folder, name in digests if name == CONFIG_NAME}
+    found: dict[str, Digest | dict[str, Digest]] = {}
+    for (folder, name), digest in digests.items():
+        if folder in folders and not name.endswith(".gguf"):
+            of_folder = found.setdefault(f"{folder}/", {})
+            assert isinstance(of_folder, dict)
+            of_folder[name] = digest
+        else:
+            found[f"{folder}/{name}"] = digest
+    return [CheckpointFiles(each) if isinstance(each, dict) else each for each in found.values()]
 
 
 def _draft(fields: Fields) -> Digest | None:

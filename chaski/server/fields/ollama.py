@@ -140,10 +140,10 @@ CREATE: FieldTable = {
     "requires": Field(TEXT, "the version of the server that it needs"),
     "quantize": Field(TEXT, "the format that weights are brought to, such as q4_K_M"),
     "quantization": Field(TEXT, "the same"),
+    "adapters": Field(
+        OBJECT, "digests of GGUF adapters, or of the files of PEFT's folders, by relative paths"
+    ),
     "draft_files": Field(OBJECT, "the digest of a GGUF file with a draft model, by its path"),
     "draft_quantize": Field(TEXT, "the format that its weights are brought to"),
-    **{
-        name: Field({}, "not supported: an error where it is asked for")
-        for name in ("adapters", "remote_host", "info")
-    },
+    **{name: Field({}, "not supported: an error where it is asked for") for name in ("remote_host", "info")},
 }

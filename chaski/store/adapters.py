@@ -1,0 +1,77 @@
+"""`add_adapter`: a LoRA adapter that a recipe names becomes blobs, each a GGUF file that fits the model."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+from chaski.errors import AdapterError, ModelNotFoundError, OptionError
+from chaski.names import Digest, ModelName
+from chaski.store.model import read_model
+from chaski.store.progress import StoreProgress
+from chaski.store.recipe import CheckpointFiles, ModelSource
+from chaski.store.rewrite import Note, bring, folder_of, written
+from chaski.store.store import Store
+
+__all__ = ["add_adapter", "check_fits"]
+
+
+def add_adapter(
+    store: Store, source: ModelSource, base: Path, link: bool = False
+) -> Generator[StoreProgress, None, list[Digest]]:
+    """Make the adapters of a source blobs -> their digests, in order. base: the GGUF file of the model.
+
+    A folder of PEFT is converted; a model of the store gives all that it has.
+    Raises AdapterError for one that does not fit, and what `convert_adapter` and `open_gguf` raise.
+    """
+    blobs = store.blobs
+    if isinstance(source, ModelName):
+        found = read_model(store, store.entry(source)).adapters
+        if not found:
+            raise OptionError(f"model '{source.short}' has no adapter")
+        for path in found:
+            check_fits(path, base, source.short)
+        return [Digest.parse(path.name) for path in found]
+    if isinstance(source, CheckpointFiles):
+        with folder_of(blobs, source, "adapter") as folder:
+            return [(yield from _converted(store, folder, base))]
+    path = blobs.path(source) if isinstance(source, Digest) else source
+    if path.is_dir():
+        return [(yield from _converted(store, path, base))]
+    yield StoreProgress("parsing GGUF")
+    check_fits(path, base, path.name)
+    if path.parent == blobs.folder:
+        return [Digest.parse(path.name)]
+    return [(yield from bring(blobs, path, link))]
+
+
+def check_fits(adapter: Path, base: Path, label: str) -> None:
+    """Check the header and all values of an adapter, which messages call `label`.
+
+    Raises AdapterError for one that is none, that has values that are no numbers, or that was made for
+    another model; and what `open_gguf` raises.
+    """
+    from chaski.formats.adapter import check_adapter, check_finite, open_adapter
+    from chaski.formats.gguf import open_gguf
+
+    try:
+        with open_adapter(adapter) as opened, open_gguf(base) as file:
+            check_adapter(opened, file)
+            check_finite(opened)
+    except AdapterError as error:
+        text = str(error).replace(str(adapter), label).replace(base.name, "the model")
+        raise AdapterError(text) from None
+
+
+def _converted(store: Store, folder: Path, base: Path) -> Generator[StoreProgress, None, Digest]:
+    """Convert PEFT's folder. Its own config.json says more of the model than the model's GGUF file."""
+
+    def write(target: Path, note: Note) -> None:
+        from chaski.convert.adapter import convert_adapter, is_adapter
+
+        if not is_adapter(folder):
+            raise ModelNotFoundError(f"{folder.name}: no adapter_config.json; PEFT's folders have one")
+        convert_adapter(folder, target, folder if (folder / "config.json").is_file() else base)
+        check_fits(target, base, folder.name)
+
+    return (yield from written(store.blobs, "converting adapter", write))
