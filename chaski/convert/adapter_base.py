@@ -26,13 +26,16 @@ _CHECKPOINTS = {
     "gemma": "GemmaForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
     "gemma3": "Gemma3ForCausalLM",
+    "gpt-oss": "GptOssForCausalLM",
     "granite": "GraniteForCausalLM",
     "internlm2": "InternLM2ForCausalLM",
     "llama": "LlamaForCausalLM",
     "mistral3": "Ministral3ForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
+    "qwen2moe": "Qwen2MoeForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3moe": "Qwen3MoeForCausalLM",
 }
 _SIZES = {
     "num_hidden_layers": "block_count",
@@ -41,6 +44,10 @@ _SIZES = {
     "num_attention_heads": "attention.head_count",
     "num_key_value_heads": "attention.head_count_kv",
     "head_dim": "attention.key_length",
+    "num_experts": "expert_count",
+    "num_local_experts": "expert_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
 }
 # Far more layers or experts than any model has.
 _MOST = 1024

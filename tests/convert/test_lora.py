@@ -42,8 +42,8 @@ FROM_FILES: tuple[str, ...] = (
     "mistral",
     "mistral3",
 )
-FROM_FILES += ("phi3", "qwen2", "qwen3")
-FAMILIES = sorted({*LINEAR, *FROM_FILES, "qwen3moe"})
+FROM_FILES += ("gpt-oss", "phi3", "qwen2", "qwen2moe", "qwen3", "qwen3moe")
+FAMILIES = sorted({*LINEAR, *FROM_FILES})
 
 
 def matrices(name: str) -> dict[str, NDArray[np.float32]]:
