@@ -53,7 +53,9 @@ def matmul(
     """
 
 def variant_names(type: int, tokens: int, isa: str = "auto") -> list[str]:
-    """The variants of products of quantized weights of a type, by its number, with so many tokens."""
+    """
+    The variants of products of quantized weights of a type, by its number, with so many tokens.
+    """
 
 def unpack_rows(
     matrix: PackedMatrix,
@@ -129,9 +131,6 @@ class ThreadPool:
     @property
     def threads(self) -> int: ...
 
-def quantized_bytes(count: int) -> int:
-    """What so many activations take as int8 with their scales and sums."""
-
 class VariantPicks:
     """Which variant of a kernel each product takes."""
 
@@ -148,6 +147,9 @@ class VariantPicks:
     @property
     def measured(self) -> int:
         """How many choices were measured to the end."""
+
+def quantized_bytes(count: int) -> int:
+    """What so many activations take as int8 with their scales and sums."""
 
 class Plan:
     def __init__(
@@ -168,7 +170,14 @@ class Plan:
     ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]: ...
     def check_indices(self, name: str, dim: int, indices: int, limit: int, limit_dim: int | None) -> None: ...
     def rope_table(
-        self, dim: int, positions: int, frequencies: Sequence[float], magnitude: float, table: int
+        self,
+        dim: int,
+        positions: int,
+        width: int,
+        frequencies: Sequence[float],
+        axes: Sequence[int],
+        magnitude: float,
+        table: int,
     ) -> None: ...
     def rope(
         self, dim: int, heads: int, size: int, pairs: int, neox: bool, x: int, table: int, y: int
@@ -242,6 +251,24 @@ class Plan:
     def gaussian_top_k(self, dim: int, width: int, multiplier: float, x: int, y: int) -> None: ...
     def position_scale(
         self, dim: int, positions: int, length: int, beta: float, offset: int, y: int
+    ) -> None: ...
+    def group_lora_rows(
+        self, dim: int, uses_dim: int, lists: int, uses: int, table: LoraTable, max_width: int
+    ) -> None: ...
+    def lora_down(
+        self, dim: int, table: LoraTable, matrix: int, rows: int, columns: int, max_width: int, x: int, t: int
+    ) -> None: ...
+    def lora_up(
+        self,
+        dim: int,
+        table: LoraTable,
+        matrix: int,
+        rows: int,
+        width: int,
+        max_width: int,
+        t: int,
+        residual: int | None,
+        y: int,
     ) -> None: ...
     def router(
         self,
@@ -378,6 +405,42 @@ class Plan:
 
 def attention_parts_bytes(heads: int, kv_heads: int, value_size: int, history: int, threads: int) -> int: ...
 def elementwise_operations() -> dict[str, tuple[int, int]]: ...
+
+class LoraTable:
+    """The matrices of adapters in memory, by slot and by matrix."""
+
+    def __init__(self, slots: int, matrices: int) -> None: ...
+    def put(
+        self,
+        slot: int,
+        matrix: int,
+        rank: int,
+        rows: int,
+        columns: int,
+        scale: float,
+        type_a: int,
+        type_b: int,
+        memory: Weights,
+        a: int,
+        b: int,
+    ) -> None:
+        """The caller keeps the memory until the slot is cleared."""
+
+    def clear(self, slot: int) -> None: ...
+
+def packed_lora_bytes(type: int, rows: int, columns: int) -> int: ...
+def pack_lora(
+    values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    type: int,
+    rows: int,
+    columns: int,
+    memory: Weights,
+    offset: int,
+) -> bool:
+    """
+    Copies a matrix into panels; False if some of its values are not finite.
+    """
+
 def num_lanes(width: int) -> int: ...
 def first_that_is_not_utf8(
     data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],

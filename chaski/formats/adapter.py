@@ -87,7 +87,7 @@ class AdapterFile:
         for name, pair in self._tensors.items():
             for info in pair:
                 found.update(repr((name, info.shape, info.type.name)).encode())
-                found.update(memoryview(np.ascontiguousarray(info.data)))
+                found.update(np.ascontiguousarray(info.data).data)
         return found.hexdigest()
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AttendedImage", "Batch"]
+__all__ = ["AttendedImage", "Batch", "BatchAdapters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,17 @@ class AttendedImage:
     sequence: int
     position: int
     num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAdapters:
+    """The LoRA adapters of a batch: `lists` (n,) has the number of each token's list, or -1.
+
+    `uses` (m, 3) are the lists, one after the other: number of the list, slot, and bits of a float32 scale.
+    """
+
+    lists: npt.NDArray[np.int32]
+    uses: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,7 @@ class Batch:
     encoded   (m, size) rows of all of `attended`, one image after the other
     coordinates (n, 3)  what turns the queries and keys of each token, see `chaski.chat.image_rows`. No mask
               knows of them. None: all three are the token's position
+    adapters  those that the tokens are computed with. None: none
     """
 
     tokens: npt.NDArray[np.int32]
@@ -50,3 +62,4 @@ class Batch:
     encoded: npt.NDArray[np.float32] | None = None
     types: npt.NDArray[np.int32] | None = None
     coordinates: npt.NDArray[np.int32] | None = None
+    adapters: BatchAdapters | None = None

@@ -12,17 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
-from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
+from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.plan import Plan
 from chaski.ml.trace import PlanTrace
 
 __all__ = [
     "HOST",
+    "AdapterSlots",
     "Backend",
     "BackendOptions",
     "ByDevice",
@@ -30,6 +31,7 @@ __all__ = [
     "CacheConfig",
     "Device",
     "DeviceMemory",
+    "LoraMatrices",
     "MaskForm",
     "Memory",
     "Options",
@@ -217,6 +219,30 @@ def summed(parts: Iterable[ByDevice]) -> ByDevice:
     return found
 
 
+class LoraMatrices(NamedTuple):
+    """The change scale · B (A x) of a matrix: A is (rank, columns), B (rows, rank); floats or Q8_0."""
+
+    a: TensorInfo
+    b: TensorInfo
+    scale: float
+
+
+class AdapterSlots(Protocol):
+    """The adapters in a table: the pairs of each, by the numbers of the matrices that they change.
+
+    A slot may change while no launch computes with it.
+    """
+
+    def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> int:
+        """Return the bytes that an adapter takes."""
+
+    def put(self, slot: int, pairs: Mapping[int, LoraMatrices]) -> None:
+        """Read an adapter into a slot. Raises AdapterError for values that are not finite."""
+
+    def clear(self, slot: int) -> None:
+        """Empty a slot, and release its memory."""
+
+
 class Backend(Protocol):
     """A place to compute. Opened by `chaski.ml.open_backend`."""
 
@@ -270,6 +296,12 @@ class Backend(Protocol):
 
     def compile(self, graph: Graph) -> Plan:
         """Turn a graph into a plan with all its memory."""
+
+    def adapter_table(self, slots: int, matrices: int, max_width: int) -> AdapterTable:
+        """Make an empty table of LoRA adapters for graphs; its handle has the methods of `AdapterSlots`.
+
+        See `AdapterTable` for the sizes. Raises UnsupportedError where the backend cannot apply adapters.
+        """
 
     def sibling(self) -> Backend:
         """Make a backend on the same threads and devices, for a model that computes in turns with this one.

@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "AdapterTable",
+    "Adapters",
     "AnyMask",
     "DType",
     "DenseMask",
@@ -207,17 +209,59 @@ class Rope:
     axes: tuple[int, ...] | None = None
 
 
-Operand = Tensor | Weight | KVBuffer
+@dataclass(frozen=True, slots=True, eq=False)
+class AdapterTable:
+    """The adapters that a backend holds, by slot and by the number of the matrix that they change.
+
+    `max_width`: the ranks of all adapters of a row, each rounded up to 16, are not more than that together.
+    """
+
+    slots: int
+    matrices: int
+    max_width: int
+    handle: object
+
+
+@dataclass(slots=True, eq=False)
+class Adapters:
+    """The changes that LoRA adapters make to products of a graph while it is recorded.
+
+    lists    for each leading dimension, by name: the list of adapters of each of its rows (n,), or -1
+    uses     (uses, 3) the lists, one after the other: number of the list, slot, and bits of a float32 scale
+    weights  the matrices that can be changed
+    numbers  those of them that the graph multiplies by, with their numbers in the table
+    """
+
+    table: AdapterTable
+    lists: Mapping[str, Tensor]
+    uses: Tensor
+    weights: frozenset[Weight]
+    numbers: dict[Weight, int] = field(default_factory=dict)
+
+    def applied(self, y: Tensor, x: Tensor, weight: Weight) -> Tensor:
+        """Return y = x · weightᵀ as the adapters of each row change it."""
+        leading = x.shape[0]
+        lists = self.lists.get(leading.name) if isinstance(leading, Dim) else None
+        if lists is None or weight not in self.weights:
+            return y
+        number = self.numbers.setdefault(weight, len(self.numbers))
+        operands = (y, x, lists, self.uses, self.table)
+        return y.graph.record("adapt", operands, y.shape, matrix=number)
+
+
+Operand = Tensor | Weight | KVBuffer | AdapterTable
 
 
 @dataclass(slots=True, eq=False)
 class Graph:
     """The recorded operations of one forward pass, in an order in which they can be run.
 
-    `dtype` is the nominal type of activations. Inputs, storage and indices say their own.
+    `dtype` is the nominal type of activations. Inputs, storage and indices say their own. `adapters` change
+    the products that are recorded from then on.
     """
 
     dtype: DType = DType.F32
+    adapters: Adapters | None = None
     nodes: list[Tensor] = field(default_factory=list)
     inputs: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)

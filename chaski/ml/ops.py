@@ -95,11 +95,15 @@ def embedding(ids: Tensor, table: Weight) -> Tensor:
 
 
 def linear(x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
-    """x (n, columns) times the transposed `weight` (rows, columns), plus `bias` (rows,) -> (n, rows)."""
+    """x (n, columns) times the transposed `weight` (rows, columns), plus `bias` (rows,) -> (n, rows).
+
+    Adapters of the graph change the result; see `Adapters`.
+    """
     require(x.shape[1:] == (weight.shape[1],), "linear", x.shape, weight.shape)
     require(bias is None or bias.shape == (weight.shape[0],), "linear", weight.shape, bias and bias.shape)
     operands = (x, weight) if bias is None else (x, weight, bias)
-    return x.graph.record("linear", operands, (x.shape[0], weight.shape[0]))
+    y = x.graph.record("linear", operands, (x.shape[0], weight.shape[0]))
+    return y if x.graph.adapters is None else x.graph.adapters.applied(y, x, weight)
 
 
 def first_outputs(x: Tensor, weight: Weight, count: int) -> Tensor:

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from chaski.formats.adapter import MAX_RANK
 from chaski.kvcache import Cache, Encoder
 from chaski.kvcache.batch import Batch
 from chaski.ml import ops
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, DType, Graph, Tensor
-from chaski.ml.plan import Launch
+from chaski.ml.graph import Adapters, AdapterTable, Dim, DType, Graph, Tensor, Weight
+from chaski.ml.plan import Launch, Plan
 from chaski.model.attached import AttachedDraft
 from chaski.model.input import HiddenStates, ImageRows, Inputs
 from chaski.model.output_rows import HIDDEN, OutputRows
 from chaski.model.registry import Model, tells_types, vision_of
 
-__all__ = ["Program"]
+__all__ = ["MAX_USES", "Adapted", "Program"]
+
+MAX_USES = 8
+"""The adapters that a token is computed with, at most."""
 
 _NO_PLACES = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapted:
+    """The plan of batches with adapters, the table that it reads, and the numbers of the matrices there."""
+
+    plan: Plan
+    table: AdapterTable
+    numbers: Mapping[Weight, int]
 
 
 class Program:
@@ -46,33 +60,66 @@ class Program:
         self.max_tokens = max_tokens
         self.max_outputs = max_outputs
         self.max_top_logits = max_top_logits
+        self._model = model
         self._cache = cache
-        graph = Graph()
-        tokens, outputs = Dim("tokens", max_tokens), Dim("outputs", max_outputs)
+        self._backend = backend
+        self._draft = draft
         vision = vision_of(model)
         takes_rows = vision is not None and not any(isinstance(k, Encoder) for k in model.layer_kinds())
         self._row_size = vision.shape.row_size if vision is not None and takes_rows else None
         self.takes_types = tells_types(model)
         self._no_rows = np.zeros((0, self._row_size or 0), np.float32)
         self.has_coordinates = vision is not None and vision.shape.has_grid
+        graph = Graph()
+        self._width = self._record(graph, *self._dims())
+        self._plan = backend.compile(graph)
+        self._adapted: Adapted | None = None
+        self._launched: Launch | None = None
+        self._num_outputs = 0
+
+    def adapted(self, slots: int) -> Adapted:
+        """Return the plan of batches with adapters, which the first call compiles, for so many at a time.
+
+        Batches without any go on with the other plan. Raises UnsupportedError for a backend without adapters.
+        """
+        if self._adapted is None:
+            weights = frozenset(weight for _, weight in self._model.weights() if len(weight.shape) == 2)
+            table = self._backend.adapter_table(slots, len(weights), MAX_RANK)
+            graph, (tokens, outputs) = Graph(), self._dims()
+            lists = {
+                tokens.name: graph.input("adapter_lists", (tokens,), DType.I32),
+                outputs.name: graph.input("output_adapter_lists", (outputs,), DType.I32),
+            }
+            uses = graph.input(
+                "adapter_uses", (Dim("adapter_uses", MAX_USES * self.max_tokens), 3), DType.I32
+            )
+            graph.adapters = Adapters(table, lists, uses, weights)
+            self._record(graph, tokens, outputs)
+            embedded = {each for node in graph.nodes if node.op == "embedding" for each in node.operands}
+            numbers = {w: n for w, n in graph.adapters.numbers.items() if w not in embedded}
+            self._adapted = Adapted(self._backend.compile(graph), table, numbers)
+        return self._adapted
+
+    def _dims(self) -> tuple[Dim, Dim]:
+        return Dim("tokens", self.max_tokens), Dim("outputs", self.max_outputs)
+
+    def _record(self, graph: Graph, tokens: Dim, outputs: Dim) -> int:
+        """Record a forward pass -> the elements of a row of its outputs."""
         inputs = Inputs(
             tokens=graph.input("tokens", (tokens,), DType.I32),
             positions=graph.input("positions", (tokens,), DType.I32),
             outputs=graph.input("outputs", (outputs,), DType.I32),
             types=graph.input("types", (tokens,), DType.I32) if self.takes_types else None,
-            images=None if self._row_size is None else _images(graph, max_tokens, self._row_size),
+            images=None if self._row_size is None else _images(graph, self.max_tokens, self._row_size),
             coordinates=graph.input("coordinates", (tokens, 3), DType.I32) if self.has_coordinates else None,
-            hidden=None if draft is None else HiddenStates(draft.hidden_layers),
+            hidden=None if self._draft is None else HiddenStates(self._draft.hidden_layers),
         )
-        found = _record(model, inputs, cache.record(graph, tokens), draft)
-        self._width = math.prod(size for size in found.shape[1:] if isinstance(size, int))
+        found = _record(self._model, inputs, self._cache.record(graph, tokens), self._draft)
         graph.output("outputs", found)
-        if max_top_logits:
+        if self.max_top_logits:
             counts = graph.input("num_top_logits", (outputs,), DType.I32)
-            graph.output("top_logits", ops.top_k(found, counts, max_top_logits))
-        self._plan = backend.compile(graph)
-        self._launched: Launch | None = None
-        self._num_outputs = 0
+            graph.output("top_logits", ops.top_k(found, counts, self.max_top_logits))
+        return math.prod(size for size in found.shape[1:] if isinstance(size, int))
 
     def prepare(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
         """Make room for a batch in the cache -> what `launch` needs. The plan may compute another one.
@@ -92,6 +139,10 @@ class Program:
         if self._row_size is not None:
             values["image_rows"] = batch.rows if batch.rows is not None else self._no_rows
             values["places"] = batch.places if batch.places is not None else _NO_PLACES
+        if batch.adapters is not None:
+            values["adapter_lists"] = batch.adapters.lists
+            values["output_adapter_lists"] = batch.adapters.lists[batch.outputs]
+            values["adapter_uses"] = batch.adapters.uses
         if self.has_coordinates:
             found = batch.coordinates
             values["coordinates"] = np.repeat(batch.positions[:, None], 3, 1) if found is None else found
@@ -107,7 +158,11 @@ class Program:
             values = {**values, "num_top_logits": counts}
         self._num_outputs = len(values["outputs"])
         self._launched = None  # so that nobody keeps its results
-        self._launched = self._plan.launch(values)
+        plan = self._plan
+        if "adapter_lists" in values:
+            assert self._adapted is not None, "the adapters of the batch are in its table"
+            plan = self._adapted.plan
+        self._launched = plan.launch(values)
 
     def wait(self) -> None:
         """Compute the batch that was launched to its end."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from chaski.chat.adapters import AdapterOption, adapter_choices
 from chaski.chat.answer import Answer
 from chaski.chat.answer_parser import AnswerParser
 from chaski.chat.defaults import Defaults
@@ -20,6 +21,8 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import Backend, Memory
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.registry import ModelConfig
+from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
+from chaski.runner.adapters.calls import AdapterCall, answered
 from chaski.runner.engine.engine import Engine
 from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.output_sequences import embeddings, vectors_or_scores
@@ -54,6 +57,7 @@ class LLM(BlockingMethods):
         defaults: Defaults | None = None,
         vision: MultimodalProcessor | None = None,
         draft: DraftResources | None = None,
+        adapters: AdapterSet | None = None,
     ) -> None:
         self.prompts = SequenceBuilder(
             file,
@@ -64,7 +68,9 @@ class LLM(BlockingMethods):
             load_seconds,
             vision,
             engine.draft,
+            adapters,
         )
+        self.adapter_set = adapters
         self.has_vision = vision is not None
         self.context = context
         self.vocab_size = config.vocab_size
@@ -102,12 +108,18 @@ class LLM(BlockingMethods):
         """Defaults of the stored model: its system message, its options, its template."""
         return self.prompts.defaults
 
-    def logits(self, prompt: str | Items[int], images: Items[ImageSource] = ()) -> npt.NDArray[np.float32]:
+    def logits(
+        self,
+        prompt: str | Items[int],
+        images: Items[ImageSource] = (),
+        *,
+        adapter: AdapterOption | None = None,
+    ) -> npt.NDArray[np.float32]:
         """The logits after each token of a fresh sequence -> (tokens, vocab_size), a copy.
 
-        `prompt` and `images` are as for `generate`; a row of an image is a token.
+        `prompt`, `images` and `adapter` are as for `generate`; a row of an image is a token.
         """
-        sequence = self.prompts.outputs(prompt, images)
+        sequence = self.prompts.outputs(prompt, images, adapter_choices(adapter))
         (rows,) = outputs_of(self.engine, [sequence])
         return rows
 
@@ -184,6 +196,10 @@ class LLM(BlockingMethods):
         sequences = [self.prompts.pooled(ids) for ids in self.prompts.vector_texts(call)]
         rows = np.concatenate(outputs_of(self.engine, sequences))
         return vectors_or_scores(call, embeddings(rows, isinstance(call, Embed) and call.normalize))
+
+    def _adapters(self, call: AdapterCall) -> list[AdapterInfo]:
+        self.engine.check_fork()
+        return answered(self.adapter_set, call)
 
     def _tokens(self, call: Tokenize, images: Items[ImageSource]) -> list[int]:
         if images:

@@ -6,9 +6,11 @@ of results are parameters: a model that blocks returns an `Answer`, one for even
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
 from collections.abc import Sequence as Items
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack
 
@@ -24,6 +26,8 @@ from chaski.chat.options import GenerateOptions, parse_options
 from chaski.chat.ranking import Ranked, checked_count, ranked
 from chaski.chat.requests import Embed, Rank, chat_request, embed_request, generate_request, rank_request
 from chaski.chat.several import ProgressOption, Request, each_time, request_list, suffix_list
+from chaski.runner.adapters.adapter_set import AdapterInfo
+from chaski.runner.adapters.calls import AdapterCall, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.service.messages import Detokenize, Tokenize
 
 __all__ = ["BlockingMethods", "EventStream", "ModelMethods"]
@@ -35,6 +39,7 @@ ArrayT = TypeVar("ArrayT")
 TokensT = TypeVar("TokensT")
 TextT = TypeVar("TextT")
 RankingT = TypeVar("RankingT")
+AdaptersT = TypeVar("AdaptersT")
 
 EventStream: TypeAlias = Generator[Event, None, None]
 """`Text` as it is made, of a conversation `Thinking` and `ToolCall` too, at last one `Done`.
@@ -43,7 +48,7 @@ Closing it ends the answer.
 """
 
 
-class ModelMethods(ABC, Generic[AnswerT, EventsT, AnswersT, ArrayT, TokensT, TextT, RankingT]):
+class ModelMethods(ABC, Generic[AnswerT, EventsT, AnswersT, ArrayT, TokensT, TextT, RankingT, AdaptersT]):
     """The methods of a loaded model. Safe to use from several threads."""
 
     def generate(
@@ -193,6 +198,27 @@ class ModelMethods(ABC, Generic[AnswerT, EventsT, AnswersT, ArrayT, TokensT, Tex
             Detokenize(tuple(checked_ids(token_ids, "the text", "given as a list of token ids")))
         )
 
+    def load_adapter(self, name: str, path: str | os.PathLike[str]) -> AdaptersT:
+        """Read a LoRA adapter, a GGUF file, under the name that requests call it by -> all adapters then.
+
+        It takes the place of another one of that name; requests that are being computed go on with theirs.
+        Raises AdapterError for a file that is no adapter for this model, GGUFError, ModelNotFoundError,
+        OptionError, OutOfMemoryError, and UnsupportedError where the engine takes no adapters.
+        """
+        return self._adapters(LoadAdapter(name, str(Path(path).absolute())))
+
+    def unload_adapter(self, name: str) -> AdaptersT:
+        """Forget an adapter -> those that are left. Raises AdapterNotFoundError."""
+        return self._adapters(UnloadAdapter(name))
+
+    def adapters(self) -> AdaptersT:
+        """Return the adapters that requests may name, in the order in which they were loaded."""
+        return self._adapters(ListAdapters())
+
+    @abstractmethod
+    def _adapters(self, call: AdapterCall) -> AdaptersT:
+        """Load, unload or list adapters."""
+
     @abstractmethod
     def _answer(self, request: Request) -> AnswerT:
         """Compute a whole answer."""
@@ -223,7 +249,16 @@ class ModelMethods(ABC, Generic[AnswerT, EventsT, AnswersT, ArrayT, TokensT, Tex
 
 
 class BlockingMethods(
-    ModelMethods[Answer, EventStream, list[Answer], npt.NDArray[np.float32], list[int], str, list[Ranked]]
+    ModelMethods[
+        Answer,
+        EventStream,
+        list[Answer],
+        npt.NDArray[np.float32],
+        list[int],
+        str,
+        list[Ranked],
+        list[AdapterInfo],
+    ]
 ):
     """The methods of a model whose calls return when all is computed.
 

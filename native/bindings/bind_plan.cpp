@@ -99,6 +99,7 @@ void bind_plan(nb::module_& m) {
         .def("check_indices", &check_indices, "name"_a, "dim"_a, "indices"_a, "limit"_a, "limit_dim"_a);
     bind_attention(m, plan);
     bind_elements(m, plan);
+    bind_lora(m, plan);
     bind_moe(plan);
     bind_products(plan);
     bind_recurrent(plan);

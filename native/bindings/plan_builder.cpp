@@ -82,4 +82,10 @@ std::shared_ptr<const Tiles> PlanBuilder::tiles(int index) const {
     return tiles_[index];
 }
 
+std::shared_ptr<const LoraRows> PlanBuilder::lora_rows(int index) const {
+    require(index >= 0 && index < static_cast<int>(lora_rows_.size()),
+            "plan: no rows sorted by adapter " + std::to_string(index));
+    return lora_rows_[index];
+}
+
 }  // namespace chaski

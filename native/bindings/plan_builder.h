@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "../steps/adapters.h"
 #include "../steps/attention.h"
 #include "../steps/matmul.h"
 #include "../steps/quantizer.h"
@@ -86,6 +87,12 @@ class PlanBuilder {
     std::shared_ptr<const Tiles> tiles(int index) const;
     int num_tiles() const { return static_cast<int>(tiles_.size()); }
 
+    // Rows sorted by adapter are numbered in the order in which they are added.
+    std::shared_ptr<LoraRows> new_lora_rows() {
+        return lora_rows_.emplace_back(std::make_shared<LoraRows>());
+    }
+    std::shared_ptr<const LoraRows> lora_rows(int index) const;
+
     void add(std::unique_ptr<Step> step) { plan_->add(std::move(step)); }
 
    private:
@@ -97,6 +104,7 @@ class PlanBuilder {
     std::map<std::tuple<DType, std::int64_t, std::int64_t>, std::int64_t> products_;  // of each shape
     std::vector<std::shared_ptr<Region>> held_;
     std::vector<std::shared_ptr<Tiles>> tiles_;
+    std::vector<std::shared_ptr<LoraRows>> lora_rows_;
     std::shared_ptr<Plan> plan_;
 };
 

@@ -112,6 +112,8 @@ struct Elementwise {
 
 struct ChunkSegment;
 struct GatedDelta;  // gated_delta.h
+struct Lora;        // lora.h
+struct LoraRow;
 
 struct Ops {
     // Every operation of elementwise.cpp; a row without a name is the end.
@@ -156,6 +158,11 @@ struct Ops {
     std::size_t (*gated_delta_scratch)(const GatedDelta& job);
     void (*gated_delta)(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head,
                         std::int64_t begin, std::int64_t end, std::byte* scratch);
+    // The rule of lora.h for n rows of one adapter: t = A x · scale, and y += B t in the rows of the matrix
+    // that belong to the panels [panel_begin, panel_end).
+    void (*lora_down)(const Lora& pair, const LoraRow* rows, std::int64_t n);
+    void (*lora_up)(const Lora& pair, std::int64_t panel_begin, std::int64_t panel_end, const LoraRow* rows,
+                    std::int64_t n);
 };
 
 // The length of the one chunk that holds all of a history, and starts at a multiple of 64.

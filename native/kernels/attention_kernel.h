@@ -1,4 +1,5 @@
-// The attention, storage and recurrence kernels of one instruction set; what they compute is said in ops.h.
+// The attention, storage, recurrence and adapter kernels of one instruction set; what they compute is said in
+// ops.h.
 #pragma once
 
 #include "ops.h"
@@ -20,6 +21,10 @@ void attention_chunk(const Attention& job, Tile tile, std::int64_t kv_head, std:
                      std::byte* scratch);
 void attention_join(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
                     const float* parts, std::byte* scratch);
+
+void lora_down(const Lora& pair, const LoraRow* rows, std::int64_t n);
+void lora_up(const Lora& pair, std::int64_t panel_begin, std::int64_t panel_end, const LoraRow* rows,
+             std::int64_t n);
 
 std::size_t gated_delta_scratch(const GatedDelta& job);
 void gated_delta(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head,

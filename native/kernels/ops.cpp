@@ -114,6 +114,8 @@ const Ops kOps = {
     .attention_join = attention_join,
     .gated_delta_scratch = gated_delta_scratch,
     .gated_delta = gated_delta,
+    .lora_down = lora_down,
+    .lora_up = lora_up,
 };
 
 }  // namespace chaski::CHASKI_ISA

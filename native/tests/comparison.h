@@ -85,5 +85,6 @@ void compare_matmul(Comparison& compare);
 void compare_ops(Comparison& compare);
 void compare_attention(Comparison& compare);
 void compare_gated_delta(Comparison& compare);
+void compare_lora(Comparison& compare);
 
 }  // namespace chaski

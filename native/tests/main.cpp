@@ -24,6 +24,7 @@ int main(int count, char** arguments) {
     chaski::compare_ops(compare);
     chaski::compare_attention(compare);
     chaski::compare_gated_delta(compare);
+    chaski::compare_lora(compare);
     std::printf("%d of %d cases differ\n", compare.failures(), compare.cases());
     std::printf("digest %016llx\n", static_cast<unsigned long long>(compare.digest()));
     return compare.failures() == 0 ? 0 : 1;

@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from chaski.errors import UnsupportedError
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.backend import ByDevice, CacheConfig, Device, Memory, ProgressCallback
-from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Operand, Tensor, Weight
+from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Operand, Tensor, Weight
 from chaski.ml.plan import FromLaunch, Input
 from chaski.ml.reference import ReferenceBackend
 from chaski.ml.reference.backend import ReferenceLaunch
@@ -96,6 +97,9 @@ class ForeignBackend:
     def compile(self, graph: Graph) -> ForeignPlan:
         self._holding.add_workspace()
         return ForeignPlan(graph, self._queue)
+
+    def adapter_table(self, slots: int, matrices: int, max_width: int) -> AdapterTable:
+        raise UnsupportedError("this device does not apply adapters")
 
     def sibling(self) -> ForeignBackend:
         return ForeignBackend(self.name, self.cache_config, self._devices)

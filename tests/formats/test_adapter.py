@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def test_values_are_finite(type: QuantType, words: npt.NDArray[Any], tmp_path: P
         b[63, 3] = word
         tensors = {
             f"{Q}.lora_a": zeros(4, 32),
-            f"{Q}.lora_b": LazyTensor((64, 4), type, lambda values=b: [values.view(np.uint8)]),
+            f"{Q}.lora_b": LazyTensor((64, 4), type, partial(list, [b.view(np.uint8)])),
         }
         write_gguf(tmp_path / "a.gguf", metadata(), tensors)
         with pytest.raises(AdapterError, match="lora_b has values"):

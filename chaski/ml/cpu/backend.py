@@ -24,12 +24,13 @@ from chaski.ml.backend import (
     ProgressCallback,
     stored_type,
 )
+from chaski.ml.cpu.adapters import CPUAdapterSlots
 from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import CPUPlan
 from chaski.ml.cpu.variants import KernelVariants
 from chaski.ml.cpu.weight_files import StoredMatrix, laid_out_type
-from chaski.ml.graph import DType, Graph, KVBuffer, KVRole, Weight
+from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
 
 __all__ = ["CPUBackend"]
@@ -169,6 +170,9 @@ class CPUBackend:
         self._untouched.append(plan)
         self._plan_bytes += plan.bytes
         return plan
+
+    def adapter_table(self, slots: int, matrices: int, max_width: int) -> AdapterTable:
+        return AdapterTable(slots, matrices, max_width, CPUAdapterSlots(slots, matrices))
 
     def sibling(self) -> CPUBackend:
         return CPUBackend(*self._options, self._pool, self._variants)

@@ -35,6 +35,9 @@ class Buffer:
 Place = Buffer | KVBuffer
 """Memory that a step reads or writes."""
 
+# Operations whose steps can add a residual to their results.
+_PRODUCTS = ("linear", "adapt")
+
 Places = Place | None | tuple[Place, ...]
 """The places of an argument of a step: None where an operand is absent, several where it is a list."""
 
@@ -55,7 +58,8 @@ class Lowering:
     `is_plain`: whether attention takes its plain form. `quantized_inputs`: tensors that products read as int8
     blocks, or super-blocks if `in_super_blocks`; `float_inputs`: tensors that are read as floats.
     `sums`: the products that a sum takes in, each with that sum. `tiles`: the steps that group tokens for
-    attention, by mask and by query heads a key head, and their numbers.
+    attention, by mask and by query heads a key head, and their numbers. `adapter_rows`: the steps that sort
+    rows by adapter, by the lists of adapters, and their numbers.
     """
 
     def __init__(self, graph: Graph, weights: _native.Weights | None, threads: int, is_plain: bool) -> None:
@@ -74,6 +78,8 @@ class Lowering:
         self.in_super_blocks = any(_wants_super_blocks(node) for node in graph.nodes)
         self.sums = _sums_of_products(graph, self._uses)
         self.tiles: dict[tuple[Tensor, int], int] = {}
+        self.adapter_rows: dict[Tensor, int] = {}
+        self._late: list[Call] = []
         self._buffers: dict[Tensor, Buffer] = {}
         self._quantized: dict[Tensor, Buffer] = {}
         self._checked: set[tuple[Tensor, int, int | None]] = set()
@@ -117,8 +123,36 @@ class Lowering:
 
         A tensor means the buffer of its values, and None that there is no such operand.
         """
+        call = self._call(step, reads, writes, arguments)
+        touched = call.reads | call.writes
+        if any(late.writes & touched or late.reads & call.writes for late in self._late):
+            self.finish()
+        self.calls.append(call)
+
+    def call_late(
+        self,
+        step: str,
+        reads: Mapping[str, Tensor | Place | None | tuple[Tensor, ...]],
+        writes: Mapping[str, Place | None],
+        **arguments: Any,
+    ) -> None:
+        """Add a step as `call` does, but not before another one needs it: so several wait together."""
+        self._late.append(self._call(step, reads, writes, arguments))
+
+    def finish(self) -> None:
+        """Add the steps that nothing has needed yet."""
+        self.calls += self._late
+        self._late = []
+
+    def _call(
+        self,
+        step: str,
+        reads: Mapping[str, Tensor | Place | None | tuple[Tensor, ...]],
+        writes: Mapping[str, Place | None],
+        arguments: Mapping[str, Any],
+    ) -> Call:
         read = {name: self._places(x) for name, x in reads.items()}
-        self.calls.append(Call(step, {**read, **writes, **arguments}, _touched(read), _touched(writes)))
+        return Call(step, {**read, **writes, **arguments}, _touched(read), _touched(writes))
 
     def _places(self, x: Tensor | Place | None | tuple[Tensor, ...]) -> Places:
         if isinstance(x, tuple):
@@ -224,7 +258,7 @@ def _sums_of_products(graph: Graph, uses: Mapping[Tensor, int]) -> dict[Tensor, 
     for node in graph.nodes:
         if node.op == "add":
             for operand in reversed(node.operands):
-                if isinstance(operand, Tensor) and operand.op == "linear" and uses[operand] == 1:
+                if isinstance(operand, Tensor) and operand.op in _PRODUCTS and uses[operand] == 1:
                     taken[operand] = node
                     break
     return taken

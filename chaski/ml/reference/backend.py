@@ -20,9 +20,10 @@ from chaski.ml.backend import (
     ProgressCallback,
     stored_type,
 )
-from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Operand, Shape, Tensor, Weight
+from chaski.ml.graph import AdapterTable, Dim, DType, Graph, KVBuffer, KVRole, Operand, Shape, Tensor, Weight
 from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
 from chaski.ml.plan import FromLaunch, Input, misfit
+from chaski.ml.reference.adapter_ops import ReferenceAdapterSlots
 from chaski.ml.reference.cached_ops import Storage
 from chaski.ml.reference.ops import DEFINITIONS
 
@@ -72,6 +73,9 @@ class ReferenceBackend:
 
     def compile(self, graph: Graph) -> ReferencePlan:
         return ReferencePlan(graph)
+
+    def adapter_table(self, slots: int, matrices: int, max_width: int) -> AdapterTable:
+        return AdapterTable(slots, matrices, max_width, ReferenceAdapterSlots())
 
     def sibling(self) -> ReferenceBackend:
         return ReferenceBackend(self.cache_config)

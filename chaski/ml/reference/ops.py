@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.elementwise import ELEMENTWISE
+from chaski.ml.reference.adapter_ops import adapt
 from chaski.ml.reference.cached_ops import (
     attention,
     attention_by_distance,
@@ -152,6 +153,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         embedding,
         first_outputs,
         linear,
+        adapt,
         scale_rows,
         add_vector,
         multiply_vector,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.image_rows import ImageRun, coordinates, rows_in
-from chaski.kvcache.batch import AttendedImage, Batch
+from chaski.kvcache.batch import AttendedImage, Batch, BatchAdapters
 from chaski.model.program import Program
 from chaski.runner.engine.images import EncodedImages
 from chaski.runner.engine.sequence import Sequence
@@ -100,6 +100,7 @@ def prepare_batch(
         types=_types(shares) if program.takes_types else None,
         encoded=_room(sum(image.num_rows for image in attended), encoded) if attended else None,
         coordinates=_coordinates(shares) if program.has_coordinates else None,
+        adapters=_adapters(shares) if any(sequence.adapters for sequence, _ in shares) else None,
     )
     return PreparedBatch(shares, num_outputs, images, batch, program.prepare(batch))
 
@@ -119,6 +120,21 @@ def _coordinates(shares: Items[tuple[Sequence, int]]) -> npt.NDArray[np.int32]:
         begin = len(sequence.slot.tokens)
         parts.append(coordinates(sequence.images, range(begin, begin + count)))
     return np.concatenate(parts)
+
+
+def _adapters(shares: Items[tuple[Sequence, int]]) -> BatchAdapters:
+    """Return the list of adapters of each token; sequences with the same adapters have lists of their own."""
+    lists: list[int] = []
+    uses: list[tuple[int, int, int]] = []
+    num_lists = 0
+    for sequence, count in shares:
+        if sequence.adapters is None:
+            lists += [-1] * count
+            continue
+        lists += [num_lists] * count
+        uses += [(num_lists, use.slot, use.scale_bits) for use in sequence.adapters.uses]
+        num_lists += 1
+    return BatchAdapters(np.array(lists, np.int32), np.array(uses, np.int32).reshape(-1, 3))
 
 
 def _room(count: int, encoded: EncodedImages | None) -> npt.NDArray[np.float32]:

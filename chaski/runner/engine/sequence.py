@@ -14,6 +14,7 @@ from chaski.chat.groups import Groups, not_inside
 from chaski.chat.image_rows import Images, attended_in
 from chaski.errors import ChaskiError
 from chaski.model.output_rows import OutputRows
+from chaski.runner.adapters.applied import AppliedAdapters
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.slots import Slot
 
@@ -30,12 +31,12 @@ class Sequence(ABC):
     groups       those of them that are computed together
     images       those of them that are rows of images
     cache_salt   only prompts with the same one reuse what was computed for it
-    adapter_key  what the adapters that it is computed with change: only prompts with the same key reuse it
+    adapters     the LoRA adapters that it is computed with; None for none
     events       those that its reader has not read yet; at last `Done`, `Outputs`, or the error that ended it
     is_running   True until its last `take`, or `cancel`: more of it is to be computed
     """
 
-    __slots__ = ("adapter_key", "cache_salt", "events", "groups", "images", "is_running", "slot", "tokens")
+    __slots__ = ("adapters", "cache_salt", "events", "groups", "images", "is_running", "slot", "tokens")
 
     slot: Slot
 
@@ -46,13 +47,18 @@ class Sequence(ABC):
         self.groups = groups
         self.images = images
         self.cache_salt = cache_salt
-        self.adapter_key = ""
+        self.adapters: AppliedAdapters | None = None
         self.events: deque[Event | Outputs | ChaskiError] = deque()
         self.is_running = True
 
     def start(self, slot: Slot) -> None:
         """Take a slot, which may hold some of the tokens already."""
         self.slot = slot
+
+    @property
+    def adapter_key(self) -> str:
+        """What its adapters change: only prompts with the same key reuse what was computed for it."""
+        return "" if self.adapters is None else self.adapters.key
 
     @property
     def second_text(self) -> int | None:

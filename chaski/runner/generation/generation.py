@@ -51,6 +51,7 @@ class Generation(Sequence):
 
     def __init__(self, request: GenerationRequest) -> None:
         super().__init__(request.prompt, request.groups, request.images, request.cache_salt)
+        self.adapters = request.adapters
         self._speculator = _speculator(request, self.tokens)
         self._grammar = request.grammar
         self._allowed = request.grammar.allowed() if request.grammar else None

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from chaski.chat.groups import Groups, not_inside, outside
 from chaski.chat.image_rows import Images
+from chaski.runner.adapters.applied import AppliedAdapters
 from chaski.runner.speculation.speculator import Draft
 from chaski.sample import SamplingOptions
 from chaski.sample.grammar import Grammar
@@ -54,6 +55,7 @@ class GenerationRequest:
     groups          positions of the prompt that are computed together
     images          its rows of images
     cache_salt      only prompts with the same one reuse what is computed for it
+    adapters        the LoRA adapters that it is computed with
     limit           tokens of the sequence, its prompt included, at which it ends
     shift           what a full context drops before that; None where the context cannot fill up
     context         tokens that a sequence may hold
@@ -75,6 +77,7 @@ class GenerationRequest:
     groups: Groups = ()
     images: Images = ()
     cache_salt: str = ""
+    adapters: AppliedAdapters | None = None
     limit: int
     context: int = 0
     shift: Shift | None = None

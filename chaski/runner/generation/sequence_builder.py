@@ -6,6 +6,7 @@ from collections.abc import Sequence as Items
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from chaski.chat.adapters import AdapterChoice
 from chaski.chat.defaults import Defaults
 from chaski.chat.images import ImageSource
 from chaski.chat.options import AnswerOptions
@@ -16,6 +17,8 @@ from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.pooling import Pooling
 from chaski.model.registry import ModelConfig
+from chaski.runner.adapters.adapter_set import AdapterSet
+from chaski.runner.adapters.applied import AppliedAdapters
 from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.output_sequences import EmbeddingSequence, LogitsSequence
 from chaski.runner.generation.request import GenerationRequest, Shift
@@ -30,7 +33,10 @@ __all__ = ["SequenceBuilder"]
 
 
 class SequenceBuilder(PromptBuilder):
-    """Makes the sequences of one loaded model. Safe to use from several threads."""
+    """Makes the sequences of one loaded model. Safe to use from several threads.
+
+    `adapters` are those that requests may name; None where the model takes none.
+    """
 
     def __init__(
         self,
@@ -42,11 +48,13 @@ class SequenceBuilder(PromptBuilder):
         load_seconds: float,
         vision: MultimodalProcessor | None = None,
         draft: Draft | None = None,
+        adapters: AdapterSet | None = None,
     ) -> None:
         super().__init__(file, config, context, defaults, vision)
         self._config = config
         self._can_speculate = can_speculate
         self._draft = draft
+        self._adapters = adapters
         self._load_seconds = load_seconds
         self._is_bidirectional = vision is not None and vision.is_bidirectional
 
@@ -57,12 +65,19 @@ class SequenceBuilder(PromptBuilder):
 
         return load_tokenizer(self._file.metadata)
 
-    def outputs(self, prompt: str | Items[int], images: Items[ImageSource] = ()) -> LogitsSequence:
+    def outputs(
+        self,
+        prompt: str | Items[int],
+        images: Items[ImageSource] = (),
+        adapters: Items[AdapterChoice] = (),
+    ) -> LogitsSequence:
         """The sequence that gives the outputs of every token."""
         self._require_text()
         whole = self._laid_out(prompt, self.read_images(images))
         self._require_fit(len(whole.tokens), "; load the model with a larger context")
-        return LogitsSequence(whole.tokens, whole.groups, whole.images)
+        sequence = LogitsSequence(whole.tokens, whole.groups, whole.images)
+        sequence.adapters = self._applied(adapters)
+        return sequence
 
     def rankings(self, query: str, documents: Items[str], truncate: bool) -> list[EmbeddingSequence]:
         """A sequence for the query with each document."""
@@ -89,6 +104,7 @@ class SequenceBuilder(PromptBuilder):
                 groups=prepared.prompt.groups,
                 images=prepared.prompt.images,
                 cache_salt=limits.cache_salt,
+                adapters=self._applied(limits.adapter),
                 limit=prepared.limit,
                 grammar=self._grammar(limits),
                 context=self.context,
@@ -109,6 +125,13 @@ class SequenceBuilder(PromptBuilder):
                 load_seconds=self._load_seconds,
             )
         )
+
+    def _applied(self, choices: Items[AdapterChoice]) -> AppliedAdapters | None:
+        if not choices:
+            return None
+        if self._adapters is None:
+            raise UnsupportedError("this model takes no adapters")
+        return self._adapters.apply(choices)
 
     def _grammar(self, limits: AnswerOptions) -> Grammar | None:
         constraint = limits.constraint

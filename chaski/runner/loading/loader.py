@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from time import perf_counter
 
@@ -13,6 +14,8 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import ProgressCallback
 from chaski.model.registry import vision_of
 from chaski.names import NATIVE, check_engine
+from chaski.runner.adapters.adapter_set import AdapterSet
+from chaski.runner.adapters.calls import AdapterFiles, adapter_files
 from chaski.runner.engine.engine import Engine
 from chaski.runner.llm import LLM
 from chaski.runner.loading.engine_choice import (
@@ -44,6 +47,7 @@ def load(
     backend: str = "cpu",
     engine: str | None = None,
     draft: str | os.PathLike[str] | None = None,
+    adapters: AdapterFiles | None = None,
     progress: ProgressCallback = lambda share: None,
 ) -> LLM:
     """Load a model: one of the store or a bundled one by name, a GGUF file, or one that is open already.
@@ -63,13 +67,15 @@ def load(
     prompt_cache  a prompt takes over what was computed for an earlier one that begins like it
     draft         a small model of the same vocabulary, found as `model` is: it proposes tokens, which this
                   one then checks in one batch; a model of the store may bring its own
+    adapters      GGUF files of LoRA adapters that requests may name: {name: path}, or a list of paths, whose
+                  names are those of the files without suffix
     backend       cpu, or reference: the definition of every operation in NumPy
     engine        native, or None for whoever has the architecture; llama.cpp computes in workers only
     progress      called with the loaded share, from 0 to 1
 
     What is not given comes from the model's own parameters, then from the environment, see `chaski.env`.
     All memory is reserved here. Raises ModelNotFoundError, StoreError, GGUFError, UnsupportedError,
-    ModelError, OutOfMemoryError or OptionError.
+    ModelError, AdapterError, OutOfMemoryError or OptionError.
     """
     started = perf_counter()
     opened = model if isinstance(model, OpenedModel) else OpenedModel.of(find_or_pull(model))
@@ -86,7 +92,8 @@ def load(
         flash_attention=flash_attention,
         draft=draft,
     )
-    return load_parts(parts, opened.defaults, backend, prompt_cache, progress, started)
+    files = adapter_files(adapters)
+    return load_parts(parts, opened.defaults, backend, prompt_cache, progress, started, files)
 
 
 def load_parts(
@@ -96,13 +103,20 @@ def load_parts(
     prompt_cache: bool = True,
     progress: ProgressCallback = lambda share: None,
     started: float | None = None,
+    adapters: Mapping[str, str] | None = None,
 ) -> LLM:
     """Load a model whose parts are known, as `load` does; it began at `started` of `perf_counter`, or now."""
     started = perf_counter() if started is None else started
     reserved = ReservedModel(parts, backend)
     policy = _policy(Environment.read()) if prompt_cache else None
     computing = _read_weights(reserved, parts, policy, progress)
-    return _as_llm(reserved, parts, computing, defaults, perf_counter() - started)
+    model = _as_llm(reserved, parts, computing, defaults, perf_counter() - started)
+    with ExitStack() as undo:
+        undo.callback(model.close)
+        for name, path in (adapters or {}).items():
+            model.load_adapter(name, path)
+        undo.pop_all()
+    return model
 
 
 def _read_weights(
@@ -135,6 +149,7 @@ def _as_llm(
         defaults,
         vision_of(parts.network),
         reserved.draft,
+        AdapterSet(parts.file.architecture, parts.network, reserved.places.program.adapted),
     )
 
 

@@ -18,6 +18,8 @@ from chaski.chat.images import ImageSource
 from chaski.chat.ranking import Ranked, ranked
 from chaski.chat.requests import Chat, Embed, Rank, sendable
 from chaski.chat.several import ProgressOption, Request, progress_of
+from chaski.runner.adapters.adapter_set import AdapterInfo
+from chaski.runner.adapters.calls import AdapterCall, Adapters
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import vectors_or_scores
 from chaski.runner.methods import ModelMethods
@@ -57,6 +59,7 @@ class AsyncModel(
         A[list[int]],
         A[str],
         A[list[Ranked]],
+        A[list[AdapterInfo]],
     ]
 ):
     """The methods of `LLM`, for event loops. Made by `asynchronous()` of a model, and closed with it.
@@ -123,6 +126,9 @@ class AsyncModel(
 
     async def _ranking(self, call: Rank, top_n: int | None) -> list[Ranked]:
         return ranked(call.documents, (await self._array(call)).tolist())[:top_n]
+
+    async def _adapters(self, call: AdapterCall) -> list[AdapterInfo]:
+        return list((await self._ask(call, Adapters)).adapters)
 
     async def _tokens(self, call: Tokenize, images: Items[ImageSource]) -> list[int]:
         return list((await self._ask(with_images(call, images), Tokens)).token_ids)

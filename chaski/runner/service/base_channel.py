@@ -14,6 +14,8 @@ from chaski.chat.events import Event
 from chaski.chat.prompts import Prepared
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.forks import ForkGuard
+from chaski.runner.adapters.adapter_set import AdapterInfo
+from chaski.runner.adapters.calls import AdapterCall, Adapters, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.service.messages import (
     Answerable,
     Describe,
@@ -115,6 +117,8 @@ class BaseChannel(ABC, Generic[T]):
                 task.reply(String(self._render_chat(call.chat)))
             case Detokenize():
                 task.reply(String(self._decode(call.token_ids)))
+            case LoadAdapter() | UnloadAdapter() | ListAdapters():
+                task.reply(Adapters(tuple(self._adapters(call))))
             case Describe():
                 task.reply(self._describe(call))
 
@@ -145,6 +149,10 @@ class BaseChannel(ABC, Generic[T]):
     @abstractmethod
     def _decode(self, token_ids: Iterable[int]) -> str:
         """Return the text of ids."""
+
+    @abstractmethod
+    def _adapters(self, call: AdapterCall) -> Iterable[AdapterInfo]:
+        """Load, unload or list adapters; return all that there are then."""
 
     @abstractmethod
     def _describe(self, call: Describe) -> Info:

@@ -17,6 +17,8 @@ from chaski.chat.events import Done, Event
 from chaski.chat.images import ImageSource
 from chaski.chat.requests import Embed, Rank, sendable
 from chaski.chat.several import ProgressOption, Request, progress_of
+from chaski.runner.adapters.adapter_set import AdapterInfo
+from chaski.runner.adapters.calls import AdapterCall, Adapters
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import vectors_or_scores
 from chaski.runner.methods import BlockingMethods, EventStream
@@ -63,6 +65,9 @@ class ChannelMethods(BlockingMethods):
 
     def _array(self, call: Embed | Rank) -> npt.NDArray[np.float32]:
         return vectors_or_scores(call, self._ask(call, Outputs).rows)
+
+    def _adapters(self, call: AdapterCall) -> list[AdapterInfo]:
+        return list(self._ask(call, Adapters).adapters)
 
     def _tokens(self, call: Tokenize, images: Items[ImageSource]) -> list[int]:
         return list(self._ask(with_images(call, images), Tokens).token_ids)

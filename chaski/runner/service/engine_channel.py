@@ -14,6 +14,8 @@ import numpy.typing as npt
 from chaski.chat.requests import Chat, Embed, Rank
 from chaski.errors import ModelError
 from chaski.ml.backend import Memory
+from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
+from chaski.runner.adapters.calls import AdapterCall, answered
 from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import embeddings
@@ -34,6 +36,7 @@ class ServedModel(Protocol):
     vocab_size: int
     load_seconds: float
     has_vision: bool
+    adapter_set: AdapterSet | None
 
     @property
     def path(self) -> Path: ...
@@ -93,6 +96,9 @@ class EngineChannel(BaseChannel[ActiveCall]):
 
     def _decode(self, token_ids: Iterable[int]) -> str:
         return self._model.detokenize(token_ids)
+
+    def _adapters(self, call: AdapterCall) -> Iterable[AdapterInfo]:
+        return answered(self._model.adapter_set, call)
 
     def _describe(self, call: Describe) -> Info:
         if call.wait_loaded:

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 from chaski.chat.events import Event
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.ml.backend import Memory
+from chaski.runner.adapters.calls import AdapterCall, Adapters
 from chaski.runner.engine.outputs import Outputs
 
 __all__ = [
@@ -112,10 +113,10 @@ Answerable: TypeAlias = Generate | Chat | Fill
 """Answered by events, of which `Done` is the last."""
 
 ModelCall: TypeAlias = (
-    Answerable | Embed | Rank | Tokenize | TokenizeChat | RenderChat | Detokenize | Describe
+    Answerable | Embed | Rank | Tokenize | TokenizeChat | RenderChat | Detokenize | Describe | AdapterCall
 )
 
-ModelReply: TypeAlias = Event | Outputs | Tokens | String | Info
+ModelReply: TypeAlias = Event | Outputs | Tokens | String | Info | Adapters
 """A reply. Every reply is the last one to its call, except events before `Done`."""
 
 ReplyOrError: TypeAlias = ModelReply | Exception

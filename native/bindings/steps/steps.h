@@ -9,6 +9,7 @@ namespace chaski {
 
 void bind_attention(nanobind::module_& m, nanobind::class_<PlanBuilder>& plan);
 void bind_elements(nanobind::module_& m, nanobind::class_<PlanBuilder>& plan);
+void bind_lora(nanobind::module_& m, nanobind::class_<PlanBuilder>& plan);
 void bind_moe(nanobind::class_<PlanBuilder>& plan);
 void bind_products(nanobind::class_<PlanBuilder>& plan);
 void bind_recurrent(nanobind::class_<PlanBuilder>& plan);

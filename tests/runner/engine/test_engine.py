@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaski.runner.adapters.applied import AppliedAdapters
 from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.sequence import Sequence
 from tests.runner.engine.counting_program import (
@@ -88,7 +89,7 @@ def test_nobody_takes_over_what_was_computed_with_another_adapter() -> None:
     engine, _ = make(parallel=2)
     for key, cached in (("", 0), ("a", 0), ("a", 2), ("", 2), ("b", 0)):
         sequence = request([5, 6, 7])
-        sequence.adapter_key = key
+        sequence.adapters = AppliedAdapters(key, ()) if key else None
         assert run(engine, sequence).cached_tokens == cached
 
 

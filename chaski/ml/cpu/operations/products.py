@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from chaski import _native
-from chaski.ml.cpu.lowering import Lowering, offset, width
+from chaski.ml.cpu.adapters import CPUAdapterSlots
+from chaski.ml.cpu.lowering import Buffer, Lowering, offset, width
 from chaski.ml.cpu.operations.elements import elementwise
-from chaski.ml.graph import Tensor, Weight
+from chaski.ml.graph import AdapterTable, Dim, Operand, Tensor, Weight
 
-__all__ = ["add", "first_outputs", "layer_norm", "linear", "product", "rms_norm"]
+__all__ = ["adapt", "add", "first_outputs", "layer_norm", "linear", "product", "rms_norm"]
 
 
 def rms_norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None = None) -> None:
@@ -41,6 +42,54 @@ def linear(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight, bias: We
         _product(lowering, node, node, None)
 
 
+def adapt(lowering: Lowering, node: Tensor, *_: Operand) -> None:
+    if node not in lowering.sums:
+        _adapt(lowering, node, node, None)
+
+
+def _adapt(lowering: Lowering, node: Tensor, adapt: Tensor, residual: Tensor | None) -> None:
+    """The changes of adapters to a product, in its place, and behind them a residual.
+
+    The sums of a step for all rows with adapters wait for the product only where they are added to it.
+    """
+    y, x, lists, uses, table = adapt.operands
+    assert isinstance(y, Tensor)
+    assert isinstance(x, Tensor)
+    assert isinstance(lists, Tensor)
+    assert isinstance(uses, Tensor)
+    assert isinstance(table, AdapterTable)
+    assert isinstance(table.handle, CPUAdapterSlots)
+    if lists not in lowering.adapter_rows:
+        lowering.adapter_rows[lists] = len(lowering.adapter_rows)
+        lowering.setup(
+            "group_lora_rows",
+            dim=lowering.dim(lists),
+            uses_dim=lowering.dim(uses),
+            lists=lowering.buffer(lists),
+            uses=lowering.buffer(uses),
+            table=table.handle.native,
+            max_width=table.max_width,
+        )
+    leading = x.shape[0]
+    assert isinstance(leading, Dim)
+    t = Buffer(4 * leading.maximum * table.max_width, table.max_width)
+    shared = {
+        "dim": lowering.dim(x),
+        "table": table.handle.native,
+        "matrix": adapt.attributes["matrix"],
+        "rows": lowering.adapter_rows[lists],
+        "max_width": table.max_width,
+    }
+    lowering.call("lora_down", {"x": x}, {"t": t}, columns=width(x), **shared)
+    lowering.call_late(
+        "lora_up",
+        {"t": t, "residual": residual},
+        {"y": lowering.reuse_or_new(node, y)},
+        width=width(node),
+        **shared,
+    )
+
+
 def first_outputs(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight) -> None:
     assert isinstance(weight.handle, _native.WeightMatrix)
     lowering.call(
@@ -70,7 +119,7 @@ def product(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight) -> None
 def add(lowering: Lowering, node: Tensor, a: Tensor, b: Tensor) -> None:
     for product, residual in ((b, a), (a, b)):
         if lowering.sums.get(product) is node:
-            _product(lowering, node, product, residual)
+            (_adapt if product.op == "adapt" else _product)(lowering, node, product, residual)
             return
     elementwise(lowering, node, a, b)
 

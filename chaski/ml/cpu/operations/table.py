@@ -25,6 +25,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = dict.fromkeys(ELEMENTWISE, eleme
     "product": products.product,
     "top_k": rows.top_k,
     "linear": products.linear,
+    "adapt": products.adapt,
     "first_outputs": products.first_outputs,
     "add": products.add,
     "rms_norm": products.rms_norm,
@@ -60,4 +61,5 @@ def lower(graph: Graph, weights: _native.Weights | None, threads: int, is_plain:
     lowering = Lowering(graph, weights, threads, is_plain)
     for node in graph.nodes:
         OPERATIONS[node.op](lowering, node, *node.operands)
+    lowering.finish()
     return lowering

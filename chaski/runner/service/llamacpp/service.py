@@ -15,10 +15,12 @@ import numpy as np
 from chaski.chat.defaults import Defaults
 from chaski.chat.prompts import Prepared
 from chaski.chat.requests import Chat, Embed, Rank
-from chaski.errors import OptionError
+from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.ml.backend import HOST, DeviceMemory, Memory
 from chaski.names import LLAMA_CPP
+from chaski.runner.adapters.adapter_set import AdapterInfo
+from chaski.runner.adapters.calls import AdapterCall, ListAdapters
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import embeddings
 from chaski.runner.service.base_channel import ActiveCall, BaseChannel
@@ -125,6 +127,8 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
 
     def _write(self, call: Answerable, task: LlamaCppCall) -> None:
         prepared = self._prompts.prepare(call, self._prompts.read_images(call.images))
+        if prepared.limits.adapter:
+            raise UnsupportedError("adapters of a model that llama.cpp computes are not supported")
         self._generate(prepared, task.parsed(prepared), task)
 
     def _generate(self, prepared: Prepared, put: ReplyCallback, task: LlamaCppCall) -> None:
@@ -169,6 +173,11 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
 
     def _describe(self, call: Describe) -> Info:
         return self.info
+
+    def _adapters(self, call: AdapterCall) -> Iterable[AdapterInfo]:
+        if isinstance(call, ListAdapters):
+            return ()
+        raise UnsupportedError("adapters of a model that llama.cpp computes are not supported")
 
     def _decode(self, token_ids: Iterable[int]) -> str:
         ids = tuple(token_ids)

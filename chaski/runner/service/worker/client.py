@@ -8,12 +8,13 @@ import os
 import threading
 from pathlib import Path
 from time import monotonic
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from chaski.errors import ChaskiError, OptionError, WorkerError
 from chaski.forks import ForkGuard
 from chaski.ml.backend import ProgressCallback
 from chaski.names import check_engine
+from chaski.runner.adapters.calls import AdapterFiles, adapter_files
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.blocking import ChannelMethods
 from chaski.runner.service.messages import CallHandle, Describe, Info, ModelCall, ReplyCallback
@@ -41,6 +42,7 @@ class LoadOptions(TypedDict, total=False):
     backend: str
     engine: str | None
     draft: str | None
+    adapters: AdapterFiles | None
 
 
 class Worker(ChannelMethods):
@@ -65,7 +67,9 @@ class Worker(ChannelMethods):
             raise OptionError(f"option {min(unknown)!r} is unknown; known: {known}")
         check_engine(options.get("engine"))
         self._model = model if isinstance(model, str) else f"{Path(model).absolute()}"
-        self._options = dict(options)
+        self._options: dict[str, Any] = dict(options)
+        if "adapters" in options:
+            self._options["adapters"] = adapter_files(options["adapters"])
         self._progress = progress
         self._folder = Path.cwd()
         self._process: Process | None = None

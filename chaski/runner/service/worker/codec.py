@@ -22,6 +22,7 @@ from chaski import errors
 from chaski.chat.events import Done, PromptScores, PromptTokens, Text, Thinking, ToolCall
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.errors import ChaskiError, ContextLengthError, OptionError, WorkerError
+from chaski.runner.adapters.calls import Adapters, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.service.messages import (
     Describe,
@@ -102,6 +103,7 @@ _KINDS: dict[str, type] = {
         *(TokenizeChat, RenderChat, Detokenize, Describe),
         *(Received, LoadProgress, Failure, Text, Thinking, ToolCall, PromptTokens, PromptScores, Done),
         *(Outputs, Tokens, String, Info),
+        *(LoadAdapter, UnloadAdapter, ListAdapters, Adapters),
     )
 }
 

@@ -1,0 +1,121 @@
+"""Measures LoRA adapters of requests: `python -m benchmarks.adapters MODEL`.
+
+Three questions, each beside the same streams without adapters, in turns, in one process:
+
+* streams that have an adapter each, all of them different: which share of the tokens a second is left?
+* one stream with one adapter: which share is left?
+* how long does it take to load an adapter by name, when the first one has been loaded?
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+import chaski
+from chaski.chat.options import GenerateOptions
+from chaski.formats.gguf import open_gguf
+from chaski.formats.quant import QuantType
+from tests.adapters import adapted_names, random_adapter
+
+PROMPT = 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--type", default="F16", choices=["F32", "F16", "BF16"])
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--tokens", type=int, default=24, help="tokens of each stream")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", choices=["streams", "one", "load"])
+    parser.add_argument("--files", type=Path, help="folder to keep the adapters in")
+    arguments = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        place = arguments.files or Path(folder)
+        names = [f"{arguments.type.lower()}-{arguments.rank}-{n}" for n in range(arguments.streams)]
+        paths = write(Path(arguments.model), place, names, arguments.rank, QuantType[arguments.type])
+        with chaski.load(
+            arguments.model, threads=arguments.threads, context=256, parallel=arguments.streams
+        ) as model:
+            model.wait_loaded()
+            seconds = [load(model, name, path) for name, path in zip(names, paths, strict=True)]
+            size = model.adapters()[0].num_bytes / 1e6
+            later = statistics.median(seconds[1:] or seconds)
+            print(f"loading the first adapter {1e3 * seconds[0]:.1f} ms, a later one {1e3 * later:.1f} ms")
+            print(f"each of {size:.1f} MB, rank {arguments.rank}, {arguments.type}")
+            if arguments.only in (None, "streams"):
+                compare(model, names, arguments.tokens, arguments.repeat)
+            if arguments.only in (None, "one"):
+                compare(model, names[:1], 2 * arguments.tokens, 2 * arguments.repeat)
+
+
+def write(model: Path, folder: Path, names: Sequence[str], rank: int, type: QuantType) -> list[Path]:
+    """Write adapters of all seven matrices of each layer, where they are not there yet."""
+    with open_gguf(model) as file:
+        shapes = {name: file.tensors[name].shape for name in adapted_names(file)}
+        architecture = file.architecture
+    paths = [folder / f"{name}.gguf" for name in names]
+    for seed, path in enumerate(paths):
+        if not path.exists():
+            random_adapter(path, shapes, seed, rank, type, architecture=architecture)
+    return paths
+
+
+def load(model: chaski.LLM, name: str, path: Path) -> float:
+    started = time.perf_counter()
+    model.load_adapter(name, path)
+    return time.perf_counter() - started
+
+
+def compare(model: chaski.LLM, names: Sequence[str], tokens: int, repeat: int) -> None:
+    """Compute the streams without and with their adapters, in turns."""
+    none: list[str | None] = [None] * len(names)
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(2 * repeat):
+        is_adapted = turn % 2 == 1
+        rates[is_adapted].append(asyncio.run(rate(model, names if is_adapted else none, tokens)))
+    plain, adapted = (statistics.median(rates[key]) for key in (False, True))
+    share = statistics.median(b / a for a, b in zip(rates[False], rates[True], strict=True))
+    print(
+        f"{len(names)} streams: {plain:.1f} tokens a second without adapters, {adapted:.1f} with one each: "
+        f"{100 * share:.1f} % ({', '.join(f'{b / a:.3f}' for a, b in zip(*rates.values(), strict=True))})"
+    )
+
+
+async def rate(model: chaski.LLM, adapters: Sequence[str | None], tokens: int) -> float:
+    """Tokens a second of all streams together, from where each has its first one."""
+    random = np.random.default_rng(len(adapters))
+    channel = model.asynchronous()
+    firsts: list[float] = []
+
+    async def answer(adapter: str | None) -> None:
+        prompt = random.integers(model.vocab_size // 2, size=PROMPT).tolist()
+        options: GenerateOptions = {
+            "num_predict": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "draft_num_predict": 0,
+            "adapter": adapter,
+        }
+        is_first = True
+        async for _ in channel.stream(prompt, **options):
+            if is_first:
+                firsts.append(time.perf_counter())
+                is_first = False
+
+    await asyncio.gather(*(answer(adapter) for adapter in adapters))
+    return len(adapters) * (tokens - 1) / (time.perf_counter() - max(firsts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The adapters that the native backend holds: their matrices in panels, in one memory for each adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from chaski import _native
+from chaski.errors import AdapterError
+from chaski.formats.dequantize import dequantize
+from chaski.formats.gguf_tensors import TensorInfo
+from chaski.formats.quant import Bytes, QuantType
+from chaski.ml.backend import LoraMatrices
+
+__all__ = ["CPUAdapterSlots"]
+
+_ALIGNMENT = 64
+
+
+class CPUAdapterSlots:
+    """See `AdapterSlots`. `native` is what the steps of plans read."""
+
+    def __init__(self, slots: int, matrices: int) -> None:
+        self.native = _native.LoraTable(slots, matrices)
+        self._held: dict[int, _native.Weights] = {}
+
+    def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> int:
+        return sum(size for _, size in _places(pairs))
+
+    def put(self, slot: int, pairs: Mapping[int, LoraMatrices]) -> None:
+        self.clear(slot)
+        memory = _native.Weights(self.num_bytes(pairs))
+        offsets, end = [], 0
+        for info, size in _places(pairs):
+            rows, columns = info.shape
+            if not _native.pack_lora(_values(info), int(_held_type(info)), rows, columns, memory, end):
+                raise AdapterError(
+                    f"{info.path}: tensor {info.name} has values that are not finite numbers; training or "
+                    "conversion of the adapter failed"
+                )
+            offsets.append(end)
+            end += size
+        places = zip(offsets[::2], offsets[1::2], strict=True)
+        for (matrix, (a, b, scale)), (place_a, place_b) in zip(pairs.items(), places, strict=True):
+            self.native.put(
+                slot,
+                matrix,
+                rank=a.shape[0],
+                rows=b.shape[0],
+                columns=a.shape[1],
+                scale=scale,
+                type_a=int(_held_type(a)),
+                type_b=int(_held_type(b)),
+                memory=memory,
+                a=place_a,
+                b=place_b,
+            )
+        self._held[slot] = memory
+
+    def clear(self, slot: int) -> None:
+        self.native.clear(slot)
+        self._held.pop(slot, None)
+
+
+def _places(pairs: Mapping[int, LoraMatrices]) -> Iterator[tuple[TensorInfo, int]]:
+    """Yield A and B of each pair, with the bytes that they take."""
+    for pair in pairs.values():
+        for info in (pair.a, pair.b):
+            size = _native.packed_lora_bytes(int(_held_type(info)), *info.shape)
+            yield info, -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _held_type(info: TensorInfo) -> QuantType:
+    """The type of a matrix in memory: that of the file, but blocks are held as the numbers that they mean."""
+    return info.type if info.type in (QuantType.F16, QuantType.BF16) else QuantType.F32
+
+
+def _values(info: TensorInfo) -> Bytes:
+    if info.type.block_size > 1:
+        return dequantize(info.data, info.type, info.shape).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(info.data).reshape(-1)

@@ -1,0 +1,220 @@
+"""The adapters that a model has by name: read when they are asked for, kept within bounds."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from chaski.chat.adapters import AdapterChoice
+from chaski.errors import AdapterNotFoundError, OptionError, OutOfMemoryError
+from chaski.formats.adapter import AdapterFile, open_adapter
+from chaski.ml.backend import AdapterSlots, LoraMatrices
+from chaski.ml.machine import available_memory
+from chaski.model.adapter import match_adapter
+from chaski.model.program import Adapted
+from chaski.model.registry import Model
+from chaski.runner.adapters.applied import AppliedAdapters, Use
+
+__all__ = ["NUM_SLOTS", "AdapterInfo", "AdapterSet"]
+
+NUM_SLOTS = 256
+"""The adapters that are in memory at a time, at most."""
+
+_LANES = 16  # ranks are rounded up to multiples of it
+# The share of the memory that is free when the first adapter is loaded that all of them may take together.
+_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterInfo:
+    """An adapter of a model. `is_used`: a request is being computed with it, or waits for that."""
+
+    name: str
+    path: str
+    rank: int
+    alpha: float
+    num_bytes: int
+    digest: str
+    is_used: bool
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class _Resident:
+    """An adapter in a slot, which is emptied when nobody has this any more. `width`: ranks, rounded up."""
+
+    slot: int
+    width: int
+    users: weakref.WeakSet[AppliedAdapters] = field(default_factory=weakref.WeakSet)
+
+
+@dataclass(slots=True, eq=False)
+class _Named:
+    """An adapter that has a name. `last_used` grows with every use."""
+
+    path: Path
+    rank: int
+    alpha: float
+    digest: str
+    num_bytes: int
+    last_used: int
+    resident: _Resident | None
+
+    @property
+    def is_used(self) -> bool:
+        return self.resident is not None and bool(self.resident.users)
+
+
+class AdapterSet:
+    """The adapters of a loaded model. Safe to use from several threads.
+
+    `adapted` compiles the plan that computes with up to so many of them, and is called for the first one.
+    Together they take up to `max_bytes`, by default a quarter of the memory that is free then: adapters that
+    no request uses make room, those first that were not used for the longest time, and are read again when a
+    request names them.
+    """
+
+    def __init__(
+        self,
+        architecture: str,
+        model: Model,
+        adapted: Callable[[int], Adapted],
+        max_bytes: int | None = None,
+    ) -> None:
+        self._architecture = architecture
+        self._model = model
+        self._compile = adapted
+        self._max_bytes = max_bytes
+        self._lock = threading.RLock()
+        self._named: dict[str, _Named] = {}
+        self._free = list(range(NUM_SLOTS))
+        self._sizes: dict[int, int] = {}  # bytes of each slot that is taken
+        self._uses = 0
+
+    def load(self, name: str, path: str | Path) -> list[AdapterInfo]:
+        """Read an adapter under a name, in place of another one that has it -> all that there are then.
+
+        Requests that are computed with the other one go on with that. Raises AdapterError, GGUFError,
+        ModelNotFoundError, OptionError, UnsupportedError or OutOfMemoryError.
+        """
+        AdapterChoice(name)
+        with self._lock:
+            named = self._read(Path(path).absolute())
+            self._named[name] = named
+            return self.infos()
+
+    def unload(self, name: str) -> list[AdapterInfo]:
+        """Forget an adapter -> those that are left. Requests that are computed with it go on."""
+        with self._lock:
+            self._find(name)
+            del self._named[name]
+            return self.infos()
+
+    def infos(self) -> list[AdapterInfo]:
+        """Return all adapters, in the order in which they were loaded."""
+        with self._lock:
+            return [
+                AdapterInfo(
+                    name=name,
+                    path=str(named.path),
+                    rank=named.rank,
+                    alpha=named.alpha,
+                    num_bytes=named.num_bytes,
+                    digest=named.digest,
+                    is_used=named.is_used,
+                )
+                for name, named in self._named.items()
+            ]
+
+    def apply(self, choices: Sequence[AdapterChoice]) -> AppliedAdapters | None:
+        """Return the adapters of a request, in memory for as long as somebody has them; None for none.
+
+        Raises AdapterNotFoundError for a name that is not there, OptionError for more ranks than a row can
+        have, and what `load` raises for an adapter that has to be read again.
+        """
+        if not choices:
+            return None
+        with self._lock:
+            found = [(self._held(choice.name), choice.scale) for choice in choices]
+            uses = tuple(Use(resident.slot, float(scale), resident) for (_, resident), scale in found)
+            most = self._adapted.table.max_width
+            if sum(resident.width for (_, resident), _ in found) > most:
+                raise OptionError(
+                    f"the adapters of a request have more than {most} ranks together; name fewer"
+                )
+            key = "+".join(f"{named.digest}*{float(scale).hex()}" for (named, _), scale in found)
+            applied = AppliedAdapters(key, uses)
+            for (_, resident), _ in found:
+                resident.users.add(applied)
+            return applied
+
+    @property
+    def _adapted(self) -> Adapted:
+        return self._compile(NUM_SLOTS)
+
+    @property
+    def _slots(self) -> AdapterSlots:
+        return cast("AdapterSlots", self._adapted.table.handle)
+
+    def _find(self, name: str) -> _Named:
+        if name not in self._named:
+            known = ", ".join(self._named) or "there are none"
+            raise AdapterNotFoundError(f"no adapter {name!r:.80} is loaded; loaded: {known:.400}")
+        return self._named[name]
+
+    def _held(self, name: str) -> tuple[_Named, _Resident]:
+        """Return an adapter, read again if it is not in memory."""
+        named = self._find(name)
+        if named.resident is None:
+            named = self._named[name] = self._read(named.path)
+        self._uses += 1
+        named.last_used = self._uses
+        assert named.resident is not None
+        return named, named.resident
+
+    def _read(self, path: Path) -> _Named:
+        with open_adapter(path) as adapter:
+            pairs = match_adapter(adapter, self._architecture, self._model, self._adapted.numbers)
+            num_bytes = self._slots.num_bytes(pairs)
+            self._make_room(path, num_bytes)
+            self._uses += 1
+            digest, resident = self._placed(adapter, pairs, num_bytes)
+            return _Named(path, adapter.rank, adapter.alpha, digest, num_bytes, self._uses, resident)
+
+    def _placed(
+        self, adapter: AdapterFile, pairs: Mapping[int, LoraMatrices], num_bytes: int
+    ) -> tuple[str, _Resident]:
+        digest = adapter.digest()
+        slot = self._free.pop()
+        self._sizes[slot] = num_bytes
+        try:
+            self._slots.put(slot, pairs)
+        except BaseException:
+            self._release(slot)
+            raise
+        width = -(-adapter.rank // _LANES) * _LANES
+        resident = _Resident(slot, width)
+        weakref.finalize(resident, self._release, slot)
+        return digest, resident
+
+    def _make_room(self, path: Path, num_bytes: int) -> None:
+        """Let go of adapters that nobody uses until there is a slot and memory for another one."""
+        if self._max_bytes is None:
+            self._max_bytes = int(_SHARE * available_memory())
+        while not self._free or sum(self._sizes.values()) + num_bytes > self._max_bytes:
+            idle = [n for n in self._named.values() if n.resident is not None and not n.is_used]
+            if not idle:
+                raise OutOfMemoryError(
+                    f"{path}: the adapter takes {num_bytes / 1e6:.0f} MB, and adapters may take "
+                    f"{self._max_bytes / 1e6:.0f} MB, of which those that requests use take "
+                    f"{sum(self._sizes.values()) / 1e6:.0f} MB; wait for requests to end, or unload adapters"
+                )
+            min(idle, key=lambda named: named.last_used).resident = None
+
+    def _release(self, slot: int) -> None:
+        self._slots.clear(slot)
+        self._sizes.pop(slot, None)
+        self._free.append(slot)

@@ -1,0 +1,34 @@
+"""The adapters of one sequence, in the order in which they are applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["AppliedAdapters", "Use"]
+
+
+class Use(NamedTuple):
+    """An adapter in a slot of the backend's table, and its scale.
+
+    `holder` keeps the adapter in its slot for as long as anybody has the use.
+    """
+
+    slot: int
+    scale: float
+    holder: object
+
+    @property
+    def scale_bits(self) -> int:
+        """The bits of the scale as a float32."""
+        return int(np.float32(self.scale).view(np.int32))
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class AppliedAdapters:
+    """The adapters of a sequence; `key` is equal for those that change the same tokens in the same way."""
+
+    key: str
+    uses: tuple[Use, ...]

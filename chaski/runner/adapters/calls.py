@@ -1,0 +1,87 @@
+"""Calls about the adapters of a model: typed values, which may be sent to another process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from chaski.errors import OptionError, UnsupportedError
+from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
+
+__all__ = [
+    "AdapterCall",
+    "AdapterFiles",
+    "Adapters",
+    "ListAdapters",
+    "LoadAdapter",
+    "UnloadAdapter",
+    "adapter_files",
+    "answered",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAdapter:
+    """Read the adapter of a file under a name. Answered by `Adapters`."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadAdapter:
+    """Forget an adapter. Answered by `Adapters`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListAdapters:
+    """Answered by `Adapters`."""
+
+
+AdapterCall: TypeAlias = LoadAdapter | UnloadAdapter | ListAdapters
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """All adapters of the model, in the order in which they were loaded."""
+
+    adapters: tuple[AdapterInfo, ...]
+
+
+AdapterFiles: TypeAlias = (
+    Mapping[str, str | os.PathLike[str]] | Iterable[str | os.PathLike[str]] | str | os.PathLike[str]
+)
+"""Files of adapters by name; those of a list have the names of their files without the suffix."""
+
+
+def answered(adapters: AdapterSet | None, call: AdapterCall) -> list[AdapterInfo]:
+    """Do what a call says -> all adapters that there are then. Raises what `AdapterSet` does."""
+    if adapters is None:
+        raise UnsupportedError("this model takes no adapters")
+    match call:
+        case LoadAdapter(name, path):
+            return adapters.load(name, path)
+        case UnloadAdapter(name):
+            return adapters.unload(name)
+        case ListAdapters():
+            return adapters.infos()
+
+
+def adapter_files(given: AdapterFiles | None) -> dict[str, str]:
+    """Return the files of adapters by name, as absolute paths. Raises OptionError for a name twice."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {name: str(Path(path).absolute()) for name, path in given.items()}
+    found: dict[str, str] = {}
+    for path in [given] if isinstance(given, str | os.PathLike) else given:
+        name = Path(path).stem
+        if name in found:
+            raise OptionError(f"two adapters are called {name!r:.80}; give them as {{name: path}}")
+        found[name] = str(Path(path).absolute())
+    return found

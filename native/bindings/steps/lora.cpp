@@ -1,0 +1,145 @@
+// The table of adapters in memory, and the steps that compute with it.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "../../steps/adapters.h"
+#include "steps.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace chaski {
+namespace {
+
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+DType float_type(int type) {
+    const auto dtype = static_cast<DType>(type);
+    require(dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16,
+            "adapters: type " + std::to_string(type) + " is not supported");
+    return dtype;
+}
+
+std::int64_t element_bytes(DType type) { return type == DType::F32 ? 4 : 2; }
+
+std::size_t packed_bytes(int type, std::int64_t rows, std::int64_t columns) {
+    require(rows > 0 && columns > 0, "adapters: no elements");
+    return static_cast<std::size_t>(num_panels(rows) * kLanes * columns * element_bytes(float_type(type)));
+}
+
+std::byte* place(const Weights& memory, std::size_t offset, std::size_t bytes) {
+    return reinterpret_cast<std::byte*>(memory.vector(offset, (bytes + 3) / 4));
+}
+
+// Copies a matrix [row][column] into panels; false where a value is infinite or NaN.
+template <class T>
+bool pack(const T* from, std::int64_t rows, std::int64_t columns, T exponent, T* to) {
+    constexpr std::int64_t kBlock = 64;  // columns, so that what is read stays in a cache
+    bool is_finite = true;
+    for (std::int64_t panel = 0; panel < num_panels(rows); ++panel, to += kLanes * columns) {
+        const std::int64_t first = kLanes * panel, lanes = std::min<std::int64_t>(rows - first, kLanes);
+        for (std::int64_t begin = 0; begin < columns; begin += kBlock) {
+            const std::int64_t end = std::min(begin + kBlock, columns);
+            for (std::int64_t column = begin; column < end; ++column) {
+                T* line = to + kLanes * column;
+                for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+                    const T value = lane < lanes ? from[(first + lane) * columns + column] : T{0};
+                    is_finite &= static_cast<T>(value & exponent) != exponent;
+                    line[lane] = value;
+                }
+            }
+        }
+    }
+    return is_finite;
+}
+
+bool pack_lora(const Bytes& values, int type, std::int64_t rows, std::int64_t columns, const Weights& memory,
+               std::size_t offset) {
+    const DType dtype = float_type(type);
+    const std::size_t bytes = packed_bytes(type, rows, columns);
+    require(values.size() == static_cast<std::size_t>(rows * columns * element_bytes(dtype)),
+            "adapters: a matrix has another size than its shape");
+    std::byte* to = place(memory, offset, bytes);
+    const nb::gil_scoped_release release;
+    const void* from = values.data();
+    require(reinterpret_cast<std::uintptr_t>(from) % element_bytes(dtype) == 0,
+            "adapters: a matrix is not aligned");
+    if (dtype == DType::F32)
+        return pack(static_cast<const std::uint32_t*>(from), rows, columns, std::uint32_t{0x7f800000},
+                    reinterpret_cast<std::uint32_t*>(to));
+    const std::uint16_t exponent = dtype == DType::F16 ? 0x7c00 : 0x7f80;
+    return pack(static_cast<const std::uint16_t*>(from), rows, columns, exponent,
+                reinterpret_cast<std::uint16_t*>(to));
+}
+
+void require_slot(const LoraTable& table, std::int64_t slot) {
+    require(slot >= 0 && slot < table.slots(), "adapters: no slot " + std::to_string(slot));
+}
+
+void require_matrix(const LoraTable& table, std::int64_t matrix) {
+    require(matrix >= 0 && matrix < table.matrices(), "adapters: no matrix " + std::to_string(matrix));
+}
+
+void put(LoraTable& table, std::int64_t slot, std::int64_t matrix, std::int64_t rank, std::int64_t rows,
+         std::int64_t columns, float scale, int type_a, int type_b, const Weights& memory, std::size_t a,
+         std::size_t b) {
+    require_slot(table, slot);
+    require_matrix(table, matrix);
+    table.put(slot, matrix,
+              {rank, rows, columns, scale, float_type(type_a), float_type(type_b),
+               place(memory, a, packed_bytes(type_a, rank, columns)),
+               place(memory, b, packed_bytes(type_b, rows, rank))});
+}
+
+void group_lora_rows(PlanBuilder& plan, int dim, int uses_dim, std::size_t lists, std::size_t uses,
+                     const std::shared_ptr<LoraTable>& table, std::int64_t max_width) {
+    static_assert(sizeof(LoraUse) == 3 * sizeof(std::int32_t));
+    plan.add(std::make_unique<GroupLoraRowsStep>(dim, uses_dim, plan.indices(lists, dim),
+                                                 plan.rows<LoraUse>(uses, uses_dim, 1), table, max_width,
+                                                 plan.new_lora_rows()));
+}
+
+void add_lora_down(PlanBuilder& plan, int dim, const std::shared_ptr<LoraTable>& table, std::int64_t matrix,
+                   int rows, std::int64_t columns, std::int64_t max_width, std::size_t x, std::size_t t) {
+    require_matrix(*table, matrix);
+    plan.add(std::make_unique<LoraDownStep>(plan.ops(), table, matrix, plan.lora_rows(rows), columns,
+                                            plan.floats(x, dim, columns), plan.floats(t, dim, max_width)));
+}
+
+void add_lora_up(PlanBuilder& plan, int dim, const std::shared_ptr<LoraTable>& table, std::int64_t matrix,
+                 int rows, std::int64_t width, std::int64_t max_width, std::size_t t, Optional residual,
+                 std::size_t y) {
+    require_matrix(*table, matrix);
+    plan.add(std::make_unique<LoraUpStep>(
+        plan.ops(), dim, table, matrix, plan.lora_rows(rows), width, plan.floats(t, dim, max_width),
+        plan.optional_floats(residual, dim, width), plan.floats(y, dim, width)));
+}
+
+}  // namespace
+
+void bind_lora(nb::module_& m, nb::class_<PlanBuilder>& plan) {
+    nb::class_<LoraTable>(m, "LoraTable", "The matrices of adapters in memory, by slot and by matrix.")
+        .def(nb::init<std::int64_t, std::int64_t>(), "slots"_a, "matrices"_a)
+        .def("put", &put, "slot"_a, "matrix"_a, "rank"_a, "rows"_a, "columns"_a, "scale"_a, "type_a"_a,
+             "type_b"_a, "memory"_a, "a"_a, "b"_a, "The caller keeps the memory until the slot is cleared.")
+        .def(
+            "clear",
+            [](LoraTable& table, std::int64_t slot) {
+                require_slot(table, slot);
+                table.clear(slot);
+            },
+            "slot"_a);
+    m.def("packed_lora_bytes", &packed_bytes, "type"_a, "rows"_a, "columns"_a);
+    m.def("pack_lora", &pack_lora, "values"_a, "type"_a, "rows"_a, "columns"_a, "memory"_a, "offset"_a,
+          "Copies a matrix into panels; False if some of its values are not finite.");
+    plan.def("group_lora_rows", &group_lora_rows, "dim"_a, "uses_dim"_a, "lists"_a, "uses"_a, "table"_a,
+             "max_width"_a)
+        .def("lora_down", &add_lora_down, "dim"_a, "table"_a, "matrix"_a, "rows"_a, "columns"_a,
+             "max_width"_a, "x"_a, "t"_a)
+        .def("lora_up", &add_lora_up, "dim"_a, "table"_a, "matrix"_a, "rows"_a, "width"_a, "max_width"_a,
+             "t"_a, "residual"_a, "y"_a);
+}
+
+}  // namespace chaski

@@ -1,0 +1,171 @@
+// Steps of LoRA adapters: the rows of a batch are sorted by adapter, and each pair of matrices is read once
+// for all rows that it changes.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "kinds.h"
+#include "lora.h"
+#include "ops.h"
+
+namespace chaski {
+
+// The matrices of the adapters in memory, by slot and by the number of the matrix that they change. Slots may
+// be filled and emptied while no run uses them. Whoever fills a slot keeps its memory.
+class LoraTable {
+   public:
+    LoraTable(std::int64_t slots, std::int64_t matrices) : slots_(slots), matrices_(matrices) {
+        pairs_.resize(slots * matrices);
+        ranks_.resize(slots);
+    }
+
+    std::int64_t slots() const { return slots_; }
+    std::int64_t matrices() const { return matrices_; }
+    const Lora& at(std::int64_t slot, std::int64_t matrix) const { return pairs_[slot * matrices_ + matrix]; }
+    // Floats of t that a row has with the adapter of a slot, for whichever matrix.
+    std::int64_t width(std::int64_t slot) const { return ranks_[slot]; }
+
+    void put(std::int64_t slot, std::int64_t matrix, const Lora& pair) {
+        pairs_[slot * matrices_ + matrix] = pair;
+        ranks_[slot] = std::max(ranks_[slot], kLanes * pair.rank_panels());
+    }
+    void clear(std::int64_t slot) {
+        std::fill_n(pairs_.begin() + slot * matrices_, matrices_, Lora{});
+        ranks_[slot] = 0;
+    }
+
+   private:
+    const std::int64_t slots_;
+    const std::int64_t matrices_;
+    std::vector<Lora> pairs_;
+    std::vector<std::int64_t> ranks_;
+};
+
+// One adapter of a list of them: the lists of a batch lie one after the other, each in the order of its
+// request.
+struct LoraUse {
+    std::int32_t list;
+    std::int32_t slot;
+    float scale;
+};
+
+// Rows of a batch that have the same adapter at the same place of their lists: `order` is that place. Groups
+// come in ascending order of it, and their rows, `first` to `first + count` of all, in that of the batch.
+struct LoraGroup {
+    std::int32_t order;
+    std::int32_t slot;
+    std::int32_t first;
+    std::int32_t count;
+};
+
+// A row of a group, and where its t begins.
+struct GroupedRow {
+    std::int32_t row;
+    std::int32_t t;
+    float scale;
+};
+
+struct LoraRows {
+    // Rows that are multiplied by A at once, by one thread.
+    static constexpr std::int32_t kTile = 16;
+    // Rows of one group, so many at most.
+    struct Part {
+        std::int32_t slot;
+        std::int32_t first;
+        std::int32_t count;
+    };
+
+    std::vector<LoraGroup> groups;
+    std::vector<GroupedRow> rows;
+    std::vector<Part> parts;
+};
+
+// Sorts the rows of a dimension by their adapters. `lists` has the list of each row, or -1. Throws
+// std::invalid_argument for numbers that do not exist, and where the t of a row pass `max_width` floats.
+class GroupLoraRowsStep final : public SetupStep {
+   public:
+    GroupLoraRowsStep(int dim, int uses_dim, const std::int32_t* lists, const LoraUse* uses,
+                      std::shared_ptr<const LoraTable> table, std::int64_t max_width,
+                      std::shared_ptr<LoraRows> rows)
+        : dim_(dim),
+          uses_dim_(uses_dim),
+          lists_(lists),
+          uses_(uses),
+          table_(std::move(table)),
+          max_width_(max_width),
+          rows_(std::move(rows)) {}
+    void prepare(const Sizes& sizes) override;
+
+   private:
+    const int dim_;
+    const int uses_dim_;
+    const std::int32_t* lists_;
+    const LoraUse* uses_;
+    const std::shared_ptr<const LoraTable> table_;
+    const std::int64_t max_width_;
+    const std::shared_ptr<LoraRows> rows_;
+};
+
+// t = A x · scale for all rows with adapters. An item is a part of the rows of one adapter.
+class LoraDownStep final : public Step {
+   public:
+    LoraDownStep(const Ops& ops, std::shared_ptr<const LoraTable> table, std::int64_t matrix,
+                 std::shared_ptr<const LoraRows> rows, std::int64_t columns, const float* x, float* t)
+        : ops_(ops),
+          table_(std::move(table)),
+          matrix_(matrix),
+          rows_(std::move(rows)),
+          columns_(columns),
+          x_(x),
+          t_(t) {}
+    std::int64_t items(const Sizes&) const override { return static_cast<std::int64_t>(rows_->parts.size()); }
+    void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const Ops& ops_;
+    const std::shared_ptr<const LoraTable> table_;
+    const std::int64_t matrix_;
+    const std::shared_ptr<const LoraRows> rows_;
+    const std::int64_t columns_;
+    const float* x_;
+    float* t_;
+};
+
+// y + B t for all rows with adapters, then + residual for all rows. An item is a few panels of rows of B, of
+// all adapters: they are added to a row in its own order.
+class LoraUpStep final : public Step {
+   public:
+    LoraUpStep(const Ops& ops, int dim, std::shared_ptr<const LoraTable> table, std::int64_t matrix,
+               std::shared_ptr<const LoraRows> rows, std::int64_t width, float* t, const float* residual,
+               float* y)
+        : ops_(ops),
+          dim_(dim),
+          table_(std::move(table)),
+          matrix_(matrix),
+          rows_(std::move(rows)),
+          width_(width),
+          t_(t),
+          residual_(residual),
+          y_(y) {}
+    std::int64_t items(const Sizes& sizes) const override {
+        return sizes[dim_] == 0 ? 0 : (num_panels(width_) + kBlock - 1) / kBlock;
+    }
+    void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    static constexpr std::int64_t kBlock = 8;  // panels
+
+    const Ops& ops_;
+    const int dim_;
+    const std::shared_ptr<const LoraTable> table_;
+    const std::int64_t matrix_;
+    const std::shared_ptr<const LoraRows> rows_;
+    const std::int64_t width_;
+    float* t_;
+    const float* residual_;  // or null
+    float* y_;
+};
+
+}  // namespace chaski
