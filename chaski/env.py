@@ -260,6 +260,13 @@ class Environment:
         default=(),
         unset="with API keys nobody may, without them everybody",
     )
+    adapters: str | None = _variable(
+        "CHASKI_ADAPTERS",
+        "path",
+        "the folder from which the server loads LoRA adapters at /v1/load_lora_adapter",
+        str,
+        unset="none, so that no adapter is loaded by its path",
+    )
     is_open: bool = _variable(
         "CHASKI_OPEN",
         "switch",

@@ -9,13 +9,13 @@ from typing import Any
 
 from chaski.chat.options import GenerateOptions, parse_options
 from chaski.chat.sources import StoredFormat
-from chaski.errors import OptionError, UnsupportedError
+from chaski.errors import OptionError
 from chaski.names import check_engine
 from chaski.sample.options import nearest
 from chaski.store.model import StoredModel
 from chaski.store.parameters import DEPRECATED, Parameter
 
-__all__ = ["Defaults", "no_renderer"]
+__all__ = ["Defaults", "no_renderer", "stored_adapters"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,10 +52,8 @@ class Defaults:
 
     @classmethod
     def of(cls, model: StoredModel) -> Defaults:
-        """Read the defaults of a stored model. Raises UnsupportedError, OptionError or SamplingError."""
+        """Read the defaults of a stored model. Raises OptionError or SamplingError."""
         name = model.name.short if model.name else model.path.name
-        if model.adapters:
-            raise UnsupportedError(f"{name} has an adapter (LoRA), which this version cannot apply")
         unknown = model.parameters.keys() - _OPTIONS - _LOADING - DEPRECATED - {"engine"}
         renderer = model.config.renderer
         if renderer:
@@ -63,6 +61,8 @@ class Defaults:
         if unknown:
             _log.warning("%s sets %s, which this version does not know", name, ", ".join(sorted(unknown)))
         options = {key: _value(key, value) for key, value in model.parameters.items() if key in _OPTIONS}
+        if model.adapters:
+            options["adapter"] = list(stored_adapters(model))
         parse_options(options)
         loading = {
             key: _whole(key, value)
@@ -90,6 +90,11 @@ class Defaults:
         has_system = bool(messages) and messages[0].get("role") == "system"
         system = [{"role": "system", "content": self.system}] if self.system and not has_system else []
         return [*system, *self.opening, *messages]
+
+
+def stored_adapters(model: StoredModel) -> dict[str, str]:
+    """The adapters of a stored model by the names under which they are loaded."""
+    return {path.name: str(path) for path in model.adapters}
 
 
 def no_renderer(name: str, renderer: str) -> str:

@@ -60,11 +60,13 @@ def load_for_chat(
     backend: str,
     engine: str | None,
     draft: Path | None = None,
+    adapters: Mapping[str, Path] | None = None,
 ) -> LLM | WorkerModel:
     """Load a model with a progress bar, in the engine that is asked for or that has it.
 
     name   what the user calls it
     draft  file of its draft model
+    adapters  files of adapters that requests may name; none for those that the model has in the store
     """
     from chaski.cli.progress import load_with_bar
     from chaski.names import NATIVE, check_engine
@@ -76,7 +78,14 @@ def load_for_chat(
     chosen = choose_engine(model.file, requested, image_projector(found))
     if chosen == NATIVE:
         return load_with_bar(
-            model, name, threads=threads, context=context, backend=backend, engine=NATIVE, draft=draft
+            model,
+            name,
+            threads=threads,
+            context=context,
+            backend=backend,
+            engine=NATIVE,
+            draft=draft,
+            adapters=adapters or None,
         )
     model.file.close()
     return _load_in_worker(
@@ -87,6 +96,7 @@ def load_for_chat(
         backend=backend,
         engine=chosen,
         draft=None if draft is None else str(draft),
+        adapters=adapters,
     )
 
 

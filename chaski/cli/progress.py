@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ def load_with_bar(
     backend: str = "cpu",
     engine: str | None = None,
     draft: Path | None = None,
+    adapters: Mapping[str, Path] | None = None,
 ) -> LLM:
     """`chaski.load` with a progress bar."""
     from chaski.runner.loading.loader import load
@@ -41,5 +43,6 @@ def load_with_bar(
             backend=backend,
             engine=engine,
             draft=draft,
+            adapters=adapters,
             progress=bar,
         )

@@ -41,8 +41,15 @@ def command(prefix: str) -> None:
     for model in models:
         if words := model.get("speculation"):
             click.echo(f"{model['name']}: tokens are proposed by {words}")
+        if names := model.get("adapters"):
+            click.echo(f"{model['name']}: adapters in memory: {', '.join(map(_short, names))}")
         if reason := model.get("engine_reason"):
             click.echo(f"{model['name']}: {model['engine']} computes it: {reason}")
+
+
+def _short(name: str) -> str:
+    """Return the name of an adapter; that of one of the store is a digest, of which people see a part."""
+    return name.removeprefix("sha256-")[:12] if name.startswith("sha256-") else name
 
 
 def _processor(size: int, on_gpu: int) -> str:

@@ -50,6 +50,13 @@ class _Command(click.Command):
 @click.option(
     "--draft", metavar="MODEL", help="Small model of the same vocabulary that proposes tokens ahead."
 )
+@click.option(
+    "--adapter",
+    "adapters",
+    multiple=True,
+    metavar="ADAPTER[=SCALE]",
+    help="LoRA adapter to answer with: a GGUF file, a folder of PEFT, or a model that has one; repeatable.",
+)
 @click.option("--backend", default="cpu", metavar="NAME", help="cpu, or reference (slow, NumPy).")
 @click.option(
     "--engine", metavar="NAME", help="native or llama.cpp.  [default: the one that has the architecture]"
@@ -86,6 +93,7 @@ def command(
     threads: int | None,
     context: int | None,
     draft: str | None,
+    adapters: tuple[str, ...],
     backend: str,
     engine: str | None,
     form: str | None,
@@ -107,6 +115,7 @@ def command(
     server that has the model answers, unless an option says how to load it.
     A model for embeddings prints the vector of the prompt.
     """
+    from chaski.cli.adapters import read_adapters
     from chaski.cli.vectors import makes_vectors, vector
     from chaski.durations import parse_duration
     from chaski.env import Environment
@@ -115,7 +124,10 @@ def command(
     if keepalive is not None:
         parse_duration(keepalive)
     given = _answer_options(options, form)
-    opened = _Opener(threads, context, draft, backend, engine, keepalive, insecure)
+    if adapters:
+        given["adapter"] = read_adapters(adapters)
+    names = tuple(name for name, _ in given.get("adapter", ()))
+    opened = _Opener(threads, context, draft, names, backend, engine, keepalive, insecure)
     if text is None:
         _preload_line_editor()
     session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
@@ -148,6 +160,7 @@ class _Opener:
     threads: int | None
     context: int | None
     draft: str | None
+    adapters: tuple[str, ...]
     backend: str
     engine: str | None
     keepalive: str | None
@@ -158,10 +171,13 @@ class _Opener:
 
         Raises ModelNotFoundError, and UsageError for `--keepalive` without a server.
         """
+        from chaski.cli.adapters import adapter_files
         from chaski.cli.local import load_for_chat
 
         loading = {"threads": num_thread or self.threads, "context": num_ctx or self.context}
-        is_own_choice = bool(any(loading.values()) or self.draft or self.engine or self.backend != "cpu")
+        is_own_choice = bool(
+            any(loading.values()) or self.draft or self.adapters or self.engine or self.backend != "cpu"
+        )
         served = None if is_own_choice or is_path(name) else _of_server(name)
         if served is not None:
             served.keep_alive = self.keepalive
@@ -170,7 +186,15 @@ class _Opener:
             raise click.UsageError("--keepalive is for a model of a running server: chaski serve")
         found = _found(name, self.insecure)
         draft = None if self.draft is None else _found(self.draft, self.insecure).path
-        return load_for_chat(found, name, **loading, backend=self.backend, engine=self.engine, draft=draft)
+        return load_for_chat(
+            found,
+            name,
+            **loading,
+            backend=self.backend,
+            engine=self.engine,
+            draft=draft,
+            adapters=adapter_files(self.adapters, found.path) if self.adapters else None,
+        )
 
 
 def _answer_options(options: Mapping[str, object], form: str | None) -> dict[str, Any]:

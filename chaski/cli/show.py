@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chaski.cli.adapters import adapter_section
 from chaski.cli.completion import model_names
 from chaski.cli.layout import section, size, size_in_bytes
 from chaski.cli.show_stored import (
@@ -88,6 +89,9 @@ def command(
     if (text := chosen_text(found, file, texts)) is not None:
         echo_text(text)
         return
+    if file.get("general.type", str, "model") == "adapter":
+        click.echo("\n".join([adapter_section(found.path), *_lists(file, verbose, tensors)]))
+        return
     if memory:
         click.echo(section("Memory", _memory(found, context, parallel, backend or "cpu")))
         return
@@ -95,17 +99,20 @@ def command(
         section("Model", [*_overview(file, found.draft), ("engine", _engine(file, found))]),
         section("Capabilities", ((word,) for word in ModelInfo(found).capabilities)),
         *map(projector_section, found.projectors),
+        *map(adapter_section, found.adapters),
         *stored_sections(found),
     ]
     if not found.licenses:
         parts.append(section("License", first_lines(file.get("general.license", str, ""))))
+    click.echo("\n".join(filter(None, [*parts, *_lists(file, verbose, tensors)])))
+
+
+def _lists(file: GGUFFile, verbose: bool, tensors: bool) -> Iterator[str]:
+    """Tables of the metadata and of the tensors, where they are asked for."""
     if verbose:
-        parts.append(
-            section("Metadata", [(key, _brief(file.metadata[key])) for key in sorted(file.metadata)])
-        )
+        yield section("Metadata", [(key, _brief(file.metadata[key])) for key in sorted(file.metadata)])
     if tensors or verbose:
-        parts.append(section("Tensors", _tensors(file)))
-    click.echo("\n".join(filter(None, parts)))
+        yield section("Tensors", _tensors(file))
 
 
 def _memory(

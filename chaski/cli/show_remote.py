@@ -32,6 +32,7 @@ def show_there(server: Remote, model: str, lists: tuple[bool, bool], texts: Mapp
     parts = [
         section("Model", _overview(shown, info)),
         section("Capabilities", ((word,) for word in shown.get("capabilities") or ())),
+        *(section("Adapter", _adapter(each)) for each in shown.get("adapters") or ()),
         section("Parameters", (line.split(None, 1) for line in shown.get("parameters", "").splitlines())),
         section("System", first_lines(shown.get("system", ""))),
         section("License", first_lines(shown.get("license", ""))),
@@ -57,6 +58,12 @@ def _overview(shown: Mapping[str, Any], info: Mapping[str, Any]) -> Iterator[tup
     if engine := shown.get("engine"):
         reason = shown.get("engine_reason")
         yield "engine", f"{engine} ({reason})" if reason else engine
+
+
+def _adapter(shown: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    for key in ("name", "architecture", "rank", "alpha", "matrices"):
+        if key in shown:
+            yield key, shown[key]
 
 
 def _brief(value: object) -> str:

@@ -12,8 +12,18 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from chaski.server.fields.routes import FIELDS
-from chaski.server.handlers import anthropic, engines, general, native, openai, rerank, responses, store
+from chaski.server.fields.routes import FIELDS, LISTS
+from chaski.server.handlers import (
+    adapters,
+    anthropic,
+    engines,
+    general,
+    native,
+    openai,
+    rerank,
+    responses,
+    store,
+)
 from chaski.server.http.access_log import AccessLog
 from chaski.server.http.endpoint import Endpoint, Handler
 from chaski.server.http.guard import Guard
@@ -80,6 +90,10 @@ def _routes() -> list[Route]:
         _post("/infill", engines.infill),
         *_get("/props", engines.props),
         *_get("/slots", engines.slots),
+        *_get("/lora-adapters", adapters.listed),
+        _post("/lora-adapters", adapters.set_scales),
+        _post("/v1/load_lora_adapter", adapters.load),
+        _post("/v1/unload_lora_adapter", adapters.unload),
         *_get("/v1/models", openai.models),
         *_get("/v1/models/{model:path}", openai.model),
         _post("/v1/responses", responses.create),
@@ -99,7 +113,8 @@ def _routes() -> list[Route]:
 
 
 def _post(path: str, handler: Handler) -> Route:
-    return Route(path, Endpoint(handler, fields=FIELDS["POST", path]), methods=["POST"])
+    list_name = LISTS.get(("POST", path))
+    return Route(path, Endpoint(handler, fields=FIELDS["POST", path], list_name=list_name), methods=["POST"])
 
 
 def _get(path: str, handler: Handler) -> list[Route]:

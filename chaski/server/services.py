@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from chaski.server.metrics import Metrics
+from chaski.server.models.adapters import AdapterTable
 from chaski.server.models.catalog import Catalog
 from chaski.server.models.loaded import OpenWorker
 from chaski.server.models.pool import ModelPool
@@ -36,6 +37,7 @@ class Services:
 
     settings: Settings
     catalog: Catalog
+    adapters: AdapterTable
     models: ModelPool
     metrics: Metrics
     chat: ChatService
@@ -54,7 +56,8 @@ class Services:
     @classmethod
     def start(cls, settings: Settings, store: Store, open_worker: OpenWorker) -> Services:
         """Make all services. No model is loaded."""
-        catalog = Catalog(store)
+        adapters = AdapterTable(settings.adapters)
+        catalog = Catalog(store, adapters)
         models = ModelPool(settings, open_worker)
         metrics = Metrics(lambda: models.loaded, lambda: models.waiting)
         jobs = Jobs(settings, catalog, models, metrics)
@@ -62,12 +65,13 @@ class Services:
         bodies = Bodies(settings.body_memory, settings.body_timeout)
         uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
         stores = ResponseStore(), ResponseStore()
-        return cls(settings, catalog, models, metrics, *services, *stores, bodies, uploads)
+        return cls(settings, catalog, adapters, models, metrics, *services, *stores, bodies, uploads)
 
     async def close(self) -> None:
         """End all services."""
         await self.models.close()
         self.bodies.close()
         self.uploads.close()
+        self.adapters.close()
         for threads in (self.transfers, self.makers):
             threads.shutdown(wait=False, cancel_futures=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import resource
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 from chaski.address import DEFAULT_PORT, Address
@@ -24,6 +25,7 @@ _MANY_HANDLES = 1 << 16
 class Settings:
     """The settings; `chaski.env` says what they mean. Times are seconds; `math.inf` is for ever.
 
+    adapters     the folder of adapters that requests may name; None where they may name none
     parallel     None: as many as the server thinks fit
     body_memory  bytes
     """
@@ -34,6 +36,7 @@ class Settings:
     api_keys: tuple[str, ...] = ()
     admin_keys: tuple[str, ...] = ()
     is_open: bool = False
+    adapters: Path | None = None
     keep_alive: float = 300.0
     load_timeout: float = 300.0
     max_loaded: int = _DEFAULT_LOADED
@@ -55,6 +58,7 @@ class Settings:
             api_keys=environment.api_keys,
             admin_keys=environment.admin_keys,
             is_open=environment.is_open,
+            adapters=_folder(environment.adapters),
             keep_alive=environment.keep_alive,
             load_timeout=environment.load_timeout or math.inf,
             max_loaded=environment.max_loaded or _DEFAULT_LOADED,
@@ -80,6 +84,13 @@ class Settings:
                 f"listening on {self.address.host} lets everybody who reaches this machine use and change "
                 "its models; set CHASKI_API_KEYS or CHASKI_ADMIN_KEYS, or CHASKI_OPEN=1 if you want that"
             )
+
+
+def _folder(path: str | None) -> Path | None:
+    """Return the folder of adapters, which must be there."""
+    if path is not None and not Path(path).is_dir():
+        raise OptionError(f"CHASKI_ADAPTERS is {path}, which is no folder")
+    return None if path is None else Path(path)
 
 
 def _usual_connections() -> int:

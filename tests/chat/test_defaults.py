@@ -129,8 +129,7 @@ def test_a_model_may_ask_for_an_engine(root: Path, tiny_llama: Path) -> None:
 
 def test_what_cannot_be_done_is_said(caplog: pytest.LogCaptureFixture) -> None:
     path = Path("x.gguf")
-    with pytest.raises(UnsupportedError, match="has an adapter"):
-        Defaults.of(StoredModel(None, path, adapters=(path,)))
+    assert Defaults.of(StoredModel(None, path, adapters=(Path("blobs/x"),))).options == {"adapter": ["x"]}
     with caplog.at_level(logging.WARNING):
         Defaults.of(StoredModel(None, path, parameters={"dry": 1, "numa": True}))
     assert "x.gguf sets dry, which this version does not know" in caplog.text

@@ -17,12 +17,16 @@ from chaski.store.create import create
 from chaski.store.describe import modelfile_of
 from chaski.store.model import read_model
 from chaski.store.modelfile import Modelfile
+from chaski.store.pull import pull
+from chaski.store.push import push
 from chaski.store.recipe import CheckpointFiles, Recipe, recipe_of
 from chaski.store.store import Store
 from tests.adapters import adapted_names, metadata, random_adapter
 from tests.convert.checkpoints import DATA
 from tests.convert.test_lora import write_adapter
 from tests.store.creating import MINE, made, store, weights
+from tests.store.fake_registry import FakeRegistry
+from tests.store.pulling import LOCAL, PACE
 from tests.store.stores import assert_valid
 
 __all__ = ["store", "weights"]
@@ -136,6 +140,22 @@ def test_what_does_not_fit_leaves_nothing(store: Store, weights: Path, tmp_path:
     with pytest.raises(ChaskiError, match=str(digest.short)):
         list(create(store, MINE, Recipe(sources=[weights], adapters=[digest])))
     assert issubclass(AdapterError, ChaskiError)
+
+
+def test_an_adapter_goes_to_a_registry_and_comes_back(store: Store, weights: Path, tmp_path: Path) -> None:
+    adapter_of(weights, tmp_path / "one.gguf")
+    with FakeRegistry().running() as registry:
+        model = made(store, f"FROM {weights}\nADAPTER one.gguf", tmp_path)
+        store.copy(MINE, registry.name())
+        list(push(store, registry.name(), LOCAL, PACE))
+        other = Store(tmp_path / "elsewhere")
+        list(pull(other, registry.name(), LOCAL, PACE))
+    assert_valid(other)
+    (path,) = read_model(other, other.entry(registry.name())).adapters
+    assert path.read_bytes() == model.adapters[0].read_bytes()
+    store.remove(MINE)
+    store.prune()
+    assert read_model(store, store.entry(registry.name())).adapters == model.adapters
 
 
 def test_the_manifest_is_that_of_ollama(store: Store, weights: Path, tmp_path: Path) -> None:

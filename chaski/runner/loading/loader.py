@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from time import perf_counter
 
-from chaski.chat.defaults import Defaults
+from chaski.chat.defaults import Defaults, stored_adapters
 from chaski.env import Environment
 from chaski.errors import ChaskiError, TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import ProgressCallback
+from chaski.model.pooling import pooling_number
 from chaski.model.registry import vision_of
 from chaski.names import NATIVE, check_engine
 from chaski.runner.adapters.adapter_set import AdapterSet
@@ -92,7 +93,11 @@ def load(
         flash_attention=flash_attention,
         draft=draft,
     )
-    files = adapter_files(adapters)
+    if opened.found.adapters and pooling_number(opened.file):
+        raise UnsupportedError(
+            f"{opened.file.path}: adapters of a model that makes vectors are not supported"
+        )
+    files = stored_adapters(opened.found) | adapter_files(adapters)
     return load_parts(parts, opened.defaults, backend, prompt_cache, progress, started, files)
 
 

@@ -12,7 +12,7 @@ from chaski.server.fields.reader import Fields
 from chaski.server.service.events import Delta, Finish
 from chaski.server.service.requests import GenerateRequest
 
-__all__ = ["infill_end", "infill_piece", "read_infill"]
+__all__ = ["infill_end", "infill_piece", "read_infill", "read_lora", "read_scales"]
 
 _NUMBERS = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "repeat_last_n"),
@@ -36,9 +36,30 @@ def read_infill(body: Mapping[str, Any], model: str) -> GenerateRequest:
         suffix=fields.text("input_suffix"),
         begun=fields.text("prompt"),
         options=options,
+        lora=read_lora(fields),
         stream=fields.flag("stream", False),
         keep_alive=read_keep_alive(fields),
     )
+
+
+def read_lora(fields: Fields) -> list[tuple[int, float]] | None:
+    """The adapters of a request by number, each with its scale, without those of scale 0. OptionError."""
+    if not fields.has("lora"):
+        return None
+    return [(number, scale) for number, scale in read_scales(fields, "lora") if scale]
+
+
+def read_scales(fields: Fields, name: str) -> list[tuple[int, float]]:
+    """A list of objects with `id` and `scale`. Raises OptionError."""
+    found = []
+    for each in fields.objects(name):
+        number, scale = each.integer("id", None), each.number("scale", None)
+        if number is None or scale is None:
+            raise OptionError(f"{each.where} needs id and scale")
+        found.append((number, scale))
+    if len(dict(found)) < len(found):
+        raise OptionError(f"{name} names an adapter twice")
+    return found
 
 
 def infill_piece(delta: Delta) -> dict[str, Any]:

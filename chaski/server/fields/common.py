@@ -6,6 +6,7 @@ from chaski.server.fields.description import (
     FLAG,
     NUMBER,
     OBJECT,
+    OBJECTS,
     TEXT,
     TEXT_OR_OBJECT,
     TEXT_OR_TEXTS,
@@ -23,12 +24,14 @@ from chaski.store.parameters import DEPRECATED
 __all__ = [
     "DOCUMENTS",
     "KEEP_ALIVE",
+    "LORA",
     "MODEL",
     "NAME",
     "OPTIONS",
     "OPTION_NAMES",
     "PLAIN_OPTIONS",
     "RERANK",
+    "SCALES",
     "STREAM",
     "THINKING",
     "TRUNCATE",
@@ -41,6 +44,14 @@ KEEP_ALIVE = {
         {"oneOf": [TEXT, NUMBER]},
         "how long the model stays in memory after this: seconds or a duration such as 5m; below 0 for ever, "
         "0 not at all",
+    )
+}
+SCALES = reads("id", "scale")
+LORA = {
+    "lora": Field(
+        OBJECTS,
+        "as in llama.cpp: the adapters to use, `id` and `scale` of each; see /lora-adapters",
+        parts=SCALES,
     )
 }
 OPTION_NAMES = reads(*(KNOWN_OPTIONS | (DEPRECATED - REFUSED.keys())))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaski.server.fields.common import DOCUMENTS, KEEP_ALIVE, PLAIN_OPTIONS, RERANK, STREAM
+from chaski.server.fields.common import DOCUMENTS, KEEP_ALIVE, LORA, PLAIN_OPTIONS, RERANK, SCALES, STREAM
 from chaski.server.fields.description import (
     FLAG,
     NUMBER,
@@ -16,7 +16,16 @@ from chaski.server.fields.description import (
 )
 from chaski.server.fields.openai import CHAT, MESSAGES
 
-__all__ = ["APPLY_TEMPLATE", "DETOKENIZE", "INFILL", "RANK_TEXTS", "TOKENIZE"]
+__all__ = [
+    "APPLY_TEMPLATE",
+    "DETOKENIZE",
+    "INFILL",
+    "LOAD_ADAPTER",
+    "RANK_TEXTS",
+    "SET_SCALES",
+    "TOKENIZE",
+    "UNLOAD_ADAPTER",
+]
 
 _ANY_MODEL = {"model": Field(TEXT, "the name of a model; without one the model that was used last")}
 _TOKEN_LIST = {"tokens": Field(WHOLES, "the tokens", True)}
@@ -27,9 +36,30 @@ _TEXTS_TO_RANK: FieldTable = {
     "raw_scores": Field(FLAG, "with `texts`: not supported, an error where it is asked for"),
 }
 
+_LORA_NAME = {"lora_name": Field(TEXT, "the name that requests ask by, alone or as model:name", True)}
+UNLOAD_ADAPTER: FieldTable = {
+    **_LORA_NAME,
+    "lora_int_id": Field(WHOLE, "vLLM's number of it, which is not needed"),
+}
+LOAD_ADAPTER: FieldTable = {
+    **_LORA_NAME,
+    "lora_path": Field(
+        TEXT, "a GGUF file or a folder of PEFT, in the folder that CHASKI_ADAPTERS names", True
+    ),
+    "base_model_name": Field(TEXT, "the model that it was made for; by default the only one in memory"),
+    "model": Field(TEXT, "the same"),
+    "load_inplace": Field(FLAG, "whether it takes the place of one of that name; false by default"),
+}
+SET_SCALES: FieldTable = {
+    "adapters": Field(
+        OBJECTS, "the adapters to use, `id` and `scale` of each; the body may be this list", True, SCALES
+    )
+}
+
 INFILL: FieldTable = {
     **_ANY_MODEL,
     **KEEP_ALIVE,
+    **LORA,
     "input_prefix": Field(TEXT, "what comes before", True),
     "input_suffix": Field(TEXT, "what comes behind", True),
     "prompt": Field(TEXT, "what the part between begins with"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaski.server.fields.common import KEEP_ALIVE, MODEL, PLAIN_OPTIONS, STREAM, THINKING, TRUNCATE
+from chaski.server.fields.common import KEEP_ALIVE, LORA, MODEL, PLAIN_OPTIONS, STREAM, THINKING, TRUNCATE
 from chaski.server.fields.description import (
     FLAG,
     INPUTS,
@@ -32,6 +32,7 @@ _COMMON: FieldTable = {
     **TRUNCATE,
     **PLAIN_OPTIONS,
     **KEEP_ALIVE,
+    **LORA,
     "max_tokens": Field(WHOLE, "tokens of the answer at most; -1: as many as the context holds"),
     "max_completion_tokens": Field(WHOLE, "the same; it goes first"),
     "n": Field(WHOLE, "how many answers, 1 to 16"),

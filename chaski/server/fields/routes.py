@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from chaski.server.fields import anthropic, common, engines, ollama, openai, responses
 from chaski.server.fields.description import FieldTable
 
-__all__ = ["FIELDS"]
+__all__ = ["FIELDS", "LISTS"]
 
 FIELDS: Mapping[tuple[str, str], FieldTable] = {
     ("POST", "/api/generate"): ollama.GENERATE,
@@ -29,6 +29,9 @@ FIELDS: Mapping[tuple[str, str], FieldTable] = {
     ("POST", "/tokenize"): engines.TOKENIZE,
     ("POST", "/detokenize"): engines.DETOKENIZE,
     ("POST", "/infill"): engines.INFILL,
+    ("POST", "/lora-adapters"): engines.SET_SCALES,
+    ("POST", "/v1/load_lora_adapter"): engines.LOAD_ADAPTER,
+    ("POST", "/v1/unload_lora_adapter"): engines.UNLOAD_ADAPTER,
     ("POST", "/rerank"): engines.RANK_TEXTS,
     ("POST", "/v2/rerank"): common.RERANK,
     ("POST", "/v1/completions"): openai.COMPLETION,
@@ -39,3 +42,6 @@ FIELDS: Mapping[tuple[str, str], FieldTable] = {
     ("POST", "/v1/messages/count_tokens"): anthropic.MESSAGES,
 }
 """By method and path. `server/fields/audit.py` says what becomes of fields that are not here."""
+
+LISTS = {("POST", "/lora-adapters"): "adapters"}
+"""By method and path: the field that a body stands for which is a list, not an object."""

@@ -11,6 +11,7 @@ from typing import TypeVar
 from chaski.server.dialects import openai
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
+from chaski.server.models.adapters import ServedAdapter
 from chaski.server.service.events import Delta, Finish, ServiceEvent, ServiceEvents, Whole, whole
 from chaski.server.service.requests import ChatRequest, GenerateRequest
 
@@ -56,21 +57,28 @@ async def embeddings(http: HTTPRequest) -> Reply:
 
 
 async def models(http: HTTPRequest) -> Reply:
-    """The models of the store."""
+    """The models of the store, and the adapters that have a name, each with its model as `parent`."""
     entries = await asyncio.to_thread(http.services.catalog.store.entries)
     data = [_model(entry.name.short, entry.modified, entry.name.namespace) for entry in entries]
-    return {"object": "list", "data": data}
+    return {"object": "list", "data": [*data, *map(_adapter, http.services.adapters.all)]}
 
 
 async def model(http: HTTPRequest) -> Reply:
     """One model."""
     label = http.request.path_params["model"]
     found = await asyncio.to_thread(http.services.catalog.find, label)
+    if found.adapter is not None:
+        return {**_adapter(found.adapter), "id": label}
     return _model(label, found.entry.modified, found.name.namespace)
 
 
 def _model(name: str, created: float, owner: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": int(created), "owned_by": owner}
+
+
+def _adapter(adapter: ServedAdapter) -> dict[str, object]:
+    shown = _model(adapter.name, adapter.created, adapter.base.namespace)
+    return {**shown, "parent": adapter.base.short, "root": adapter.path.name}
 
 
 def _repeated(request: W, count: int) -> list[W]:

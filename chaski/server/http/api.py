@@ -103,7 +103,7 @@ ANTHROPIC = Api(
 _OTHERS = frozenset(
     (
         *("/rerank", "/v2/rerank", "/tokenize", "/detokenize", "/apply-template"),
-        *("/infill", "/props", "/slots"),
+        *("/infill", "/props", "/slots", "/lora-adapters"),
     )
 )
 

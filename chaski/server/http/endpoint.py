@@ -60,12 +60,20 @@ class Endpoint:
     """The ASGI application of one handler."""
 
     def __init__(
-        self, handler: Handler, has_body: bool = True, fields: Mapping[str, Known] | None = None
+        self,
+        handler: Handler,
+        has_body: bool = True,
+        fields: Mapping[str, Known] | None = None,
+        list_name: str | None = None,
     ) -> None:
-        """fields: those of the body that the handler reads; None for one that has none."""
+        """fields: those of the body that the handler reads; None for one that has none.
+
+        list_name: the field that a body is which is a list; None where it must be an object.
+        """
         self.handler = handler
         self.has_body = has_body
         self._fields = fields or {}
+        self._list_name = list_name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         api = api_of(scope["path"])
@@ -74,7 +82,7 @@ class Endpoint:
             return
         bodies: Bodies = scope["app"].state.services.bodies
         try:
-            async with bodies.read(scope, receive) as body:
+            async with bodies.read(scope, receive, self._list_name) as body:
                 await self._work(body, api, scope, receive, send)
         except ChaskiError as error:  # of the body: errors of the work were sent already
             await _refuse(api, error, scope, receive, send)

@@ -38,7 +38,12 @@ _LOCAL_ORIGINS = (
 )
 # Open without a key: whether the server is there and well, and what can be asked, which is no secret.
 _PUBLIC = ("/", "/health", "/api/version", "/docs", "/openapi.json")
-_ADMIN = ("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/")
+_ADMIN = (
+    *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/"),
+    *("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
+)
+# What these change is read by everybody.
+_ADMIN_POSTS = ("/lora-adapters",)
 _METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 _HEADERS = "Authorization, Content-Type, User-Agent, Accept, X-Requested-With, OpenAI-Beta, X-Api-Key"
 _ASKED_HEADERS = "access-control-request-headers"
@@ -63,7 +68,7 @@ class Guard:
             await Response(status_code=403)(scope, receive, send)
         elif scope["method"] == "OPTIONS":
             await Response(status_code=204, headers=_preflight(origin, headers))(scope, receive, send)
-        elif (problem := self._problem(scope["path"], headers)) is not None:
+        elif (problem := self._problem(scope["method"], scope["path"], headers)) is not None:
             await api_of(scope["path"]).refusal(problem)(scope, receive, send)
         else:
             await self._app(scope, receive, send if origin is None else _with_origin(send, origin))
@@ -91,7 +96,7 @@ class Guard:
             return True
         return any(fnmatchcase(origin.lower(), _literal(pattern)) for pattern in self._origins)
 
-    def _problem(self, path: str, headers: Headers) -> Problem | None:
+    def _problem(self, method: str, path: str, headers: Headers) -> Problem | None:
         """Return the problem with a request's key, if any. Without keys in the settings there is none."""
         settings = self._settings
         if not settings.has_keys or path in _PUBLIC:
@@ -100,7 +105,8 @@ class Guard:
         is_admin = _is_one_of(key, settings.admin_keys)
         if not is_admin and not _is_one_of(key, settings.api_keys):
             return Problem(401, "unauthorized: this server wants an API key")
-        if not is_admin and path.startswith(_ADMIN):
+        changes = path.startswith(_ADMIN) or (method == "POST" and path in _ADMIN_POSTS)
+        if not is_admin and changes:
             return Problem(403, "forbidden: changing models wants an admin key")
         return None
 

@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 # The first class that fits counts.
 _STATUSES: tuple[tuple[type[ChaskiError], int], ...] = (
     (errors.ModelNotFoundError, 404),
+    (errors.AdapterNotFoundError, 404),
     (errors.ResponseNotFoundError, 404),
     (errors.BusyError, 503),
     (SlowBodyError, 408),
@@ -27,6 +28,7 @@ _STATUSES: tuple[tuple[type[ChaskiError], int], ...] = (
     (errors.SamplingError, 400),
     (errors.UnsupportedError, 400),
     (errors.FormatError, 400),
+    (errors.AdapterError, 400),
     (errors.DigestError, 400),
     (errors.ImageError, 400),
     (ChaskiError, 500),

@@ -6,12 +6,15 @@ Names come from strangers. They lead to manifests of the store and to bundled mo
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaski.errors import ModelNotFoundError, OptionError
+from chaski.chat.adapters import AdapterChoice
+from chaski.errors import AdapterNotFoundError, ModelNotFoundError, OptionError
 from chaski.names import ModelName
 from chaski.runner.loading.model_info import ModelInfo
+from chaski.server.models.adapters import AdapterTable, ChosenAdapter, ServedAdapter
 from chaski.store.model import StoredModel, read_model
 from chaski.store.store import Entry, Store
 
@@ -22,30 +25,74 @@ _MAX_INFOS = 64
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A model that a request names. label: the name as the request has it."""
+    """A model that a request names. label: the name as the request has it.
+
+    adapter: where the name is that of an adapter: that one, on the model that it was made for.
+    """
 
     label: str
     name: ModelName
     model: StoredModel
     entry: Entry
+    adapter: ServedAdapter | None = None
+
+    @property
+    def adapters(self) -> list[ChosenAdapter]:
+        """The adapters that the name stands for: those of the model in the store, then its own."""
+        found = [ChosenAdapter.stored(path) for path in self.model.adapters]
+        return found if self.adapter is None else [*found, self.adapter.chosen()]
 
 
 class Catalog:
-    """The models that requests may name."""
+    """The models that requests may name: those of the store first, then adapters."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, adapters: AdapterTable | None = None) -> None:
         self.store = store
+        self.adapters = adapters or AdapterTable()
         self._infos: OrderedDict[tuple[Path, str], ModelInfo] = OrderedDict()
 
     def find(self, label: str) -> Found:
         """The model of a name. Raises ModelNotFoundError, OptionError, or what a damaged one raises."""
         if not label:
             raise OptionError("model is required")
-        name = _parse(label)
-        if self.store.locate(name) is None:
-            raise ModelNotFoundError(f"model '{label:.200}' not found")
+        adapter = None
+        try:
+            name = ModelName.parse(label)
+            is_stored = self.store.locate(name) is not None
+        except OptionError:
+            is_stored = False
+        if not is_stored:
+            if (adapter := self.adapters.find(label)) is None:
+                _parse(label)
+                raise ModelNotFoundError(f"model '{label:.200}' not found")
+            name = adapter.base
         entry = self.store.entry(name)
-        return Found(label, entry.name, read_model(self.store, entry), entry)
+        found = Found(label, entry.name, read_model(self.store, entry), entry, adapter)
+        if adapter is not None and adapter.weights != found.model.path:
+            raise ModelNotFoundError(
+                f"{name.short} has other weights now; load the adapter '{label:.200}' again"
+            )
+        return found
+
+    def chosen(self, choices: Sequence[AdapterChoice], found: Found) -> list[ChosenAdapter]:
+        """Return the adapters that a request chooses: by their names, or by models that have some.
+
+        Raises AdapterNotFoundError.
+        """
+        chosen = []
+        for choice in choices:
+            served = self.adapters.find(choice.name)
+            if served is not None and served.weights == found.model.path:
+                chosen.append(served.chosen(choice.scale))
+                continue
+            try:
+                paths = self.find(choice.name).model.adapters
+            except (ModelNotFoundError, OptionError):
+                paths = ()
+            if not paths:
+                raise AdapterNotFoundError(f"{found.label} has no adapter '{choice.name:.200}'")
+            chosen += [ChosenAdapter.stored(path, choice.scale) for path in paths]
+        return chosen
 
     def look_up(self, label: str) -> tuple[Found, ModelInfo]:
         """`find`, and what its file says."""

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from chaski.errors import ChaskiError
+from chaski.formats.adapter import open_adapter
 from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
 from chaski.ml.backend import HOST
 from chaski.names import NATIVE
 from chaski.runner.loading.model_info import ModelInfo
+from chaski.server.models.adapters import ChosenAdapter
 from chaski.server.models.catalog import Catalog, Found
 from chaski.server.models.loaded import LoadedModel
 from chaski.store.describe import modelfile_of, parameter_lines
@@ -78,6 +80,7 @@ def describe(catalog: Catalog, label: str, is_verbose: bool) -> dict[str, Any]:
             "details": _details(model.config),
             "model_info": dict(_model_info(file, is_verbose)),
             **_projector(model, is_verbose),
+            **({"adapters": [*map(_adapter, found.adapters)]} if found.adapters else {}),
             "tensors": [
                 {"name": name, "type": tensor.type.name, "shape": list(tensor.shape)}
                 for name, tensor in file.tensors.items()
@@ -116,6 +119,7 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
         "engine": loaded.info.engine,
         **({"engine_reason": loaded.info.engine_reason} if loaded.info.engine_reason else {}),
         "parallel": loaded.parallel,
+        **({"adapters": _names(catalog, loaded)} if loaded.adapters.keys else {}),
         "users": loaded.users,
         "waiting": loaded.queue.waiting,
     }
@@ -127,6 +131,12 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
     except ChaskiError:
         pass  # its name was deleted while it is in memory
     return shown
+
+
+def _names(catalog: Catalog, loaded: LoadedModel) -> list[str]:
+    """The adapters in memory, by their names, those of the store by digest."""
+    names = {each.chosen().key: each.name for each in catalog.adapters.all}
+    return [names.get(key, key) for key in loaded.adapters.keys]
 
 
 def _expiry(loaded: LoadedModel) -> str:
@@ -159,6 +169,19 @@ def _projector(model: StoredModel, is_verbose: bool) -> dict[str, Any]:
         return {}
     with open_gguf(model.projectors[0]) as file:
         return {"projector_info": dict(_model_info(file, is_verbose))}
+
+
+def _adapter(chosen: ChosenAdapter) -> dict[str, Any]:
+    """Describe an adapter. The name of one of the store is its digest."""
+    with open_adapter(chosen.path) as adapter:
+        return {
+            "name": chosen.name,
+            "architecture": adapter.architecture,
+            "rank": adapter.rank,
+            "alpha": adapter.alpha,
+            "matrices": len(adapter.tensors),
+            "size": chosen.path.stat().st_size,
+        }
 
 
 def _model_info(file: GGUFFile, is_verbose: bool) -> Iterator[tuple[str, Any]]:

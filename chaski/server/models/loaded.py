@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.messages import Info
+from chaski.server.models.adapters import ChosenAdapter
+from chaski.server.models.loaded_adapters import LoadedAdapters
 from chaski.server.models.queue import FairQueue
 
 __all__ = ["LoadedModel", "ModelNeeds", "OpenWorker", "WorkerLike"]
@@ -38,6 +40,7 @@ class ModelNeeds:
     name        the name that log and messages show
     projector   the file of its image encoder, if the model's own file has none
     draft       the file of its draft model
+    adapters    what it is computed with besides
     context     tokens that a sequence must be able to hold
     usual_context   the context to load it with where no request asks for one
     engine      the engine that must compute it
@@ -48,6 +51,7 @@ class ModelNeeds:
     name: str
     projector: Path | None = None
     draft: Path | None = None
+    adapters: Sequence[ChosenAdapter] = ()
     context: int | None = None
     usual_context: int | None = None
     threads: int | None = None
@@ -71,6 +75,7 @@ class LoadedModel:
     info: Info
     parallel: int
     queue: FairQueue
+    adapters: LoadedAdapters
     keep_alive: float
     projector: Path | None = None
     draft: Path | None = None

@@ -69,6 +69,7 @@ class ModelPool:
         try:
             await loaded.queue.enter(client)
             try:
+                await loaded.adapters.require(needs.adapters)
                 yield loaded
             finally:
                 loaded.queue.leave()

@@ -60,8 +60,12 @@ class Bodies:
         self._parser = ThreadPoolExecutor(1, "chaski-body")
 
     @asynccontextmanager
-    async def read(self, scope: Scope, receive: Receive) -> AsyncIterator[Mapping[str, Any]]:
+    async def read(
+        self, scope: Scope, receive: Receive, list_name: str | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
         """Read the JSON object of a request, and hold its memory until the block ends.
+
+        list_name: the only field of the object that a list stands for; None where no list may come.
 
         Raises TooLargeError, SlowBodyError, BusyError where others take the memory, OptionError for what is
         no JSON object.
@@ -75,10 +79,10 @@ class Bodies:
                 await share.claim(int(announced))
             data = await self._bytes(receive, share)
             if len(data) <= _SMALL:
-                body = _parsed(data)
+                body = _parsed(data, list_name)
             else:
                 loop = asyncio.get_running_loop()
-                body, size = await loop.run_in_executor(self._parser, _parsed_and_weighed, data)
+                body, size = await loop.run_in_executor(self._parser, _parsed_and_weighed, data, list_name)
                 del data
                 share.become(size)
             yield body
@@ -208,16 +212,16 @@ class _Share:
         self.size = 0
 
 
-def _parsed(data: bytearray) -> Mapping[str, Any]:
+def _parsed(data: bytearray, list_name: str | None) -> Mapping[str, Any]:
     try:
-        return load_object(data)
+        return load_object(data, list_name)
     except TooManyValuesError as error:
         raise TooLargeError(str(error)) from None
 
 
-def _parsed_and_weighed(data: bytearray) -> tuple[Mapping[str, Any], int]:
+def _parsed_and_weighed(data: bytearray, list_name: str | None) -> tuple[Mapping[str, Any], int]:
     """Parse a body, and estimate the bytes that the object takes."""
-    body = _parsed(data)
+    body = _parsed(data, list_name)
     return body, sum(_sizes(body))
 
 

@@ -31,8 +31,8 @@ def dump_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def load_object(data: bytes | bytearray) -> Mapping[str, Any]:
-    """Return the object that a body holds.
+def load_object(data: bytes | bytearray, list_name: str | None = None) -> Mapping[str, Any]:
+    """Return the object that a body holds, or that a list stands for as its only field `list_name`.
 
     Raises OptionError for anything else, for numbers that are none or beyond the largest float, and for
     strings that are no text; TooManyValuesError.
@@ -43,6 +43,8 @@ def load_object(data: bytes | bytearray) -> Mapping[str, Any]:
         found = load_json(data, MAX_VALUES)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"invalid JSON: {error}") from None
+    if list_name is not None and isinstance(found, list):
+        found = {list_name: found}
     if not isinstance(found, dict):
         raise OptionError(f"the request must be a JSON object, not {type(found).__name__}")
     if _MAY_BE_HALF.search(data):

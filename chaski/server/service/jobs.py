@@ -14,6 +14,7 @@ from chaski.errors import ContextLengthError, OptionError
 from chaski.names import NATIVE
 from chaski.runner.loading.model_info import ModelInfo
 from chaski.server.metrics import Metrics
+from chaski.server.models.adapters import ChosenAdapter
 from chaski.server.models.catalog import Catalog, Found
 from chaski.server.models.loaded import LoadedModel, ModelNeeds
 from chaski.server.models.pool import ModelPool
@@ -32,7 +33,10 @@ _NO_SHIFT = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request that is being answered, with its model, its start and its `AnswerOptions.cache_salt`."""
+    """A request that is being answered, with its model, its start and its `AnswerOptions.cache_salt`.
+
+    adapters: those that it is computed with, in order.
+    """
 
     request: ModelRequest
     found: Found
@@ -40,6 +44,7 @@ class Job:
     options: RequestOptions
     started: float
     cache_salt: str
+    adapters: Sequence[ChosenAdapter] = ()
 
     @property
     def needs(self) -> ModelNeeds:
@@ -51,6 +56,7 @@ class Job:
             name=self.name,
             projector=self.info.projector(engine),
             draft=self.found.model.draft if engine == NATIVE else None,
+            adapters=self.adapters,
             context=self._bounded(self.options.context),
             usual_context=self._bounded(usual if isinstance(usual, int) else None),
             threads=self.options.threads,
@@ -83,6 +89,8 @@ class Job:
         options = {**self.info.defaults.options, **self.options.generate, "cache_salt": self.cache_salt}
         # A prompt is cut only if the answer may forget its beginning too.
         options |= {"truncate": request.truncate and request.shift, "shift": request.shift}
+        if self.adapters or "adapter" in options:
+            options["adapter"] = [[adapter.key, adapter.scale] for adapter in self.adapters]
         if format is not None:
             options["format"] = format
         if request.logprobs:
@@ -111,7 +119,22 @@ class Jobs:
         found, info = await asyncio.to_thread(self.catalog.look_up, request.model)
         # Without keys there is one user, to whom all prompts belong.
         cache_salt = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
-        return Job(request, found, info, checked_options(request.options), started, cache_salt)
+        options = checked_options(request.options)
+        adapters = await asyncio.to_thread(self._adapters, request, options, found)
+        return Job(request, found, info, options, started, cache_salt, adapters)
+
+    def _adapters(self, request: ModelRequest, options: RequestOptions, found: Found) -> list[ChosenAdapter]:
+        """Return the adapters of a request: those that it chooses, else those of the name of its model."""
+        catalog, weights = self.catalog, found.model.path
+        if request.lora is not None:
+            return [
+                catalog.adapters.numbered(number, weights).chosen(scale) for number, scale in request.lora
+            ]
+        if "adapter" in options.generate:
+            return catalog.chosen(options.generate["adapter"], found)
+        if found.adapters:
+            return found.adapters
+        return [each.chosen(each.scale) for each in catalog.adapters.of(weights) if each.scale]
 
     @asynccontextmanager
     async def use(self, job: Job, client: str) -> AsyncIterator[LoadedModel]:

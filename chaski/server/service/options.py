@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from chaski.chat.adapters import adapter_choices
 from chaski.chat.options import GenerateOptions, parse_options
 from chaski.errors import OptionError
 from chaski.names import check_engine
@@ -28,7 +29,9 @@ _FLAGS = {"use_mmap", "ignore_eos", "include_stop_str_in_output"}
 # The runner checks their number.
 _LISTS = {"bad_words": str, "dry_sequence_breakers": str, "choice": str, "stop_token_ids": int}
 _TEXTS = {"regex", "grammar"}
-KNOWN_OPTIONS = frozenset({*_INTEGERS, *_FLOATS, *_FLAGS, *_LISTS, *_TEXTS, "stop", "logit_bias", "engine"})
+KNOWN_OPTIONS = frozenset(
+    {*_INTEGERS, *_FLOATS, *_FLAGS, *_LISTS, *_TEXTS, "stop", "logit_bias", "engine", "adapter"}
+)
 """The names that `checked_options` knows. `server/fields/audit.py` warns of others, or refuses them."""
 # In Ollama any number below 0 means a fresh seed, or all tokens.
 _NONE_BELOW_ZERO = {"seed", "repeat_last_n", "dry_penalty_last_n"}
@@ -80,6 +83,8 @@ def _typed(name: str, value: Any) -> Any:
             f"an object of at most {_MAX_BIASES} tokens",
         )
         return dict(value)
+    if name == "adapter":
+        return adapter_choices(value)
     if name == "engine":
         return check_engine(value)
     if name in _FLAGS:

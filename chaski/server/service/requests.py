@@ -19,6 +19,7 @@ class ModelRequest:
     keep_alive  seconds that the model stays loaded; None for the server's setting
     format      "json" or a JSON schema that the answer follows
     template_variables  variables of the model's template besides the conversation
+    lora        adapters that llama.cpp's API calls by number, each with a scale; None where it is silent
     prompt_logprobs  number of top log-probabilities to return with each token of the prompt; None for none
     """
 
@@ -34,6 +35,7 @@ class ModelRequest:
     logprobs: bool = False
     top_logprobs: int = 0
     prompt_logprobs: int | None = None
+    lora: Sequence[tuple[int, float]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

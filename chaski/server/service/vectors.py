@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.requests import Rank, embed_request
+from chaski.errors import UnsupportedError
 from chaski.runner.generation.output_sequences import normalized, relevance
 from chaski.server.service.jobs import Job, Jobs, lacks, require
 from chaski.server.service.requests import EmbedRequest, RerankRequest
@@ -37,6 +38,7 @@ class VectorService:
         """Return a vector for each input."""
         job = await self._jobs.begin(request, client)
         require(job.info.is_embedding, lacks(job, "embedding"))
+        _require_no_adapters(job)
         async with self._jobs.use(job, client) as loaded:
             loading = job.seconds
             if not request.inputs:
@@ -49,6 +51,7 @@ class VectorService:
         """Return the relevance of each document to the query, from 0 to 1."""
         job = await self._jobs.begin(request, client)
         require(job.info.is_ranking, lacks(job, "rerank"))
+        _require_no_adapters(job)
         _ = job.info.ranking_template  # raises before the model is loaded if its file lacks the template
         async with self._jobs.use(job, client) as loaded:
             loading = job.seconds
@@ -59,6 +62,11 @@ class VectorService:
     def _told(self, job: Job, rows: F32, num_tokens: int, loading: float) -> Embedded:
         self._jobs.metrics.count_prompt(job.name, num_tokens, 0)
         return Embedded(rows, num_tokens, loading, job.seconds)
+
+
+def _require_no_adapters(job: Job) -> None:
+    if job.adapters:
+        raise UnsupportedError(f"{job.found.label} has an adapter (LoRA); vectors are computed without any")
 
 
 def _cut(rows: F32, dimensions: int | None) -> F32:

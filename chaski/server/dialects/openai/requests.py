@@ -11,6 +11,7 @@ from chaski.errors import OptionError
 from chaski.server.dialects.common.constraints import read_constraint, sampling_options
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
+from chaski.server.dialects.llamacpp import read_lora
 from chaski.server.dialects.openai.conversation import OpenAIConversation, chosen, custom_names, read_tools
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
@@ -233,6 +234,7 @@ def _common(fields: Fields) -> dict[str, Any]:
         "truncate": fields.flag("truncate", True),
         "think": agreed(read_thinking(fields)),
         "template_variables": template_variables(fields),
+        "lora": read_lora(fields),
     }
 
 

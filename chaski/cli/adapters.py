@@ -1,0 +1,84 @@
+"""LoRA adapters that `--adapter` names: which files they are, and what is shown of them."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from chaski.cli.layout import section, size_in_bytes
+
+if TYPE_CHECKING:
+    from chaski.formats.adapter import AdapterFile
+
+__all__ = ["adapter_files", "adapter_section", "read_adapters", "shown_adapter"]
+
+
+def read_adapters(given: Sequence[str]) -> list[tuple[str, float]]:
+    """The adapters of `--adapter`, each a path or a name, with its scale behind `=`. Raises OptionError."""
+    from chaski.chat.adapters import adapter_choices
+
+    pairs = []
+    for text in given:
+        label, mark, scale = text.rpartition("=")
+        try:
+            pairs.append((label, float(scale)) if mark and not Path(text).exists() else (text, 1.0))
+        except ValueError:
+            pairs.append((text, 1.0))
+    return [(choice.name, choice.scale) for choice in adapter_choices(pairs)]
+
+
+def adapter_files(labels: Sequence[str], base: Path) -> dict[str, Path]:
+    """The GGUF files of adapters by what the user calls them; those made of PEFT's folders go at the end.
+
+    base: the GGUF file of the model. Raises ModelNotFoundError, OptionError, and what converting raises.
+    """
+    from chaski.convert.adapter import convert_adapter, is_adapter
+
+    found = {}
+    for label in labels:
+        path = Path(label).expanduser()
+        if path.is_dir() and is_adapter(path):
+            folder = TemporaryDirectory(prefix="chaski-")
+            atexit.register(folder.cleanup)
+            made = Path(folder.name) / "adapter.gguf"
+            convert_adapter(path, made, path if (path / "config.json").is_file() else base)
+            path = made
+        found[label] = path if path.is_file() else _stored(label)
+    return found
+
+
+def _stored(label: str) -> Path:
+    """The adapter of a model by its name."""
+    from chaski.errors import ModelNotFoundError, OptionError
+    from chaski.names import is_path
+    from chaski.store.model import find_model
+
+    if is_path(label):
+        raise ModelNotFoundError(f"{label}: no such adapter: neither a file nor a folder of PEFT")
+    adapters = find_model(label).adapters
+    if len(adapters) != 1:
+        count = f"{len(adapters)} adapters; name their files" if adapters else "no adapter"
+        raise OptionError(f"{label} has {count}")
+    return adapters[0]
+
+
+def adapter_section(path: Path) -> str:
+    """A table of the file of an adapter."""
+    from chaski.formats.adapter import open_adapter
+
+    with open_adapter(path) as adapter:
+        return section("Adapter", shown_adapter(adapter))
+
+
+def shown_adapter(adapter: AdapterFile) -> Iterator[tuple[str, object]]:
+    """The rows of the table of an adapter."""
+    yield "architecture", adapter.architecture
+    yield "rank", adapter.rank
+    yield "alpha", f"{adapter.alpha:g}"
+    yield "matrices", len(adapter.tensors)
+    infos = [info for pair in adapter.tensors.values() for info in pair]
+    yield "types", ", ".join(dict.fromkeys(info.type.name for info in infos))
+    yield "size", size_in_bytes(sum(info.nbytes for info in infos))

@@ -1,0 +1,186 @@
+"""`AdapterTable`: the LoRA adapters that a server was told of while it runs, by name, each for one model.
+
+Paths come from strangers. They lead to files in one folder, which the server's owner names, and nowhere else.
+An adapter is read and checked before it gets its name; the process of the model loads it when it is used.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+
+from chaski.errors import AdapterNotFoundError, ModelNotFoundError, OptionError, UnsupportedError
+from chaski.names import ModelName
+
+__all__ = ["AdapterTable", "ChosenAdapter", "ServedAdapter"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
+_MOST = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenAdapter:
+    """An adapter that a request is computed with. key: what the process of the model calls it."""
+
+    name: str
+    key: str
+    path: Path
+    scale: float = 1.0
+
+    @classmethod
+    def stored(cls, path: Path, scale: float = 1.0) -> ChosenAdapter:
+        """Choose a blob of the store."""
+        return cls(path.name, path.name, path, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAdapter:
+    """An adapter with a name.
+
+    number   what llama.cpp's API calls it
+    base     the model that it was made for, by its name and the file of its weights
+    path     its GGUF file
+    scale    its scale in requests to the base that choose no adapters; 0 for none
+    created  when it got its name, as of `time.time`
+    """
+
+    number: int
+    name: str
+    base: ModelName
+    weights: Path
+    path: Path
+    scale: float
+    created: float
+
+    def chosen(self, scale: float = 1.0) -> ChosenAdapter:
+        """Choose it. A file that takes the place of another has another key."""
+        return ChosenAdapter(self.name, f"{self.name}@{self.created}", self.path, scale)
+
+
+class AdapterTable:
+    """The adapters by name. Safe to use from several threads."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """folder: where files of adapters may be; None where none may be loaded."""
+        self._folder = None if folder is None else folder.resolve()
+        self._adapters: dict[str, ServedAdapter] = {}
+        self._lock = Lock()
+        self._count = 0
+        self._converted: TemporaryDirectory[str] | None = None
+
+    @property
+    def all(self) -> Sequence[ServedAdapter]:
+        """All adapters, the oldest first."""
+        return sorted(self._adapters.values(), key=lambda adapter: adapter.number)
+
+    def add(
+        self, name: str, given: str, base: ModelName, weights: Path, replaces: bool = False
+    ) -> ServedAdapter:
+        """Give an adapter a name. given: its path in the folder, a GGUF file or a folder of PEFT.
+
+        Raises UnsupportedError where none may be loaded, OptionError for a name that is taken or none,
+        ModelNotFoundError where there is no such file, and what reading, converting and checking raise.
+        """
+        from chaski.store.adapters import check_fits
+
+        if not _NAME.fullmatch(name) or ".." in name:
+            raise OptionError(f"lora_name must be letters, digits, '.', '_', '-' and '/': {name!r:.100}")
+        self._check_free(name, replaces)
+        path = self._found(given)
+        if path.is_dir():
+            path = self._convert(path, weights)
+        check_fits(path, weights, Path(given).name)
+        with self._lock:
+            self._check_free(name, replaces)
+            if len(self._adapters) >= _MOST:
+                raise OptionError(f"there are {_MOST} adapters already; unload some")
+            before = self._adapters.get(name)
+            number = self._count if before is None else before.number
+            self._count += before is None
+            found = ServedAdapter(number, name, base, weights, path, 0.0, time.time())
+            self._adapters[name] = found
+        return found
+
+    def remove(self, name: str) -> ServedAdapter:
+        """Forget a name. Raises AdapterNotFoundError."""
+        with self._lock:
+            found = self._adapters.pop(name, None)
+        if found is None:
+            raise AdapterNotFoundError(f"The lora adapter '{name:.200}' cannot be found.")
+        return found
+
+    def find(self, label: str) -> ServedAdapter | None:
+        """Return the adapter that a request calls `NAME` or `base:NAME`; None where there is none."""
+        if label in self._adapters:
+            return self._adapters[label]
+        base, _, name = label.rpartition(":")
+        found = self._adapters.get(name)
+        try:
+            return found if found is not None and ModelName.parse(base) == found.base else None
+        except OptionError:
+            return None
+
+    def numbered(self, number: int, weights: Path) -> ServedAdapter:
+        """The adapter that llama.cpp's API calls by a number. Raises AdapterNotFoundError."""
+        for adapter in self._adapters.values():
+            if adapter.number == number and adapter.weights == weights:
+                return adapter
+        raise AdapterNotFoundError(f"there is no adapter {number} for this model; see /lora-adapters")
+
+    def of(self, weights: Path) -> Sequence[ServedAdapter]:
+        """The adapters of the models that have these weights."""
+        return [adapter for adapter in self.all if adapter.weights == weights]
+
+    def set_scales(self, scales: dict[int, float]) -> None:
+        """Set the scales of all adapters by number; those that are not named get 0. AdapterNotFoundError."""
+        with self._lock:
+            numbers = {adapter.number for adapter in self._adapters.values()}
+            if unknown := sorted(scales.keys() - numbers):
+                raise AdapterNotFoundError(f"there is no adapter {unknown[0]}; see /lora-adapters")
+            for name, adapter in self._adapters.items():
+                self._adapters[name] = replace(adapter, scale=scales.get(adapter.number, 0.0))
+
+    def close(self) -> None:
+        """Delete the files that were made of folders of PEFT."""
+        if self._converted is not None:
+            self._converted.cleanup()
+
+    def _check_free(self, name: str, replaces: bool) -> None:
+        if name in self._adapters and not replaces:
+            raise OptionError(
+                f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in "
+                "place, set 'load_inplace' to True."
+            )
+
+    def _found(self, given: str) -> Path:
+        """The file or folder that a request names, which lies in the folder of adapters."""
+        if self._folder is None:
+            raise UnsupportedError(
+                "this server loads no adapters by path; CHASKI_ADAPTERS names the folder where they may be"
+            )
+        try:
+            path = (self._folder / given).resolve()
+            is_there = path.is_relative_to(self._folder) and path.exists()
+        except (OSError, ValueError):
+            is_there = False
+        if not is_there:
+            raise ModelNotFoundError(
+                f"there is no adapter {Path(given).name!r:.200} in the folder of adapters"
+            )
+        return path
+
+    def _convert(self, folder: Path, weights: Path) -> Path:
+        from chaski.convert.adapter import convert_adapter
+
+        with self._lock:
+            if self._converted is None:
+                self._converted = TemporaryDirectory(prefix="chaski-adapters-")
+            path = Path(self._converted.name) / f"{folder.name}-{secrets.token_hex(8)}.gguf"
+        convert_adapter(folder, path, folder if (folder / "config.json").is_file() else weights)
+        return path

@@ -1,0 +1,51 @@
+"""`LoadedAdapters`: the adapters that the process of a model knows, which it reads when a request needs them.
+
+It bounds the memory that they take by itself: those that are not used go, and are read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from chaski.errors import AdapterNotFoundError
+from chaski.runner.service.asynchronous import AsyncModel
+from chaski.server.models.adapters import ChosenAdapter
+
+__all__ = ["LoadedAdapters"]
+
+
+class LoadedAdapters:
+    """The adapters of one loaded model. For one event loop."""
+
+    def __init__(self, model: AsyncModel) -> None:
+        self._model = model
+        self._loads: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the adapters that are there."""
+        return [key for key, load in self._loads.items() if load.done()]
+
+    async def require(self, adapters: Sequence[ChosenAdapter]) -> None:
+        """Load those of the adapters that are not there. Raises what loading raises."""
+        for adapter in adapters:
+            if adapter.key not in self._loads:
+                load = self._loads[adapter.key] = asyncio.create_task(self._load(adapter))
+                # All who wait get the error. Reading it keeps asyncio from logging it where nobody waits.
+                load.add_done_callback(lambda task: task.cancelled() or task.exception())
+            await asyncio.shield(self._loads[adapter.key])
+
+    async def forget(self, key: str) -> None:
+        """Unload an adapter, if it is there. Requests that run are answered with it."""
+        if self._loads.pop(key, None) is not None:
+            with suppress(AdapterNotFoundError):
+                await self._model.unload_adapter(key)
+
+    async def _load(self, adapter: ChosenAdapter) -> None:
+        try:
+            await self._model.load_adapter(adapter.key, str(adapter.path))
+        except BaseException:
+            self._loads.pop(adapter.key, None)
+            raise
