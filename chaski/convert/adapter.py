@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from chaski.convert.adapter_base import AdapterBase
 from chaski.convert.checkpoint import computing, plain_name
 from chaski.convert.config import Config, read_json
 from chaski.convert.factors import Factors, Pair, combine
 from chaski.convert.mixture import find_mixture
+from chaski.convert.tensors import TensorShape
 from chaski.errors import ModelError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType
@@ -28,8 +32,8 @@ __all__ = ["ADAPTER_TYPES", "CONFIG_NAME", "AdapterSummary", "convert_adapter", 
 
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
-ADAPTER_TYPES = ("F32", "F16", "BF16")
-"""The types that the matrices of an adapter can get."""
+ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")
+"""The types that the matrices of an adapter can get. Rows that are no whole blocks of Q8_0 get F16."""
 
 _FACTOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
 _PLAIN_PATTERN = re.compile(r"[\w.]+")
@@ -213,9 +217,12 @@ def _changes(base: AdapterBase, pairs: Mapping[str, Pair]) -> Iterator[tuple[str
 
 
 def _tensors(name: str, factors: Factors, type: QuantType, alpha: float) -> Iterator[tuple[str, LazyTensor]]:
-    """The two tensors of a change. Their elements are made when they are written."""
-    yield f"{name}.lora_a", LazyTensor(factors.first_shape, type, lambda: [quantize(factors.first(), type)])
-    yield (
-        f"{name}.lora_b",
-        LazyTensor(factors.second_shape, type, lambda: [quantize(factors.second(alpha), type)]),
-    )
+    """The two tensors of a change."""
+    yield f"{name}.lora_a", _lazy(factors.first_shape, type, factors.first)
+    yield f"{name}.lora_b", _lazy(factors.second_shape, type, lambda: factors.second(alpha))
+
+
+def _lazy(shape: TensorShape, type: QuantType, make: Callable[[], NDArray[np.float32]]) -> LazyTensor:
+    """A tensor whose elements are made when they are written."""
+    fitting = type if shape[-1] % type.block_size == 0 else QuantType.F16
+    return LazyTensor(shape, fitting, lambda: [quantize(make(), fitting)])

@@ -260,6 +260,15 @@ def test_the_base_must_be_known(tmp_path: Path) -> None:
         convert_adapter(adapter, out, tmp_path / "bert.gguf")
 
 
+def test_types(tmp_path: Path) -> None:
+    write_adapter(tmp_path / "adapter", "llama3")
+    for type, wanted in (("f32", {"F32"}), ("BF16", {"BF16"}), ("Q8_0", {"Q8_0", "F16"})):
+        convert_adapter(tmp_path / "adapter", tmp_path / "out.gguf", DATA / "llama3", type)
+        with open_gguf(tmp_path / "out.gguf") as file:
+            assert {tensor.type.name for tensor in file.tensors.values()} == wanted
+            assert file.get("general.file_type", int) == {"f32": 0, "BF16": 32, "Q8_0": 7}[type]
+
+
 def test_the_command(tmp_path: Path) -> None:
     adapter, out = tmp_path / "adapter", tmp_path / "out.gguf"
     write_adapter(adapter, "llama3")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import chaski
+from chaski.errors import UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.names import ModelName
+from chaski.runner.loading.files import OpenedModel
 from chaski.server.settings import Settings
 from chaski.store.create import create
+from chaski.store.model import find_model
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
 from tests.adapters import adapted_names, random_adapter
@@ -65,7 +69,7 @@ def texts(folder: Path) -> dict[str, str]:
 @pytest.fixture
 def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     monkeypatch.setenv("CHASKI_THREADS", "1")
-    settings = Settings(address=SOMEWHERE, adapters=folder / "lora")
+    settings = Settings(address=SOMEWHERE, adapters=folder / "lora", parallel=8)
     with running(settings, folder / "models") as server:
         yield server
 
@@ -126,6 +130,22 @@ def test_adapters_are_models_by_their_names(server: Running, texts: dict[str, st
     assert (reply.status, reply.json["error"]["type"]) == (404, "not_found_error")
     reply = server.post("/api/generate", {"model": "base", "prompt": "x", "options": {"adapter": "sql"}})
     assert (reply.status, reply.error) == (404, "base has no adapter 'sql'")
+
+
+def test_requests_at_once_get_their_own(server: Running, texts: dict[str, str]) -> None:
+    """Also while adapters come and go."""
+    for name in ("one", "two", "three"):
+        load(server, name, f"{name}.gguf")
+    labels = ["one", "base", "two", "half", "three", "mixed"] * 4
+
+    def asked(label: str) -> str:
+        options = {"half": {"adapter": [["two", 0.5]]}, "mixed": {"adapter": [["two", 0.5], ["one", 1]]}}
+        return native(server, "base" if label in options else label, **options.get(label, {}))
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(asked, labels)
+        load(server, "three", "three.gguf", load_inplace=True)
+        assert list(answers) == [texts[label] for label in labels]
 
 
 def test_another_file_takes_the_place_of_one(server: Running, texts: dict[str, str]) -> None:
@@ -214,6 +234,17 @@ def test_folders_of_peft_are_converted(server: Running, folder: Path) -> None:
     )
     load(server, "peft", "peft")
     assert openai(server, "peft") != openai(server, "base")
+
+
+def test_vectors_have_no_adapters(server: Running, folder: Path) -> None:
+    """Rather an error than the vectors of the base."""
+    weights = write_tiny_llama(folder / "vectors.gguf", llama__pooling_type=1)
+    recipe = Recipe(sources=[weights], adapters=[folder / "lora" / "one.gguf"])
+    list(create(server.services.catalog.store, ModelName.parse("vectors"), recipe))
+    reply = server.post("/api/embed", {"model": "vectors", "input": "x"})
+    assert (reply.status, "vectors are computed without any" in reply.error) == (400, True)
+    with pytest.raises(UnsupportedError, match="makes vectors"):
+        chaski.load(OpenedModel.of(find_model("vectors", server.services.catalog.store)))
 
 
 def test_only_admins_change_adapters(folder: Path) -> None:
