@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -69,7 +69,8 @@ class AdapterTable:
     def __init__(self, folder: Path | None = None) -> None:
         """folder: where files of adapters may be; None where none may be loaded."""
         self._folder = None if folder is None else folder.resolve()
-        self._adapters: dict[str, ServedAdapter] = {}
+        # It is replaced, never changed, so that others may read it meanwhile.
+        self._adapters: Mapping[str, ServedAdapter] = {}
         self._lock = Lock()
         self._count = 0
         self._converted: TemporaryDirectory[str] | None = None
@@ -104,21 +105,22 @@ class AdapterTable:
             number = self._count if before is None else before.number
             self._count += before is None
             found = ServedAdapter(number, name, base, weights, path, 0.0, time.time())
-            self._adapters[name] = found
+            self._adapters = {**self._adapters, name: found}
         return found
 
     def remove(self, name: str) -> ServedAdapter:
         """Forget a name. Raises AdapterNotFoundError."""
         with self._lock:
-            found = self._adapters.pop(name, None)
-        if found is None:
-            raise AdapterNotFoundError(f"The lora adapter '{name:.200}' cannot be found.")
+            found = self._adapters.get(name)
+            if found is None:
+                raise AdapterNotFoundError(f"The lora adapter '{name:.200}' cannot be found.")
+            self._adapters = {other: each for other, each in self._adapters.items() if other != name}
         return found
 
     def find(self, label: str) -> ServedAdapter | None:
         """Return the adapter that a request calls `NAME` or `base:NAME`; None where there is none."""
-        if label in self._adapters:
-            return self._adapters[label]
+        if (found := self._adapters.get(label)) is not None:
+            return found
         base, _, name = label.rpartition(":")
         found = self._adapters.get(name)
         try:
@@ -143,8 +145,10 @@ class AdapterTable:
             numbers = {adapter.number for adapter in self._adapters.values()}
             if unknown := sorted(scales.keys() - numbers):
                 raise AdapterNotFoundError(f"there is no adapter {unknown[0]}; see /lora-adapters")
-            for name, adapter in self._adapters.items():
-                self._adapters[name] = replace(adapter, scale=scales.get(adapter.number, 0.0))
+            self._adapters = {
+                name: replace(adapter, scale=scales.get(adapter.number, 0.0))
+                for name, adapter in self._adapters.items()
+            }
 
     def close(self) -> None:
         """Delete the files that were made of folders of PEFT."""

@@ -120,21 +120,19 @@ class Jobs:
         # Without keys there is one user, to whom all prompts belong.
         cache_salt = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
         options = checked_options(request.options)
-        adapters = await asyncio.to_thread(self._adapters, request, options, found)
+        adapters = await self._adapters(request, options, found)
         return Job(request, found, info, options, started, cache_salt, adapters)
 
-    def _adapters(self, request: ModelRequest, options: RequestOptions, found: Found) -> list[ChosenAdapter]:
+    async def _adapters(
+        self, request: ModelRequest, options: RequestOptions, found: Found
+    ) -> Sequence[ChosenAdapter]:
         """Return the adapters of a request: those that it chooses, else those of the name of its model."""
-        catalog, weights = self.catalog, found.model.path
+        table, weights = self.catalog.adapters, found.model.path
         if request.lora is not None:
-            return [
-                catalog.adapters.numbered(number, weights).chosen(scale) for number, scale in request.lora
-            ]
+            return [table.numbered(number, weights).chosen(scale) for number, scale in request.lora]
         if "adapter" in options.generate:
-            return catalog.chosen(options.generate["adapter"], found)
-        if found.adapters:
-            return found.adapters
-        return [each.chosen(each.scale) for each in catalog.adapters.of(weights) if each.scale]
+            return await asyncio.to_thread(self.catalog.chosen, options.generate["adapter"], found)
+        return found.adapters or [each.chosen(each.scale) for each in table.of(weights) if each.scale]
 
     @asynccontextmanager
     async def use(self, job: Job, client: str) -> AsyncIterator[LoadedModel]:
