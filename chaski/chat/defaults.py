@@ -19,7 +19,8 @@ __all__ = ["Defaults", "no_renderer", "stored_adapters"]
 
 _log = logging.getLogger(__name__)
 
-_OPTIONS = GenerateOptions.__annotations__.keys()
+# The adapters of a model are layers of it, not a parameter.
+_OPTIONS = GenerateOptions.__annotations__.keys() - {"adapter"}
 # Options of loading: the first three are read by name, the others have no effect here.
 _LOADING = {"num_ctx", "num_batch", "num_thread", "num_gpu", "main_gpu", "use_mmap", "draft_num_predict"}
 # In Ollama any number below 0 means a fresh seed, or all tokens.

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import click
 
+from chaski.cli.adapters import read_adapters
 from chaski.cli.chat_help import HELP, HINT, SET_HELP, SHOW_HELP, TOPICS, WORDS
 from chaski.cli.layout import section
 from chaski.cli.line_editor import line_editing
@@ -113,6 +114,8 @@ def _parameter(name: str, words: list[str]) -> Any:
     """Return the value of an option: a list, a text, or what a word says."""
     if name == "stop_token_ids":
         return [_number(word) for word in words]
+    if name == "adapter":
+        return read_adapters(words)
     if name in _LISTS:
         return words
     return " ".join(words) if name in _TEXTS else _number(" ".join(words))

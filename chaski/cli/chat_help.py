@@ -67,6 +67,7 @@ PARAMETERS = (
     ("", ("dry_multiplier", "dry_base", "dry_allowed_length")),
     ("", ("dry_penalty_last_n", "dry_sequence_breakers")),
     ("form", ("regex", "choice", "grammar")),
+    ("LoRA", ("adapter",)),
     ("speed", ("num_thread", "draft_num_predict")),
 )
 """The lines of the options in the help: what they are for, and their names."""
@@ -75,7 +76,7 @@ PARAMETERS_HELP = "\n".join(
         "Options of /set parameter:",
         *(f"  {about:<15}{' '.join(names)}" for about, names in PARAMETERS),
         "Several values are a list for stop, bad_words, choice, stop_token_ids and",
-        "dry_sequence_breakers.",
+        "dry_sequence_breakers. adapter takes names, each with =SCALE or without.",
     ]
 )
 TOPICS = {"set": SET_HELP, "parameters": PARAMETERS_HELP, "show": SHOW_HELP, "shortcuts": SHORTCUTS}

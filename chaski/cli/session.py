@@ -116,6 +116,8 @@ class Session:
         """
         from chaski.cli.remote import RemoteModel
 
+        if "adapter" in self.options:
+            raise OptionError("a model with adapters is made of a Modelfile with ADAPTER, by `chaski create`")
         parameters = {key: value for key, value in self.options.items() if key != "format"} | self.loading
         turns = [_message(turn["role"], turn["content"]) for turn in self.history]
         settings = {"system": self.system, "parameters": parameters, "messages": turns}

@@ -131,5 +131,5 @@ def test_what_cannot_be_done_is_said(caplog: pytest.LogCaptureFixture) -> None:
     path = Path("x.gguf")
     assert Defaults.of(StoredModel(None, path, adapters=(Path("blobs/x"),))).options == {"adapter": ["x"]}
     with caplog.at_level(logging.WARNING):
-        Defaults.of(StoredModel(None, path, parameters={"dry": 1, "numa": True}))
-    assert "x.gguf sets dry, which this version does not know" in caplog.text
+        Defaults.of(StoredModel(None, path, parameters={"adapter": "x", "dry": 1, "numa": True}))
+    assert "x.gguf sets adapter, dry, which this version does not know" in caplog.text

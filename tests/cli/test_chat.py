@@ -7,6 +7,7 @@ import pytest
 
 from chaski.cli.chat_help import PARAMETERS, WORDS
 from chaski.cli.session import Session
+from chaski.errors import OptionError
 from chaski.names import ModelName
 from chaski.store.create import create
 from chaski.store.model import find_model
@@ -82,10 +83,18 @@ def test_every_option_is_in_the_help() -> None:
 
 
 def test_parameters_of_several_values(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ("choice yes no", "stop_token_ids 1 2", "regex 4 2", "ignore_eos true")
+    lines = ("choice yes no", "stop_token_ids 1 2", "regex 4 2", "ignore_eos true", "adapter a=0.5 b")
     talk(session, monkeypatch, *(f"/set parameter {line}" for line in lines))
-    wanted = {"choice": ["yes", "no"], "stop_token_ids": [1, 2], "regex": "4 2", "ignore_eos": True}
+    wanted: dict[str, object] = {
+        "choice": ["yes", "no"],
+        "stop_token_ids": [1, 2],
+        "regex": "4 2",
+        "ignore_eos": True,
+    }
+    wanted["adapter"] = [("a", 0.5), ("b", 1.0)]
     assert wanted.items() <= session.options.items()
+    with pytest.raises(OptionError, match="Modelfile with ADAPTER"):
+        session.save("mine")
 
 
 @pytest.mark.parametrize(
