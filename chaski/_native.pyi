@@ -157,7 +157,6 @@ class Plan:
         pool: ThreadPool,
         isa: str,
         picks: VariantPicks,
-        measures: bool,
         arena_bytes: int,
         dims: Sequence[str],
         maxima: Sequence[int],

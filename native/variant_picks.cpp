@@ -6,14 +6,40 @@ namespace chaski {
 
 namespace {
 
-// How long each variant works before one is picked, and by how much it must be faster than the first one,
-// which is taken where nothing is known: less than that is noise.
-constexpr std::chrono::nanoseconds kEnough = std::chrono::milliseconds(60);
-constexpr double kGain = 1.02;
+using Choice = VariantPicks::Choice;
+using Candidate = Choice::Candidate;
 
-double rate(const VariantTimes& times) {
-    return static_cast<double>(times.work) /
-           static_cast<double>(std::max<std::int64_t>(times.nanoseconds, 1));
+// Thread time that each variant works in a round at least, and in which it has seen matrices of all shapes
+// even if not each of them.
+constexpr std::chrono::nanoseconds kLeast = std::chrono::milliseconds(2);
+constexpr std::chrono::nanoseconds kEnough = std::chrono::milliseconds(60);
+
+// After so many rounds, variants are left out that are slower than the fastest by more than the share.
+struct Stage {
+    std::size_t rounds;
+    double slower;
+};
+constexpr Stage kStages[] = {{3, 0.06}, {5, 0.03}, {9, 0.0}};
+
+// By how much the fastest must be faster than the first one, which is taken where nothing is known: less than
+// that is noise.
+constexpr double kGain = 1.01;
+
+double rate(const Candidate& candidate) {
+    return static_cast<double>(candidate.work) /
+           static_cast<double>(std::max<std::int64_t>(candidate.time.count(), 1));
+}
+
+double median_rate(const Candidate& candidate) {
+    std::vector<double> rates = candidate.rates;
+    const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
+    std::nth_element(rates.begin(), middle, rates.end());
+    return *middle;
+}
+
+bool have_worked(const Choice& choice, std::chrono::nanoseconds time) {
+    return std::all_of(choice.candidates.begin(), choice.candidates.end(),
+                       [&](const Candidate& candidate) { return candidate.time >= time; });
 }
 
 std::uint32_t mixed(std::uint32_t seed, std::int64_t n, std::int64_t turn) {
@@ -30,37 +56,71 @@ VariantPicks::VariantPicks(const Kernels& kernels, std::optional<std::uint32_t> 
         Choices& choices = choices_[format.type];
         for (std::size_t i = 0; i < choices.size(); ++i) {
             choices[i].variants = variants_of(format.type, static_cast<int>(i), kernels.stream_tokens);
-            choices[i].times = std::vector<VariantTimes>(choices[i].variants.size());
+            const int count = static_cast<int>(choices[i].variants.size());
+            for (int index = 0; index < count; ++index) choices[i].candidates.push_back({index});
         }
     }
 }
 
-VariantPicks::Trial VariantPicks::trial(DType type, std::int64_t n, std::int64_t turn) {
+VariantPicks::Trial VariantPicks::trial(DType type, std::int64_t n, std::optional<Turn> turn) {
     Choice& choice = choices_.at(type)[token_class_of(n)];
-    const auto count = static_cast<std::int64_t>(choice.variants.size());
-    if (seed_) return {*this, choice, static_cast<int>(mixed(*seed_, n, turn) % count), false};
-    const int picked = choice.picked.load(std::memory_order_relaxed);
-    if (picked >= 0 || turn < 0) return {*this, choice, std::max(picked, 0), false};
-    return {*this, choice, static_cast<int>(turn % count), true};
+    if (seed_) {
+        const std::int64_t any = turn ? turn->product + turn->run : -1;
+        return {*this, choice, static_cast<int>(mixed(*seed_, n, any) % choice.variants.size()), false};
+    }
+    if (const int picked = choice.picked; picked >= 0) return {*this, choice, picked, false};
+    const std::lock_guard lock(mutex_);
+    if (!turn) {
+        choice.is_disturbed = true;
+        return {*this, choice, 0, false};
+    }
+    const auto count = static_cast<std::int64_t>(choice.candidates.size());
+    if (turn->run != choice.run) {
+        choice.run = turn->run;
+        if (choice.runs == count && have_worked(choice, kLeast)) end_round(choice);
+        choice.runs = choice.runs % count + 1;
+    }
+    if (choice.picked >= 0) return {*this, choice, choice.picked, false};
+    const std::size_t place = (turn->product + choice.runs) % choice.candidates.size();
+    return {*this, choice, choice.candidates[place].index, true};
 }
 
 void VariantPicks::add(Choice& choice, int index, std::int64_t work, std::chrono::nanoseconds time) {
-    VariantTimes& times = choice.times[index];
-    times.work += work;
-    const std::int64_t before = times.nanoseconds.fetch_add(time.count());
-    if (before < kEnough.count() && before + time.count() >= kEnough.count()) decide(choice);
+    const std::lock_guard lock(mutex_);
+    for (Candidate& candidate : choice.candidates) {
+        if (candidate.index != index) continue;
+        candidate.work += work;
+        candidate.time += time;
+    }
+    if (choice.picked < 0 && have_worked(choice, kEnough)) end_round(choice);
 }
 
-void VariantPicks::decide(Choice& choice) {
-    const std::lock_guard lock(mutex_);
-    if (choice.picked >= 0) return;
-    const auto is_open = [](const VariantTimes& times) { return times.nanoseconds < kEnough.count(); };
-    if (std::any_of(choice.times.begin(), choice.times.end(), is_open)) return;
-    const auto best = std::max_element(choice.times.begin(), choice.times.end(),
-                                       [](const auto& a, const auto& b) { return rate(a) < rate(b); });
-    const bool pays = rate(*best) > kGain * rate(choice.times[0]);
-    choice.picked = pays ? static_cast<int>(best - choice.times.begin()) : 0;
-    ++measured_;
+void VariantPicks::end_round(Choice& choice) {
+    std::vector<Candidate>& candidates = choice.candidates;
+    const double first = rate(candidates[0]);
+    for (Candidate& candidate : candidates) {
+        if (!choice.is_disturbed) candidate.rates.push_back(rate(candidate) / first);
+        candidate.work = 0;
+        candidate.time = {};
+    }
+    choice.is_disturbed = false;
+    choice.runs = 0;
+    const Stage* stage = std::find_if(std::begin(kStages), std::end(kStages), [&](const Stage& each) {
+        return each.rounds == candidates[0].rates.size();
+    });
+    if (stage == std::end(kStages)) return;
+    const auto best = std::max_element(
+        candidates.begin(), candidates.end(),
+        [](const Candidate& a, const Candidate& b) { return median_rate(a) < median_rate(b); });
+    const double fastest = median_rate(*best);
+    if (stage + 1 == std::end(kStages)) {
+        choice.picked = fastest > kGain ? best->index : 0;
+        ++measured_;
+        return;
+    }
+    std::erase_if(candidates, [&](const Candidate& candidate) {
+        return candidate.index > 0 && median_rate(candidate) < (1 - stage->slower) * fastest;
+    });
 }
 
 bool VariantPicks::pick(const std::string& type, const std::string& token_class, const std::string& variant) {

@@ -49,9 +49,9 @@ def command() -> None:
 
 
 def _variants(picks: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Return the picks of each type of weights. Large models measure them while they answer."""
+    """Return the picks of each type of weights. Models measure them while they answer."""
     if not picks:
-        return [("none yet", "large models measure them while they answer")]
+        return [("none yet", "models measure them while they answer")]
     return [
         (type, ", ".join(f"{tokens}: {variant}" for tokens, variant in of_type.items()))
         for type, of_type in picks.items()

@@ -89,11 +89,11 @@ void bind_plan(nb::module_& m) {
         "quantized_bytes", [](std::size_t count) { return QuantizedLayout(count).bytes; }, "count"_a,
         "What so many activations take as int8 with their scales and sums.");
     nb::class_<PlanBuilder> plan(m, "Plan");
-    plan.def(nb::init<std::shared_ptr<ThreadPool>, const std::string&, std::shared_ptr<VariantPicks>, bool,
+    plan.def(nb::init<std::shared_ptr<ThreadPool>, const std::string&, std::shared_ptr<VariantPicks>,
                       std::size_t, std::vector<std::string>, std::vector<std::int64_t>, bool,
                       std::optional<int>>(),
-             "pool"_a, "isa"_a, "picks"_a, "measures"_a, "arena_bytes"_a, "dims"_a, "maxima"_a,
-             "in_super_blocks"_a = false, "cut_for"_a = nb::none())
+             "pool"_a, "isa"_a, "picks"_a, "arena_bytes"_a, "dims"_a, "maxima"_a, "in_super_blocks"_a = false,
+             "cut_for"_a = nb::none())
         .def("ints", &ints)
         .def("floats", &floats)
         .def("check_indices", &check_indices, "name"_a, "dim"_a, "indices"_a, "limit"_a, "limit_dim"_a);

@@ -5,14 +5,13 @@
 namespace chaski {
 
 PlanBuilder::PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa,
-                         std::shared_ptr<VariantPicks> picks, bool measures, std::size_t arena_bytes,
+                         std::shared_ptr<VariantPicks> picks, std::size_t arena_bytes,
                          std::vector<std::string> dims, std::vector<std::int64_t> maxima,
                          bool in_super_blocks, std::optional<int> cut_for)
     : in_super_blocks_(in_super_blocks),
       kernels_(kernels_of(isa)),
       ops_(ops_of(isa)),
       picks_(std::move(picks)),
-      measures_(measures),
       plan_(std::make_shared<Plan>(std::move(pool), arena_bytes, std::move(dims), std::move(maxima),
                                    cut_for)) {}
 
@@ -67,7 +66,7 @@ Activations PlanBuilder::activations(const Matrix& matrix, Optional x, Optional 
 
 Multiplier PlanBuilder::multiplier(const Matrix& matrix) {
     const std::int64_t number = products_[{matrix.type, matrix.rows, matrix.k}]++;
-    return {kernels_, picks_, measures_ ? number : -1};
+    return {kernels_, picks_, number};
 }
 
 const KVStorage& PlanBuilder::held(const OwnedStorage& storage) {

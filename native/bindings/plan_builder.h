@@ -36,11 +36,10 @@ using Optional = std::optional<std::size_t>;
 // Activations are float32 rows [row][width], of as many rows as a run-time dimension has at most.
 class PlanBuilder {
    public:
-    // `measures`: whether its products choose the variants of their kernels by measuring them (VariantPicks).
     // `cut_for`: as for Plan.
     PlanBuilder(std::shared_ptr<ThreadPool> pool, const std::string& isa, std::shared_ptr<VariantPicks> picks,
-                bool measures, std::size_t arena_bytes, std::vector<std::string> dims,
-                std::vector<std::int64_t> maxima, bool in_super_blocks, std::optional<int> cut_for);
+                std::size_t arena_bytes, std::vector<std::string> dims, std::vector<std::int64_t> maxima,
+                bool in_super_blocks, std::optional<int> cut_for);
 
     Plan& plan() { return *plan_; }
     const Kernels& kernels() const { return kernels_; }
@@ -100,7 +99,6 @@ class PlanBuilder {
     const Kernels& kernels_;
     const Ops& ops_;
     const std::shared_ptr<VariantPicks> picks_;
-    const bool measures_;
     std::map<std::tuple<DType, std::int64_t, std::int64_t>, std::int64_t> products_;  // of each shape
     std::vector<std::shared_ptr<Region>> held_;
     std::vector<std::shared_ptr<Tiles>> tiles_;

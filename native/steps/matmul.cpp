@@ -43,11 +43,11 @@ std::size_t Multiplier::scratch_bytes(const OwnedMatrix& weight, std::int64_t n)
 
 void Multiplier::multiply(const Matrix& m, std::int64_t panel_begin, std::int64_t panel_end,
                           const Activations& x, std::int64_t n, const Output& out, std::byte* scratch,
-                          bool measures) const {
+                          std::optional<VariantPicks::Turn> turn) const {
     if (!is_quantized(m.type)) {
         return kernels_.matmul(m, panel_begin, panel_end, x, n, out, scratch, kManyVariants[0]);
     }
-    const VariantPicks::Trial trial = picks_->trial(m.type, n, measures ? turn_ : -1);
+    const VariantPicks::Trial trial = picks_->trial(m.type, n, turn);
     kernels_.matmul(m, panel_begin, panel_end, x, n, out, scratch, trial.variant);
     trial.finish((panel_end - panel_begin) * panel_bytes(m.type, m.k) * n);
 }
@@ -56,7 +56,7 @@ void Multiplier::operator()(const OwnedMatrix& weight, std::int64_t panel_begin,
                             const Activations& x, std::int64_t n, const Output& out,
                             std::byte* scratch) const {
     const Matrix& m = weight.matrix;
-    if (weight.is_laid_out()) return multiply(m, panel_begin, panel_end, x, n, out, scratch, true);
+    if (weight.is_laid_out()) return multiply(m, panel_begin, panel_end, x, n, out, scratch, turn_);
     const std::int64_t step = panels_at_once(weight);
     const Reading room(weight, step, scratch + kernel_bytes(kernels_, m, n));
     for (std::int64_t begin = panel_begin; begin < panel_end; begin += step) {
@@ -65,7 +65,7 @@ void Multiplier::operator()(const OwnedMatrix& weight, std::int64_t panel_begin,
         const Matrix part{m.type, std::min(kLanes * end, m.rows) - row, m.k, room.panels};
         const Output behind{out.y + row, out.y_stride, out.bias == nullptr ? nullptr : out.bias + row,
                             out.residual == nullptr ? nullptr : out.residual + row};
-        multiply(part, 0, end - begin, x, n, behind, scratch, false);
+        multiply(part, 0, end - begin, x, n, behind, scratch, std::nullopt);
     }
 }
 

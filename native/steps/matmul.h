@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "kernels.h"
 #include "kinds.h"
@@ -13,29 +14,27 @@
 namespace chaski {
 
 // The kernels' matmul. Panels that are not laid out yet are read from their file for this one product: the
-// first logits need not wait for memory that is still to be filled. A product that measures the variants of
-// its kernels counts its runs by itself.
+// first logits need not wait for memory that is still to be filled.
 class Multiplier {
    public:
-    // `turn`: of its first run (VariantPicks::trial), or below 0.
-    Multiplier(const Kernels& kernels, std::shared_ptr<VariantPicks> picks, std::int64_t turn)
-        : kernels_(kernels), picks_(std::move(picks)), turn_(turn) {}
+    // `number`: of the product in its plan.
+    Multiplier(const Kernels& kernels, std::shared_ptr<VariantPicks> picks, std::int64_t number)
+        : kernels_(kernels), picks_(std::move(picks)), turn_{number, 0} {}
 
     // Before every run of the plan.
-    void begin() {
-        if (turn_ >= 0) ++turn_;
-    }
+    void begin() { ++turn_.run; }
     void operator()(const OwnedMatrix& weight, std::int64_t panel_begin, std::int64_t panel_end,
                     const Activations& x, std::int64_t n, const Output& out, std::byte* scratch) const;
     std::size_t scratch_bytes(const OwnedMatrix& weight, std::int64_t n) const;
 
    private:
     void multiply(const Matrix& m, std::int64_t panel_begin, std::int64_t panel_end, const Activations& x,
-                  std::int64_t n, const Output& out, std::byte* scratch, bool measures) const;
+                  std::int64_t n, const Output& out, std::byte* scratch,
+                  std::optional<VariantPicks::Turn> turn) const;
 
     const Kernels& kernels_;
     const std::shared_ptr<VariantPicks> picks_;
-    std::int64_t turn_;
+    VariantPicks::Turn turn_;
 };
 
 // y = x · Wᵀ (+ bias) (+ residual). Items are panels of 16 output rows.

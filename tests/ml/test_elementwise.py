@@ -95,7 +95,7 @@ def test_operands_that_do_not_fit_are_refused() -> None:
 def test_an_unknown_operation_or_a_wrong_number_of_operands_is_refused_by_the_native_plan() -> None:
     pool = _native.ThreadPool(1)
     picks = _native.VariantPicks("auto")
-    plan = _native.Plan(pool, "auto", picks, False, 1024, ["rows"], [2], False)
+    plan = _native.Plan(pool, "auto", picks, 1024, ["rows"], [2], False)
     with pytest.raises(ValueError, match="no operation cosine"):
         plan.elementwise("cosine", 0, 4, [0], [], 0, None)
     with pytest.raises(ValueError, match="swiglu: not its number of operands"):

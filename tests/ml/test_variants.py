@@ -1,4 +1,4 @@
-"""Variants of kernels: measured by the products of large models, kept in a file, read again."""
+"""Variants of kernels: measured by the products of models, kept in a file, read again."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from tests.tiny_llama import write_tiny_llama
 
 Q8_0 = int(QuantType.Q8_0)
 ISA = _native.isa_names()[-1]
+LARGE = 1 << 40
 TOKENS = list(range(1, 250))
 
 
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files of this test, and models of any size that measure."""
+    """Files of this test, and models that count as large whatever their size."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CHASKI_VARIANTS", "measured")
-    monkeypatch.setattr(variants, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(variants, "_LARGE", 0)
     return tmp_path
 
 
 def keep_one() -> KernelVariants:
     """Write a file with one pick."""
     kept = KernelVariants("measured", ISA, 1)
-    assert kept.native.pick("Q8_0", "1", _native.variant_names(Q8_0, 1)[-1])
+    assert kept.of(LARGE).pick("Q8_0", "1", _native.variant_names(Q8_0, 1)[-1])
     variants._write(variants_file(), {kept._key: kept.picks()})
     return kept
 
 
-def test_a_large_model_measures_and_the_next_process_knows(tmp_path: Path) -> None:
+def test_a_model_measures_and_the_next_process_knows(tmp_path: Path) -> None:
     model = chaski.load(write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType.Q8_0), context=256)
     before = model.logits(TOKENS)
     end = time.monotonic() + 60
@@ -57,6 +58,18 @@ def test_a_large_model_measures_and_the_next_process_knows(tmp_path: Path) -> No
     assert again.picks() == {type: picks}
     assert KernelVariants("measured", ISA, 2).picks() == {}
     assert (model.logits(TOKENS) == before).all()
+
+
+def test_small_models_have_picks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants, "_LARGE", 1 << 20)
+    kept = keep_one()
+    names = _native.variant_names(Q8_0, 1)
+    assert kept.of(1 << 19).pick("Q8_0", "1", names[1])
+    assert kept.picks() == {"Q8_0": {"1": names[-1]}, "Q8_0 in small models": {"1": names[1]}}
+    variants._write(variants_file(), {kept._key: kept.picks()})
+    again = KernelVariants("measured", ISA, 1)
+    assert again.of(1 << 21).picks() == [("Q8_0", "1", names[-1])]
+    assert again.of(1 << 19).picks() == [("Q8_0", "1", names[1])]
 
 
 def test_picks_of_other_machines_stay(cache_folder: Path) -> None:
@@ -113,12 +126,12 @@ def test_a_folder_that_cannot_be_written_is_no_error(cache_folder: Path) -> None
 def test_the_environment_chooses() -> None:
     keep_one()
     first = KernelVariants("first", ISA, 1)
-    assert not first.measures(1 << 40)
-    assert first.picks()["Q8_0"]["1"] == _native.variant_names(Q8_0, 1)[0]
+    for type in ("Q8_0", "Q8_0 in small models"):  # so nothing is left to measure
+        assert first.picks()[type]["1"] == _native.variant_names(Q8_0, 1)[0]
     shown = CliRunner().invoke(chaski_command, ["info"], env={"CHASKI_THREADS": "1"}).output
     assert f"1: {_native.variant_names(Q8_0, 1)[-1]}" in shown
     shown = CliRunner().invoke(chaski_command, ["info"], env={"CHASKI_THREADS": "2"}).output
-    assert "large models measure them while they answer" in shown
+    assert "models measure them while they answer" in shown
 
 
 @pytest.mark.parametrize("text", ["fastest", "random", "random:x", "random:-1", "measured:1"])

@@ -57,12 +57,10 @@ class CPUPlan:
         self._variants = variants
         self._dims = lowering.dims
         maxima = list(self._dims.values())
-        measures = variants.measures(weight_bytes)
         self._plan = _native.Plan(
             pool,
             isa,
-            variants.native,
-            measures,
+            variants.of(weight_bytes),
             size,
             list(self._dims),
             maxima,

@@ -104,7 +104,7 @@ def _plan(pool: _native.ThreadPool, isa: str, cut_for: int) -> _native.Plan:
     picks.settle()
     size = 4 * _ROWS * _WIDTH
     arena = 2 * size + 4 * _ROWS
-    plan = _native.Plan(pool, isa, picks, False, arena, ["rows"], [_ROWS], False, cut_for)
+    plan = _native.Plan(pool, isa, picks, arena, ["rows"], [_ROWS], False, cut_for)
     here, there = 0, size
     for phase in range(_PHASES):
         if phase > 0:

@@ -1,9 +1,10 @@
 """Variants of kernels: which ones this machine measured to be the fastest, from one process to the next.
 
 Kernels leave open how far ahead they ask for weights and how many panels they unpack at once, as no choice
-changes a bit of a result (`native/include/variants.h`). Large models measure the variants while they compute,
-and the picks are kept in a small file, by processor, instruction set, number of threads and version. A file
-that is damaged, or of another version, counts as none.
+changes a bit of a result (`native/include/variants.h`). Models measure the variants while they compute, and
+the picks are kept in a small file, by processor, instruction set, number of threads and version. Small
+models, which lie in the processor's caches at least in part, have picks of their own. A file that is damaged,
+or of another version, counts as none.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from chaski.ml.machine import cpu_name
 __all__ = ["KernelVariants", "Picks", "variants_file"]
 
 Picks = dict[str, dict[str, str]]
-"""Names of variants by the type of weights and the class of numbers of tokens."""
+"""Names of variants by the type of weights, small models' apart, and the class of numbers of tokens."""
 
-# Smaller models lie in the processor's caches, at least in part, and tell nothing about memory.
-_LEAST_BYTES = 256 << 20
+# Bytes of weights of a large model, and what the types of weights of small ones are called.
+_LARGE = 256 << 20
+_SMALL = " in small models"
 
 
 class KernelVariants:
@@ -34,34 +36,37 @@ class KernelVariants:
     def __init__(self, wanted: str, isa: str, threads: int) -> None:
         """`wanted`: `measured`, `first` (of each list, nothing is measured) or `random:SEED`, for tests."""
         seed = int(wanted.removeprefix("random:")) if wanted.startswith("random:") else None
-        self.native = _native.VariantPicks(isa, seed)
-        self._is_random = seed is not None
+        self._of_models = {suffix: _native.VariantPicks(isa, seed) for suffix in ("", _SMALL)}
         self._is_kept = wanted == "measured"
         self._key = f"{cpu_name()}, {isa}, {threads} threads"
         self._measured = 0
         if self._is_kept:
             for type, picks in _read(variants_file()).get(self._key, {}).items():
+                suffix = _SMALL if type.endswith(_SMALL) else ""
                 for tokens, variant in picks.items():
-                    self.native.pick(type, tokens, variant)
+                    self._of_models[suffix].pick(type.removesuffix(suffix), tokens, variant)
         elif seed is None:
-            self.native.settle()
+            for native in self._of_models.values():
+                native.settle()
 
-    def measures(self, weight_bytes: int) -> bool:
-        """Return whether the products of a model of that size take part."""
-        return self._is_random or (self._is_kept and weight_bytes >= _LEAST_BYTES)
+    def of(self, weight_bytes: int) -> _native.VariantPicks:
+        """Return what picks for a model with so many bytes of weights."""
+        return self._of_models["" if weight_bytes >= _LARGE else _SMALL]
 
     def picks(self) -> Picks:
         """Return what is picked so far."""
         picks: Picks = {}
-        for type, tokens, variant in self.native.picks():
-            picks.setdefault(type, {})[tokens] = variant
+        for suffix, native in self._of_models.items():
+            for type, tokens, variant in native.picks():
+                picks.setdefault(type + suffix, {})[tokens] = variant
         return picks
 
     def keep(self) -> None:
         """Write the file if there is something new. Where that cannot be done, the next process measures."""
-        if not self._is_kept or self.native.measured == self._measured:
+        measured = sum(native.measured for native in self._of_models.values())
+        if not self._is_kept or measured == self._measured:
             return
-        self._measured = self.native.measured
+        self._measured = measured
         path = variants_file()
         with suppress(OSError):
             _write(path, {**_read(path), self._key: self.picks()})
