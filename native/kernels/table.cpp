@@ -7,25 +7,25 @@
 #include "peaks.h"
 #include "tiles.h"
 
+// Files that are compiled for more of the processor's instructions: products of bf16, and matrix products of
+// int8.
 #if defined(__AVX512VNNI__)
-// The products of bf16 by the processor's own instruction.
-namespace chaski::avx512_bf16 {
-void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
-                 const Output& out, void* scratch);
-int64_t scratch_bytes_bf16(int64_t k, int64_t n);
-}  // namespace chaski::avx512_bf16
+#define CHASKI_ISA_BF16 avx512_bf16
 #elif defined(CHASKI_NEON)
-namespace chaski::neon_bf16 {
-void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
-                 const Output& out, void* scratch);
-int64_t scratch_bytes_bf16(int64_t k, int64_t n);
-}  // namespace chaski::neon_bf16
-// Matrix products of int8.
+#define CHASKI_ISA_BF16 neon_bf16
 namespace chaski::neon_i8mm {
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                       int64_t n, const Output& out, void* scratch, const Variant& variant);
 int64_t scratch_bytes_quantized(int64_t k, int64_t n);
 }  // namespace chaski::neon_i8mm
+#endif
+
+#if defined(CHASKI_ISA_BF16)
+namespace chaski::CHASKI_ISA_BF16 {
+void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
+                 const Output& out, void* scratch);
+int64_t scratch_bytes_bf16(int64_t k, int64_t n);
+}  // namespace chaski::CHASKI_ISA_BF16
 #endif
 
 #define CHASKI_TEXT_OF(name) #name
@@ -35,14 +35,10 @@ namespace chaski::CHASKI_ISA {
 
 Peaks peaks();
 
-#if defined(__AVX512VNNI__)
+#if defined(CHASKI_ISA_BF16)
 static bool has_bf16() { return cpu_features().bf16; }
-static constexpr auto kMatmulBf16 = avx512_bf16::matmul_bf16;
-static constexpr auto kScratchBf16 = avx512_bf16::scratch_bytes_bf16;
-#elif defined(CHASKI_NEON)
-static bool has_bf16() { return cpu_features().bf16; }
-static constexpr auto kMatmulBf16 = neon_bf16::matmul_bf16;
-static constexpr auto kScratchBf16 = neon_bf16::scratch_bytes_bf16;
+static constexpr auto kMatmulBf16 = CHASKI_ISA_BF16::matmul_bf16;
+static constexpr auto kScratchBf16 = CHASKI_ISA_BF16::scratch_bytes_bf16;
 #else
 static bool has_bf16() { return false; }
 static constexpr auto kMatmulBf16 = matmul_bf16;
@@ -98,39 +94,32 @@ static int64_t scratch_bytes(const Matrix& w, int64_t n) {
     return is_quantized(w.type) ? kQuantized(w.k, n) : scratch_bytes_float(n);
 }
 
+// The table of these products of quantized weights, which unpack in registers up to so many tokens.
+template <auto kMatmul, auto kScratchBytes>
+static constexpr Kernels table(const char* isa, int64_t stream_tokens) {
+    return {
+        .isa = isa,
+        .pack = pack,
+        .unpack_row = unpack_row,
+        .quantize_rows = quantize_rows,
+        .matmul_scratch_bytes = scratch_bytes<kScratchBytes>,
+        .stream_tokens = stream_tokens,
+        .matmul = matmul<kMatmul>,
+    };
+}
+
 extern const Kernels kernels;
-const Kernels kernels = {
-    .isa = CHASKI_TEXT(CHASKI_ISA),
-    .pack = pack,
-    .unpack_row = unpack_row,
-    .quantize_rows = quantize_rows,
-    .matmul_scratch_bytes = scratch_bytes<scratch_bytes_quantized>,
-    .stream_tokens = kStreamTokens,
-    .matmul = matmul<matmul_quantized>,
-};
+constinit const Kernels kernels =
+    table<matmul_quantized, scratch_bytes_quantized>(CHASKI_TEXT(CHASKI_ISA), kStreamTokens);
 
 #if defined(__AVX512VNNI__)
 extern const Kernels kernels_amx;
-const Kernels kernels_amx = {
-    .isa = CHASKI_TEXT(CHASKI_ISA) "_amx",
-    .pack = pack,
-    .unpack_row = unpack_row,
-    .quantize_rows = quantize_rows,
-    .matmul_scratch_bytes = scratch_bytes<scratch_bytes_quantized_amx>,
-    .stream_tokens = kStreamTokens,
-    .matmul = matmul<matmul_quantized_amx>,
-};
+constinit const Kernels kernels_amx =
+    table<matmul_quantized_amx, scratch_bytes_quantized_amx>(CHASKI_TEXT(CHASKI_ISA) "_amx", kStreamTokens);
 #elif defined(CHASKI_NEON)
 extern const Kernels kernels_i8mm;
-const Kernels kernels_i8mm = {
-    .isa = CHASKI_TEXT(CHASKI_ISA) "_i8mm",
-    .pack = pack,
-    .unpack_row = unpack_row,
-    .quantize_rows = quantize_rows,
-    .matmul_scratch_bytes = scratch_bytes<neon_i8mm::scratch_bytes_quantized>,
-    .stream_tokens = kI8mmStreamTokens,
-    .matmul = matmul<neon_i8mm::matmul_quantized>,
-};
+constinit const Kernels kernels_i8mm = table<neon_i8mm::matmul_quantized, neon_i8mm::scratch_bytes_quantized>(
+    CHASKI_TEXT(CHASKI_ISA) "_i8mm", kI8mmStreamTokens);
 #endif
 
 }  // namespace chaski::CHASKI_ISA
