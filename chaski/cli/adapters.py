@@ -35,7 +35,9 @@ def adapter_files(labels: Sequence[str], base: Path) -> dict[str, Path]:
 
     base: the GGUF file of the model. Raises ModelNotFoundError, OptionError, and what converting raises.
     """
-    from chaski.convert.adapter import convert_adapter, is_adapter
+    from chaski.convert.adapter import is_adapter
+    from chaski.model.dialects import open_model
+    from chaski.store.adapters import convert_folder
 
     found = {}
     for label in labels:
@@ -44,7 +46,7 @@ def adapter_files(labels: Sequence[str], base: Path) -> dict[str, Path]:
             folder = TemporaryDirectory(prefix="chaski-")
             atexit.register(folder.cleanup)
             made = Path(folder.name) / "adapter.gguf"
-            convert_adapter(path, made, path if (path / "config.json").is_file() else base)
+            convert_folder(path, made, base, open_model)
             path = made
         found[label] = path if path.is_file() else _stored(label)
     return found

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import TYPE_CHECKING
 
 import click
 
 from chaski.cli.layout import duration, size, size_in_bytes
+
+if TYPE_CHECKING:
+    from chaski.formats.gguf import GGUFFile
 
 __all__ = ["command"]
 
@@ -110,7 +114,7 @@ def _convert_adapter(
     _check_target(out)
     started = time.monotonic()
     try:
-        summary = convert_adapter(folder, out, _base_path(base), type_)
+        summary = convert_adapter(folder, out, _base(base), type_)
     except OSError as error:
         raise OptionError(f"{error.filename or out}: {error.strerror or error}") from None
     click.echo(
@@ -120,11 +124,14 @@ def _convert_adapter(
     )
 
 
-def _base_path(base: str | None) -> Path | None:
-    """The folder or file that is meant, or the weights of a model by its name."""
+def _base(base: str | None) -> Path | GGUFFile | None:
+    """The folder or the file that is meant, or the weights of a model by its name."""
+    from chaski.model.dialects import open_model
     from chaski.store.model import find_model
 
-    return None if base is None else Path(base) if Path(base).exists() else find_model(base).path
+    if base is None or Path(base).is_dir():
+        return None if base is None else Path(base)
+    return open_model(base if Path(base).is_file() else find_model(base).path)
 
 
 def _check_target(path: Path) -> None:

@@ -10,7 +10,11 @@ import click
 from chaski.cli.transfer import access_to, show_progress
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chaski.formats.gguf import GGUFFile
     from chaski.store.modelfile import Modelfile
+    from chaski.store.progress import StoreProgress
 
 __all__ = ["command"]
 
@@ -49,7 +53,18 @@ def command(
             )
         show_progress(create_there(server, model, recipe))
         return
-    show_progress(create(store, name, recipe, lambda source: pull(store, source, access_to(source)), link))
+
+    def fetch(source: ModelName) -> Iterator[StoreProgress]:
+        return pull(store, source, access_to(source))
+
+    show_progress(create(store, name, recipe, fetch, link, _open_model))
+
+
+def _open_model(path: Path) -> GGUFFile:
+    """Open the model that an adapter must fit."""
+    from chaski.model.dialects import open_model
+
+    return open_model(path)
 
 
 def _modelfile(given: str | None) -> tuple[Modelfile, Path]:

@@ -23,6 +23,7 @@ from chaski.convert.factors import Factors, Pair, combine
 from chaski.convert.mixture import find_mixture
 from chaski.convert.tensors import TensorShape
 from chaski.errors import ModelError, ModelNotFoundError, UnsupportedError
+from chaski.formats.gguf import GGUFFile
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType
 from chaski.formats.quantize import quantize
@@ -58,12 +59,14 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG_NAME).is_file()
 
 
-def convert_adapter(folder: Path, out: Path, base: Path | None = None, type: str = "F16") -> AdapterSummary:
+def convert_adapter(
+    folder: Path, out: Path, base: Path | GGUFFile | None = None, type: str = "F16"
+) -> AdapterSummary:
     """Convert the adapter of PEFT in `folder` to the GGUF file `out`, which appears when it is complete.
 
-    base: the model that it was trained for, as a GGUF file or as the folder of a checkpoint, of which
-    `config.json` is enough. By default that is `folder`, if it has a `config.json`, or the folder that the
-    adapter names. type: one of ADAPTER_TYPES.
+    base: the model that it was trained for, as a GGUF file, open or not, or as the folder of a checkpoint, of
+    which `config.json` is enough. By default that is `folder`, if it has a `config.json`, or the folder that
+    the adapter names. type: one of ADAPTER_TYPES.
     Raises ModelError, FormatError, ModelNotFoundError or UnsupportedError for what cannot be converted.
     """
     if type.upper() not in ADAPTER_TYPES:
@@ -72,7 +75,7 @@ def convert_adapter(folder: Path, out: Path, base: Path | None = None, type: str
         )
     config = _read_adapter_config(folder)
     pairs = _read_pairs(config, folder / WEIGHTS_NAME)
-    found = AdapterBase.open(_base_path(config, folder, base), pairs.keys())
+    found = AdapterBase.open(_base_of(config, folder, base), pairs.keys())
     with computing(found.config):
         changes = dict(_changes(found, pairs))
     mixture, alpha = find_mixture(type), _alpha(config)
@@ -122,8 +125,8 @@ def _read_adapter_config(folder: Path) -> Config:
     return config
 
 
-def _base_path(config: Config, folder: Path, base: Path | None) -> Path:
-    """The path of the base: what is given, the folder itself, or what the adapter names."""
+def _base_of(config: Config, folder: Path, base: Path | GGUFFile | None) -> Path | GGUFFile:
+    """The base: what is given, the folder itself, or what the adapter names."""
     if base is not None:
         return base
     if (folder / "config.json").is_file():

@@ -66,20 +66,23 @@ class AdapterBase:
     shapes: Mapping[str, TensorShape] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, path: Path, changed: Set[str]) -> AdapterBase:
-        """Open a folder or a GGUF file. changed: the plain names of weights that the adapter changes.
+    def open(cls, base: Path | GGUFFile, changed: Set[str]) -> AdapterBase:
+        """Open a folder or a GGUF file, which may be open already.
 
+        changed: the plain names of weights that the adapter changes.
         Raises ModelError, FormatError, ModelNotFoundError or UnsupportedError.
         """
-        if path.is_file():
-            with open_gguf(path) as file:
+        if isinstance(base, GGUFFile):
+            return cls._of_file(base, changed)
+        if base.is_file():
+            with open_gguf(base) as file:
                 return cls._of_file(file, changed)
-        if not path.is_dir():
-            raise ModelNotFoundError(f"{path}: no such file or folder")
-        config = read_config(path)
+        if not base.is_dir():
+            raise ModelNotFoundError(f"{base}: no such file or folder")
+        config = read_config(base)
         family = find_family(config)
-        has_weights = any((path / name).is_file() for name in (SINGLE_NAME, INDEX_NAME))
-        names = {plain_name(name) for name in open_checkpoint(path)} if has_weights else changed
+        has_weights = any((base / name).is_file() for name in (SINGLE_NAME, INDEX_NAME))
+        names = {plain_name(name) for name in open_checkpoint(base)} if has_weights else changed
         return cls(text_settings(config, family, names).within(max(_MOST, len(names))), family, names)
 
     @classmethod

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from chaski.errors import AdapterError, ModelNotFoundError, OptionError
 from chaski.names import Digest, ModelName
@@ -13,11 +14,24 @@ from chaski.store.recipe import CheckpointFiles, ModelSource
 from chaski.store.rewrite import Note, bring, folder_of, written
 from chaski.store.store import Store
 
-__all__ = ["add_adapter", "check_fits"]
+if TYPE_CHECKING:
+    from chaski.formats.gguf import GGUFFile
+
+__all__ = ["OpenModel", "add_adapter", "check_fits", "convert_folder", "open_plainly"]
+
+OpenModel: TypeAlias = "Callable[[Path], GGUFFile]"
+"""Opens the GGUF file of a model, whoever wrote it, in the names that adapters have."""
+
+
+def open_plainly(path: Path) -> GGUFFile:
+    """Open the file of a model in the names that it has."""
+    from chaski.formats.gguf import open_gguf
+
+    return open_gguf(path)
 
 
 def add_adapter(
-    store: Store, source: ModelSource, base: Path, link: bool = False
+    store: Store, source: ModelSource, base: Path, link: bool = False, open_model: OpenModel = open_plainly
 ) -> Generator[StoreProgress, None, list[Digest]]:
     """Make the adapters of a source blobs -> their digests, in order. base: the GGUF file of the model.
 
@@ -30,32 +44,31 @@ def add_adapter(
         if not found:
             raise OptionError(f"model '{source.short}' has no adapter")
         for path in found:
-            check_fits(path, base, source.short)
+            check_fits(path, base, source.short, open_model)
         return [Digest.parse(path.name) for path in found]
     if isinstance(source, CheckpointFiles):
         with folder_of(blobs, source, "adapter") as folder:
-            return [(yield from _converted(store, folder, base))]
+            return [(yield from _converted(store, folder, base, open_model))]
     path = blobs.path(source) if isinstance(source, Digest) else source
     if path.is_dir():
-        return [(yield from _converted(store, path, base))]
+        return [(yield from _converted(store, path, base, open_model))]
     yield StoreProgress("parsing GGUF")
-    check_fits(path, base, path.name)
+    check_fits(path, base, path.name, open_model)
     if path.parent == blobs.folder:
         return [Digest.parse(path.name)]
     return [(yield from bring(blobs, path, link))]
 
 
-def check_fits(adapter: Path, base: Path, label: str) -> None:
+def check_fits(adapter: Path, base: Path, label: str, open_model: OpenModel = open_plainly) -> None:
     """Check the header and all values of an adapter, which messages call `label`.
 
     Raises AdapterError for one that is none, that has values that are no numbers, or that was made for
     another model; and what `open_gguf` raises.
     """
     from chaski.formats.adapter import check_adapter, check_finite, open_adapter
-    from chaski.formats.gguf import open_gguf
 
     try:
-        with open_adapter(adapter) as opened, open_gguf(base) as file:
+        with open_adapter(adapter) as opened, open_model(base) as file:
             check_adapter(opened, file)
             check_finite(opened)
     except AdapterError as error:
@@ -63,15 +76,26 @@ def check_fits(adapter: Path, base: Path, label: str) -> None:
         raise AdapterError(text) from None
 
 
-def _converted(store: Store, folder: Path, base: Path) -> Generator[StoreProgress, None, Digest]:
+def convert_folder(folder: Path, target: Path, base: Path, open_model: OpenModel = open_plainly) -> None:
     """Convert PEFT's folder. Its own config.json says more of the model than the model's GGUF file."""
+    from chaski.convert.adapter import convert_adapter
 
+    if (folder / "config.json").is_file():
+        convert_adapter(folder, target, folder)
+        return
+    with open_model(base) as file:
+        convert_adapter(folder, target, file)
+
+
+def _converted(
+    store: Store, folder: Path, base: Path, open_model: OpenModel
+) -> Generator[StoreProgress, None, Digest]:
     def write(target: Path, note: Note) -> None:
-        from chaski.convert.adapter import convert_adapter, is_adapter
+        from chaski.convert.adapter import is_adapter
 
         if not is_adapter(folder):
             raise ModelNotFoundError(f"{folder.name}: no adapter_config.json; PEFT's folders have one")
-        convert_adapter(folder, target, folder if (folder / "config.json").is_file() else base)
-        check_fits(target, base, folder.name)
+        convert_folder(folder, target, base, open_model)
+        check_fits(target, base, folder.name, open_model)
 
     return (yield from written(store.blobs, "converting adapter", write))

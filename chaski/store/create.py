@@ -10,7 +10,7 @@ from typing import Any
 from chaski.errors import ModelNotFoundError, OptionError, StoreError
 from chaski.formats.bounded_json import TooManyValuesError, load_json
 from chaski.names import Digest, ModelName
-from chaski.store.adapters import add_adapter
+from chaski.store.adapters import OpenModel, add_adapter, open_plainly
 from chaski.store.manifest import CONFIG, MAX_JSON_VALUES, Manifest, ManifestLayer, go_json, media_type
 from chaski.store.model import read_model
 from chaski.store.parameters import Parameter
@@ -29,10 +29,12 @@ def create(
     recipe: Recipe,
     fetch: Callable[[ModelName], Iterator[StoreProgress]] | None = None,
     link: bool = False,
+    open_model: OpenModel = open_plainly,
 ) -> Generator[StoreProgress, None, None]:
     """Make a model; what has the name is replaced when all of it is there.
 
     fetch: gets a source that is not in the store. Without it such a source is a ModelNotFoundError.
+    open_model: opens the model that an adapter must fit.
     link: a file that can share no blocks with its blob is the blob itself, where it would be copied else.
     Raises OptionError, TemplateError, UnsupportedError, GGUFError, StoreError, and what `fetch` raises.
     """
@@ -44,7 +46,7 @@ def create(
             yield from fetch(source)
     with store.adding():
         replaced = store.entry(name).manifest.blobs if store.locate(name) else ()
-        draft = _Draft(store, link)
+        draft = _Draft(store, link, open_model)
         for source in recipe.sources:
             yield from _add_source(draft, source, recipe.quantize, name)
         for source in recipe.adapters:
@@ -73,9 +75,10 @@ def _check_template(source: str | None) -> None:
 class _Draft:
     """A manifest in the making."""
 
-    def __init__(self, store: Store, link: bool) -> None:
+    def __init__(self, store: Store, link: bool, open_model: OpenModel) -> None:
         self.store = store
         self.link = link
+        self.open_model = open_model
         self.config: dict[str, Any] = {"model_format": "gguf"}
         self.layers: list[ManifestLayer] = []
 
@@ -159,7 +162,7 @@ def _add_adapter(draft: _Draft, source: ModelSource) -> Iterator[StoreProgress]:
         raise OptionError("an adapter changes one model, which FROM must name before it")
     base = draft.store.blobs.path(models[0].digest)
     there = {layer.digest for layer in draft.layers if layer.kind == "adapter"}
-    for digest in (yield from add_adapter(draft.store, source, base, draft.link)):
+    for digest in (yield from add_adapter(draft.store, source, base, draft.link, draft.open_model)):
         if digest not in there:
             draft.add("adapter", digest)
 

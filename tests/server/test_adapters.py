@@ -8,9 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import chaski
+from chaski.cli.main import chaski_command
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.names import ModelName
@@ -21,6 +24,7 @@ from chaski.store.model import find_model
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
 from tests.adapters import adapted_names, random_adapter
+from tests.convert.checkpoints import write_safetensors
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
 from tests.tiny_llama import write_tiny_llama
@@ -216,24 +220,42 @@ def test_names_that_cannot_be(server: Running) -> None:
     assert server.post("/v1/load_lora_adapter", body | {"base_model_name": "none"}).status == 404
 
 
-def test_folders_of_peft_are_converted(server: Running, folder: Path) -> None:
-    import numpy as np
-
-    from tests.convert.checkpoints import write_safetensors
-
-    peft = folder / "lora" / "peft"
-    peft.mkdir(exist_ok=True)
-    (peft / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 64}))
+def write_peft(folder: Path) -> None:
+    """Write an adapter of one matrix of the tiny model, as PEFT does."""
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 64}))
     random, module = np.random.default_rng(1), "base_model.model.model.layers.1.mlp.down_proj.lora"
+    shapes = (("A", (4, 96)), ("B", (64, 4)))
     write_safetensors(
-        peft / "adapter_model.safetensors",
+        folder / "adapter_model.safetensors",
         {
             f"{module}_{letter}.weight": ("F32", random.standard_normal(shape).astype(np.float32))
-            for letter, shape in (("A", (4, 96)), ("B", (64, 4)))
+            for letter, shape in shapes
         },
     )
+
+
+def test_folders_of_peft_are_converted(
+    server: Running, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_peft(folder / "lora" / "peft")
     load(server, "peft", "peft")
     assert openai(server, "peft") != openai(server, "base")
+    # Also those that a command sends, one or several.
+    monkeypatch.setenv("OLLAMA_HOST", server.url)
+    (folder / "Modelfile").write_text("FROM base\nADAPTER lora/peft\n")
+    create_there = ["create", "sent", "-f", str(folder / "Modelfile")]
+    result = CliRunner().invoke(chaski_command, create_there)
+    assert result.exit_code == 0, result.output
+    assert "converting adapter" in result.output
+    assert native(server, "sent") == native(server, "peft")
+    (folder / "Modelfile").write_text("FROM base\nADAPTER lora/two.gguf\nADAPTER lora/peft\n")
+    assert CliRunner().invoke(chaski_command, create_there).exit_code == 0
+    assert len(server.post("/api/show", {"model": "sent"}).json["adapters"]) == 2
+    load(server, "two", "two.gguf")
+    assert native(server, "sent") == native(server, "base", adapter=["two", "peft"])
+    shown = CliRunner().invoke(chaski_command, ["show", "sent"]).output
+    assert shown.count("  Adapter\n") == 2
 
 
 def test_vectors_have_no_adapters(server: Running, folder: Path) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chaski.convert.convert import convert
 from chaski.errors import AdapterError, ChaskiError, ModelNotFoundError, OptionError
-from chaski.formats.gguf import open_gguf
-from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.gguf import TensorInfo, open_gguf
+from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.quant import QuantType
+from chaski.model.dialects import open_model
 from chaski.names import Digest, ModelName
 from chaski.store.create import create
 from chaski.store.describe import modelfile_of
@@ -156,6 +158,28 @@ def test_an_adapter_goes_to_a_registry_and_comes_back(store: Store, weights: Pat
     store.remove(MINE)
     store.prune()
     assert read_model(store, store.entry(registry.name())).adapters == model.adapters
+
+
+def as_it_is(tensor: TensorInfo) -> LazyTensor:
+    return LazyTensor(tensor.shape, tensor.type, lambda: [tensor.data.view(np.uint8).reshape(-1)])
+
+
+def test_models_in_other_names(store: Store, tmp_path: Path) -> None:
+    """Ollama's converter calls gpt-oss and its matrices otherwise; adapters have llama.cpp's names."""
+    convert(DATA / "gpt-oss", tmp_path / "ours.gguf", "F32")
+    with open_gguf(tmp_path / "ours.gguf") as file:
+        metadata = {key.replace("gpt-oss.", "gptoss."): value for key, value in file.metadata.items()}
+        tensors = {
+            name.replace("attn_output", "attn_out"): as_it_is(tensor) for name, tensor in file.tensors.items()
+        }
+        write_gguf(tmp_path / "theirs.gguf", metadata | {"general.architecture": "gptoss"}, tensors)
+    write_adapter(tmp_path / "tuned", "gpt-oss")
+    recipe = Recipe(sources=[tmp_path / "theirs.gguf"], adapters=[tmp_path / "tuned"])
+    list(create(store, MINE, recipe, open_model=open_model))
+    (path,) = read_model(store, store.entry(MINE)).adapters
+    with open_gguf(path) as file:
+        assert file.architecture == "gpt-oss"
+        assert "blk.0.attn_output.weight.lora_a" in file.tensors
 
 
 def test_the_manifest_is_that_of_ollama(store: Store, weights: Path, tmp_path: Path) -> None:

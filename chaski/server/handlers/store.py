@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chaski.errors import ChaskiError, ModelNotFoundError, OptionError
+from chaski.model.dialects import open_model
 from chaski.names import Digest, ModelName
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.fields.reader import Fields
@@ -106,7 +107,9 @@ async def create(http: HTTPRequest) -> Reply:
         raise OptionError("invalid model name") from None
     recipe = read_recipe(fields)
     fetch = partial(_pull_source, store, access)
-    return await _progress(http, partial(create_model, store, name, recipe, fetch), http.services.makers)
+    return await _progress(
+        http, partial(create_model, store, name, recipe, fetch, open_model=open_model), http.services.makers
+    )
 
 
 async def has_blob(request: Request) -> Response:

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 
 from chaski.errors import AdapterNotFoundError, ModelNotFoundError, OptionError, UnsupportedError
+from chaski.model.dialects import open_model
 from chaski.names import ModelName
 
 __all__ = ["AdapterTable", "ChosenAdapter", "ServedAdapter"]
@@ -96,7 +97,7 @@ class AdapterTable:
         path = self._found(given)
         if path.is_dir():
             path = self._convert(path, weights)
-        check_fits(path, weights, Path(given).name)
+        check_fits(path, weights, Path(given).name, open_model)
         with self._lock:
             self._check_free(name, replaces)
             if len(self._adapters) >= _MOST:
@@ -180,11 +181,11 @@ class AdapterTable:
         return path
 
     def _convert(self, folder: Path, weights: Path) -> Path:
-        from chaski.convert.adapter import convert_adapter
+        from chaski.store.adapters import convert_folder
 
         with self._lock:
             if self._converted is None:
                 self._converted = TemporaryDirectory(prefix="chaski-adapters-")
             path = Path(self._converted.name) / f"{folder.name}-{secrets.token_hex(8)}.gguf"
-        convert_adapter(folder, path, folder if (folder / "config.json").is_file() else weights)
+        convert_folder(folder, path, weights, open_model)
         return path
