@@ -159,10 +159,11 @@ struct Ops {
     void (*gated_delta)(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head,
                         std::int64_t begin, std::int64_t end, std::byte* scratch);
     // The rule of lora.h for n rows of one adapter: t = A x · scale, and y += B t in the rows of the matrix
-    // that belong to the panels [panel_begin, panel_end).
-    void (*lora_down)(const Lora& pair, const LoraRow* rows, std::int64_t n);
+    // that belong to the panels [panel_begin, panel_end). From `next` on lies the A, or the part of B, that
+    // is read after that.
+    void (*lora_down)(const Lora& pair, const LoraRow* rows, std::int64_t n, const std::byte* next);
     void (*lora_up)(const Lora& pair, std::int64_t panel_begin, std::int64_t panel_end, const LoraRow* rows,
-                    std::int64_t n);
+                    std::int64_t n, const std::byte* next);
 };
 
 // The length of the one chunk that holds all of a history, and starts at a multiple of 64.

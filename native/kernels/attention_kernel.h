@@ -22,9 +22,9 @@ void attention_chunk(const Attention& job, Tile tile, std::int64_t kv_head, std:
 void attention_join(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
                     const float* parts, std::byte* scratch);
 
-void lora_down(const Lora& pair, const LoraRow* rows, std::int64_t n);
+void lora_down(const Lora& pair, const LoraRow* rows, std::int64_t n, const std::byte* next);
 void lora_up(const Lora& pair, std::int64_t panel_begin, std::int64_t panel_end, const LoraRow* rows,
-             std::int64_t n);
+             std::int64_t n, const std::byte* next);
 
 std::size_t gated_delta_scratch(const GatedDelta& job);
 void gated_delta(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head,

@@ -14,7 +14,6 @@ namespace {
 constexpr int kRows = kRegisters >= 32 ? 4 : 2;
 constexpr int kPanels = kRegisters >= 32 ? 4 : 2;
 constexpr int kSums = 4;
-
 // Elements of a type, and 16 of them widened.
 struct F32Lines {
     using Element = float;
@@ -29,6 +28,12 @@ struct BF16Lines {
     CHASKI_INLINE static F32x16 load(const std::uint16_t* p) { return load_bf16(p); }
 };
 
+// Columns of 16 rows in a line of a cache, and in the 4 KB that are asked for ahead.
+template <class L>
+inline constexpr int kLineColumns = 64 / (kLanes * sizeof(typename L::Element));
+template <class L>
+inline constexpr int kAhead = 64 * kLineColumns<L>;
+
 // f(Lines) of a type.
 template <class F>
 CHASKI_INLINE void with_lines(DType type, const F& f) {
@@ -38,7 +43,8 @@ CHASKI_INLINE void with_lines(DType type, const F& f) {
 }
 
 template <class L, int N>
-void down_tile(const typename L::Element* lines, std::int64_t columns, const LoraRow* rows, std::int64_t at) {
+void down_tile(const typename L::Element* lines, std::int64_t columns, const LoraRow* rows, std::int64_t at,
+               const typename L::Element* next) {
     F32x16 sums[N][kSums];
     for (auto& of_row : sums) {
         for (F32x16& sum : of_row) sum = splat(0.0f);
@@ -50,10 +56,13 @@ void down_tile(const typename L::Element* lines, std::int64_t columns, const Lor
         });
     };
     const std::int64_t whole = columns / kSums * kSums;
-    for (std::int64_t k = 0; k < whole; k += kSums) {
-        __builtin_prefetch(lines + kLanes * k + 1024);
-        __builtin_prefetch(lines + kLanes * k + 1024 + 32);
-        unroll<kSums>([&](auto j) __attribute__((always_inline)) { add(j, k); });
+    const auto* ahead = lines + kLanes * kAhead<L>;
+    for (std::int64_t k = 0; k < whole; k += kSums, ahead += kLanes * kSums) {
+        if (k == whole - kAhead<L>) ahead = next;
+        unroll<kSums>([&](auto j) __attribute__((always_inline)) {
+            if (j % kLineColumns<L> == 0) __builtin_prefetch(ahead + kLanes * j, 0, 2);
+            add(j, k);
+        });
     }
     unroll<kSums - 1>([&](auto j) __attribute__((always_inline)) {
         if (whole + j < columns) add(j, whole);
@@ -65,7 +74,8 @@ void down_tile(const typename L::Element* lines, std::int64_t columns, const Lor
 }
 
 template <class L, int P, int N>
-void up_tile(const typename L::Element* lines, const Lora& m, std::int64_t panel, const LoraRow* rows) {
+void up_tile(const typename L::Element* lines, const Lora& m, std::int64_t panel, const LoraRow* rows,
+             const typename L::Element* next) {
     F32x16 y[P][N];
     // Lanes of the last panel, where it is not whole.
     const auto count = static_cast<int>(std::min<std::int64_t>(m.rows - kLanes * (panel + P - 1), kLanes));
@@ -79,6 +89,7 @@ void up_tile(const typename L::Element* lines, const Lora& m, std::int64_t panel
         F32x16 column[P];
         unroll<P>([&](auto p) __attribute__((always_inline)) {
             column[p] = L::load(lines + kLanes * (p * m.rank + r));
+            if (r % kLineColumns<L> == 0) __builtin_prefetch(next + kLanes * (p * m.rank + r), 0, 2);
         });
         unroll<N>([&](auto n) __attribute__((always_inline)) {
             const F32x16 t = splat(rows[n].t[r]);
@@ -94,31 +105,36 @@ void up_tile(const typename L::Element* lines, const Lora& m, std::int64_t panel
 
 }  // namespace
 
-void lora_down(const Lora& m, const LoraRow* rows, std::int64_t n) {
+void lora_down(const Lora& m, const LoraRow* rows, std::int64_t n, const std::byte* next) {
     with_lines(m.type_a, [&](auto of_type) {
         using L = decltype(of_type);
         const auto* a = reinterpret_cast<const typename L::Element*>(m.a);
         for (std::int64_t panel = 0; panel < m.rank_panels(); ++panel) {
             const auto* lines = a + kLanes * panel * m.columns;
+            const auto* behind = panel + 1 < m.rank_panels()
+                                     ? lines + kLanes * m.columns
+                                     : reinterpret_cast<const typename L::Element*>(next);
             for_parts<kRows>(n, [&](std::int64_t first, auto size) {
-                down_tile<L, size>(lines, m.columns, rows + first, kLanes * panel);
+                down_tile<L, size>(lines, m.columns, rows + first, kLanes * panel, behind);
             });
         }
     });
 }
 
 void lora_up(const Lora& m, std::int64_t panel_begin, std::int64_t panel_end, const LoraRow* rows,
-             std::int64_t n) {
+             std::int64_t n, const std::byte* next) {
     with_lines(m.type_b, [&](auto of_type) {
         using L = decltype(of_type);
         const auto* b = reinterpret_cast<const typename L::Element*>(m.b);
+        const auto* ahead = reinterpret_cast<const typename L::Element*>(next);
         std::int64_t panel = panel_begin;
         const auto pass = [&](auto panels) {
             const auto* lines = b + kLanes * panel * m.rank;
             for_parts<kRows>(n, [&](std::int64_t first, auto size) {
-                up_tile<L, panels, size>(lines, m, panel, rows + first);
+                up_tile<L, panels, size>(lines, m, panel, rows + first, ahead);
             });
             panel += panels;
+            ahead += panels * kLanes * m.rank;
         };
         while (panel + kPanels <= panel_end) pass(Index<kPanels>{});
         while (panel < panel_end) pass(Index<1>{});

@@ -78,23 +78,32 @@ void LoraDownStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::
             const GroupedRow& row = rows_->rows[part.first + i];
             rows[i] = {x_ + row.row * columns_, t_ + row.t, nullptr, row.scale * pair.scale};
         }
-        ops_.lora_down(pair, rows.data(), part.count);
+        const std::size_t after = (item + 1) % rows_->parts.size();
+        ops_.lora_down(pair, rows.data(), part.count, table_->at(rows_->parts[after].slot, matrix_).a);
     }
+}
+
+const std::byte* LoraUpStep::part_of_b(std::int64_t slot, std::int64_t panel) const {
+    const Lora& pair = table_->at(slot, matrix_);
+    return pair.b + panel * kLanes * pair.rank * (pair.type_b == DType::F32 ? 4 : 2);
 }
 
 void LoraUpStep::run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte*) const {
     const std::int64_t first = kBlock * begin, last = std::min(kBlock * end, num_panels(width_));
-    for (const LoraGroup& group : rows_->groups) {
+    for (std::size_t i = 0; i < rows_->groups.size(); ++i) {
+        const LoraGroup& group = rows_->groups[i];
+        const std::byte* next = part_of_b(rows_->groups[(i + 1) % rows_->groups.size()].slot,
+                                          i + 1 < rows_->groups.size() ? first : last);
         const Lora& pair = table_->at(group.slot, matrix_);
         if (pair.rank == 0) continue;
         for (std::int32_t done = 0; done < group.count; done += LoraRows::kTile) {
             const std::int32_t count = std::min(group.count - done, LoraRows::kTile);
             std::array<LoraRow, LoraRows::kTile> rows;
-            for (std::int32_t i = 0; i < count; ++i) {
-                const GroupedRow& row = rows_->rows[group.first + done + i];
-                rows[i] = {nullptr, t_ + row.t, y_ + row.row * width_, 0.0f};
+            for (std::int32_t j = 0; j < count; ++j) {
+                const GroupedRow& row = rows_->rows[group.first + done + j];
+                rows[j] = {nullptr, t_ + row.t, y_ + row.row * width_, 0.0f};
             }
-            ops_.lora_up(pair, first, last, rows.data(), count);
+            ops_.lora_up(pair, first, last, rows.data(), count, next);
         }
     }
     if (residual_ == nullptr) return;

@@ -121,6 +121,11 @@ class LoraDownStep final : public Step {
           x_(x),
           t_(t) {}
     std::int64_t items(const Sizes&) const override { return static_cast<std::int64_t>(rows_->parts.size()); }
+    // Half of the threads take all, and the others go on: they have something to compute, and this waits for
+    // memory.
+    std::int64_t piece(const Sizes& sizes, std::int64_t, int threads) const override {
+        return std::max<std::int64_t>(2 * items(sizes) / threads, 1);
+    }
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const override;
 
    private:
@@ -155,7 +160,10 @@ class LoraUpStep final : public Step {
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte*) const override;
 
    private:
-    static constexpr std::int64_t kBlock = 8;  // panels
+    static constexpr std::int64_t kBlock = 16;  // panels
+
+    // The place from a panel on, which may be behind the end: it is only asked for.
+    const std::byte* part_of_b(std::int64_t slot, std::int64_t panel) const;
 
     const Ops& ops_;
     const int dim_;

@@ -40,8 +40,8 @@ void compare_pair(Comparison& compare, DType type, std::int64_t rank, std::int64
             all.push_back(
                 {x.data() + i * columns, t.data() + i * width, y.data() + i * rows, random.number(2.0f)});
         }
-        table.ops.lora_down(pair, all.data(), n);
-        table.ops.lora_up(pair, 0, num_panels(rows), all.data(), n);
+        table.ops.lora_down(pair, all.data(), n, a.data());
+        table.ops.lora_up(pair, 0, num_panels(rows), all.data(), n, b.data());
         y.insert(y.end(), t.begin(), t.end());
         return bytes_of(y);
     });

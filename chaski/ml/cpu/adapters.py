@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 
 import numpy as np
 
@@ -29,20 +31,24 @@ class CPUAdapterSlots:
         return sum(size for _, size in _places(pairs))
 
     def put(self, slot: int, pairs: Mapping[int, LoraMatrices]) -> None:
+        """Two threads fill the memory: the time goes into what the system hands out, page by page."""
         self.clear(slot)
-        memory = _native.Weights(self.num_bytes(pairs))
-        offsets, end = [], 0
-        for info, size in _places(pairs):
-            rows, columns = info.shape
-            if not _native.pack_lora(_values(info), int(_held_type(info)), rows, columns, memory, end):
-                raise AdapterError(
-                    f"{info.path}: tensor {info.name} has values that are not finite numbers; training or "
-                    "conversion of the adapter failed"
-                )
-            offsets.append(end)
-            end += size
-        places = zip(offsets[::2], offsets[1::2], strict=True)
-        for (matrix, (a, b, scale)), (place_a, place_b) in zip(pairs.items(), places, strict=True):
+        places = list(_places(pairs))
+        sizes = [size for _, size in places]
+        offsets = [0, *accumulate(sizes)][: len(sizes)]
+        memory = _native.Weights(sum(sizes))
+
+        def fill(part: slice) -> None:
+            for (info, _), offset in zip(places[part], offsets[part], strict=True):
+                _pack(info, memory, offset)
+
+        middle = len(places) // 2
+        with ThreadPoolExecutor(1) as beside:
+            other = beside.submit(fill, slice(middle, None))
+            fill(slice(middle))
+            other.result()
+        pair_offsets = zip(offsets[::2], offsets[1::2], strict=True)
+        for (matrix, (a, b, scale)), (place_a, place_b) in zip(pairs.items(), pair_offsets, strict=True):
             self.native.put(
                 slot,
                 matrix,
@@ -61,6 +67,15 @@ class CPUAdapterSlots:
     def clear(self, slot: int) -> None:
         self.native.clear(slot)
         self._held.pop(slot, None)
+
+
+def _pack(info: TensorInfo, memory: _native.Weights, offset: int) -> None:
+    rows, columns = info.shape
+    if not _native.pack_lora(_values(info), int(_held_type(info)), rows, columns, memory, offset):
+        raise AdapterError(
+            f"{info.path}: tensor {info.name} has values that are not finite numbers; training or conversion "
+            "of the adapter failed"
+        )
 
 
 def _places(pairs: Mapping[int, LoraMatrices]) -> Iterator[tuple[TensorInfo, int]]:

@@ -57,9 +57,9 @@ class Lowering:
 
     `is_plain`: whether attention takes its plain form. `quantized_inputs`: tensors that products read as int8
     blocks, or super-blocks if `in_super_blocks`; `float_inputs`: tensors that are read as floats.
-    `sums`: the products that a sum takes in, each with that sum. `tiles`: the steps that group tokens for
-    attention, by mask and by query heads a key head, and their numbers. `adapter_rows`: the steps that sort
-    rows by adapter, by the lists of adapters, and their numbers.
+    `sums`: the products that a sum takes in, each with that sum. `adapted`: those that adapters change.
+    `tiles`: the steps that group tokens for attention, by mask and by query heads a key head, and their
+    numbers. `adapter_rows`: the steps that sort rows by adapter, by the lists of adapters, and their numbers.
     """
 
     def __init__(self, graph: Graph, weights: _native.Weights | None, threads: int, is_plain: bool) -> None:
@@ -77,6 +77,7 @@ class Lowering:
         self.float_inputs = _float_inputs(graph)
         self.in_super_blocks = any(_wants_super_blocks(node) for node in graph.nodes)
         self.sums = _sums_of_products(graph, self._uses)
+        self.adapted = {node.operands[0] for node in graph.nodes if node.op == "adapt"}
         self.tiles: dict[tuple[Tensor, int], int] = {}
         self.adapter_rows: dict[Tensor, int] = {}
         self._late: list[Call] = []

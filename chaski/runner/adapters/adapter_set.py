@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -187,18 +188,19 @@ class AdapterSet:
     def _placed(
         self, adapter: AdapterFile, pairs: Mapping[int, LoraMatrices], num_bytes: int
     ) -> tuple[str, _Resident]:
-        digest = adapter.digest()
+        """Put the pairs into a slot while another thread computes the digest."""
         slot = self._free.pop()
         self._sizes[slot] = num_bytes
-        try:
-            self._slots.put(slot, pairs)
-        except BaseException:
-            self._release(slot)
-            raise
-        width = -(-adapter.rank // _LANES) * _LANES
-        resident = _Resident(slot, width)
+        with ThreadPoolExecutor(1) as beside:
+            digest = beside.submit(adapter.digest)
+            try:
+                self._slots.put(slot, pairs)
+            except BaseException:
+                self._release(slot)
+                raise
+        resident = _Resident(slot, -(-adapter.rank // _LANES) * _LANES)
         weakref.finalize(resident, self._release, slot)
-        return digest, resident
+        return digest.result(), resident
 
     def _make_room(self, path: Path, num_bytes: int) -> None:
         """Let go of adapters that nobody uses until there is a slot and memory for another one."""

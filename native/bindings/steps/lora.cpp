@@ -33,26 +33,40 @@ std::byte* place(const Weights& memory, std::size_t offset, std::size_t bytes) {
     return reinterpret_cast<std::byte*>(memory.vector(offset, (bytes + 3) / 4));
 }
 
-// Copies a matrix [row][column] into panels; false where a value is infinite or NaN.
+// Copies a matrix [row][column] into panels.
 template <class T>
-bool pack(const T* from, std::int64_t rows, std::int64_t columns, T exponent, T* to) {
-    constexpr std::int64_t kBlock = 64;  // columns, so that what is read stays in a cache
-    bool is_finite = true;
-    for (std::int64_t panel = 0; panel < num_panels(rows); ++panel, to += kLanes * columns) {
-        const std::int64_t first = kLanes * panel, lanes = std::min<std::int64_t>(rows - first, kLanes);
+void pack(const T* from, std::int64_t rows, std::int64_t columns, T* to) {
+    constexpr std::int64_t kBlock = 64;  // columns, whose lines stay in a cache
+    if (rows % kLanes != 0) std::fill_n(to + rows / kLanes * kLanes * columns, kLanes * columns, T{0});
+    for (std::int64_t row = 0; row < rows; row += kLanes) {
         for (std::int64_t begin = 0; begin < columns; begin += kBlock) {
             const std::int64_t end = std::min(begin + kBlock, columns);
-            for (std::int64_t column = begin; column < end; ++column) {
-                T* line = to + kLanes * column;
-                for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-                    const T value = lane < lanes ? from[(first + lane) * columns + column] : T{0};
-                    is_finite &= static_cast<T>(value & exponent) != exponent;
-                    line[lane] = value;
-                }
+            for (std::int64_t lane = 0; lane < std::min<std::int64_t>(rows - row, kLanes); ++lane) {
+                const T* values = from + (row + lane) * columns;
+                T* lines = to + row * columns + lane;
+                for (std::int64_t column = begin; column < end; ++column)
+                    lines[kLanes * column] = values[column];
             }
         }
     }
-    return is_finite;
+}
+
+// Whether no value has all the bits of the exponent set, as infinities and NaN have.
+template <class T>
+bool is_finite(const T* values, std::int64_t count, T exponent) {
+    T found = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+        found |= static_cast<T>(static_cast<T>(values[i] & exponent) == exponent);
+    }
+    return found == 0;
+}
+
+template <class T>
+bool pack_finite(const void* from, std::int64_t rows, std::int64_t columns, T exponent, std::byte* to) {
+    const T* values = static_cast<const T*>(from);
+    if (!is_finite(values, rows * columns, exponent)) return false;
+    pack(values, rows, columns, reinterpret_cast<T*>(to));
+    return true;
 }
 
 bool pack_lora(const Bytes& values, int type, std::int64_t rows, std::int64_t columns, const Weights& memory,
@@ -66,12 +80,8 @@ bool pack_lora(const Bytes& values, int type, std::int64_t rows, std::int64_t co
     const void* from = values.data();
     require(reinterpret_cast<std::uintptr_t>(from) % element_bytes(dtype) == 0,
             "adapters: a matrix is not aligned");
-    if (dtype == DType::F32)
-        return pack(static_cast<const std::uint32_t*>(from), rows, columns, std::uint32_t{0x7f800000},
-                    reinterpret_cast<std::uint32_t*>(to));
-    const std::uint16_t exponent = dtype == DType::F16 ? 0x7c00 : 0x7f80;
-    return pack(static_cast<const std::uint16_t*>(from), rows, columns, exponent,
-                reinterpret_cast<std::uint16_t*>(to));
+    if (dtype == DType::F32) return pack_finite<std::uint32_t>(from, rows, columns, 0x7f800000, to);
+    return pack_finite<std::uint16_t>(from, rows, columns, dtype == DType::F16 ? 0x7c00 : 0x7f80, to);
 }
 
 void require_slot(const LoraTable& table, std::int64_t slot) {

@@ -38,7 +38,7 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, **vectors: int | None) ->
 
 
 def linear(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight, bias: Weight | None = None) -> None:
-    if node not in lowering.sums:
+    if node not in lowering.sums and node not in lowering.adapted:
         _product(lowering, node, node, None)
 
 
@@ -48,9 +48,9 @@ def adapt(lowering: Lowering, node: Tensor, *_: Operand) -> None:
 
 
 def _adapt(lowering: Lowering, node: Tensor, adapt: Tensor, residual: Tensor | None) -> None:
-    """The changes of adapters to a product, in its place, and behind them a residual.
+    """A product, the changes of adapters to it, and behind them a residual.
 
-    The sums of a step for all rows with adapters wait for the product only where they are added to it.
+    What reads the adapters and what multiplies come together: the one waits for memory, the other computes.
     """
     y, x, lists, uses, table = adapt.operands
     assert isinstance(y, Tensor)
@@ -80,7 +80,9 @@ def _adapt(lowering: Lowering, node: Tensor, adapt: Tensor, residual: Tensor | N
         "rows": lowering.adapter_rows[lists],
         "max_width": table.max_width,
     }
+    lowering.activations(y, x)  # a step that makes them comes before both
     lowering.call("lora_down", {"x": x}, {"t": t}, columns=width(x), **shared)
+    _product(lowering, y, y, None)
     lowering.call_late(
         "lora_up",
         {"t": t, "residual": residual},
