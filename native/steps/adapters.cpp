@@ -89,28 +89,32 @@ const std::byte* LoraUpStep::part_of_b(std::int64_t slot, std::int64_t panel) co
 }
 
 void LoraUpStep::run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte*) const {
-    const std::int64_t first = kBlock * begin, last = std::min(kBlock * end, num_panels(width_));
-    for (std::size_t i = 0; i < rows_->groups.size(); ++i) {
-        const LoraGroup& group = rows_->groups[i];
-        const std::byte* next = part_of_b(rows_->groups[(i + 1) % rows_->groups.size()].slot,
-                                          i + 1 < rows_->groups.size() ? first : last);
-        const Lora& pair = table_->at(group.slot, matrix_);
-        if (pair.rank == 0) continue;
-        for (std::int32_t done = 0; done < group.count; done += LoraRows::kTile) {
-            const std::int32_t count = std::min(group.count - done, LoraRows::kTile);
-            std::array<LoraRow, LoraRows::kTile> rows;
-            for (std::int32_t j = 0; j < count; ++j) {
-                const GroupedRow& row = rows_->rows[group.first + done + j];
-                rows[j] = {nullptr, t_ + row.t, y_ + row.row * width_, 0.0f};
-            }
-            ops_.lora_up(pair, first, last, rows.data(), count, next);
+    for (std::int64_t item = begin; item < end; ++item) {
+        const std::int64_t first = kBlock * item, last = std::min(first + kBlock, num_panels(width_));
+        for (std::size_t i = 0; i < rows_->groups.size(); ++i) add_group(i, first, last);
+        if (residual_ == nullptr) continue;
+        const std::int64_t from = kLanes * first, count = std::min(kLanes * last, width_) - from;
+        for (std::int64_t row = 0; row < sizes[dim_]; ++row) {
+            float* y = y_ + row * width_ + from;
+            ops_.add(y, residual_ + row * width_ + from, count, y);
         }
     }
-    if (residual_ == nullptr) return;
-    const std::int64_t from = kLanes * first, count = std::min(kLanes * last, width_) - from;
-    for (std::int64_t row = 0; row < sizes[dim_]; ++row) {
-        float* y = y_ + row * width_ + from;
-        ops_.add(y, residual_ + row * width_ + from, count, y);
+}
+
+void LoraUpStep::add_group(std::size_t index, std::int64_t first, std::int64_t last) const {
+    const LoraGroup& group = rows_->groups[index];
+    const Lora& pair = table_->at(group.slot, matrix_);
+    if (pair.rank == 0) return;
+    const bool is_last = index + 1 == rows_->groups.size();
+    const std::byte* next = part_of_b(rows_->groups[is_last ? 0 : index + 1].slot, is_last ? last : first);
+    for (std::int32_t done = 0; done < group.count; done += LoraRows::kTile) {
+        const std::int32_t count = std::min(group.count - done, LoraRows::kTile);
+        std::array<LoraRow, LoraRows::kTile> rows;
+        for (std::int32_t i = 0; i < count; ++i) {
+            const GroupedRow& row = rows_->rows[group.first + done + i];
+            rows[i] = {nullptr, t_ + row.t, y_ + row.row * width_, 0.0f};
+        }
+        ops_.lora_up(pair, first, last, rows.data(), count, next);
     }
 }
 

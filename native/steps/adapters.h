@@ -162,6 +162,7 @@ class LoraUpStep final : public Step {
    private:
     static constexpr std::int64_t kBlock = 16;  // panels
 
+    void add_group(std::size_t index, std::int64_t first, std::int64_t last) const;
     // The place from a panel on, which may be behind the end: it is only asked for.
     const std::byte* part_of_b(std::int64_t slot, std::int64_t panel) const;
 
