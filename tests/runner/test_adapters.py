@@ -27,7 +27,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.runner.adapters.adapter_set import AdapterSet
-from tests.adapters import adapted_names, random_adapter
+from tests.adapters import adapted_names, metadata, random_adapter
 from tests.tiny_llama import write_tiny_llama
 
 PROMPT = [262, *range(40, 75)]
@@ -96,6 +96,23 @@ def test_adapters_change_logits_as_changed_matrices_would(
             found = model.logits(PROMPT, adapter=choice)
             assert np.abs(found - expected).max() < 1e-3
             assert choice is None or np.abs(found - plain).max() > 0.5
+
+
+def test_a_pair_for_joined_rows_changes_each_part(files: Mapping[str, Path], tmp_path: Path) -> None:
+    """llama.cpp's files of some families have the rows of three matrices in one, and so do their adapters."""
+    joined = random_adapter(tmp_path / "j.gguf", {"blk.0.attn_qkv.weight": (128, 64)}, 5, 4, QuantType.F32)
+    with open_adapter(joined) as adapter:
+        pair = adapter.tensors["blk.0.attn_qkv.weight"]
+        a, b = (dequantize(info.data, info.type, info.shape) for info in pair)
+    tensors = {}
+    for name, rows in (("q", slice(64)), ("k", slice(64, 96)), ("v", slice(96, 128))):
+        tensors[f"blk.0.attn_{name}.weight.lora_a"] = a, QuantType.F32
+        tensors[f"blk.0.attn_{name}.weight.lora_b"] = b[rows], QuantType.F32
+    write_gguf(tmp_path / "apart.gguf", metadata(), tensors)
+    with chaski.load(files["quantized"], adapters=[joined, tmp_path / "apart.gguf"], threads=1) as model:
+        found = model.logits(PROMPT, adapter="j")
+        assert (found == model.logits(PROMPT, adapter="apart")).all()
+        assert np.abs(found - model.logits(PROMPT)).max() > 0.01
 
 
 def test_all_of_a_batch_are_as_alone(model: chaski.LLM) -> None:
