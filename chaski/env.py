@@ -79,6 +79,25 @@ def _count(text: str) -> int:
     return int(text)
 
 
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def _size(text: str) -> int:
+    """A number of bytes, with a decimal unit or without."""
+    number = text.strip().upper().removesuffix("B").strip()
+    unit = number[-1:] if number[-1:].isalpha() else ""
+    digits = number.removesuffix(unit).strip()
+    if unit not in _UNITS or not digits.isdecimal() or len(digits) > 15:
+        raise ValueError("a size such as 500MB, 4GB, or a number of bytes")
+    return int(digits) * _UNITS[unit]
+
+
+def _prefix_cache(text: str) -> str:
+    if text.lower() not in ("on", "memory", "off"):
+        raise ValueError("on, memory or off")
+    return text.lower()
+
+
 def _seconds(text: str) -> float:
     try:
         return parse_duration(text)
@@ -194,6 +213,36 @@ class Environment:
         _switch,
         default=False,
         unset="off",
+    )
+
+    prefix_cache: str = _variable(
+        "CHASKI_PREFIX_CACHE",
+        "word",
+        "where beginnings of prompts are kept beyond the sequences that are computed: on (memory and disk), "
+        "memory, or off",
+        _prefix_cache,
+        default="on",
+    )
+    prefix_cache_memory: int | None = _variable(
+        "CHASKI_PREFIX_CACHE_MEMORY",
+        "size",
+        "memory that the prefix cache of a model may take, such as 4GB",
+        _size,
+        unset="an eighth of what is free when the model is loaded",
+    )
+    prefix_cache_disk: int | None = _variable(
+        "CHASKI_PREFIX_CACHE_DISK",
+        "size",
+        "disk space that the prefix cache of all models may take; 0 for none",
+        _size,
+        unset="10GB, or a tenth of what is free",
+    )
+    prefix_cache_writes: int | None = _variable(
+        "CHASKI_PREFIX_CACHE_WRITES",
+        "size",
+        "bytes that the prefix cache may write to disk in a day (UTC)",
+        _size,
+        unset="50GB",
     )
 
     models: str | None = _variable(

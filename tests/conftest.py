@@ -53,5 +53,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     # Keys and histories of tests go where the tests do.
     monkeypatch.setenv("HOME", str(tmp_path_factory.getbasetemp() / "home"))
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path_factory.getbasetemp() / "no-models"))
+    # Prefixes are kept in memory; tests of files ask for them.
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE", "memory")
     # Nothing listens there: a server of the user's is none of a test's business.
     monkeypatch.setattr("chaski.cli.remote._USUAL_ADDRESS", "127.0.0.1:1")

@@ -1,10 +1,11 @@
 """Key/value caches: what a sequence has computed so far, kept so that it is not computed again."""
 
 from chaski.kvcache.attention_span import AttentionSpan
-from chaski.kvcache.base import Cache, KVShape, KVTypes, LayerCache
+from chaski.kvcache.base import Cache, KVShape, KVTypes, LayerCache, LeafCache
 from chaski.kvcache.build import KindMemory, build_cache, cache_memory
 from chaski.kvcache.causal import CausalCache, StoredLayer
 from chaski.kvcache.encoder import EncoderCache, EncoderLayer
+from chaski.kvcache.extents import Extent, Span
 from chaski.kvcache.kinds import (
     CacheSize,
     Causal,
@@ -30,15 +31,18 @@ __all__ = [
     "Encoder",
     "EncoderCache",
     "EncoderLayer",
+    "Extent",
     "KVShape",
     "KVTypes",
     "KindMemory",
     "LayerCache",
     "LayerKind",
+    "LeafCache",
     "MaskInputs",
     "Recurrent",
     "RecurrentCache",
     "RecurrentLayer",
+    "Span",
     "StateShape",
     "StoredLayer",
     "WrapperCache",

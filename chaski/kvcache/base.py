@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from chaski.errors import UnsupportedError
 from chaski.kvcache.batch import Batch
-from chaski.ml.backend import Backend
+from chaski.kvcache.extents import Extent, Span
+from chaski.ml.backend import Backend, CellRows
 from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, KVRole, Rope, Tensor
 
-__all__ = ["Cache", "KVShape", "KVTypes", "LayerCache", "kv_buffers"]
+__all__ = ["Cache", "KVShape", "KVTypes", "LayerCache", "LeafCache", "kv_buffers"]
 
 _STORED = tuple(d.value for d in (DType.F32, DType.F16, DType.BF16, DType.I16, DType.Q8_0, DType.Q4_0))
 
@@ -155,5 +156,36 @@ class Cache(Protocol):
         What is stored for others, and free, is found anew from what the other sequences list.
         """
 
+    @property
+    def leaves(self) -> Sequence[LeafCache]:
+        """The caches that it is made of, one a kind of layers; itself where there is one."""
+
     def close(self) -> None:
         """Give the storage back."""
+
+
+class LeafCache(Cache, Protocol):
+    """A cache of layers of one kind, whose content can be kept elsewhere, and comes back the same."""
+
+    @property
+    def rows(self) -> CellRows:
+        """Access to what its cells hold."""
+
+    def held(self, sequence: int, begin: int, end: int) -> Sequence[Extent]:
+        """Return what it holds of the tokens of `sequence` at positions `begin` to `end`, and their cells.
+
+        Of states it is those that these tokens have left behind, in ascending order.
+        """
+
+    def restorable(self, spans: Sequence[Span], start: int, length: int) -> int:
+        """Return the largest number of tokens, up to `length`, that a sequence can be restored to.
+
+        `spans`, in ascending order, can be had again, and the sequence still holds its first `start` tokens.
+        The answer is `start` where nothing helps.
+        """
+
+    def adopt(self, sequence: int, length: int) -> Extent | None:
+        """Make room for what comes back: `sequence` has `length` tokens from now on, more than before.
+
+        Returns what has to be written before anything else is computed; None for nothing.
+        """

@@ -18,6 +18,7 @@ from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache.attention_span import AttentionSpan
 from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
 from chaski.kvcache.batch import Batch
+from chaski.kvcache.extents import Extent, Span, covered
 from chaski.kvcache.key_shift import CellCopy, KeyShift
 from chaski.kvcache.masks import MaskInputs
 from chaski.kvcache.pages import PagedTable
@@ -64,6 +65,7 @@ class CausalCache:
         self._key_shift = _key_shift(backend, shapes, [keys for keys, _ in self._layers], max_batch)
         page, alignment = self._config.page, self._config.alignment
         buffers = [buffer for layer in self._layers for buffer in layer]
+        self.rows = backend.cell_rows(buffers)
         has_pages = page > 1 and self._key_shift is not None
         self._copy = CellCopy(backend, buffers, page) if has_pages else None
         self._table = (
@@ -214,6 +216,33 @@ class CausalCache:
 
     def forget(self, sequences: Iterable[int]) -> None:
         self._table.forget(sequences)
+
+    @property
+    def leaves(self) -> Sequence[CausalCache]:
+        return [self]
+
+    def held(self, sequence: int, begin: int, end: int) -> Sequence[Extent]:
+        first = max(begin, self._table.firsts[sequence])
+        cells = self._table.stored(sequence, begin, end)
+        return [Extent(first, first + len(cells), cells.copy())] if len(cells) else []
+
+    def restorable(self, spans: Sequence[Span], start: int, length: int) -> int:
+        ends = sorted({length, *(end for _, end in spans if start < end < length)}, reverse=True)
+        for end in ends:
+            (first,) = self._span.first_visible([end])
+            if covered(spans, max(first, start), end):
+                return end
+        return start
+
+    def adopt(self, sequence: int, length: int) -> Extent | None:
+        (first,) = self._span.first_visible([length])
+        if first > self.length(sequence):
+            self._table.skip(sequence, first)
+        begin = self.length(sequence)
+        if self._kept is not None and self._table.room(1) < length - begin:
+            self._table.trim(self._kept)
+        self._table.append({sequence: length - begin})
+        return next(iter(self.held(sequence, begin, length)), None)
 
     def close(self) -> None:
         self._layers = []

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
 from chaski.kvcache.batch import AttendedImage, Batch
+from chaski.kvcache.extents import Extent, Span
 from chaski.kvcache.masks import MaskInputs
 from chaski.ml import ops
 from chaski.ml.backend import Backend
@@ -98,6 +99,7 @@ class EncoderCache:
         self._cells_each = backend.cache_config.spaced(max_rows)
         cells = backend.cache_config.padded(sequences * self._cells_each)
         self._layers = kv_buffers(backend, shapes, cells, types, layers)
+        self.rows = backend.cell_rows([buffer for layer in self._layers for buffer in layer])
         self._masks = MaskInputs(backend.cache_config, cells, sequences, max_rows)
         self._states = [_State()] * sequences
         self._before = self._states
@@ -216,6 +218,22 @@ class EncoderCache:
     def forget(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:
             self._states[sequence] = _State()
+
+    @property
+    def leaves(self) -> Sequence[EncoderCache]:
+        return [self]
+
+    def held(self, sequence: int, begin: int, end: int) -> Sequence[Extent]:
+        """Return nothing: of sequences with an image, only what stands before it can be kept elsewhere."""
+        return []
+
+    def restorable(self, spans: Sequence[Span], start: int, length: int) -> int:
+        return length
+
+    def adopt(self, sequence: int, length: int) -> Extent | None:
+        state = self._states[sequence]
+        self._states[sequence] = state.longer(length - state.length)
+        return None
 
     def close(self) -> None:
         self._layers = []

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from chaski.errors import NotSupportedError
 from chaski.kvcache.batch import Batch
+from chaski.kvcache.extents import Extent, Span
 from chaski.kvcache.kinds import Recurrent, StateShape
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Tensor
@@ -126,6 +127,7 @@ class RecurrentCache:
             (buffers(number, each.states, num_rows), buffers(number, each.tokens, sequences))
             for number, each in zip(numbers or range(len(layers)), layers, strict=True)
         ]
+        self.rows = backend.cell_rows([buffer for states, _ in self._layers for buffer in states])
         self._rows = _Rows(num_rows)
         self._tracks = [_Track() for _ in range(sequences)]
 
@@ -217,6 +219,31 @@ class RecurrentCache:
         for sequence in sequences:
             self._tracks[sequence] = _Track()
         self._rows.recount(state for track in self._tracks for state in track.states())
+
+    @property
+    def leaves(self) -> Sequence[RecurrentCache]:
+        return [self]
+
+    def held(self, sequence: int, begin: int, end: int) -> Sequence[Extent]:
+        """Return the newest of these states, and the last of them that ended a prompt."""
+        found = [state for state in self._tracks[sequence].states() if begin < state.length <= end]
+        prompts = [state for state in found if state.ends_prompt]
+        return [
+            Extent(state.length, state.length, np.array([state.row], np.int32), state.ends_prompt)
+            for state in found
+            if state in (found[-1], *prompts[-1:])
+        ]
+
+    def restorable(self, spans: Sequence[Span], start: int, length: int) -> int:
+        return max((end for _, end in spans if start < end <= length), default=start)
+
+    def adopt(self, sequence: int, length: int) -> Extent | None:
+        track = self._tracks[sequence]
+        kept = [state for state in track.checkpoints if state.length < length]
+        self._rows.release([state for state in track.states() if state not in kept])
+        state = _State(length, self._rows.take())
+        self._tracks[sequence] = _Track(state, None, kept, length, length)
+        return Extent(length, length, np.array([state.row], np.int32))
 
     def close(self) -> None:
         self._layers = []

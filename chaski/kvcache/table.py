@@ -109,6 +109,11 @@ class Table:
         self.firsts[sequence] = min(self.firsts[sequence], begin)
         self.lengths[sequence] = begin
 
+    def skip(self, sequence: int, position: int) -> None:
+        """Let go of all tokens of a sequence, which goes on at `position` with nothing stored before it."""
+        self.drop_tail(sequence, 0)
+        self.firsts[sequence] = self.lengths[sequence] = position
+
     def drop_middle(self, sequence: int, begin: int, end: int) -> None:
         """Let go of the tokens from position `begin` to `end`; those behind them move down."""
         self.cells.release(self.stored(sequence, begin, end))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from chaski.kvcache.base import Cache
+from chaski.kvcache.base import Cache, LeafCache
 from chaski.kvcache.batch import Batch
 from chaski.ml.graph import Dim, Graph
 
@@ -93,6 +93,10 @@ class WrapperCache:
         forgotten = tuple(sequences)
         for cache in self.caches:
             cache.forget(forgotten)
+
+    @property
+    def leaves(self) -> Sequence[LeafCache]:
+        return [leaf for cache in self.caches for leaf in cache.leaves]
 
     def close(self) -> None:
         for cache in self.caches:

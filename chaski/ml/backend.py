@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
@@ -29,6 +32,7 @@ __all__ = [
     "ByDevice",
     "CPUOptions",
     "CacheConfig",
+    "CellRows",
     "Device",
     "DeviceMemory",
     "LoraMatrices",
@@ -243,6 +247,26 @@ class AdapterSlots(Protocol):
         """Empty a slot, and release its memory."""
 
 
+class CellRows(Protocol):
+    """The rows of several buffers in the same cells, as bytes that the host can keep.
+
+    A block has room for so many cells of each buffer. Its bytes mean something to this backend, for buffers
+    of the same shapes: what is read from cells and written to others gives the same results there, bit by
+    bit. Nothing may be computed meanwhile that writes to these cells.
+    """
+
+    def num_bytes(self, room: int) -> int:
+        """The size of a block with room for so many cells."""
+
+    def read(self, cells: npt.NDArray[np.int32], block: npt.NDArray[np.uint8], first: int, room: int) -> None:
+        """Copy `cells` (n,) to the places of a block from `first` on. Other bytes of the block stay."""
+
+    def write(
+        self, cells: npt.NDArray[np.int32], block: npt.NDArray[np.uint8], first: int, room: int
+    ) -> None:
+        """Copy the places of a block from `first` on to `cells` (n,)."""
+
+
 class Backend(Protocol):
     """A place to compute. Opened by `chaski.ml.open_backend`."""
 
@@ -293,6 +317,9 @@ class Backend(Protocol):
         self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
     ) -> ByDevice:
         """The bytes that such storage takes, where it would be. Asked after `place`."""
+
+    def cell_rows(self, buffers: Sequence[KVBuffer]) -> CellRows:
+        """Return access to the rows of buffers with the same cells."""
 
     def compile(self, graph: Graph) -> Plan:
         """Turn a graph into a plan with all its memory."""

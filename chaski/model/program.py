@@ -16,6 +16,7 @@ from chaski.kvcache.batch import Batch
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Adapters, AdapterTable, Dim, DType, Graph, Tensor, Weight
+from chaski.ml.graph_digest import graph_digest
 from chaski.ml.plan import Launch, Plan
 from chaski.model.attached import AttachedDraft
 from chaski.model.input import HiddenStates, ImageRows, Inputs
@@ -72,6 +73,7 @@ class Program:
         self.has_coordinates = vision is not None and vision.shape.has_grid
         graph = Graph()
         self._width = self._record(graph, *self._dims())
+        self.digest = graph_digest(graph)
         self._plan = backend.compile(graph)
         self._adapted: Adapted | None = None
         self._launched: Launch | None = None

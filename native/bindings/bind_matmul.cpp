@@ -148,6 +148,7 @@ std::vector<std::string> names_of_isas() {
 }  // namespace
 
 void bind_matmul(nb::module_& m) {
+    m.def("rule_version", [] { return kRuleVersion; });
     nb::class_<PackedMatrix>(m, "PackedMatrix",
                              "A weight matrix in the layout of the kernels, with its memory.")
         .def_prop_ro("rows", [](const PackedMatrix& p) { return p.matrix().rows; })

@@ -2,7 +2,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "checks.h"
@@ -51,6 +53,62 @@ void read_cell(const OwnedStorage& owned, const std::string& isa, std::int64_t c
     ops_of(isa).load(storage, cell, out.data(), scratch.data());
 }
 
+using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>, nb::c_contig>;
+using Cells = nb::ndarray<nb::numpy, const std::int32_t, nb::ndim<1>, nb::c_contig>;
+
+// A storage of `cells` cells that is like this one, at `data`.
+KVStorage like(const KVStorage& storage, std::int64_t cells, std::byte* data) {
+    return {data, cells, storage.heads, storage.size, storage.type, storage.in_panels};
+}
+
+std::int64_t block_bytes(const KVStorage& storage, std::int64_t cells) {
+    return static_cast<std::int64_t>(align_up(storage.heads * like(storage, cells, nullptr).head_bytes()));
+}
+
+std::int64_t blocks_bytes(const std::vector<const OwnedStorage*>& storages, std::int64_t cells) {
+    std::int64_t bytes = 0;
+    for (const OwnedStorage* owned : storages) bytes += block_bytes(owned->storage, cells);
+    return bytes;
+}
+
+void require_cells(const Cells& cells, std::int64_t count) {
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+        require(cells(i) >= 0 && cells(i) < count,
+                "key/value storage: no cell " + std::to_string(cells(i)) + " of " + std::to_string(count));
+    }
+}
+
+// Copies cells of several storages to places of a block, or back. A block has `room` cells of each storage,
+// one storage after the other, each at a multiple of 64 bytes.
+void copy_block(const std::string& isa, const std::vector<const OwnedStorage*>& storages, const Cells& cells,
+                const Bytes& block, const Cells& places, std::int64_t room, bool is_write) {
+    require(cells.size() == places.size(), "key/value storage: each cell needs one place");
+    require(room > 0 && static_cast<std::int64_t>(block.size()) == blocks_bytes(storages, room),
+            "key/value storage: the block has another size");
+    require_cells(places, room);
+    std::size_t scratch_floats = 0;
+    for (const OwnedStorage* owned : storages) {
+        require_cells(cells, owned->storage.cells);
+        scratch_floats =
+            std::max(scratch_floats, static_cast<std::size_t>(cell_scratch_floats(owned->storage)));
+    }
+    const auto& ops = ops_of(isa);
+    const auto count = static_cast<std::int64_t>(cells.size());
+    nb::gil_scoped_release unlocked;
+    std::vector<float> scratch(scratch_floats);
+    auto* data = reinterpret_cast<std::byte*>(block.data());
+    for (const OwnedStorage* owned : storages) {
+        const KVStorage& storage = owned->storage;
+        const KVStorage part = like(storage, room, data);
+        if (is_write) {
+            ops.copy(part, places.data(), storage, cells.data(), count, scratch.data());
+        } else {
+            ops.copy(storage, cells.data(), part, places.data(), count, scratch.data());
+        }
+        data += block_bytes(storage, room);
+    }
+}
+
 }  // namespace
 
 void bind_storage(nb::module_& m) {
@@ -60,6 +118,9 @@ void bind_storage(nb::module_& m) {
             "touch", [](const OwnedStorage& s) { s.memory->touch(); },
             nb::call_guard<nb::gil_scoped_release>())
         .def("read", &read_cell, "isa"_a, "cell"_a, "out"_a);
+    m.def("block_bytes", &blocks_bytes, "storages"_a, "room"_a);
+    m.def("copy_block", &copy_block, "isa"_a, "storages"_a, "cells"_a, "block"_a, "places"_a, "room"_a,
+          "is_write"_a);
     m.def("kv_storage", &make_storage, "cells"_a, "heads"_a, "size"_a, "type"_a, "in_panels"_a);
     m.def("kv_storage_bytes", &storage_bytes, "cells"_a, "heads"_a, "size"_a, "type"_a, "in_panels"_a);
 }

@@ -41,6 +41,10 @@
 
 namespace chaski {
 
+// The version of the rule, and of all else that decides bits of results. Whoever keeps results beyond a
+// process keeps it with them. Any change of a bit of any result makes a new one.
+inline constexpr int kRuleVersion = 1;
+
 inline constexpr int kSuperElements = 256;
 
 // True where products with weights of that type need activations in super-blocks; others take both forms.

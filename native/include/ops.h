@@ -135,12 +135,16 @@ struct Ops {
     void (*rope)(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
                  std::int64_t pairs, bool neox, float* y);
     // Writes the heads of `count` tokens, [token][head][size], into a cell each, rounding to the storage's
-    // type; quickest where cells follow each other. `scratch` of this and the next two has
-    // cell_scratch_floats.
+    // type; quickest where cells follow each other. `scratch` of this and the next three
+    // has cell_scratch_floats.
     void (*store)(const float* x, const KVStorage& storage, const std::int32_t* cells, std::int64_t count,
                   float* scratch);
     // Reads a cell: [head][size].
     void (*load)(const KVStorage& storage, std::int64_t cell, float* y, float* scratch);
+    // Copies cells of one storage to another one, or to others of the same, bit by bit. Both have the same
+    // heads, size, type and form; quickest where both cells follow each other and lie at the same lane.
+    void (*copy)(const KVStorage& from, const std::int32_t* sources, const KVStorage& to,
+                 const std::int32_t* targets, std::int64_t count, float* scratch);
     // Rotates the pairs of each head stored in a cell, as `rope` does.
     void (*rotate)(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
                    std::int64_t pairs, bool neox, float* scratch);

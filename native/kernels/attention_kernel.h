@@ -12,6 +12,8 @@ void rope(const float* x, const float* cos, const float* sin, std::int64_t heads
 void store_cells(const float* x, const KVStorage& storage, const std::int32_t* cells, std::int64_t count,
                  float* scratch);
 void load_cell(const KVStorage& storage, std::int64_t cell, float* y, float* scratch);
+void copy_cells(const KVStorage& from, const std::int32_t* sources, const KVStorage& to,
+                const std::int32_t* targets, std::int64_t count, float* scratch);
 void rotate_cell(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
                  std::int64_t pairs, bool neox, float* scratch);
 

@@ -107,6 +107,7 @@ const Ops kOps = {
     .rope = rope,
     .store = store_cells,
     .load = load_cell,
+    .copy = copy_cells,
     .rotate = rotate_cell,
     .attention_scratch = attention_scratch,
     .attention = attention,

@@ -137,6 +137,19 @@ void get_row(const KVStorage& storage, std::int64_t head, std::int64_t cell, std
     });
 }
 
+// Copies one head of `count` cells of one panel to as many of another one.
+void copy_lanes(const KVStorage& from, std::int64_t source, const KVStorage& to, std::int64_t target,
+                std::int64_t head, std::int64_t count, std::byte* row) {
+    if (count == kLanes) {
+        std::memcpy(to.panel(head, target), from.panel(head, source), panel_bytes(from.type, from.size));
+        return;
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+        get_row(from, head, source + i, row);
+        put_rows(to, head, target + i, row, 0, 1);
+    }
+}
+
 std::int64_t padded(std::int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
 
 // One head of `count` consecutive cells of one panel. `x` is the first cell's, others are `x_stride` behind;
@@ -194,6 +207,33 @@ void load_cell(const KVStorage& storage, std::int64_t cell, float* y, float* scr
     for (std::int64_t head = 0; head < storage.heads; ++head, y += storage.size) {
         read_head(storage, head, cell, scratch, row);
         std::memcpy(y, scratch, storage.size * sizeof(float));
+    }
+}
+
+void copy_cells(const KVStorage& from, const std::int32_t* sources, const KVStorage& to,
+                const std::int32_t* targets, std::int64_t count, float* scratch) {
+    const std::int64_t bytes = row_bytes(from.type, from.size);
+    for (std::int64_t i = 0; i < count;) {
+        const std::int64_t source = sources[i], target = targets[i];
+        const bool is_aligned = source % kLanes == target % kLanes;
+        std::int64_t end = i + 1;
+        while (end < count && sources[end] == sources[end - 1] + 1 && targets[end] == targets[end - 1] + 1) {
+            // Lanes of one panel at a time, and where their places differ each by itself.
+            if (from.in_panels && (!is_aligned || sources[end] % kLanes == 0)) break;
+            ++end;
+        }
+        const std::int64_t cells = end - i;
+        for (std::int64_t head = 0; head < from.heads; ++head) {
+            if (from.in_panels) {
+                copy_lanes(from, source, to, target, head, cells, reinterpret_cast<std::byte*>(scratch));
+            } else {
+                std::memcpy(to.row(head, target), from.row(head, source), cells * bytes);
+            }
+            if (from.type == DType::I16) {
+                std::memcpy(to.scales(head) + target, from.scales(head) + source, cells * sizeof(float));
+            }
+        }
+        i = end;
     }
 }
 

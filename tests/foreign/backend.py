@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import TensorInfo
-from chaski.ml.backend import ByDevice, CacheConfig, Device, Memory, ProgressCallback
+from chaski.ml.backend import ByDevice, CacheConfig, CellRows, Device, Memory, ProgressCallback
 from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Operand, Tensor, Weight
 from chaski.ml.plan import FromLaunch, Input
 from chaski.ml.reference import ReferenceBackend
@@ -28,6 +28,8 @@ from .devices import Devices, Holding, layer_of
 __all__ = ["ForeignBackend", "ForeignLaunch", "OnDevice"]
 
 F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+U8 = npt.NDArray[np.uint8]
 
 
 class OnDevice:
@@ -94,6 +96,10 @@ class ForeignBackend:
     ) -> ByDevice:
         return {self._holding.device(layer): 4 * cells * heads * size}
 
+    def cell_rows(self, buffers: Sequence[KVBuffer]) -> ForeignRows:
+        known = [replace(buffer, handle=_content(buffer.handle)) for buffer in buffers]
+        return ForeignRows(self._device.cell_rows(known), self._queue)
+
     def compile(self, graph: Graph) -> ForeignPlan:
         self._holding.add_workspace()
         return ForeignPlan(graph, self._queue)
@@ -110,6 +116,25 @@ class ForeignBackend:
     def close(self) -> None:
         self._holding.give_back()
         self._queue.clear()
+
+
+class ForeignRows:
+    """Rows on the device, which nobody may copy while anything is in flight."""
+
+    def __init__(self, rows: CellRows, queue: deque[ForeignLaunch]) -> None:
+        self._rows = rows
+        self._queue = queue
+
+    def num_bytes(self, room: int) -> int:
+        return self._rows.num_bytes(room)
+
+    def read(self, cells: I32, block: U8, first: int, room: int) -> None:
+        assert not self._queue, "something is still computed"
+        self._rows.read(cells, block, first, room)
+
+    def write(self, cells: I32, block: U8, first: int, room: int) -> None:
+        assert not self._queue, "something is still computed"
+        self._rows.write(cells, block, first, room)
 
 
 class ForeignPlan:

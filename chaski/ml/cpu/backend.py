@@ -28,6 +28,7 @@ from chaski.ml.cpu.adapters import CPUAdapterSlots
 from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import CPUPlan
+from chaski.ml.cpu.stored_cells import StoredCells
 from chaski.ml.cpu.variants import KernelVariants
 from chaski.ml.cpu.weight_files import StoredMatrix, laid_out_type
 from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
@@ -154,6 +155,9 @@ class CPUBackend:
         self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
     ) -> ByDevice:
         return {HOST: _native.kv_storage_bytes(*_layout_of(role, cells, heads, size, dtype))}
+
+    def cell_rows(self, buffers: Sequence[KVBuffer]) -> StoredCells:
+        return StoredCells(self.isa, [buffer.handle for buffer in buffers])
 
     def compile(self, graph: Graph) -> CPUPlan:
         plan = CPUPlan(

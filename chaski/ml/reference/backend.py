@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ from chaski.ml.reference.ops import DEFINITIONS
 __all__ = ["ReferenceBackend"]
 
 F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+U8 = npt.NDArray[np.uint8]
 
 _NO_REQUIREMENTS = CacheConfig()
 
@@ -71,6 +73,9 @@ class ReferenceBackend:
     ) -> ByDevice:
         return {HOST: 4 * cells * heads * size}
 
+    def cell_rows(self, buffers: Sequence[KVBuffer]) -> FloatRows:
+        return FloatRows([buffer.handle for buffer in buffers])
+
     def compile(self, graph: Graph) -> ReferencePlan:
         return ReferencePlan(graph)
 
@@ -88,6 +93,33 @@ class ReferenceBackend:
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
+
+
+class FloatRows:
+    """`CellRows` of storages of floats: a block has the rows of one after those of another."""
+
+    def __init__(self, storages: Sequence[object]) -> None:
+        self._storages = [storage for storage in storages if isinstance(storage, Storage)]
+        assert len(self._storages) == len(storages), "a buffer of another backend"
+
+    def num_bytes(self, room: int) -> int:
+        return room * sum(4 * storage.heads * storage.size for storage in self._storages)
+
+    def read(self, cells: I32, block: U8, first: int, room: int) -> None:
+        for storage, rows in self._each(block, room):
+            rows[first : first + len(cells)] = storage.by_cell()[cells]
+
+    def write(self, cells: I32, block: U8, first: int, room: int) -> None:
+        for storage, rows in self._each(block, room):
+            storage.by_cell()[cells] = rows[first : first + len(cells)]
+
+    def _each(self, block: U8, room: int) -> Iterator[tuple[Storage, F32]]:
+        """Yield each storage with its rows of a block: (room, heads, size)."""
+        begin, floats = 0, block.view(np.float32)
+        for storage in self._storages:
+            end = begin + room * storage.heads * storage.size
+            yield storage, floats[begin:end].reshape(room, storage.heads, storage.size)
+            begin = end
 
 
 _INPUT_TYPES: Mapping[DType, npt.DTypeLike] = {

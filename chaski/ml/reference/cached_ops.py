@@ -67,6 +67,16 @@ class Storage:
         size: int = self.rows.shape[1 if self.is_permuted else 2]
         return size
 
+    @property
+    def heads(self) -> int:
+        """Heads of a row."""
+        heads: int = self.rows.shape[0 if self.is_permuted else 1]
+        return heads
+
+    def by_cell(self) -> F32:
+        """A view of the rows: (cells, heads, size)."""
+        return self.rows.transpose(2, 0, 1) if self.is_permuted else self.rows
+
     def write(self, cells: I32, x: F32) -> None:
         """Round x (n, heads, size) to the type and put it into `cells`."""
         x = np.ascontiguousarray(x)

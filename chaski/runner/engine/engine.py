@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from contextlib import suppress
+from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +33,19 @@ from chaski.runner.engine.sequence import Sequence
 from chaski.runner.engine.sequence_queue import SequenceQueue
 from chaski.runner.prefix.prompt_cache import PromptCache
 from chaski.runner.prefix.slots import Policy
+from chaski.runner.prefix.tiers import PrefixTiers
 from chaski.runner.speculation.speculator import Draft
 
 __all__ = ["Engine"]
 
 F32 = npt.NDArray[np.float32]
+
+# Bytes that come back between two batches: of a sequence while others compute, and while nobody does.
+_SLICE, _WHOLE = 16 << 20, 128 << 20
+# Seconds to wait at once for what is being read.
+_MOMENT = 0.02
+# A batch of so many tokens computes prompts, for the most part.
+_PROMPT = 64
 
 
 class Engine:
@@ -45,6 +54,7 @@ class Engine:
     prompt_cache  how prompts reuse what was computed for others; None for not at all
     images        the encoder of a model with vision
     draft         the model, or part of it, that proposes tokens for sequences that ask for it
+    tiers         where prefixes are kept beyond the cells
     """
 
     def __init__(
@@ -55,16 +65,18 @@ class Engine:
         prompt_cache: Policy | None = Policy.SMALLER_LOSS,
         images: EncodedImages | None = None,
         draft: Draft | None = None,
+        tiers: PrefixTiers | None = None,
     ) -> None:
         self._program = program
         self._cache = cache
-        self._prompt_cache = PromptCache(cache, parallel, prompt_cache)
+        self._prompt_cache = PromptCache(cache, parallel, prompt_cache, tiers)
         self.parallel = parallel
         self._images = images
         self.draft = draft
         self._scheduler: Scheduler[Sequence] = Scheduler(program.max_tokens, program.max_outputs)
         self._computing: PreparedBatch | None = None
         self._unwritten: list[Sequence] = []  # they have outputs, and their events are still to be made
+        self._launched = 0.0
         self._isolation = Isolation()
         self._sequences = SequenceQueue(self._prompt_cache, self._isolation)
         self._exclusive = Exclusive()
@@ -108,6 +120,13 @@ class Engine:
     def close(self) -> None:
         """Let the machine finish what it computes. Nothing may be submitted any more."""
         self._exclusive.run(self._program.wait)
+        if self.tiers is not None:
+            self.tiers.close()
+
+    @property
+    def tiers(self) -> PrefixTiers | None:
+        """Where prefixes are kept beyond the cells."""
+        return self._prompt_cache.tiers
 
     @property
     def is_forked(self) -> bool:
@@ -146,9 +165,11 @@ class Engine:
         """
         prepared = self._computing or self._launch(self._prepare())
         if prepared is None:
-            return False
+            return self._wait_for_blocks()
         upcoming = self._prepare() if self._is_foreseeable() else None
         self._program.wait()
+        self._prompt_cache.keep_noted()
+        self._measure(prepared)
         self._unwritten = [sequence for sequence, _ in prepared.shares]
         self._take(prepared, self._program.outputs(), self._program.top_logits())
         self._computing = None
@@ -168,7 +189,13 @@ class Engine:
     def _prepare(self) -> PreparedBatch | None:
         """Return the next batch, or None if there is nothing to compute."""
         self._sequences.dismiss()
-        self._sequences.admit()
+        if self.tiers is None:
+            self._sequences.admit()
+        elif self._computing is None:
+            # What is noted is read before it may be written to, and both while nothing is computed.
+            self._prompt_cache.keep_noted()
+            self._sequences.admit()
+            self._sequences.restore(_SLICE if self._sequences.running else _WHOLE)
         for sequence in self._sequences.running:
             if not self._isolation.attempt(sequence, False, self._make_room, sequence):
                 self._prompt_cache.forget([sequence.slot])
@@ -179,6 +206,18 @@ class Engine:
         except Exception as error:
             self._end_those_of(able, error)
             return self._prepare()
+
+    def _wait_for_blocks(self) -> bool:
+        """Wait a little for what comes back, if anything does; return whether."""
+        if self._sequences.restoring:
+            self._sequences.restoring[0].wait(_MOMENT)
+        return self.tiers is not None and bool(self._sequences.restoring or self._sequences.waiting)
+
+    def _measure(self, prepared: PreparedBatch) -> None:
+        """Take in how long a batch of a prompt took."""
+        num_tokens = len(prepared.batch.tokens)
+        if self.tiers is not None and num_tokens >= _PROMPT:
+            self.tiers.prefill.measure(num_tokens, perf_counter() - self._launched)
 
     def _make_room(self, sequence: Sequence) -> bool:
         dropped = sequence.full_context
@@ -216,8 +255,10 @@ class Engine:
         each = zip(prepared.num_top_logits, prepared.num_outputs, strict=True)
         self._program.launch(prepared.inputs, [n for n, count in each for _ in range(count)])
         self._computing = prepared
+        self._launched = perf_counter()
         for (sequence, _), computed in zip(prepared.shares, tokens, strict=True):
             sequence.slot.tokens += computed
+            self._prompt_cache.note(sequence)
         return prepared
 
     def _encode(self, prepared: PreparedBatch) -> bool:
@@ -262,6 +303,8 @@ class Engine:
     def _is_foreseeable(self) -> bool:
         """True if the batch after the one that is computed can be prepared already."""
         running = self._sequences.running
+        if self._sequences.restoring:
+            return False
         return not any(self._isolation.attempt(sequence, True, _is_open, sequence) for sequence in running)
 
     def _is_outdated(self) -> bool:
@@ -280,6 +323,7 @@ class Engine:
         with suppress(Exception):  # it is what failed, or the computation ends well and nobody needs it
             self._program.wait()
         self._computing = None
+        self._prompt_cache.drop_noted()
         handled = self._isolation.interrupted()
         if handled is not None:
             self._isolation.fail(handled, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,24 @@ class Sequence(ABC):
     images       those of them that are rows of images
     cache_salt   only prompts with the same one reuse what was computed for it
     adapters     the LoRA adapters that it is computed with; None for none
+    may_store    True if what is computed for it may be kept in files
+    restored     its tokens that came back from each tier behind the cells
     events       those that its reader has not read yet; at last `Done`, `Outputs`, or the error that ended it
     is_running   True until its last `take`, or `cancel`: more of it is to be computed
     """
 
-    __slots__ = ("adapters", "cache_salt", "events", "groups", "images", "is_running", "slot", "tokens")
+    __slots__ = (
+        "adapters",
+        "cache_salt",
+        "events",
+        "groups",
+        "images",
+        "is_running",
+        "may_store",
+        "restored",
+        "slot",
+        "tokens",
+    )
 
     slot: Slot
 
@@ -48,6 +61,8 @@ class Sequence(ABC):
         self.images = images
         self.cache_salt = cache_salt
         self.adapters: AppliedAdapters | None = None
+        self.may_store = True
+        self.restored: Mapping[str, int] = {}
         self.events: deque[Event | Outputs | ChaskiError] = deque()
         self.is_running = True
 

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from chaski.chat.defaults import Defaults, stored_adapters
 from chaski.env import Environment
-from chaski.errors import ChaskiError, TokenizerError, UnsupportedError
+from chaski.errors import ChaskiError, OptionError, TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.backend import ProgressCallback
 from chaski.model.pooling import pooling_number
@@ -28,8 +28,10 @@ from chaski.runner.loading.engine_choice import (
 )
 from chaski.runner.loading.files import OpenedModel, found_projector
 from chaski.runner.loading.parts import ModelParts, ReservedModel
+from chaski.runner.loading.prefix import open_tiers
 from chaski.runner.loading.pulling import find_or_pull
 from chaski.runner.prefix.slots import Policy
+from chaski.runner.prefix.tiers import PrefixTiers
 
 __all__ = ["load", "load_parts"]
 
@@ -44,7 +46,7 @@ def load(
     num_batch: int = 512,
     kv_type: str | None = None,
     flash_attention: bool | None = None,
-    prompt_cache: bool = True,
+    prompt_cache: bool | str = True,
     backend: str = "cpu",
     engine: str | None = None,
     draft: str | os.PathLike[str] | None = None,
@@ -65,7 +67,8 @@ def load(
     kv_type       element type of keys and values: f32, f16, bf16, i16 (integers with a scale for each head of
                   a token), q8_0 or q4_0, or two as keys:values; i16 by default, f32 for an f32 model
     flash_attention  attention takes the history chunk by chunk (the default), or computes all scores first
-    prompt_cache  a prompt takes over what was computed for an earlier one that begins like it
+    prompt_cache  a prompt takes over what was computed for an earlier one that begins like it, also before
+                  the model was loaded; `"memory"` keeps nothing on disk, False takes over nothing
     draft         a small model of the same vocabulary, found as `model` is: it proposes tokens, which this
                   one then checks in one batch; a model of the store may bring its own
     adapters      GGUF files of LoRA adapters that requests may name: {name: path}, or a list of paths, whose
@@ -105,16 +108,18 @@ def load_parts(
     parts: ModelParts,
     defaults: Defaults,
     backend: str = "cpu",
-    prompt_cache: bool = True,
+    prompt_cache: bool | str = True,
     progress: ProgressCallback = lambda share: None,
     started: float | None = None,
     adapters: Mapping[str, str] | None = None,
 ) -> LLM:
     """Load a model whose parts are known, as `load` does; it began at `started` of `perf_counter`, or now."""
     started = perf_counter() if started is None else started
+    _check_prompt_cache(prompt_cache)
     reserved = ReservedModel(parts, backend)
     policy = _policy(Environment.read()) if prompt_cache else None
-    computing = _read_weights(reserved, parts, policy, progress)
+    description = defaults.name or str(parts.file.path)
+    computing = _read_weights(reserved, parts, policy, progress, prompt_cache is True, description)
     model = _as_llm(reserved, parts, computing, defaults, perf_counter() - started)
     with ExitStack() as undo:
         undo.callback(model.close)
@@ -125,7 +130,12 @@ def load_parts(
 
 
 def _read_weights(
-    reserved: ReservedModel, parts: ModelParts, policy: Policy | None, progress: ProgressCallback
+    reserved: ReservedModel,
+    parts: ModelParts,
+    policy: Policy | None,
+    progress: ProgressCallback,
+    is_stored: bool,
+    description: str,
 ) -> Engine:
     """Read the weights -> an engine. Releases everything where memory is missing, or that fails."""
     with ExitStack() as undo:
@@ -138,7 +148,34 @@ def _read_weights(
         undo.pop_all()
     places = reserved.places
     draft = proposing or places.heads
-    return Engine(places.program, places.cache, parts.size.sequences, policy, places.images, draft)
+    tiers = None if policy is None else _tiers(reserved, parts, is_stored, description)
+    return Engine(places.program, places.cache, parts.size.sequences, policy, places.images, draft, tiers)
+
+
+def _check_prompt_cache(prompt_cache: bool | str) -> None:
+    """Raise OptionError for what `load` does not take."""
+    if prompt_cache not in (True, False, "memory"):
+        raise OptionError(f"prompt_cache = {prompt_cache!r} must be True, False or 'memory'")
+
+
+def _tiers(
+    reserved: ReservedModel, parts: ModelParts, is_stored: bool, description: str
+) -> PrefixTiers | None:
+    """Return where prefixes are kept beyond the cells, for models that make text."""
+    if parts.network.config.pooling is not None:
+        return None
+    places = reserved.places
+    attached = None if parts.attached is None else parts.attached.file
+    files = [file for file in (parts.file, parts.encoder, attached) if file is not None]
+    return open_tiers(
+        places.program,
+        places.cache.leaves,
+        reserved.backend,
+        files,
+        not parts.flash_attention,
+        description,
+        is_stored,
+    )
 
 
 def _as_llm(

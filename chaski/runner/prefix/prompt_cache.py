@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chaski.chat.groups import Groups, not_inside
-from chaski.chat.image_rows import extent
+from chaski.chat.image_rows import attended_in, extent
 from chaski.errors import NotSupportedError
 from chaski.kvcache import Cache
 from chaski.runner.engine.sequence import Sequence
+from chaski.runner.prefix.names import BLOCK, block_name
+from chaski.runner.prefix.restoration import Restoration
 from chaski.runner.prefix.slots import Placement, Policy, Slot, place
+from chaski.runner.prefix.tiers import Capture, FoundPrefix, PrefixTiers
 
 __all__ = ["PromptCache"]
 
@@ -17,17 +20,25 @@ __all__ = ["PromptCache"]
 class PromptCache:
     """`parallel` slots, each of which knows the tokens that the cache holds for it.
 
-    `policy` says how prompts take over what was computed for others; None turns that off.
+    `policy` says how prompts take over what was computed for others; None turns that off. `tiers` keep it
+    beyond the cells.
     """
 
-    def __init__(self, cache: Cache, parallel: int, policy: Policy | None) -> None:
+    def __init__(
+        self, cache: Cache, parallel: int, policy: Policy | None, tiers: PrefixTiers | None = None
+    ) -> None:
         self.slots = [Slot(index) for index in range(parallel)]
         self.policy = policy
+        self.tiers = tiers
         self._cache = cache
+        self._captures: list[Capture] = []
         self._uses = 0
 
-    def start(self, sequence: Sequence) -> Slot | None:
-        """Start a sequence with the prefix that slots hold -> its slot; None while no slot is free."""
+    def start(self, sequence: Sequence) -> Slot | Restoration | None:
+        """Start a sequence with the prefix that slots hold -> its slot; None while no slot is free.
+
+        Where the tiers have more of it, that is what comes back, and has to end before the sequence starts.
+        """
         placement = self._placement(sequence)
         if placement is None:
             return None
@@ -36,14 +47,101 @@ class PromptCache:
         length = not_inside(min(length, len(sequence.tokens) - 1), sequence.groups)
         if length and source is not slot:
             self._cache.copy_prefix(source.index, slot.index, length)
-            slot.tokens, slot.shifted_at = source.tokens[:length], None
+            slot.continue_from(source, length)
         self.keep(slot, length, sequence.groups)
         self._uses += 1
         slot.last_used = self._uses
         slot.cache_salt, slot.adapter_key = sequence.cache_salt, sequence.adapter_key
+        found = self._find(sequence, slot)
+        if found is not None:
+            assert self.tiers is not None
+            slot.is_free = False
+            return Restoration(self.tiers, sequence, slot, found)
         sequence.start(slot)
         slot.is_free = False
         return slot
+
+    def finish(self, restoration: Restoration) -> None:
+        """Start the sequence of a restoration that is done."""
+        sequence, slot, length = restoration.sequence, restoration.slot, restoration.found.length
+        slot.tokens = sequence.tokens[:length]
+        self._names(slot, length)
+        slot.num_kept = length // BLOCK
+        sequence.restored = restoration.by_tier
+        sequence.start(slot)
+
+    def give_up(self, restoration: Restoration) -> None:
+        """Free the slot of a restoration that is not done."""
+        self.forget([restoration.slot])
+        restoration.slot.is_free = True
+
+    def note(self, sequence: Sequence) -> None:
+        """Note the blocks that the batch of a sequence completes that is computed now, to keep them then."""
+        slot = sequence.slot
+        length = self._length_to_keep(sequence)
+        if length // BLOCK > slot.num_kept:
+            names = self._names(slot, length)
+            for begin in range(slot.num_kept * BLOCK, length - BLOCK + 1, BLOCK):
+                self._capture(sequence, names, begin)
+            slot.num_kept = length // BLOCK
+
+    def note_end(self, sequence: Sequence) -> None:
+        """Note what a sequence that ended has in its last block."""
+        length = self._length_to_keep(sequence)
+        slot = sequence.slot
+        if length > slot.num_kept * BLOCK:
+            names = self._names(slot, length)
+            for begin in range(slot.num_kept * BLOCK, length, BLOCK):
+                self._capture(sequence, names, begin, length)
+            slot.num_kept = length // BLOCK
+
+    def keep_noted(self) -> None:
+        """Copy what was noted to the tiers, after its batch was computed and before another one is."""
+        captures, self._captures = self._captures, []
+        if captures and self.tiers is not None:
+            self.tiers.copy(captures)
+
+    def drop_noted(self) -> None:
+        """Forget what was noted: nobody knows whether it was computed."""
+        self._captures = []
+
+    def _length_to_keep(self, sequence: Sequence) -> int:
+        """Return how many tokens of a sequence are as everybody would compute them."""
+        if self.tiers is None:
+            return 0
+        slot = sequence.slot
+        length = len(slot.tokens) if slot.shifted_at is None else min(slot.shifted_at, len(slot.tokens))
+        return _before_attended(sequence, length)
+
+    def _capture(self, sequence: Sequence, names: list[bytes], begin: int, end: int | None = None) -> None:
+        assert self.tiers is not None
+        slot = sequence.slot
+        capture = self.tiers.capture(slot.index, slot.tokens[:end], names, begin, sequence.may_store)
+        if capture is not None:
+            self._captures.append(capture)
+
+    def _names(self, slot: Slot, length: int) -> list[bytes]:
+        """The names of the blocks of a slot within its first `length` tokens, the first name before them."""
+        for number in range(len(slot.names) - 1, length // BLOCK):
+            begin = number * BLOCK
+            slot.names.append(block_name(slot.names[-1], slot.tokens[begin : begin + BLOCK]))
+        return slot.names
+
+    def _find(self, sequence: Sequence, slot: Slot) -> FoundPrefix | None:
+        """Find what the tiers have beyond the tokens that a slot holds; it cuts no group in two."""
+        if self.tiers is None:
+            return None
+        first = self.tiers.first_name(sequence.cache_salt, sequence.adapter_key)
+        if slot.names[:1] != [first]:
+            slot.names, slot.num_kept = [first], 0
+        if self.policy is None or not sequence.can_take_over:
+            return None
+        start, most = len(slot.tokens), _before_attended(sequence, len(sequence.tokens) - 1)
+        found = self.tiers.find(first, sequence.tokens, start, not_inside(most, sequence.groups))
+        while found is not None and not_inside(found.length, sequence.groups) != found.length:
+            most = not_inside(found.length, sequence.groups)
+            found = self.tiers.find(first, sequence.tokens, start, most)
+        return found
 
     def _placement(self, sequence: Sequence) -> Placement | None:
         if self.policy is None or not sequence.can_take_over:
@@ -85,6 +183,7 @@ class PromptCache:
             self._cache.remove(slot.index, dropped.start, dropped.stop, distance)
             sequence.drop(dropped)
             del slot.tokens[dropped.start : dropped.stop]
+            slot.forget_names(dropped.start)
             slot.groups = sequence.groups
         slot.shifted_at = as_computed  # from now on no other prompt shares the moved keys
 
@@ -104,4 +203,11 @@ class PromptCache:
         emptied = list(slots)
         self._cache.forget(slot.index for slot in emptied)
         for slot in emptied:
-            slot.tokens, slot.groups, slot.shifted_at = [], (), None
+            slot.cut(0)
+            slot.groups = ()
+
+
+def _before_attended(sequence: Sequence, length: int) -> int:
+    """Return at most `length`, without what stands behind an image that layers attend to."""
+    image = attended_in(sequence.images, range(length))
+    return length if image is None else image.positions.start

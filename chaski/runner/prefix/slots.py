@@ -13,6 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from chaski.chat.groups import Groups, not_inside
+from chaski.runner.prefix.names import BLOCK
 
 __all__ = ["Placement", "Policy", "Slot", "common_prefix", "place"]
 
@@ -25,10 +26,15 @@ class Slot:
     never. From position `shifted_at` on the keys were moved: computing the same tokens would give others, so
     no other prompt may take them over. Only prompts with the same `cache_salt` and `adapter_key` may take
     over any: adapters make other keys and values of the same tokens.
+
+    `names` are the first name of its sequence and those of its whole blocks, as far as anybody asked for
+    them; so many of these, `num_kept`, are in the tiers behind the cells, or were not worth it.
     """
 
     index: int
     tokens: list[int] = field(default_factory=list)
+    names: list[bytes] = field(default_factory=list)
+    num_kept: int = 0
     groups: Groups = ()
     is_free: bool = True
     last_used: int = 0
@@ -39,8 +45,20 @@ class Slot:
     def cut(self, length: int) -> None:
         """Hold the first `length` tokens and no more."""
         del self.tokens[length:]
+        self.forget_names(length)
         if self.shifted_at is not None and length <= self.shifted_at:
             self.shifted_at = None
+
+    def forget_names(self, length: int) -> None:
+        """Forget the names of blocks behind the first `length` tokens."""
+        del self.names[length // BLOCK + 1 :]
+        self.num_kept = min(self.num_kept, length // BLOCK)
+
+    def continue_from(self, source: Slot, length: int) -> None:
+        """Hold the first `length` tokens of another slot."""
+        self.tokens, self.shifted_at = source.tokens[:length], None
+        self.names, self.num_kept = list(source.names), source.num_kept
+        self.forget_names(length)
 
 
 class Policy(Enum):

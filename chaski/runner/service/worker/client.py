@@ -38,7 +38,7 @@ class LoadOptions(TypedDict, total=False):
     num_batch: int
     kv_type: str | None
     flash_attention: bool | None
-    prompt_cache: bool
+    prompt_cache: bool | str
     backend: str
     engine: str | None
     draft: str | None

@@ -1,0 +1,60 @@
+"""A digest of a recorded graph: graphs that compute the same from the same weights have the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, Weight
+
+__all__ = ["graph_digest"]
+
+
+def graph_digest(graph: Graph) -> bytes:
+    """Return 32 bytes that change with any operation, shape, constant or name of a weight in a graph.
+
+    How many tokens or cells there is room for makes no difference. Raises TypeError for an attribute that
+    no digest can be made of.
+    """
+    found = blake2b(digest_size=32)
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        operands = [_operand(operand, numbers) for operand in node.operands]
+        attributes = [(name, _value(value)) for name, value in sorted(node.attributes.items())]
+        shape = [_value(size) for size in node.shape]
+        found.update(repr((node.op, operands, shape, node.dtype.value, attributes)).encode())
+    found.update(repr(sorted((name, numbers[node]) for name, node in graph.outputs.items())).encode())
+    return found.digest()
+
+
+def _operand(operand: Operand, numbers: Mapping[Tensor, int]) -> object:
+    if isinstance(operand, Tensor):
+        return numbers[operand]
+    if isinstance(operand, Weight):
+        return operand.name, operand.shape
+    assert isinstance(operand, KVBuffer)
+    return operand.role.value, operand.heads, operand.size, operand.dtype.value
+
+
+def _value(value: Any) -> object:
+    """Return something whose `repr` says all that matters about an attribute."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, Dim):
+        return value.name
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, blake2b(np.ascontiguousarray(value).data).hexdigest()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple | list):
+        return [_value(each) for each in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value).__name__, [(f.name, _value(getattr(value, f.name))) for f in fields(value)]
+    raise TypeError(f"no digest of {type(value).__name__}")

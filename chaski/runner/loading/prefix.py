@@ -1,0 +1,99 @@
+"""Opening the tiers of the prefix cache of a model: what its numbers depend on, where files go, how many."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+from chaski import __version__, _native
+from chaski.env import Environment
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import LeafCache
+from chaski.ml.backend import Backend
+from chaski.ml.machine import available_memory
+from chaski.model.program import Program
+from chaski.runner.prefix.block_files import FiledBlock
+from chaski.runner.prefix.blocks import room_of
+from chaski.runner.prefix.disk_tier import DiskLimits, DiskTier
+from chaski.runner.prefix.folders import used_bytes
+from chaski.runner.prefix.memory_tier import MemoryTier
+from chaski.runner.prefix.tiers import PrefixTiers
+from chaski.store.store import Store
+
+__all__ = ["disk_limits", "open_tiers", "prefix_folder"]
+
+_MOST_ON_DISK = 10 * 10**9
+_SHARE_OF_DISK = 10
+_SHARE_OF_MEMORY = 8
+_WRITES_A_DAY = 50 * 10**9
+_BLOB = re.compile(r"sha256-[0-9a-f]{64}")
+
+
+def prefix_folder() -> Path:
+    """The folder of the prefix cache: in that of the model store, apart from Ollama's own files."""
+    return Store.default().root / "chaski" / "prefix-cache"
+
+
+def disk_limits(environment: Environment) -> DiskLimits:
+    """Return what files may take: 10 GB, or a tenth of what is free, unless the environment says."""
+    most = environment.prefix_cache_disk
+    if most is None:
+        folder = prefix_folder()
+        try:
+            free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.is_dir())).free
+        except OSError:
+            free = 0
+        most = min(_MOST_ON_DISK, (free + used_bytes(folder)) // _SHARE_OF_DISK)
+    a_day = environment.prefix_cache_writes
+    return DiskLimits(most, _WRITES_A_DAY if a_day is None else a_day)
+
+
+def open_tiers(
+    program: Program,
+    leaves: Sequence[LeafCache],
+    backend: Backend,
+    files: Iterable[GGUFFile],
+    is_plain: bool,
+    description: str,
+    is_stored: bool,
+) -> PrefixTiers | None:
+    """Open the tiers of a model, if the environment does not turn them off.
+
+    `files` are all that its numbers come from, `is_plain` the form of its attention. Without `is_stored`
+    nothing goes to disk.
+    """
+    environment = Environment.read()
+    if environment.prefix_cache == "off":
+        return None
+    most = environment.prefix_cache_memory
+    memory = MemoryTier(available_memory() // _SHARE_OF_MEMORY if most is None else most)
+    paths = sorted({tensor.path for file in files for tensor in file.tensors.values()})
+    about = __version__, _native.rule_version(), backend.name, is_plain, [_identity(path) for path in paths]
+    identity = blake2b(program.digest + repr(about).encode(), digest_size=32).digest()
+    disk = None
+    if is_stored and environment.prefix_cache == "on":
+
+        def sizes(filed: FiledBlock) -> Sequence[Sequence[int]] | None:
+            if len(filed.parts) != len(leaves):
+                return None
+            pairs = zip(leaves, filed.parts, strict=True)
+            return [[leaf.rows.num_bytes(room_of(*span)) for span in spans] for leaf, spans in pairs]
+
+        folder = prefix_folder() / identity[:16].hex()
+        limits = disk_limits(environment)
+        if limits.max_bytes:
+            disk = DiskTier(folder, limits, sizes, description)
+    return PrefixTiers(leaves, identity, memory, disk)
+
+
+def _identity(path: Path) -> tuple[object, ...]:
+    """Return what changes with the bytes of a file: the digest that it is stored by, or its dates."""
+    path = Path(os.path.realpath(path))
+    stat = path.stat()
+    if _BLOB.fullmatch(path.name):
+        return path.name, stat.st_size
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

@@ -1,0 +1,202 @@
+"""Files of blocks: one file for each, whose name says which one it is and which parts it has.
+
+    <before>-<name>-<begin>-<number of tokens>-<parts>.block
+
+The parts of each leaf of the cache are positions, `first_last` or a state's one, with `+` between them and
+`,` between leaves. A file has a line of magic, the size and checksum of its head, the head in JSON (its own
+name, tokens, and size and checksum of each part), and the parts. It appears under its name when it is
+complete. So an index is a list of names, several processes may use a folder at once, and what a crash leaves
+is noticed by sizes and checksums.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from chaski.errors import FormatError
+from chaski.kvcache import Span
+from chaski.runner.prefix.blocks import Block, Part
+from chaski.runner.prefix.names import BLOCK
+
+__all__ = ["SUFFIX", "TEMPORARY", "FiledBlock", "read_block", "read_tokens", "write_block"]
+
+SUFFIX = ".block"
+TEMPORARY = ".tmp"
+
+_MAGIC = b"chaski prefix block 1\n"
+_HEAD = Struct("<II")
+_MAX_HEAD = 1 << 20
+_NAME = re.compile(r"([0-9a-f]{32})-([0-9a-f]{32})-(\d{1,9})-(\d{1,3})-([0-9_+,]*)\.block")
+
+
+@dataclass(frozen=True, slots=True)
+class FiledBlock:
+    """A block as the name of its file describes it. `num_bytes` is what its parts take in memory."""
+
+    name: bytes
+    before: bytes
+    begin: int
+    end: int
+    parts: tuple[tuple[Span, ...], ...]
+    num_bytes: int = 0
+
+    @classmethod
+    def parse(cls, file_name: str) -> FiledBlock | None:
+        """Return the block of a file; None for another file."""
+        found = _NAME.fullmatch(file_name)
+        if found is None:
+            return None
+        before, name, begin, count, parts = found.groups()
+        try:
+            spans = tuple(_spans(part, int(begin)) for part in parts.split(","))
+        except ValueError:
+            return None
+        end = int(begin) + int(count)
+        if not 0 < int(count) <= BLOCK or int(begin) % BLOCK:
+            return None
+        return cls(bytes.fromhex(name), bytes.fromhex(before), int(begin), end, spans)
+
+    @classmethod
+    def of(cls, block: Block) -> FiledBlock:
+        """Describe a block in memory."""
+        parts = tuple(tuple((part.begin, part.end) for part in parts) for parts in block.parts)
+        return cls(block.name, block.before, block.begin, block.end, parts, block.num_bytes)
+
+    @property
+    def file_name(self) -> str:
+        """The name of its file."""
+        parts = ",".join("+".join(_written(span, self.begin) for span in spans) for spans in self.parts)
+        count = self.end - self.begin
+        return f"{self.before.hex()}-{self.name.hex()}-{self.begin}-{count}-{parts}{SUFFIX}"
+
+    def spans(self, leaf: int) -> Sequence[Span]:
+        """The positions of its parts for a leaf of the cache."""
+        return self.parts[leaf]
+
+
+def _spans(text: str, begin: int) -> tuple[Span, ...]:
+    """Read the parts of a leaf. Raises ValueError."""
+    found = []
+    for word in filter(None, text.split("+")):
+        first, _, last = word.partition("_")
+        span = int(first) + begin, int(last or first) + begin
+        if not begin <= span[0] <= span[1] <= begin + BLOCK:
+            raise ValueError(f"a part at {span}")
+        found.append(span)
+    return tuple(found)
+
+
+def _written(span: Span, begin: int) -> str:
+    first, last = span[0] - begin, span[1] - begin
+    return f"{first}" if first == last else f"{first}_{last}"
+
+
+def write_block(folder: Path, block: Block) -> int:
+    """Write the file of a block -> its bytes. Raises OSError."""
+    parts = [part for parts in block.parts for part in parts]
+    tails = [[part.data.nbytes, crc32(part.data.data)] for part in parts]
+    name = FiledBlock.of(block).file_name
+    described = {"file": name, "tokens": block.tokens, "parts": tails}
+    head = json.dumps(described, separators=(",", ":")).encode()
+    lead = _MAGIC + _HEAD.pack(len(head), crc32(head)) + head
+    temporary = folder / f"{block.name.hex()}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            for data in (memoryview(lead), *(part.data.data for part in parts)):
+                while data:
+                    data = data[file.write(data) :]
+        os.replace(temporary, folder / name)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return len(lead) + block.num_bytes
+
+
+def read_tokens(folder: Path, filed: FiledBlock) -> tuple[int, ...]:
+    """Read the tokens of a block. Raises OSError, or FormatError where the file is damaged."""
+    with open(folder / filed.file_name, "rb", buffering=0) as file:
+        data = file.read(_LEAD_BYTES)
+    return _tokens(_head(data, filed)[0], filed)
+
+
+_LEAD_BYTES = 64 << 10
+
+
+def read_block(folder: Path, filed: FiledBlock, sizes: Sequence[Sequence[int]]) -> Block:
+    """Read a block whose parts have these sizes, leaf by leaf.
+
+    Raises OSError, or FormatError where anything is not as it was written.
+    """
+    path = folder / filed.file_name
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _MAX_HEAD + sum(map(sum, sizes)):
+            raise FormatError(f"{path}: {size} bytes are too many")
+        data = np.empty(size, np.uint8)
+        view, done = data.data, 0
+        while done < size and (count := file.readinto(view[done:])):
+            done += count
+    head, begin = _head(bytes(data[:_LEAD_BYTES]), filed)
+    tokens = _tokens(head, filed)
+    described = iter(_described(head, filed))
+    parts: list[list[Part]] = []
+    for spans, bytes_each in zip(filed.parts, sizes, strict=True):
+        parts.append([])
+        for (first, last), num_bytes in zip(spans, bytes_each, strict=True):
+            written, checksum = next(described, (0, 0))
+            part = data[begin : begin + num_bytes]
+            if written != num_bytes or len(part) != num_bytes or crc32(part.data) != checksum:
+                raise FormatError(f"{path}: tokens {first} to {last} are not as they were written")
+            parts[-1].append(Part(first, last, part))
+            begin += num_bytes
+    if begin != size:
+        raise FormatError(f"{path}: {size - begin} bytes too many")
+    return Block(filed.name, filed.before, filed.begin, tokens, tuple(map(tuple, parts)))
+
+
+def _head(data: bytes, filed: FiledBlock) -> tuple[dict[str, Any], int]:
+    """Return the head at the beginning of a file, and where it ends."""
+    begin = len(_MAGIC) + _HEAD.size
+    if data[: len(_MAGIC)] != _MAGIC or len(data) < begin:
+        raise FormatError(f"{filed.file_name}: no block of this version")
+    size, checksum = _HEAD.unpack_from(data, len(_MAGIC))
+    text = data[begin : begin + size]
+    if len(text) != size or crc32(text) != checksum:
+        raise FormatError(f"{filed.file_name}: its head is not as it was written")
+    try:
+        head = json.loads(text)
+    except (ValueError, RecursionError):
+        raise FormatError(f"{filed.file_name}: its head cannot be read") from None
+    if not isinstance(head, dict) or head.get("file") != filed.file_name:
+        raise FormatError(f"{filed.file_name}: the file of another block")
+    return head, begin + size
+
+
+def _tokens(head: dict[str, Any], filed: FiledBlock) -> tuple[int, ...]:
+    tokens = head.get("tokens")
+    if not isinstance(tokens, list) or len(tokens) != filed.end - filed.begin:
+        raise FormatError(f"{filed.file_name}: it has other tokens than its name says")
+    if not all(isinstance(token, int) for token in tokens):
+        raise FormatError(f"{filed.file_name}: its tokens are no numbers")
+    return tuple(tokens)
+
+
+def _described(head: dict[str, Any], filed: FiledBlock) -> list[tuple[int, int]]:
+    try:
+        return [(int(num_bytes), int(checksum)) for num_bytes, checksum in head["parts"]]
+    except (KeyError, TypeError, ValueError):
+        raise FormatError(f"{filed.file_name}: its parts are not described") from None

@@ -1,0 +1,82 @@
+"""Blocks: what caches held of a run of tokens, as bytes of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chaski.kvcache import Span
+from chaski.runner.prefix.names import BLOCK
+
+__all__ = ["Block", "KnownBlock", "Part", "room_of"]
+
+_LANES = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Rows of the tokens at positions `begin` to `end`, or a state, see `chaski.kvcache.Extent`.
+
+    `data` (bytes,) uint8 is a block of `CellRows`, in which rows lie at the places of their positions.
+    """
+
+    begin: int
+    end: int
+    data: npt.NDArray[np.uint8]
+
+
+class KnownBlock(Protocol):
+    """A block that somebody holds: its tokens begin at position `begin` and end before `end`."""
+
+    @property
+    def name(self) -> bytes: ...
+
+    @property
+    def before(self) -> bytes:
+        """The name of the block before it."""
+
+    @property
+    def begin(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    def spans(self, leaf: int) -> Sequence[Span]:
+        """The positions of its parts for a leaf of the cache."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """A block in memory. `parts` has those of each leaf of the cache."""
+
+    name: bytes
+    before: bytes
+    begin: int
+    tokens: tuple[int, ...]
+    parts: tuple[tuple[Part, ...], ...]
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.tokens)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.data.nbytes for parts in self.parts for part in parts)
+
+    def spans(self, leaf: int) -> Sequence[Span]:
+        return [(part.begin, part.end) for part in self.parts[leaf]]
+
+
+def room_of(begin: int, end: int) -> int:
+    """Return the room of the `CellRows` block of a part: one place for a state, else those up to its end."""
+    if begin == end:
+        return 1
+    in_block = (end - 1) % BLOCK + 1
+    return -(-in_block // _LANES) * _LANES

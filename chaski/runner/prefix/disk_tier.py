@@ -1,0 +1,285 @@
+"""The tier of files: blocks that outlive the process, up to a number of bytes.
+
+A thread writes, reads the list of files, and removes those that were not used for the longest time; nobody
+who computes waits for it. Several processes may use one folder. What is missing, damaged or cannot be written
+is a block less, and never an error of a request.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chaski.errors import ChaskiError
+from chaski.runner.prefix.block_files import FiledBlock, read_block, read_tokens, write_block
+from chaski.runner.prefix.blocks import Block
+from chaski.runner.prefix.folders import day_log, make_folder, make_room, used_bytes
+from chaski.runner.prefix.speed import Speed
+
+__all__ = ["DiskLimits", "DiskTier"]
+
+_log = logging.getLogger(__name__)
+
+# Blocks in memory that wait to be written, in bytes: more are not written.
+_MAX_WAITING = 256 << 20
+# After a write that failed, no other one is tried for so many seconds.
+_PAUSE = 30.0
+# Other processes write, too: their files are counted again after so many of our own.
+_RECOUNT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLimits:
+    """The most bytes of all files together, and the most that are written in a day."""
+
+    max_bytes: int
+    max_bytes_a_day: int
+
+
+class DiskTier:
+    """The blocks of one model in `folder`, which lies beside those of others in its parent.
+
+    `sizes` returns the bytes of each part of a block, leaf by leaf. `describe` is kept in the folder for
+    people.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        limits: DiskLimits,
+        sizes: Callable[[FiledBlock], Sequence[Sequence[int]] | None],
+        describe: str,
+    ) -> None:
+        self.folder = folder
+        self.speed = Speed(1e9)
+        self.num_failed = self.num_dropped = self.num_written = 0
+        self._limits = limits
+        self._sizes = sizes
+        self._describe = describe
+        self._blocks: dict[bytes, FiledBlock] = {}
+        self._behind: dict[bytes, dict[bytes, None]] = {}
+        self._tokens: dict[bytes, tuple[int, ...]] = {}
+        self._lock = threading.Lock()
+        self._work: deque[Callable[[], None]] = deque()
+        self._has_work = threading.Condition(self._lock)
+        self._waiting_bytes = 0
+        self._is_closing = False
+        self._paused_until = 0.0
+        self._files: dict[str, FiledBlock | None] = {}
+        self._total: int | None = None
+        self._num_since_count = 0
+        self._listed_at: int | None = None
+        self._looked_at = 0.0
+        self._is_listed = threading.Event()
+        self._readers: ThreadPoolExecutor | None = None
+        self._thread = threading.Thread(target=self._run, name="prefix cache", daemon=True)
+        self._submit(self._list)
+        self._thread.start()
+
+    def get(self, name: bytes) -> FiledBlock | None:
+        """Return a block; None if there is no file of it."""
+        with self._lock:
+            return self._blocks.get(name)
+
+    def behind(self, name: bytes) -> Sequence[FiledBlock]:
+        """Return the blocks that come directly behind a name."""
+        with self._lock:
+            return [self._blocks[each] for each in self._behind.get(name, ())]
+
+    def tokens(self, filed: FiledBlock) -> tuple[int, ...]:
+        """Return the tokens of a block, none where its file is gone or damaged."""
+        if filed.name not in self._tokens:
+            try:
+                self._tokens[filed.name] = read_tokens(self.folder, filed)
+            except (OSError, ChaskiError) as error:
+                self.drop(filed, error)
+                return ()
+        return self._tokens[filed.name]
+
+    def refresh(self) -> None:
+        """Take notice, sooner or later, of files that other processes have written. The first time waits."""
+        if not self._is_listed.is_set():
+            self._is_listed.wait(5.0)
+        elif time.monotonic() - self._looked_at > 1.0:
+            self._looked_at = time.monotonic()
+            self._submit(self._list)
+
+    def read(self, filed: FiledBlock) -> Future[Block | None]:
+        """Read a block in another thread; its result is None where that cannot be done."""
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(2, "prefix cache reader")
+        return self._readers.submit(self._read, filed)
+
+    def put(self, block: Block) -> None:
+        """Write a block, sooner or later; it is dropped where too much waits, or writing fails."""
+        filed = FiledBlock.of(block)
+        with self._lock:
+            is_there = block.name in self._blocks
+            is_full = self._waiting_bytes + block.num_bytes > _MAX_WAITING
+            if not is_there and not is_full:
+                self._waiting_bytes += block.num_bytes
+        if is_full and not is_there:
+            self.num_dropped += 1
+        elif not is_there:
+            self._submit(lambda: self._write(block, filed))
+
+    def touch(self, names: Iterable[bytes]) -> None:
+        """Count blocks as used now, each one and then those before it."""
+        listed = list(names)
+        self._submit(lambda: self._touch(listed))
+
+    def drop(self, filed: FiledBlock, error: Exception | None = None) -> None:
+        """Forget a block and its file, if it is there."""
+        if error is not None and not isinstance(error, FileNotFoundError):
+            self.num_failed += 1
+            _log.warning("prefix cache: a block is dropped: %s", error)
+        self._forget(filed.name)
+        with suppress(OSError):
+            os.unlink(self.folder / filed.file_name)
+
+    def settle(self, seconds: float) -> bool:
+        """Wait until all is written, or for so many seconds; return whether it is."""
+        is_done = threading.Event()
+        self._submit(is_done.set)
+        return is_done.wait(seconds)
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Write what waits, for so many seconds at most."""
+        self.settle(seconds)
+        with self._lock:
+            self._is_closing = True
+            self._work.clear()
+            self._has_work.notify()
+        if self._readers is not None:
+            self._readers.shutdown(wait=True, cancel_futures=True)
+        self._thread.join(seconds)
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._is_closing:
+                self._work.append(job)
+                self._has_work.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._work and not self._is_closing:
+                    self._has_work.wait()
+                if not self._work:
+                    return
+                job = self._work.popleft()
+            try:
+                job()
+            except Exception:
+                _log.exception("prefix cache: a step of its thread failed")
+
+    def _list(self) -> None:
+        """Read the names of the files, if the folder has changed."""
+        try:
+            changed = os.stat(self.folder).st_mtime_ns
+            if changed != self._listed_at:
+                self._listed_at = changed
+                self._take_list(set(os.listdir(self.folder)))
+        except OSError:
+            self._listed_at = None
+            self._take_list(set())
+        self._is_listed.set()
+
+    def _take_list(self, names: set[str]) -> None:
+        for name in self._files.keys() - names:
+            filed = self._files.pop(name)
+            if filed is not None:
+                self._forget(filed.name)
+        for name in names - self._files.keys():
+            self._files[name] = filed = self._sized(FiledBlock.parse(name))
+            if filed is not None:
+                self._add(filed)
+
+    def _sized(self, filed: FiledBlock | None) -> FiledBlock | None:
+        """Return the block with its size, unless it has other parts than those of this model."""
+        sizes = None if filed is None else self._sizes(filed)
+        if filed is None or sizes is None:
+            return None
+        return replace(filed, num_bytes=sum(map(sum, sizes)))
+
+    def _add(self, filed: FiledBlock) -> None:
+        with self._lock:
+            self._blocks[filed.name] = filed
+            self._behind.setdefault(filed.before, {})[filed.name] = None
+
+    def _forget(self, name: bytes) -> None:
+        with self._lock:
+            filed = self._blocks.pop(name, None)
+            self._tokens.pop(name, None)
+            if filed is not None:
+                beside = self._behind[filed.before]
+                beside.pop(name, None)
+                if not beside:
+                    del self._behind[filed.before]
+
+    def _read(self, filed: FiledBlock) -> Block | None:
+        sizes = self._sizes(filed)
+        if sizes is None:
+            return None
+        started = time.perf_counter()
+        try:
+            block = read_block(self.folder, filed, sizes)
+            self.speed.measure(block.num_bytes, time.perf_counter() - started)
+            return block
+        except (OSError, ChaskiError) as error:
+            self.drop(filed, error)
+            return None
+
+    def _write(self, block: Block, filed: FiledBlock) -> None:
+        try:
+            if time.monotonic() >= self._paused_until and self._may_write(filed):
+                self._write_now(block, filed)
+        except OSError as error:
+            self._paused_until = time.monotonic() + _PAUSE
+            self.num_failed += 1
+            _log.warning("prefix cache: %s: %s; answers do not need it", self.folder, error.strerror or error)
+        finally:
+            with self._lock:
+                self._waiting_bytes -= block.num_bytes
+
+    def _may_write(self, filed: FiledBlock) -> bool:
+        """Return whether it can be found again, behind a block that is there, and the day has room for it."""
+        has_way = filed.begin == 0 or filed.before in self._blocks
+        if not has_way or filed.num_bytes > self._limits.max_bytes:
+            self.num_dropped += 1
+            return False
+        return True
+
+    def _write_now(self, block: Block, filed: FiledBlock) -> None:
+        make_folder(self.folder, self._describe)
+        with day_log(self.folder.parent) as day:
+            if day.num_bytes + filed.num_bytes > self._limits.max_bytes_a_day:
+                self.num_dropped += 1
+                return
+            day.num_bytes += write_block(self.folder, block)
+        self.num_written += filed.num_bytes
+        self._files[filed.file_name] = filed
+        self._add(filed)
+        if self._total is None or self._num_since_count >= _RECOUNT:
+            self._total, self._num_since_count = used_bytes(self.folder.parent), 0
+        else:
+            self._total, self._num_since_count = self._total + filed.num_bytes, self._num_since_count + 1
+        if self._total > self._limits.max_bytes:
+            self._total = make_room(self.folder.parent, self._limits.max_bytes)
+            self._list()
+
+    def _touch(self, names: Sequence[bytes]) -> None:
+        now = time.time_ns()
+        for place, name in enumerate(names):
+            filed = self.get(name)
+            if filed is not None:
+                with suppress(OSError):
+                    os.utime(self.folder / filed.file_name, ns=(now + place * 1000, now + place * 1000))

@@ -1,0 +1,165 @@
+"""The folder of the prefix cache on disk: a folder of blocks for each model, and what is done with all."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from heapq import heapify, heappop, heappush
+from pathlib import Path
+
+from chaski.runner.prefix.block_files import SUFFIX, TEMPORARY, FiledBlock
+
+__all__ = ["FolderUse", "day_log", "folder_uses", "make_folder", "make_room", "remove_files", "used_bytes"]
+
+_DESCRIPTION = "model.txt"
+_DAY_LOG = "written.json"
+# Files that a crash left half written are removed after so many seconds.
+_ABANDONED = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class FolderUse:
+    """The blocks of one model: `model` is what it was loaded as, `used` the time of the last use."""
+
+    path: Path
+    model: str
+    num_blocks: int
+    num_bytes: int
+    used: float
+
+
+@dataclass(slots=True)
+class DayLog:
+    """Bytes that all processes have written today."""
+
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    name: bytes
+    before: bytes
+    num_bytes: int
+    used: float
+
+
+def make_folder(folder: Path, description: str) -> None:
+    """Make the folder of a model, which only its owner may enter. Raises OSError."""
+    if folder.is_dir():
+        return
+    for each in (folder.parent.parent, folder.parent, folder):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / _DESCRIPTION).write_text(description + "\n")
+    os.chmod(folder / _DESCRIPTION, 0o600)
+
+
+@contextmanager
+def day_log(root: Path) -> Iterator[DayLog]:
+    """Read how much was written today, and write what the caller adds. Others wait meanwhile."""
+    descriptor = os.open(root / _DAY_LOG, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        today = datetime.now(UTC).date().isoformat()
+        log = DayLog(0)
+        with suppress(ValueError, TypeError, KeyError):
+            known = json.loads(file.read(4096))
+            if known["day"] == today:
+                log.num_bytes = int(known["bytes"])
+        try:
+            yield log
+        finally:
+            file.seek(0)
+            file.truncate()
+            file.write(json.dumps({"day": today, "bytes": log.num_bytes}))
+
+
+def folder_uses(root: Path) -> list[FolderUse]:
+    """Return what the models use, the one that was used last first."""
+    found = []
+    for folder in _folders(root):
+        files = list(_files(folder))
+        used = max((file.used for file in files), default=0.0)
+        total = sum(file.num_bytes for file in files)
+        found.append(FolderUse(folder, _description(folder), len(files), total, used))
+    return sorted(found, key=lambda use: -use.used)
+
+
+def used_bytes(root: Path) -> int:
+    """Return the bytes of all blocks."""
+    return sum(file.num_bytes for folder in _folders(root) for file in _files(folder))
+
+
+def make_room(root: Path, max_bytes: int) -> int:
+    """Remove what was not used for the longest time, until no more bytes are left -> how many are.
+
+    A block goes after those behind it: without it nobody finds them.
+    """
+    files = {file.name: file for folder in _folders(root) for file in _files(folder)}
+    num_behind = dict.fromkeys(files, 0)
+    for file in files.values():
+        if file.before in files:
+            num_behind[file.before] += 1
+    last = [(files[name].used, name) for name, count in num_behind.items() if not count]
+    heapify(last)
+    total = sum(file.num_bytes for file in files.values())
+    while last and total > max_bytes:
+        file = files[heappop(last)[1]]
+        with suppress(OSError):
+            os.unlink(file.path)
+        total -= file.num_bytes
+        if file.before in files:
+            num_behind[file.before] -= 1
+            if not num_behind[file.before]:
+                heappush(last, (files[file.before].used, file.before))
+    return total
+
+
+def remove_files(root: Path, folder: Path | None = None, before: float | None = None) -> int:
+    """Remove all blocks, those of one model, or those that were not used since `before` -> their bytes."""
+    removed = 0
+    for each in _folders(root) if folder is None else [folder]:
+        for file in _files(each):
+            if before is None or file.used < before:
+                with suppress(FileNotFoundError):
+                    os.unlink(file.path)
+                    removed += file.num_bytes
+        with suppress(OSError):
+            if not any(name.endswith(SUFFIX) for name in os.listdir(each)):
+                (each / _DESCRIPTION).unlink(missing_ok=True)
+                each.rmdir()
+    return removed
+
+
+def _folders(root: Path) -> list[Path]:
+    with suppress(OSError):
+        return [path for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
+    return []
+
+
+def _files(folder: Path) -> Iterator[_File]:
+    """Yield the blocks of a folder; what a crash has left is removed."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if entry.name.endswith(TEMPORARY):
+                    if abs(time.time() - entry.stat(follow_symlinks=False).st_mtime) > _ABANDONED:
+                        os.unlink(entry.path)
+                    continue
+                filed = FiledBlock.parse(entry.name)
+                if filed is not None and entry.is_file(follow_symlinks=False):
+                    stat = entry.stat(follow_symlinks=False)
+                    used = min(stat.st_mtime, time.time())  # a clock may have been set back
+                    yield _File(entry.path, filed.name, filed.before, stat.st_size, used)
+
+
+def _description(folder: Path) -> str:
+    with suppress(OSError, UnicodeDecodeError):
+        return (folder / _DESCRIPTION).read_text()[:200].strip()
+    return "?"

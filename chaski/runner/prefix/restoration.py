@@ -1,0 +1,115 @@
+"""A prefix on its way back from the tiers to the cells of a slot, some of it between any two batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+from time import perf_counter
+
+from chaski.kvcache import Extent
+from chaski.runner.engine.sequence import Sequence
+from chaski.runner.prefix.blocks import Block, KnownBlock
+from chaski.runner.prefix.slots import Slot
+from chaski.runner.prefix.tiers import FoundPrefix, PrefixTiers
+
+__all__ = ["BlockMissing", "Restoration"]
+
+# Blocks that are read ahead, and the seconds after which a read counts as failed.
+_AHEAD = 4
+_PATIENCE = 10.0
+
+
+class BlockMissing(Exception):  # noqa: N818, nobody but the prompt cache sees it
+    """A block is not there any more, or took too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    block: KnownBlock
+    result: Future[Block | None] | Block | None
+    started: float
+
+
+class Restoration:
+    """The prefix `found` for `sequence`, which has `slot` and waits for it.
+
+    The slot holds the tokens before it. Those that come back are room without content until it is done.
+    """
+
+    def __init__(self, tiers: PrefixTiers, sequence: Sequence, slot: Slot, found: FoundPrefix) -> None:
+        self.sequence = sequence
+        self.slot = slot
+        self.found = found
+        self._tiers = tiers
+        self._wanted: list[Extent | None] | None = None
+        self._unread = deque(found.blocks)
+        self._reads: deque[_Read] = deque()
+        self._started = perf_counter()
+        self._by_tier = {"memory": 0, "disk": 0}
+
+    @property
+    def by_tier(self) -> dict[str, int]:
+        """Tokens that came back so far from each tier."""
+        return self._by_tier
+
+    def advance(self, max_bytes: int) -> bool:
+        """Copy blocks that are there, about `max_bytes` of them -> whether that was the last.
+
+        Nothing may be computed meanwhile. Raises BlockMissing.
+        """
+        if self._wanted is None:
+            self._wanted = self._tiers.adopt(self.slot.index, self.found.length)
+        while max_bytes > 0:
+            self._read_ahead()
+            if not self._reads:
+                self._tiers.came_back(self.found, self._by_tier, perf_counter() - self._started)
+                return True
+            block = self._first()
+            if block is None:
+                return False
+            self._tiers.write(block, self._wanted)
+            max_bytes -= block.num_bytes
+        return False
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the next block, if it is being read, but not longer."""
+        result = self._reads[0].result if self._reads else None
+        if isinstance(result, Future):
+            try:
+                result.exception(seconds)
+            except TimeoutError:
+                return
+
+    def _read_ahead(self) -> None:
+        while self._unread and len(self._reads) < _AHEAD:
+            block = self._unread.popleft()
+            self._reads.append(_Read(block, self._tiers.read(block), perf_counter()))
+
+    def _first(self) -> Block | None:
+        """Return the next block if it is there. Raises BlockMissing."""
+        read = self._reads[0]
+        block = read.result
+        tier = "memory"
+        if isinstance(block, Future):
+            if not block.done():
+                if perf_counter() - read.started > _PATIENCE:
+                    self._tiers.forget(read.block)
+                    raise BlockMissing
+                return None
+            block = None if block.exception() else block.result()
+            tier = "disk"
+        if block is None or not self._is_expected(block):
+            self._tiers.forget(read.block)
+            raise BlockMissing
+        if tier == "disk":
+            self._tiers.arrived(block)
+        self._reads.popleft()
+        first, last = max(block.begin, self.found.start), min(block.end, self.found.length)
+        self._by_tier[tier] += last - first
+        return block
+
+    def _is_expected(self, block: Block) -> bool:
+        """Return whether a block has the tokens of the sequence where it says."""
+        end = min(block.end, self.found.length)
+        return list(block.tokens[: end - block.begin]) == self.sequence.tokens[block.begin : end]

@@ -1,0 +1,354 @@
+"""The tiers behind the cells of an engine: blocks in host memory, and in files.
+
+A prompt takes the longest chain of blocks that any tier holds, whoever computed them, as far as that is
+quicker than to compute: by the speeds that were measured so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+
+from chaski.kvcache import Extent, LeafCache
+from chaski.runner.prefix.block_files import FiledBlock
+from chaski.runner.prefix.blocks import Block, KnownBlock, Part, room_of
+from chaski.runner.prefix.disk_tier import DiskTier
+from chaski.runner.prefix.memory_tier import MemoryTier
+from chaski.runner.prefix.names import BLOCK, block_name, first_name
+from chaski.runner.prefix.speed import Speed
+
+__all__ = ["Capture", "FoundPrefix", "PrefixTiers", "TierCounts"]
+
+# Fewer tokens than these are computed anew: they are quicker computed than looked after.
+_FEWEST = 16
+# Blocks in files that may share a beginning with a prompt: so many are looked at.
+_MOST_LOOKED_AT = 4
+# Part of the time of computing that a copy of a state may take.
+_STATE_SHARE = 0.01
+
+
+@dataclass(slots=True)
+class TierCounts:
+    """Totals since the model was loaded: tokens and bytes that came back by tier, and seconds saved."""
+
+    tokens: dict[str, int] = field(default_factory=lambda: {"memory": 0, "disk": 0})
+    num_bytes: dict[str, int] = field(default_factory=lambda: {"memory": 0, "disk": 0})
+    seconds_saved: float = 0.0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A block of a sequence whose rows lie in cells still, leaf by leaf.
+
+    `ancestors` are the names of the blocks before it, the nearest first.
+    """
+
+    name: bytes
+    before: bytes
+    begin: int
+    tokens: tuple[int, ...]
+    extents: tuple[Sequence[Extent], ...]
+    ancestors: Sequence[bytes]
+    to_disk: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPrefix:
+    """The first `length` tokens of a prompt, of which `start` are in cells, in `blocks` from there on."""
+
+    start: int
+    length: int
+    blocks: Sequence[KnownBlock]
+
+
+class PrefixTiers:
+    """Blocks of one model, in memory and, where there is a `disk`, in files.
+
+    `leaves` are those of the engine's cache. `identity` stands for all that its numbers depend on.
+    """
+
+    def __init__(
+        self, leaves: Sequence[LeafCache], identity: bytes, memory: MemoryTier, disk: DiskTier | None
+    ) -> None:
+        self.memory = memory
+        self.disk = disk
+        self.counts = TierCounts()
+        self.prefill = Speed()
+        self._copying = Speed(4e9)
+        self._leaves = leaves
+        self._identity = identity
+        self._firsts: dict[tuple[str, ...], bytes] = {}
+
+    def first_name(self, *parts: str) -> bytes:
+        """Return the name before the first block of sequences that have these parts in common."""
+        if parts not in self._firsts:
+            if len(self._firsts) > 1000:
+                self._firsts.clear()
+            self._firsts[parts] = first_name(self._identity, *parts)
+        return self._firsts[parts]
+
+    def find(self, first: bytes, tokens: Sequence[int], start: int, most: int) -> FoundPrefix | None:
+        """Find the longest prefix of `tokens`, `most` of them at most, that can be had beyond `start`.
+
+        Returns None where there is none, or computing is quicker.
+        """
+        if most - start < _FEWEST:
+            return None
+        if self.disk is not None:
+            self.disk.refresh()
+        chain, same = self._chain(first, tokens)
+        self._touch([block.name for block in chain])
+        length = min(most, same)
+        while (least := self._restorable(chain, start, length)) < length:
+            length = least
+        blocks = [block for block in chain if start < block.end and block.begin < length]
+        if length - start < _FEWEST or not self._pays(blocks, length - start):
+            return None
+        return FoundPrefix(start, length, blocks)
+
+    def capture(
+        self, sequence: int, tokens: Sequence[int], names: Sequence[bytes], begin: int, to_disk: bool
+    ) -> Capture | None:
+        """Note where the block of a sequence at `begin` lies, all of it or the rest, if it is worth keeping.
+
+        `names` are those of the blocks before it, and the first name. What is noted must be copied before
+        anything else is computed.
+        """
+        own = tuple(tokens[begin : begin + BLOCK])
+        if len(own) < _FEWEST:
+            return None
+        before = names[begin // BLOCK]
+        name = block_name(before, own)
+        end = begin + len(own)
+        extents = tuple(
+            [each for each in leaf.held(sequence, begin, end) if self._is_kept(leaf, each, end)]
+            for leaf in self._leaves
+        )
+        known = self.memory.get(name)
+        if known is not None and _has_all(known, extents):
+            return None
+        return Capture(name, before, begin, own, extents, names[begin // BLOCK : 0 : -1], to_disk)
+
+    def copy(self, captures: Iterable[Capture]) -> None:
+        """Copy blocks out of cells, into memory and on their way to files."""
+        for capture in captures:
+            started = perf_counter()
+            parts = tuple(
+                tuple(_read(leaf, extent, capture.begin) for extent in extents)
+                for leaf, extents in zip(self._leaves, capture.extents, strict=True)
+            )
+            block = Block(capture.name, capture.before, capture.begin, capture.tokens, parts)
+            self._copying.measure(block.num_bytes, perf_counter() - started)
+            self._put(block)
+            self.memory.touch(capture.ancestors)
+            if self.disk is not None and capture.to_disk:
+                self.disk.put(block)
+
+    def adopt(self, sequence: int, length: int) -> list[Extent | None]:
+        """Make room in all leaves for the tokens up to `length`; what has to be written comes back."""
+        return [leaf.adopt(sequence, length) for leaf in self._leaves]
+
+    def read(self, block: KnownBlock) -> Future[Block | None] | Block | None:
+        """Return a block, at once or sooner or later; None where it is not there any more."""
+        held = self.memory.get(block.name)
+        if held is not None:
+            return held
+        if isinstance(block, Block):
+            return block
+        assert self.disk is not None
+        assert isinstance(block, FiledBlock)
+        return self.disk.read(block)
+
+    def arrived(self, block: Block) -> None:
+        """Keep a block in memory that was read from a file."""
+        self._put(block)
+
+    def write(self, block: Block, wanted: Sequence[Extent | None]) -> None:
+        """Copy to cells what of a block is wanted by each leaf."""
+        started, num_bytes = perf_counter(), 0
+        for leaf, extent, parts in zip(self._leaves, wanted, block.parts, strict=True):
+            for part in parts:
+                num_bytes += _write(leaf, extent, part, block.begin)
+        self._copying.measure(num_bytes, perf_counter() - started)
+
+    def came_back(self, found: FoundPrefix, by_tier: Mapping[str, int], seconds: float) -> None:
+        """Count a prefix that was restored in so many seconds, with the tokens that each tier had of it."""
+        for tier, count in by_tier.items():
+            self.counts.tokens[tier] += count
+            self.counts.num_bytes[tier] += sum(
+                block.num_bytes for block in found.blocks if _tier(block) == tier
+            )
+        if self.prefill.rate is not None:
+            self.counts.seconds_saved += max(0.0, self.prefill.seconds(found.length - found.start) - seconds)
+
+    def forget(self, block: KnownBlock) -> None:
+        """Forget a block that cannot be used."""
+        self.counts.failed += 1
+        self.memory.drop(block.name)
+        if self.disk is not None and isinstance(block, FiledBlock):
+            self.disk.drop(block)
+
+    def close(self) -> None:
+        """Let files be written, and forget the rest."""
+        if self.disk is not None:
+            self.disk.close()
+        self.memory.clear()
+
+    def _chain(self, first: bytes, tokens: Sequence[int]) -> tuple[list[KnownBlock], int]:
+        """Return the blocks that hold a beginning of `tokens`, the last perhaps in part; and how much."""
+        chain: list[KnownBlock] = []
+        name = first
+        for begin in range(0, len(tokens) - BLOCK + 1, BLOCK):
+            following = block_name(name, tokens[begin : begin + BLOCK])
+            block = self._get(following)
+            if block is None or block.begin != begin:
+                break
+            chain.append(block)
+            name = following
+        length = len(chain) * BLOCK
+        rest = tokens[length : length + BLOCK]
+        best, most = None, 0
+        for block in self._behind(name):
+            same = _common(self._tokens(block), rest) if block.begin == length else 0
+            if same > most:
+                best, most = block, same
+        if best is not None:
+            chain.append(best)
+        return chain, length + most
+
+    def _get(self, name: bytes) -> KnownBlock | None:
+        block: KnownBlock | None = self.memory.get(name)
+        return self.disk.get(name) if block is None and self.disk is not None else block
+
+    def _behind(self, name: bytes) -> list[KnownBlock]:
+        """Return blocks directly behind a name, those in memory first."""
+        found: list[KnownBlock] = [*reversed(self.memory.behind(name))]
+        if self.disk is not None:
+            known = {block.name for block in found}
+            filed = [block for block in self.disk.behind(name) if block.name not in known]
+            found += filed[-_MOST_LOOKED_AT:]
+        return found
+
+    def _tokens(self, block: KnownBlock) -> Sequence[int]:
+        if isinstance(block, Block):
+            return block.tokens
+        assert self.disk is not None
+        assert isinstance(block, FiledBlock)
+        return self.disk.tokens(block)
+
+    def _restorable(self, chain: Sequence[KnownBlock], start: int, length: int) -> int:
+        least = length
+        for index, leaf in enumerate(self._leaves):
+            spans = sorted(
+                (begin, min(end, length)) if begin < end else (begin, end)
+                for block in chain
+                for begin, end in block.spans(index)
+                if begin < length or begin == end <= length
+            )
+            least = min(least, leaf.restorable(spans, start, length))
+        return max(least, start)
+
+    def _touch(self, names: Sequence[bytes]) -> None:
+        latest = names[::-1]
+        self.memory.touch(latest)
+        if self.disk is not None and names:
+            self.disk.touch(latest)
+
+    def _put(self, block: Block) -> None:
+        self.memory.put(block)
+        for other in self.memory.behind(block.before):
+            if _is_within(other, block):
+                self.memory.drop(other.name)
+
+    def _pays(self, blocks: Sequence[KnownBlock], num_tokens: int) -> bool:
+        """Return whether it is quicker to copy these blocks than to compute so many tokens."""
+        seconds = self._copying.seconds(sum(block.num_bytes for block in blocks))
+        if self.disk is not None:
+            in_files = sum(block.num_bytes for block in blocks if _tier(block) == "disk")
+            seconds += self.disk.speed.seconds(in_files)
+        return seconds < self.prefill.seconds(num_tokens)
+
+    def _is_kept(self, leaf: LeafCache, extent: Extent, end: int) -> bool:
+        """Return whether a part of a block that ends before `end` is worth its bytes.
+
+        Rows are, and states where sequences and prompts end. Of others there is one in as many tokens as
+        take a hundred times as long to compute as a state takes to come back.
+        """
+        if not extent.is_state or extent.ends_prompt or end % BLOCK:
+            return True
+        num_bytes = leaf.rows.num_bytes(1)
+        seconds = self._copying.seconds(num_bytes)
+        if self.disk is not None:
+            seconds += self.disk.speed.seconds(num_bytes)
+        distance = 0.0 if self.prefill.rate is None else seconds / _STATE_SHARE * self.prefill.rate
+        return (end // BLOCK) % max(1, math.ceil(distance / BLOCK)) == 0
+
+
+def _read(leaf: LeafCache, extent: Extent, block_begin: int) -> Part:
+    room = room_of(extent.begin, extent.end)
+    data = np.zeros(leaf.rows.num_bytes(room), np.uint8)
+    first = 0 if extent.is_state else extent.begin - block_begin
+    leaf.rows.read(extent.cells, data, first, room)
+    return Part(extent.begin, extent.end, data)
+
+
+def _write(leaf: LeafCache, wanted: Extent | None, part: Part, block_begin: int) -> int:
+    """Copy what is wanted of a part -> the bytes of its rows."""
+    if wanted is None or wanted.is_state != (part.begin == part.end):
+        return 0
+    room = room_of(part.begin, part.end)
+    if wanted.is_state:
+        if part.end == wanted.end:
+            leaf.rows.write(wanted.cells, part.data, 0, room)
+            return part.data.nbytes
+        return 0
+    begin, end = max(part.begin, wanted.begin), min(part.end, wanted.end)
+    if begin >= end:
+        return 0
+    cells = wanted.cells[begin - wanted.begin : end - wanted.begin]
+    leaf.rows.write(cells, part.data, begin - block_begin, room)
+    return part.data.nbytes * (end - begin) // room
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many of the first elements are the same."""
+    count = min(len(a), len(b))
+    return next((i for i in range(count) if a[i] != b[i]), count)
+
+
+def _has_all(block: Block, extents: Sequence[Sequence[Extent]]) -> bool:
+    """Return whether a block has all these parts."""
+    for leaf, wanted in enumerate(extents):
+        spans = block.spans(leaf)
+        for extent in wanted:
+            if extent.is_state and (extent.end, extent.end) not in spans:
+                return False
+            if not extent.is_state and not any(b <= extent.begin and extent.end <= e for b, e in spans):
+                return False
+    return True
+
+
+def _is_within(block: Block, longer: Block) -> bool:
+    """Return whether a block is the beginning of another one, which has all that it has."""
+    count = len(block.tokens)
+    if block is longer or count >= len(longer.tokens) or longer.tokens[:count] != block.tokens:
+        return False
+    for leaf, parts in enumerate(block.parts):
+        spans = longer.spans(leaf)
+        for part in parts:
+            is_state = part.begin == part.end
+            if is_state and (part.end, part.end) not in spans:
+                return False
+            if not is_state and not any(b <= part.begin and part.end <= e for b, e in spans):
+                return False
+    return True
+
+
+def _tier(block: KnownBlock) -> str:
+    return "disk" if isinstance(block, FiledBlock) else "memory"
