@@ -8,18 +8,22 @@ tests run a few of them; `python -m tests.random_mixes 20000` runs many.
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import chaski
 from chaski.convert.convert import convert
 from chaski.errors import OptionError
+from chaski.runner.prefix import naming, tiers
 from chaski.runner.prefix.slots import Policy
 from tests.cache_checks import assert_whole
 from tests.eagle3 import write_eagle3, write_quieter
@@ -155,19 +159,43 @@ class Mix:
         self.parallel = int(self.random.integers(1, 5))
         self.num_batch = int(pick((9, 12, 16, 24, 512) if model.pictures else (4, 5, 7, 16, 24, 512)))
         self.policy = list(Policy)[int(self.random.integers(3))]
+        self.block = int(pick((16, 16, 32, 256)))
+        self.prefix_cache = {
+            "CHASKI_PREFIX_CACHE": str(pick(("on", "memory", "off"), p=(0.5, 0.3, 0.2))),
+            "CHASKI_PREFIX_CACHE_MEMORY": str(pick(("100KB", "1MB", "1GB"))),
+            "CHASKI_PREFIX_CACHE_DISK": str(pick(("300KB", "1GB"))),
+            "OLLAMA_MODELS": str(folder / f"store-{seed}"),
+        }
         self.stems = [self._ids(2 * self.context) for _ in range(3)]
         self.forgotten = self.interrupts = 0
+        self.restored: Counter[str] = Counter()
 
     def __str__(self) -> str:
-        return f"{self.model.name} {self.settings}, parallel {self.parallel}, num_batch {self.num_batch}"
+        kept = f"{self.prefix_cache}, blocks of {self.block}"
+        return (
+            f"{self.model.name} {self.settings}, parallel {self.parallel}, num_batch {self.num_batch}, {kept}"
+        )
 
     def run(self) -> list[Asked]:
-        """All requests beside each other -> those that were told something else than alone."""
-        beside = {"parallel": self.parallel, "num_batch": self.num_batch, "draft": self.draft}
+        """All requests beside each other -> those that were told something else than alone.
+
+        Half of them are asked when the model was loaded anew, with what it has kept on disk.
+        """
+        count, different = self.count, []
         with (
-            chaski.load(self.path, **beside, **self.settings) as loaded,
+            patch.dict(os.environ, self.prefix_cache),
+            patch.object(naming, "BLOCK", self.block),
+            patch.object(tiers, "_FEWEST", 1),
             chaski.load(self.path, parallel=1, prompt_cache=False, **self.settings) as alone,
         ):
+            for self.count in (count // 2, count - count // 2):
+                different += self._run(alone)
+        self.count = count
+        return different
+
+    def _run(self, alone: chaski.LLM) -> list[Asked]:
+        beside = {"parallel": self.parallel, "num_batch": self.num_batch, "draft": self.draft}
+        with chaski.load(self.path, **beside, **self.settings) as loaded:
             loaded.engine._prompt_cache.policy = self.policy
             different = []
             for asked in self._asked_at_random(loaded):
@@ -177,6 +205,12 @@ class Mix:
                 if not asked.agrees(told):
                     different.append(asked)
             assert_whole(loaded.engine)
+            if loaded.engine.tiers is not None:
+                counts = loaded.engine.tiers.counts
+                for tier, tokens in counts.tokens.items():
+                    self.restored[tier] += tokens
+                was_evicted = self.prefix_cache["CHASKI_PREFIX_CACHE_DISK"] == "300KB"
+                assert was_evicted or not counts.failed, "a block could not be used"
         return different
 
     def _asked_at_random(self, model: chaski.LLM) -> Iterator[Asked]:
@@ -268,6 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--of", help="only the model of this name")
     parsed = parser.parse_args(arguments)
     done = failures = forgotten = interrupts = 0
+    restored: Counter[str] = Counter()
     seed = parsed.seed
     models = [model for model in MODELS if parsed.of in (None, model.name)]
     with tempfile.TemporaryDirectory() as folder:
@@ -285,9 +320,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             done += mix.count
             forgotten += mix.forgotten
             interrupts += mix.interrupts
+            restored += mix.restored
             seed += 1
             if seed % 20 == 0 or done >= parsed.requests:
                 counts = f"{forgotten} of them shifted, {interrupts} interrupted, {failures} failures"
+                counts += f", tokens restored: {dict(restored)}"
                 print(f"{done} requests, {counts}, up to seed {seed}", flush=True)
     return min(failures, 1)
 

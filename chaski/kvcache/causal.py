@@ -187,7 +187,7 @@ class CausalCache:
         if self._table.floor(end - begin) != end - begin:
             raise NotSupportedError(f"{what}: that is no number of whole pages")
         # As if no more were stored than the next token sees: what trimming left depends on other sequences.
-        first = 0 if self._kept is None else self._span.first_visible([length])[0]
+        first = self._first_needed(length)
         if not self._is_visible(length - (end - begin), first_without(first, begin, end)):
             raise NotSupportedError(f"{what}: the next token would see some that need not be there any more")
 
@@ -229,13 +229,12 @@ class CausalCache:
     def restorable(self, spans: Sequence[Span], start: int, length: int) -> int:
         ends = sorted({length, *(end for _, end in spans if start < end < length)}, reverse=True)
         for end in ends:
-            (first,) = self._span.first_visible([end])
-            if covered(spans, max(first, start), end):
+            if covered(spans, max(self._first_needed(end), start), end):
                 return end
         return start
 
     def adopt(self, sequence: int, length: int) -> Extent | None:
-        (first,) = self._span.first_visible([length])
+        first = self._first_needed(length)
         if first > self.length(sequence):
             self._table.skip(sequence, first)
         begin = self.length(sequence)
@@ -247,6 +246,10 @@ class CausalCache:
     def close(self) -> None:
         self._layers = []
         self._key_shift = self._copy = None
+
+    def _first_needed(self, length: int) -> int:
+        """The first position that a sequence of so many tokens has stored, however much was trimmed."""
+        return 0 if self._kept is None else self._span.first_visible([length])[0]
 
     def _is_visible(self, position: int, first: int) -> bool:
         """True if what is stored from `first` on has all that a token at `position` sees before itself."""

@@ -27,8 +27,8 @@ import numpy as np
 
 from chaski.errors import FormatError
 from chaski.kvcache import Span
+from chaski.runner.prefix import naming
 from chaski.runner.prefix.blocks import Block, Part
-from chaski.runner.prefix.names import BLOCK
 
 __all__ = ["SUFFIX", "TEMPORARY", "FiledBlock", "read_block", "read_tokens", "write_block"]
 
@@ -64,7 +64,7 @@ class FiledBlock:
         except ValueError:
             return None
         end = int(begin) + int(count)
-        if not 0 < int(count) <= BLOCK or int(begin) % BLOCK:
+        if not 0 < int(count) <= naming.BLOCK or int(begin) % naming.BLOCK:
             return None
         return cls(bytes.fromhex(name), bytes.fromhex(before), int(begin), end, spans)
 
@@ -92,7 +92,7 @@ def _spans(text: str, begin: int) -> tuple[Span, ...]:
     for word in filter(None, text.split("+")):
         first, _, last = word.partition("_")
         span = int(first) + begin, int(last or first) + begin
-        if not begin <= span[0] <= span[1] <= begin + BLOCK:
+        if not begin <= span[0] <= span[1] <= begin + naming.BLOCK:
             raise ValueError(f"a part at {span}")
         found.append(span)
     return tuple(found)

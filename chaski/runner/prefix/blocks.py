@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.kvcache import Span
-from chaski.runner.prefix.names import BLOCK
+from chaski.runner.prefix import naming
 
 __all__ = ["Block", "KnownBlock", "Part", "room_of"]
 
@@ -78,5 +78,5 @@ def room_of(begin: int, end: int) -> int:
     """Return the room of the `CellRows` block of a part: one place for a state, else those up to its end."""
     if begin == end:
         return 1
-    in_block = (end - 1) % BLOCK + 1
+    in_block = (end - 1) % naming.BLOCK + 1
     return -(-in_block // _LANES) * _LANES

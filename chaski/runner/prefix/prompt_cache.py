@@ -9,7 +9,7 @@ from chaski.chat.image_rows import attended_in, extent
 from chaski.errors import NotSupportedError
 from chaski.kvcache import Cache
 from chaski.runner.engine.sequence import Sequence
-from chaski.runner.prefix.names import BLOCK, block_name
+from chaski.runner.prefix import naming
 from chaski.runner.prefix.restoration import Restoration
 from chaski.runner.prefix.slots import Placement, Policy, Slot, place
 from chaski.runner.prefix.tiers import Capture, FoundPrefix, PrefixTiers
@@ -66,7 +66,7 @@ class PromptCache:
         sequence, slot, length = restoration.sequence, restoration.slot, restoration.found.length
         slot.tokens = sequence.tokens[:length]
         self._names(slot, length)
-        slot.num_kept = length // BLOCK
+        slot.num_kept = length // naming.BLOCK
         sequence.restored = restoration.by_tier
         sequence.start(slot)
 
@@ -79,21 +79,21 @@ class PromptCache:
         """Note the blocks that the batch of a sequence completes that is computed now, to keep them then."""
         slot = sequence.slot
         length = self._length_to_keep(sequence)
-        if length // BLOCK > slot.num_kept:
+        if length // naming.BLOCK > slot.num_kept:
             names = self._names(slot, length)
-            for begin in range(slot.num_kept * BLOCK, length - BLOCK + 1, BLOCK):
+            for begin in range(slot.num_kept * naming.BLOCK, length - naming.BLOCK + 1, naming.BLOCK):
                 self._capture(sequence, names, begin)
-            slot.num_kept = length // BLOCK
+            slot.num_kept = length // naming.BLOCK
 
     def note_end(self, sequence: Sequence) -> None:
         """Note what a sequence that ended has in its last block."""
         length = self._length_to_keep(sequence)
         slot = sequence.slot
-        if length > slot.num_kept * BLOCK:
+        if length > slot.num_kept * naming.BLOCK:
             names = self._names(slot, length)
-            for begin in range(slot.num_kept * BLOCK, length, BLOCK):
+            for begin in range(slot.num_kept * naming.BLOCK, length, naming.BLOCK):
                 self._capture(sequence, names, begin, length)
-            slot.num_kept = length // BLOCK
+            slot.num_kept = length // naming.BLOCK
 
     def keep_noted(self) -> None:
         """Copy what was noted to the tiers, after its batch was computed and before another one is."""
@@ -122,9 +122,9 @@ class PromptCache:
 
     def _names(self, slot: Slot, length: int) -> list[bytes]:
         """The names of the blocks of a slot within its first `length` tokens, the first name before them."""
-        for number in range(len(slot.names) - 1, length // BLOCK):
-            begin = number * BLOCK
-            slot.names.append(block_name(slot.names[-1], slot.tokens[begin : begin + BLOCK]))
+        for number in range(len(slot.names) - 1, length // naming.BLOCK):
+            begin = number * naming.BLOCK
+            slot.names.append(naming.block_name(slot.names[-1], slot.tokens[begin : begin + naming.BLOCK]))
         return slot.names
 
     def _find(self, sequence: Sequence, slot: Slot) -> FoundPrefix | None:

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from chaski.chat.groups import Groups, not_inside
-from chaski.runner.prefix.names import BLOCK
+from chaski.runner.prefix import naming
 
 __all__ = ["Placement", "Policy", "Slot", "common_prefix", "place"]
 
@@ -51,8 +51,8 @@ class Slot:
 
     def forget_names(self, length: int) -> None:
         """Forget the names of blocks behind the first `length` tokens."""
-        del self.names[length // BLOCK + 1 :]
-        self.num_kept = min(self.num_kept, length // BLOCK)
+        del self.names[length // naming.BLOCK + 1 :]
+        self.num_kept = min(self.num_kept, length // naming.BLOCK)
 
     def continue_from(self, source: Slot, length: int) -> None:
         """Hold the first `length` tokens of another slot."""

@@ -12,14 +12,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import perf_counter
 
-import numpy as np
-
 from chaski.kvcache import Extent, LeafCache
+from chaski.runner.prefix import naming
 from chaski.runner.prefix.block_files import FiledBlock
 from chaski.runner.prefix.blocks import Block, KnownBlock, Part, room_of
+from chaski.runner.prefix.buffers import Buffers
 from chaski.runner.prefix.disk_tier import DiskTier
 from chaski.runner.prefix.memory_tier import MemoryTier
-from chaski.runner.prefix.names import BLOCK, block_name, first_name
 from chaski.runner.prefix.speed import Speed
 
 __all__ = ["Capture", "FoundPrefix", "PrefixTiers", "TierCounts"]
@@ -81,6 +80,7 @@ class PrefixTiers:
         self.counts = TierCounts()
         self.prefill = Speed()
         self._copying = Speed(4e9)
+        self._buffers = Buffers()
         self._leaves = leaves
         self._identity = identity
         self._firsts: dict[tuple[str, ...], bytes] = {}
@@ -90,7 +90,7 @@ class PrefixTiers:
         if parts not in self._firsts:
             if len(self._firsts) > 1000:
                 self._firsts.clear()
-            self._firsts[parts] = first_name(self._identity, *parts)
+            self._firsts[parts] = naming.first_name(self._identity, *parts)
         return self._firsts[parts]
 
     def find(self, first: bytes, tokens: Sequence[int], start: int, most: int) -> FoundPrefix | None:
@@ -120,11 +120,11 @@ class PrefixTiers:
         `names` are those of the blocks before it, and the first name. What is noted must be copied before
         anything else is computed.
         """
-        own = tuple(tokens[begin : begin + BLOCK])
+        own = tuple(tokens[begin : begin + naming.BLOCK])
         if len(own) < _FEWEST:
             return None
-        before = names[begin // BLOCK]
-        name = block_name(before, own)
+        before = names[begin // naming.BLOCK]
+        name = naming.block_name(before, own)
         end = begin + len(own)
         extents = tuple(
             [each for each in leaf.held(sequence, begin, end) if self._is_kept(leaf, each, end)]
@@ -133,15 +133,15 @@ class PrefixTiers:
         known = self.memory.get(name)
         if known is not None and _has_all(known, extents):
             return None
-        return Capture(name, before, begin, own, extents, names[begin // BLOCK : 0 : -1], to_disk)
+        return Capture(name, before, begin, own, extents, names[begin // naming.BLOCK : 0 : -1], to_disk)
 
     def copy(self, captures: Iterable[Capture]) -> None:
         """Copy blocks out of cells, into memory and on their way to files."""
         for capture in captures:
             started = perf_counter()
             parts = tuple(
-                tuple(_read(leaf, extent, capture.begin) for extent in extents)
-                for leaf, extents in zip(self._leaves, capture.extents, strict=True)
+                tuple(self._read(index, extent, capture.begin) for extent in extents)
+                for index, extents in enumerate(capture.extents)
             )
             block = Block(capture.name, capture.before, capture.begin, capture.tokens, parts)
             self._copying.measure(block.num_bytes, perf_counter() - started)
@@ -149,6 +149,15 @@ class PrefixTiers:
             self.memory.touch(capture.ancestors)
             if self.disk is not None and capture.to_disk:
                 self.disk.put(block)
+
+    def _read(self, index: int, extent: Extent, block_begin: int) -> Part:
+        """Copy a part of a block out of the cells of a leaf."""
+        leaf, room = self._leaves[index], room_of(extent.begin, extent.end)
+        is_whole = len(extent.cells) == room
+        data = self._buffers.take(index, leaf.rows.num_bytes(room), is_whole)
+        first = 0 if extent.is_state else extent.begin - block_begin
+        leaf.rows.read(extent.cells, data, first, room)
+        return Part(extent.begin, extent.end, data)
 
     def adopt(self, sequence: int, length: int) -> list[Extent | None]:
         """Make room in all leaves for the tokens up to `length`; what has to be written comes back."""
@@ -204,15 +213,15 @@ class PrefixTiers:
         """Return the blocks that hold a beginning of `tokens`, the last perhaps in part; and how much."""
         chain: list[KnownBlock] = []
         name = first
-        for begin in range(0, len(tokens) - BLOCK + 1, BLOCK):
-            following = block_name(name, tokens[begin : begin + BLOCK])
+        for begin in range(0, len(tokens) - naming.BLOCK + 1, naming.BLOCK):
+            following = naming.block_name(name, tokens[begin : begin + naming.BLOCK])
             block = self._get(following)
             if block is None or block.begin != begin:
                 break
             chain.append(block)
             name = following
-        length = len(chain) * BLOCK
-        rest = tokens[length : length + BLOCK]
+        length = len(chain) * naming.BLOCK
+        rest = tokens[length : length + naming.BLOCK]
         best, most = None, 0
         for block in self._behind(name):
             same = _common(self._tokens(block), rest) if block.begin == length else 0
@@ -280,22 +289,14 @@ class PrefixTiers:
         Rows are, and states where sequences and prompts end. Of others there is one in as many tokens as
         take a hundred times as long to compute as a state takes to come back.
         """
-        if not extent.is_state or extent.ends_prompt or end % BLOCK:
+        if not extent.is_state or extent.ends_prompt or end % naming.BLOCK:
             return True
         num_bytes = leaf.rows.num_bytes(1)
         seconds = self._copying.seconds(num_bytes)
         if self.disk is not None:
             seconds += self.disk.speed.seconds(num_bytes)
         distance = 0.0 if self.prefill.rate is None else seconds / _STATE_SHARE * self.prefill.rate
-        return (end // BLOCK) % max(1, math.ceil(distance / BLOCK)) == 0
-
-
-def _read(leaf: LeafCache, extent: Extent, block_begin: int) -> Part:
-    room = room_of(extent.begin, extent.end)
-    data = np.zeros(leaf.rows.num_bytes(room), np.uint8)
-    first = 0 if extent.is_state else extent.begin - block_begin
-    leaf.rows.read(extent.cells, data, first, room)
-    return Part(extent.begin, extent.end, data)
+        return (end // naming.BLOCK) % max(1, math.ceil(distance / naming.BLOCK)) == 0
 
 
 def _write(leaf: LeafCache, wanted: Extent | None, part: Part, block_begin: int) -> int:
