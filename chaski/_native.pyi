@@ -79,6 +79,7 @@ def kv_storage(cells: int, heads: int, size: int, type: int, in_panels: bool) ->
 def rule_version() -> int: ...
 def block_bytes(storages: Sequence[KVStorage], room: int) -> int: ...
 def copy_block(
+    pool: ThreadPool,
     isa: str,
     storages: Sequence[KVStorage],
     cells: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", writable=False)],

@@ -89,6 +89,9 @@ class Done:
     stop_string       the stop string that ended it, if one did
     prompt_tokens     tokens of the prompt, cached ones included
     cached_tokens     tokens of the prompt that were not computed again; `evaluated_tokens` are the others
+    memory_tokens     those of the cached tokens that came back from host memory
+    disk_tokens       those of the cached tokens that came back from files
+    saved_seconds     the time that this has saved, as far as it is known
     generated_tokens  tokens sampled, an end token and those that a stop string removed included
     dropped_tokens    tokens that truncation took out of the prompt, not counted in `prompt_tokens`
     proposed_tokens   tokens that speculation proposed, computed ahead; `accepted_tokens` of them were right
@@ -102,6 +105,9 @@ class Done:
     cached_tokens: int
     generated_tokens: int
     dropped_tokens: int
+    memory_tokens: int = 0
+    disk_tokens: int = 0
+    saved_seconds: float = 0.0
     shifted_tokens: int = 0
     proposed_tokens: int = 0
     accepted_tokens: int = 0
@@ -114,6 +120,12 @@ class Done:
     def evaluated_tokens(self) -> int:
         """Tokens of the prompt that were computed for this request."""
         return self.prompt_tokens - self.cached_tokens
+
+    @property
+    def cached_by_tier(self) -> dict[str, int]:
+        """The cached tokens by where they were: in cells of the engine, in host memory, on disk."""
+        cells = self.cached_tokens - self.memory_tokens - self.disk_tokens
+        return {"cells": cells, "memory": self.memory_tokens, "disk": self.disk_tokens}
 
     @property
     def guessed_tokens(self) -> int:

@@ -56,6 +56,7 @@ class GenerateOptions(TypedDict, total=False):
     format_thought: Mapping[str, Any] | None
     special: bool
     cache_salt: str
+    no_store: bool
     adapter: AdapterOption | None
     logprobs: bool
     top_logprobs: int
@@ -82,6 +83,7 @@ class AnswerOptions:
     special      control tokens are part of the text, for parsers; the one that ends the answer is not
     cache_salt   requests share the prompt cache only with those of the same salt, so that the time of an
                  answer does not reveal the prompts of others
+    no_store     nothing of what is computed for the request is kept on disk
     adapter      the LoRA adapters that the text is computed with: the name of one, or a list of names and of
                  pairs (name, scale), which are applied in this order
     stop         texts that end the answer and are not part of it
@@ -107,6 +109,7 @@ class AnswerOptions:
     format_thought: AnswerPrefix | None = None
     special: bool = False
     cache_salt: str = ""
+    no_store: bool = False
     adapter: tuple[AdapterChoice, ...] = ()
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -122,7 +125,7 @@ class AnswerOptions:
         for name in ("num_keep", "draft_num_predict", "min_tokens"):
             count = getattr(self, name)
             _require(name, count, _is_integer(count) and count >= 0, "an integer of at least 0")
-        for name in ("special", "truncate", "shift", "ignore_eos", "include_stop_str_in_output"):
+        for name in ("special", "truncate", "no_store", "shift", "ignore_eos", "include_stop_str_in_output"):
             _require(name, getattr(self, name), isinstance(getattr(self, name), bool), "True or False")
         _require("cache_salt", self.cache_salt, isinstance(self.cache_salt, str), "a text")
         is_format = self.format is None or self.format == "json" or isinstance(self.format, Mapping)

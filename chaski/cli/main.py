@@ -30,6 +30,7 @@ _COMMANDS = {
     "rm": "chaski.cli.rm",
     "verify": "chaski.cli.verify",
     "prune": "chaski.cli.prune",
+    "cache": "chaski.cli.cache",
     "models": "chaski.cli.models",
     "info": "chaski.cli.info",
     "bench": "chaski.cli.bench",

@@ -83,6 +83,7 @@ class _Command(click.Command):
 @click.option("--hidethinking", is_flag=True, help="Do not print what the model thinks.")
 @click.option("--nowordwrap", is_flag=True, help="Let lines on a terminal break inside of words.")
 @click.option("--insecure", is_flag=True, help="Allow http:// when the model must be pulled.")
+@click.option("--no-store", "no_store", is_flag=True, help="Keep nothing of the prompts on disk.")
 @click.option("--nohistory", is_flag=True, help="Do not keep the lines that are typed in a chat.")
 @click.help_option("-h", "--help")
 def command(
@@ -105,6 +106,7 @@ def command(
     hidethinking: bool,
     nowordwrap: bool,
     insecure: bool,
+    no_store: bool,
     nohistory: bool,
     **options: object,
 ) -> None:
@@ -123,7 +125,7 @@ def command(
     text = _whole_prompt(prompt)
     if keepalive is not None:
         parse_duration(keepalive)
-    given = _answer_options(options, form)
+    given = _answer_options({**options, **({"no_store": True} if no_store else {})}, form)
     if adapters:
         given["adapter"] = read_adapters(adapters)
     names = tuple(name for name, _ in given.get("adapter", ()))

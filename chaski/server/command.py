@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import click
 
@@ -11,9 +12,10 @@ __all__ = ["command"]
 
 @click.command("serve", short_help="Serve models over HTTP.")
 @click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: OLLAMA_HOST, 127.0.0.1:11434]")
+@click.option("--no-store", is_flag=True, help="Keep nothing of prompts on disk.")
 @click.option("--verbose", is_flag=True, help="Log each request, and what is loaded and unloaded.")
 @click.help_option("-h", "--help")
-def command(host: str | None, verbose: bool) -> None:
+def command(host: str | None, no_store: bool, verbose: bool) -> None:
     """Answer over the APIs of Ollama, OpenAI and Anthropic, until Ctrl-C.
 
     Everything is set by environment variables: see docs/server.md and `chaski info`.
@@ -26,6 +28,8 @@ def command(host: str | None, verbose: bool) -> None:
     from chaski.server.settings import Settings
     from chaski.store.store import Store
 
+    if no_store and os.environ.get("CHASKI_PREFIX_CACHE", "on").lower() == "on":
+        os.environ["CHASKI_PREFIX_CACHE"] = "memory"  # workers inherit it
     environment = Environment.read()
     _log_all(verbose or environment.debug)
     if host is not None:

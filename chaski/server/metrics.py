@@ -33,6 +33,13 @@ class Metrics:
 
         self._prompt = counter("chaski_prompt_tokens", "Tokens of prompts")
         self._cached = counter("chaski_cached_tokens", "Tokens of prompts that were cached")
+        self._restored = Counter(
+            "chaski_restored_tokens",
+            "Cached tokens of prompts that came back from memory or disk",
+            ("model", "tier"),
+            registry=self.registry,
+        )
+        self._saved = counter("chaski_saved_seconds", "Time that restored tokens would have taken to compute")
         self._generated = counter("chaski_generated_tokens", "Tokens of answers")
         self._answers = counter("chaski_answers", "Answers that came to their end")
         self._prefill = histogram("chaski_prefill_seconds", "Time until the first token")
@@ -47,6 +54,9 @@ class Metrics:
     def count_answer(self, model: str, done: Done) -> None:
         """Count an answer and its prompt."""
         self.count_prompt(model, done.prompt_tokens, done.cached_tokens)
+        for tier, tokens in (("memory", done.memory_tokens), ("disk", done.disk_tokens)):
+            self._restored.labels(model, tier).inc(tokens)
+        self._saved.labels(model).inc(done.saved_seconds)
         self._generated.labels(model).inc(done.generated_tokens)
         self._answers.labels(model).inc()
         self._prefill.labels(model).observe(done.prefill_seconds)

@@ -73,7 +73,9 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
         ),
         ("float", _finite),
     ),
-    **dict.fromkeys(("use_mmap", "ignore_eos", "include_stop_str_in_output"), ("bool", _TRUTH.__getitem__)),
+    **dict.fromkeys(
+        ("use_mmap", "no_store", "ignore_eos", "include_stop_str_in_output"), ("bool", _TRUTH.__getitem__)
+    ),
     **dict.fromkeys(("stop", "bad_words", "dry_sequence_breakers"), ("string", str)),
     "engine": ("engine", _engine),
 }

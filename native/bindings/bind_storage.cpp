@@ -5,11 +5,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "checks.h"
 #include "isa.h"
 #include "storage.h"
+#include "thread_pool.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -79,34 +81,41 @@ void require_cells(const Cells& cells, std::int64_t count) {
 }
 
 // Copies cells of several storages to places of a block, or back. A block has `room` cells of each storage,
-// one storage after the other, each at a multiple of 64 bytes.
-void copy_block(const std::string& isa, const std::vector<const OwnedStorage*>& storages, const Cells& cells,
-                const Bytes& block, const Cells& places, std::int64_t room, bool is_write) {
+// one storage after the other, each at a multiple of 64 bytes. Threads take the next storage in turn.
+void copy_block(ThreadPool& pool, const std::string& isa, const std::vector<const OwnedStorage*>& storages,
+                const Cells& cells, const Bytes& block, const Cells& places, std::int64_t room,
+                bool is_write) {
     require(cells.size() == places.size(), "key/value storage: each cell needs one place");
     require(room > 0 && static_cast<std::int64_t>(block.size()) == blocks_bytes(storages, room),
             "key/value storage: the block has another size");
     require_cells(places, room);
     std::size_t scratch_floats = 0;
+    std::vector<KVStorage> parts;
+    auto* data = reinterpret_cast<std::byte*>(block.data());
     for (const OwnedStorage* owned : storages) {
         require_cells(cells, owned->storage.cells);
         scratch_floats =
             std::max(scratch_floats, static_cast<std::size_t>(cell_scratch_floats(owned->storage)));
+        parts.push_back(like(owned->storage, room, data));
+        data += block_bytes(owned->storage, room);
     }
     const auto& ops = ops_of(isa);
     const auto count = static_cast<std::int64_t>(cells.size());
+    const std::int32_t* cell = cells.data();
+    const std::int32_t* place = places.data();
     nb::gil_scoped_release unlocked;
-    std::vector<float> scratch(scratch_floats);
-    auto* data = reinterpret_cast<std::byte*>(block.data());
-    for (const OwnedStorage* owned : storages) {
-        const KVStorage& storage = owned->storage;
-        const KVStorage part = like(storage, room, data);
-        if (is_write) {
-            ops.copy(part, places.data(), storage, cells.data(), count, scratch.data());
-        } else {
-            ops.copy(storage, cells.data(), part, places.data(), count, scratch.data());
+    std::atomic<std::size_t> next{0};
+    pool.run([&](int) {
+        std::vector<float> scratch(scratch_floats);
+        for (std::size_t i; (i = next.fetch_add(1)) < parts.size();) {
+            const KVStorage& storage = storages[i]->storage;
+            if (is_write) {
+                ops.copy(parts[i], place, storage, cell, count, scratch.data());
+            } else {
+                ops.copy(storage, cell, parts[i], place, count, scratch.data());
+            }
         }
-        data += block_bytes(storage, room);
-    }
+    });
 }
 
 }  // namespace
@@ -119,8 +128,8 @@ void bind_storage(nb::module_& m) {
             nb::call_guard<nb::gil_scoped_release>())
         .def("read", &read_cell, "isa"_a, "cell"_a, "out"_a);
     m.def("block_bytes", &blocks_bytes, "storages"_a, "room"_a);
-    m.def("copy_block", &copy_block, "isa"_a, "storages"_a, "cells"_a, "block"_a, "places"_a, "room"_a,
-          "is_write"_a);
+    m.def("copy_block", &copy_block, "pool"_a, "isa"_a, "storages"_a, "cells"_a, "block"_a, "places"_a,
+          "room"_a, "is_write"_a);
     m.def("kv_storage", &make_storage, "cells"_a, "heads"_a, "size"_a, "type"_a, "in_panels"_a);
     m.def("kv_storage_bytes", &storage_bytes, "cells"_a, "heads"_a, "size"_a, "type"_a, "in_panels"_a);
 }

@@ -157,7 +157,7 @@ class CPUBackend:
         return {HOST: _native.kv_storage_bytes(*_layout_of(role, cells, heads, size, dtype))}
 
     def cell_rows(self, buffers: Sequence[KVBuffer]) -> StoredCells:
-        return StoredCells(self.isa, [buffer.handle for buffer in buffers])
+        return StoredCells(self._pool, self.isa, [buffer.handle for buffer in buffers])
 
     def compile(self, graph: Graph) -> CPUPlan:
         plan = CPUPlan(

@@ -18,7 +18,8 @@ I32 = npt.NDArray[np.int32]
 class StoredCells:
     """`CellRows` of native storages. A block is a small storage beside another, with cells for its places."""
 
-    def __init__(self, isa: str, storages: Sequence[object]) -> None:
+    def __init__(self, pool: _native.ThreadPool, isa: str, storages: Sequence[object]) -> None:
+        self._pool = pool
         self._isa = isa
         self._storages = [storage for storage in storages if isinstance(storage, _native.KVStorage)]
         assert len(self._storages) == len(storages), "a buffer of another backend"
@@ -27,9 +28,13 @@ class StoredCells:
         return _native.block_bytes(self._storages, room)
 
     def read(self, cells: I32, block: U8, first: int, room: int) -> None:
-        places = np.arange(first, first + len(cells), dtype=np.int32)
-        _native.copy_block(self._isa, self._storages, cells, block, places, room, is_write=False)
+        self._copy(cells, block, first, room, is_write=False)
 
     def write(self, cells: I32, block: U8, first: int, room: int) -> None:
+        self._copy(cells, block, first, room, is_write=True)
+
+    def _copy(self, cells: I32, block: U8, first: int, room: int, is_write: bool) -> None:
         places = np.arange(first, first + len(cells), dtype=np.int32)
-        _native.copy_block(self._isa, self._storages, cells, block, places, room, is_write=True)
+        _native.copy_block(
+            self._pool, self._isa, self._storages, cells, block, places, room, is_write=is_write
+        )

@@ -247,6 +247,8 @@ class Engine:
         if prepared is not None and prepared.images and not self._encode(prepared):
             self._cache.undo_forward(prepared.batch)
             return self._launch(self._prepare())
+        if self.tiers is not None:
+            self.tiers.set_busy(prepared is not None)
         if prepared is None:
             return None
         tokens = prepared.fill(self._images)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from chaski.errors import ChaskiError
 from chaski.model.output_rows import OutputRows
 from chaski.runner.adapters.applied import AppliedAdapters
 from chaski.runner.engine.outputs import Outputs
+from chaski.runner.prefix.restored import NOTHING_RESTORED
 from chaski.runner.prefix.slots import Slot
 
 __all__ = ["Sequence"]
@@ -33,7 +34,7 @@ class Sequence(ABC):
     cache_salt   only prompts with the same one reuse what was computed for it
     adapters     the LoRA adapters that it is computed with; None for none
     may_store    True if what is computed for it may be kept in files
-    restored     its tokens that came back from each tier behind the cells
+    restored     its tokens that came back from the tiers behind the cells
     events       those that its reader has not read yet; at last `Done`, `Outputs`, or the error that ended it
     is_running   True until its last `take`, or `cancel`: more of it is to be computed
     """
@@ -62,7 +63,7 @@ class Sequence(ABC):
         self.cache_salt = cache_salt
         self.adapters: AppliedAdapters | None = None
         self.may_store = True
-        self.restored: Mapping[str, int] = {}
+        self.restored = NOTHING_RESTORED
         self.events: deque[Event | Outputs | ChaskiError] = deque()
         self.is_running = True
 

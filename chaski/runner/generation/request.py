@@ -55,6 +55,7 @@ class GenerationRequest:
     groups          positions of the prompt that are computed together
     images          its rows of images
     cache_salt      only prompts with the same one reuse what is computed for it
+    may_store       what is computed for it may be kept on disk
     adapters        the LoRA adapters that it is computed with
     limit           tokens of the sequence, its prompt included, at which it ends
     shift           what a full context drops before that; None where the context cannot fill up
@@ -77,6 +78,7 @@ class GenerationRequest:
     groups: Groups = ()
     images: Images = ()
     cache_salt: str = ""
+    may_store: bool = True
     adapters: AppliedAdapters | None = None
     limit: int
     context: int = 0

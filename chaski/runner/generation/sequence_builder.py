@@ -104,6 +104,7 @@ class SequenceBuilder(PromptBuilder):
                 groups=prepared.prompt.groups,
                 images=prepared.prompt.images,
                 cache_salt=limits.cache_salt,
+                may_store=not limits.no_store,
                 adapters=self._applied(limits.adapter),
                 limit=prepared.limit,
                 grammar=self._grammar(limits),

@@ -29,7 +29,10 @@ __all__ = ["DiskLimits", "DiskTier"]
 _log = logging.getLogger(__name__)
 
 # Blocks in memory that wait to be written, in bytes: more are not written.
-_MAX_WAITING = 256 << 20
+_MAX_WAITING = 512 << 20
+# While others compute, the thread writes for a hundredth of a core's time, and else as fast as it can.
+_PAUSES = 99
+_LONGEST_PAUSE = 5.0
 # After a write that failed, no other one is tried for so many seconds.
 _PAUSE = 30.0
 # Other processes write, too: their files are counted again after so many of our own.
@@ -72,6 +75,8 @@ class DiskTier:
         self._has_work = threading.Condition(self._lock)
         self._waiting_bytes = 0
         self._is_closing = False
+        self._is_idle = threading.Event()
+        self._is_idle.set()
         self._paused_until = 0.0
         self._files: dict[str, FiledBlock | None] = {}
         self._total: int | None = None
@@ -145,6 +150,14 @@ class DiskTier:
         with suppress(OSError):
             os.unlink(self.folder / filed.file_name)
 
+    def set_busy(self, is_busy: bool) -> None:
+        """Say whether the processor has something better to do than to write files."""
+        if is_busy == self._is_idle.is_set():
+            if is_busy:
+                self._is_idle.clear()
+            else:
+                self._is_idle.set()
+
     def settle(self, seconds: float) -> bool:
         """Wait until all is written, or for so many seconds; return whether it is."""
         is_done = threading.Event()
@@ -153,6 +166,7 @@ class DiskTier:
 
     def close(self, seconds: float = 5.0) -> None:
         """Write what waits, for so many seconds at most."""
+        self.set_busy(False)
         self.settle(seconds)
         with self._lock:
             self._is_closing = True
@@ -239,6 +253,7 @@ class DiskTier:
             return None
 
     def _write(self, block: Block, filed: FiledBlock) -> None:
+        begun = time.thread_time()
         try:
             if time.monotonic() >= self._paused_until and self._may_write(filed):
                 self._write_now(block, filed)
@@ -249,6 +264,8 @@ class DiskTier:
         finally:
             with self._lock:
                 self._waiting_bytes -= block.num_bytes
+            pause = _PAUSES * (time.thread_time() - begun)
+            self._is_idle.wait(min(pause, _LONGEST_PAUSE))
 
     def _may_write(self, filed: FiledBlock) -> bool:
         """Return whether it can be found again, behind a block that is there, and the day has room for it."""

@@ -67,7 +67,7 @@ class PromptCache:
         slot.tokens = sequence.tokens[:length]
         self._names(slot, length)
         slot.num_kept = length // naming.BLOCK
-        sequence.restored = restoration.by_tier
+        sequence.restored = restoration.report()
         sequence.start(slot)
 
     def give_up(self, restoration: Restoration) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
+from math import isfinite
 from time import perf_counter
 
 from chaski.kvcache import Extent
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.prefix.blocks import Block, KnownBlock
+from chaski.runner.prefix.restored import Restored
 from chaski.runner.prefix.slots import Slot
 from chaski.runner.prefix.tiers import FoundPrefix, PrefixTiers
 
@@ -48,10 +50,11 @@ class Restoration:
         self._started = perf_counter()
         self._by_tier = {"memory": 0, "disk": 0}
 
-    @property
-    def by_tier(self) -> dict[str, int]:
-        """Tokens that came back so far from each tier."""
-        return self._by_tier
+    def report(self) -> Restored:
+        """Tell what came back, when all has."""
+        computing = self._tiers.prefill.seconds(self.found.length - self.found.start)
+        saved = computing - (perf_counter() - self._started) if isfinite(computing) else 0.0
+        return Restored(self._by_tier["memory"], self._by_tier["disk"], max(0.0, saved))
 
     def advance(self, max_bytes: int) -> bool:
         """Copy blocks that are there, about `max_bytes` of them -> whether that was the last.
@@ -63,7 +66,7 @@ class Restoration:
         while max_bytes > 0:
             self._read_ahead()
             if not self._reads:
-                self._tiers.came_back(self.found, self._by_tier, perf_counter() - self._started)
+                self._tiers.count(self.report())
                 return True
             block = self._first()
             if block is None:

@@ -7,7 +7,7 @@ quicker than to compute: by the speeds that were measured so far.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -19,6 +19,7 @@ from chaski.runner.prefix.blocks import Block, KnownBlock, Part, room_of
 from chaski.runner.prefix.buffers import Buffers
 from chaski.runner.prefix.disk_tier import DiskTier
 from chaski.runner.prefix.memory_tier import MemoryTier
+from chaski.runner.prefix.restored import Restored
 from chaski.runner.prefix.speed import Speed
 
 __all__ = ["Capture", "FoundPrefix", "PrefixTiers", "TierCounts"]
@@ -33,11 +34,10 @@ _STATE_SHARE = 0.01
 
 @dataclass(slots=True)
 class TierCounts:
-    """Totals since the model was loaded: tokens and bytes that came back by tier, and seconds saved."""
+    """Totals since the model was loaded: tokens that came back by tier, seconds saved, blocks of no use."""
 
     tokens: dict[str, int] = field(default_factory=lambda: {"memory": 0, "disk": 0})
-    num_bytes: dict[str, int] = field(default_factory=lambda: {"memory": 0, "disk": 0})
-    seconds_saved: float = 0.0
+    saved_seconds: float = 0.0
     failed: int = 0
 
 
@@ -186,15 +186,11 @@ class PrefixTiers:
                 num_bytes += _write(leaf, extent, part, block.begin)
         self._copying.measure(num_bytes, perf_counter() - started)
 
-    def came_back(self, found: FoundPrefix, by_tier: Mapping[str, int], seconds: float) -> None:
-        """Count a prefix that was restored in so many seconds, with the tokens that each tier had of it."""
-        for tier, count in by_tier.items():
-            self.counts.tokens[tier] += count
-            self.counts.num_bytes[tier] += sum(
-                block.num_bytes for block in found.blocks if _tier(block) == tier
-            )
-        if self.prefill.rate is not None:
-            self.counts.seconds_saved += max(0.0, self.prefill.seconds(found.length - found.start) - seconds)
+    def count(self, restored: Restored) -> None:
+        """Count a prefix that came back."""
+        self.counts.tokens["memory"] += restored.memory
+        self.counts.tokens["disk"] += restored.disk
+        self.counts.saved_seconds += restored.saved_seconds
 
     def forget(self, block: KnownBlock) -> None:
         """Forget a block that cannot be used."""
@@ -202,6 +198,11 @@ class PrefixTiers:
         self.memory.drop(block.name)
         if self.disk is not None and isinstance(block, FiledBlock):
             self.disk.drop(block)
+
+    def set_busy(self, is_busy: bool) -> None:
+        """Say whether the machine computes: then files are written more slowly."""
+        if self.disk is not None:
+            self.disk.set_busy(is_busy)
 
     def close(self) -> None:
         """Let files be written, and forget the rest."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from chaski.chat.events import Text
 from chaski.errors import OptionError
+from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.fields.reader import Fields
 from chaski.server.service.events import Delta, Finish
@@ -82,6 +83,7 @@ def infill_end(model: str, content: str, finish: Finish) -> dict[str, Any]:
         "tokens_predicted": done.generated_tokens,
         "tokens_evaluated": done.prompt_tokens,
         "tokens_cached": done.cached_tokens,
+        **cached_by_tier([done]),
         "truncated": finish.dropped > 0,
         "stop_type": stopped,
         "stopping_word": done.stop_string or "",

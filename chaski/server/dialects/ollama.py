@@ -12,6 +12,7 @@ from typing import Any
 from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.durations import parse_duration
 from chaski.errors import OptionError
+from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.common.images import check_images, read_base64
 from chaski.server.fields.reader import Fields
 from chaski.server.service.events import Delta, Finish, Score, ServiceEvent, TopScore, Whole
@@ -267,6 +268,7 @@ def _end(finish: Finish) -> dict[str, Any]:
         "eval_count": done.generated_tokens,
         "eval_duration": _nanoseconds(done.decode_seconds),
         "prompt_cached_count": done.cached_tokens,
+        **cached_by_tier([done]),
         "prompt_dropped_count": finish.dropped,
         "truncated": finish.dropped > 0,
         "shifted_count": done.shifted_tokens,

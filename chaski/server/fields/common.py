@@ -82,6 +82,7 @@ _CONSTRAINTS: FieldTable = {
 }
 _SAMPLING: FieldTable = {
     "min_tokens": Field(WHOLE, "tokens before which nothing ends the answer"),
+    "no_store": Field(FLAG, "whether nothing of the request is kept on disk"),
     "ignore_eos": Field(FLAG, "whether the model's own ends are never chosen"),
     "stop_token_ids": Field(WHOLES, "tokens that end the answer as well"),
     "include_stop_str_in_output": Field(FLAG, "whether what ends the answer is part of it"),

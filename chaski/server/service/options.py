@@ -25,7 +25,7 @@ _FLOATS = {
     *("repeat_penalty", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("dry_multiplier", "dry_base", "top_n_sigma", "xtc_probability", "xtc_threshold"),
 }
-_FLAGS = {"use_mmap", "ignore_eos", "include_stop_str_in_output"}
+_FLAGS = {"use_mmap", "no_store", "ignore_eos", "include_stop_str_in_output"}
 # The runner checks their number.
 _LISTS = {"bad_words": str, "dry_sequence_breakers": str, "choice": str, "stop_token_ids": int}
 _TEXTS = {"regex", "grammar"}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.chat.events import Text, Thinking, ToolCall
+from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.network.jsons import dump_text
 from chaski.server.service.events import Delta, Finish, Whole
 
@@ -133,6 +134,7 @@ def _usage(finish: Finish) -> dict[str, Any]:
     return {
         "input_tokens": done.evaluated_tokens,
         "cache_read_input_tokens": done.cached_tokens,
+        **cached_by_tier([done]),
         "cache_creation_input_tokens": 0,
         "output_tokens": done.generated_tokens,
     }

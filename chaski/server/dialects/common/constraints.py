@@ -17,7 +17,7 @@ NUMBERS = (
     *("repetition_penalty", "top_n_sigma", "xtc_probability", "xtc_threshold"),
     *("dry_multiplier", "dry_base"),
 )
-FLAGS = ("ignore_eos", "include_stop_str_in_output")
+FLAGS = ("no_store", "ignore_eos", "include_stop_str_in_output")
 TEXTS = ("bad_words", "dry_sequence_breakers")
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 

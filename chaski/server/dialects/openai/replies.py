@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.events import Text, Thinking, ToolCall
+from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.common.custom import custom_input
 from chaski.server.dialects.openai.requests import CompletionRequest
 from chaski.server.network.jsons import dump_text
@@ -229,7 +230,10 @@ def _usage(finishes: Sequence[Finish], num_prompts: int = 1) -> dict[str, Any]:
         "prompt_tokens": length,
         "completion_tokens": generated,
         "total_tokens": length + generated,
-        "prompt_tokens_details": {"cached_tokens": sum(each.done.cached_tokens for each in firsts)},
+        "prompt_tokens_details": {
+            "cached_tokens": sum(each.done.cached_tokens for each in firsts),
+            **cached_by_tier([each.done for each in firsts]),
+        },
         "completion_tokens_details": {"reasoning_tokens": sum(finish.thought for finish in finishes)},
     }
     # The number of tokens left out of the prompt, which a client cannot see otherwise.

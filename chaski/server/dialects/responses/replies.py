@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.chat.events import Text, Thinking, ToolCall
+from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.openai.replies import shown_scores
 from chaski.server.dialects.responses.requests import ResponseRequest
 from chaski.server.dialects.responses.tools import FUNCTION, Tool, form_of_call, read_call
@@ -191,7 +192,11 @@ def _usage(finish: Finish) -> dict[str, Any]:
     done = finish.done
     return {
         "input_tokens": done.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": done.cached_tokens, "cache_write_tokens": 0},
+        "input_tokens_details": {
+            "cached_tokens": done.cached_tokens,
+            "cache_write_tokens": 0,
+            **cached_by_tier([done]),
+        },
         "output_tokens": done.generated_tokens,
         "output_tokens_details": {"reasoning_tokens": finish.thought},
         "total_tokens": done.prompt_tokens + done.generated_tokens,

@@ -1,0 +1,84 @@
+"""`chaski cache`: the prefix cache on disk."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from chaski.cli.layout import age, file_size, table
+from chaski.durations import parse_duration
+
+__all__ = ["command"]
+
+_MEASURED = 256 << 20
+
+
+@click.command("cache", short_help="Show or empty the prefix cache on disk.")
+@click.argument("model", default="")
+@click.option("--empty", is_flag=True, help="Remove all blocks, or those of MODEL.")
+@click.option("--unused-for", metavar="TIME", help="Remove blocks that were not used for so long: 12h, 7d.")
+@click.option("--measure", is_flag=True, help="Measure how quickly the folder is written and read.")
+@click.help_option("-h", "--help")
+def command(model: str, empty: bool, unused_for: str | None, measure: bool) -> None:
+    """Show what the prefix cache holds on disk, of all models or those whose names contain MODEL.
+
+    It is in the folder of the model store of this machine. Blocks can be removed while models run: they
+    are computed again.
+    """
+    from chaski.env import Environment
+    from chaski.runner.loading.prefix import disk_limits, prefix_folder
+    from chaski.runner.prefix.folders import folder_uses, remove_files
+
+    folder = prefix_folder()
+    uses = [use for use in folder_uses(folder) if model.lower() in use.model.lower()]
+    if empty or unused_for is not None:
+        before = None if unused_for is None else time.time() - _seconds(unused_for)
+        removed = sum(remove_files(folder, use.path, before) for use in uses)
+        click.echo(f"removed {file_size(removed)}")
+        return
+    if measure:
+        written, read = _measured(folder)
+        click.echo(f"{folder}: written at {file_size(int(written))}/s, read at {file_size(int(read))}/s")
+        return
+    rows = [
+        (use.model, f"{use.num_blocks}", file_size(use.num_bytes), age(time.time() - use.used))
+        for use in uses
+        if use.num_blocks
+    ]
+    click.echo(table([("MODEL", "BLOCKS", "SIZE", "USED"), *rows], indent=""))
+    limits = disk_limits(Environment.read())
+    total = sum(use.num_bytes for use in uses)
+    click.echo(f"\n{file_size(total)} of at most {file_size(limits.max_bytes)} in {folder}")
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds of a duration, which may be in days. Raises OptionError."""
+    number = text.removesuffix("d")
+    is_days = number != text and number.isdecimal() and len(number) < 6
+    return int(number) * 86400.0 if is_days else parse_duration(text)
+
+
+def _measured(folder: Path) -> tuple[float, float]:
+    """Write and read a file -> bytes a second of both. Raises StoreError."""
+    import os
+    from tempfile import NamedTemporaryFile
+
+    from chaski.store.durable import store_errors
+
+    data = os.urandom(1 << 20) * (_MEASURED >> 20)
+    with store_errors(f"{folder} cannot be measured"):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=folder) as file:
+            begun = time.perf_counter()
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            written = time.perf_counter()
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            file.seek(0)
+            again = time.perf_counter()
+            file.read()
+            read = time.perf_counter()
+    return _MEASURED / (written - begun), _MEASURED / (read - again)

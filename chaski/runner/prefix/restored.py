@@ -1,0 +1,22 @@
+"""The report on a prefix that came back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["NOTHING_RESTORED", "Restored"]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Tokens of a prompt that came back from `memory` and from `disk`, and the time that this has saved.
+
+    It is what computing them would have taken, by the speed so far, less what it took.
+    """
+
+    memory: int = 0
+    disk: int = 0
+    saved_seconds: float = 0.0
+
+
+NOTHING_RESTORED = Restored()
