@@ -66,6 +66,8 @@ def report(done: Done) -> str:
         ("load duration", duration(done.load_seconds), done.load_seconds),
         ("prompt eval count", f"{done.prompt_tokens} token(s)", done.prompt_tokens),
         ("prompt cached count", f"{done.cached_tokens} token(s)", done.cached_tokens),
+        ("cached in memory", f"{done.memory_tokens} token(s)", done.memory_tokens),
+        ("cached on disk", f"{done.disk_tokens} token(s)", done.disk_tokens),
         ("prompt dropped count", f"{done.dropped_tokens} token(s)", done.dropped_tokens),
         ("prompt eval duration", duration(done.prefill_seconds), done.prefill_seconds),
         ("prompt eval rate", _rate(computed, done.prefill_seconds), computed),

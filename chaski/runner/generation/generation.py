@@ -73,7 +73,7 @@ class Generation(Sequence):
     def start(self, slot: Slot) -> None:
         super().start(slot)
         self._cached = len(slot.tokens)
-        self._started = perf_counter()
+        self._started = perf_counter() - self.restored.seconds
 
     @property
     def can_take_over(self) -> bool:

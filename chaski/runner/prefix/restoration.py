@@ -53,8 +53,9 @@ class Restoration:
     def report(self) -> Restored:
         """Tell what came back, when all has."""
         computing = self._tiers.prefill.seconds(self.found.length - self.found.start)
-        saved = computing - (perf_counter() - self._started) if isfinite(computing) else 0.0
-        return Restored(self._by_tier["memory"], self._by_tier["disk"], max(0.0, saved))
+        seconds = perf_counter() - self._started
+        saved = max(0.0, computing - seconds) if isfinite(computing) else 0.0
+        return Restored(self._by_tier["memory"], self._by_tier["disk"], seconds, saved)
 
     def advance(self, max_bytes: int) -> bool:
         """Copy blocks that are there, about `max_bytes` of them -> whether that was the last.

@@ -9,13 +9,14 @@ __all__ = ["NOTHING_RESTORED", "Restored"]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Tokens of a prompt that came back from `memory` and from `disk`, and the time that this has saved.
+    """Tokens of a prompt that came back from `memory` and from `disk` in `seconds`, and what time that saved.
 
     It is what computing them would have taken, by the speed so far, less what it took.
     """
 
     memory: int = 0
     disk: int = 0
+    seconds: float = 0.0
     saved_seconds: float = 0.0
 
 
