@@ -41,7 +41,7 @@ class Run:
         model.bind(backend, folder)
         size = CacheSize(sequences=3, capacity=160, max_batch=64)
         self.cache: Cache = build_cache(backend, model.layer_kinds(), size, KVTypes.parse(kv_type))
-        self.program = Program(model, self.cache, backend, 64, 64)  # type: ignore[arg-type]
+        self.program = Program(model, self.cache, backend, 64, 64)
         backend.load(lambda share: None)
 
     def compute(self, sequence: int, begin: int, end: int, step: int = 64) -> NDArray[np.float32]:

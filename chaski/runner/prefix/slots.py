@@ -33,14 +33,14 @@ class Slot:
 
     index: int
     tokens: list[int] = field(default_factory=list)
-    names: list[bytes] = field(default_factory=list)
-    num_kept: int = 0
     groups: Groups = ()
     is_free: bool = True
     last_used: int = 0
     shifted_at: int | None = None
     cache_salt: str = ""
     adapter_key: str = ""
+    names: list[bytes] = field(default_factory=list)
+    num_kept: int = 0
 
     def cut(self, length: int) -> None:
         """Hold the first `length` tokens and no more."""

@@ -1,0 +1,312 @@
+"""Prefixes kept in memory and on disk: answers are those of a fresh model, whatever happens to them."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.errors import FormatError, OptionError
+from chaski.runner.prefix import disk_tier, naming, tiers
+from chaski.runner.prefix.block_files import FiledBlock, read_block
+from chaski.runner.prefix.disk_tier import DiskTier
+from chaski.runner.prefix.folders import folder_uses, make_room, remove_files, used_bytes
+
+PROMPT = [int(token) for token in np.random.default_rng(3).integers(5, 200, 90)]
+GREEDY: dict[str, Any] = {"temperature": 0, "num_predict": 8}
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The folder of the prefix cache, with small blocks."""
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE", "on")
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
+    with patch.object(naming, "BLOCK", 16), patch.object(tiers, "_FEWEST", 1):
+        yield tmp_path / "models" / "chaski" / "prefix-cache"
+
+
+def files(store: Path) -> list[Path]:
+    return sorted(store.glob("*/*.block"))
+
+
+def load(path: Path, **options: Any) -> chaski.LLM:
+    return chaski.load(path, context=256, **options)
+
+
+def disk_of(model: chaski.LLM) -> DiskTier:
+    assert model.engine.tiers is not None
+    assert model.engine.tiers.disk is not None
+    return model.engine.tiers.disk
+
+
+def answer(model: chaski.LLM, prompt: list[int] = PROMPT, **options: Any) -> chaski.Answer:
+    return model.generate(prompt, **{**GREEDY, **options})
+
+
+def fresh(path: Path, prompt: list[int] = PROMPT) -> list[int]:
+    with load(path, prompt_cache=False) as model:
+        return list(answer(model, prompt).token_ids)
+
+
+def fill(path: Path) -> None:
+    """Keep the blocks of the prompt on disk."""
+    with load(path) as model:
+        answer(model)
+
+
+def test_a_prompt_comes_back_after_a_restart(tiny_llama: Path, store: Path) -> None:
+    fill(tiny_llama)
+    with load(tiny_llama) as model:
+        again = answer(model)
+    assert list(again.token_ids) == fresh(tiny_llama)
+    assert again.cached_tokens == again.done.disk_tokens == len(PROMPT) - 1
+    assert again.done.cached_by_tier == {"cells": 0, "memory": 0, "disk": len(PROMPT) - 1}
+
+
+def test_only_the_owner_reads_what_is_kept(tiny_llama: Path, store: Path) -> None:
+    fill(tiny_llama)
+    for path in [store, *store.rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_memory_serves_what_other_prompts_have_pushed_out_of_cells(tiny_llama: Path) -> None:
+    with load(tiny_llama, prompt_cache="memory") as model:
+        first = answer(model)
+        answer(model, PROMPT[::-1])
+        again = answer(model)
+    assert again.token_ids == first.token_ids
+    assert again.done.memory_tokens == len(PROMPT) - 1
+
+
+def test_the_beginning_of_a_block_is_enough(tiny_llama: Path) -> None:
+    other = [*PROMPT[:53], 7, 8, 9]
+    fill(tiny_llama)
+    with load(tiny_llama) as model:
+        found = answer(model, other)
+    assert found.done.disk_tokens == 53
+    assert list(found.token_ids) == fresh(tiny_llama, other)
+
+
+def test_nobody_gets_blocks_of_another_salt(tiny_llama: Path) -> None:
+    with load(tiny_llama) as model:
+        answer(model, cache_salt="a")
+    with load(tiny_llama) as model:
+        assert answer(model, cache_salt="b").cached_tokens == 0
+        assert answer(model).cached_tokens == 0
+        assert answer(model, cache_salt="a").cached_tokens == len(PROMPT) - 1
+
+
+def test_other_types_of_keys_have_blocks_of_their_own(tiny_llama: Path) -> None:
+    fill(tiny_llama)
+    with load(tiny_llama, kv_type="f16") as model:
+        assert answer(model).cached_tokens == 0
+    with load(tiny_llama, flash_attention=False) as model:
+        assert answer(model).cached_tokens == 0
+    with load(tiny_llama, num_batch=16, parallel=3) as model:
+        assert answer(model).cached_tokens == len(PROMPT) - 1
+
+
+def test_nothing_is_stored_for_who_asks_for_that(tiny_llama: Path, store: Path) -> None:
+    with load(tiny_llama) as model:
+        answer(model, no_store=True)
+        disk_of(model).settle(10)
+        assert files(store) == []
+    with load(tiny_llama, prompt_cache="memory") as model:
+        answer(model)
+    assert not store.exists()
+
+
+@pytest.mark.parametrize("value", ["disk", 2, None])
+def test_prompt_cache_is_a_switch_or_memory(tiny_llama: Path, value: Any) -> None:
+    with pytest.raises(OptionError, match="prompt_cache"):
+        load(tiny_llama, prompt_cache=value)
+
+
+def test_every_flipped_bit_of_a_file_is_noticed(tiny_llama: Path, store: Path) -> None:
+    fill(tiny_llama)
+    path = files(store)[0]
+    filed = FiledBlock.parse(path.name)
+    assert filed is not None
+    whole = path.read_bytes()
+    with load(tiny_llama, prompt_cache="memory") as model:
+        leaf = model.engine._cache.leaves[0]
+    sizes = [[leaf.rows.num_bytes(16)]]
+    block = read_block(path.parent, filed, sizes)
+    assert block.tokens == tuple(PROMPT[block.begin : block.end])
+    random = np.random.default_rng(5)
+    places = {*range(300), *(int(place) for place in random.integers(0, len(whole), 300))}
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(random.integers(8))
+        path.write_bytes(damaged)
+        with pytest.raises(FormatError):
+            read_block(path.parent, filed, sizes)
+    for length in (0, 1, 25, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(FormatError):
+            read_block(path.parent, filed, sizes)
+    path.write_bytes(whole + b"x")
+    with pytest.raises(FormatError):
+        read_block(path.parent, filed, sizes)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap", "gone"])
+def test_a_damaged_block_is_computed_again(
+    tiny_llama: Path, store: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(tiny_llama)
+    with load(tiny_llama) as model:
+        disk_of(model).refresh()
+        third = next(path for path in files(store) if "-32-16-" in path.name)
+        data = bytearray(third.read_bytes())
+        match damage:
+            case "flip":
+                data[-5] ^= 64
+                third.write_bytes(data)
+            case "cut":
+                third.write_bytes(data[:-7])
+            case "empty":
+                third.write_bytes(b"")
+            case "swap":
+                shutil.copy(next(path for path in files(store) if "-16-16-" in path.name), third)
+            case "gone":
+                third.unlink()
+        found = answer(model)
+        assert list(found.token_ids) == fresh(tiny_llama)
+        assert found.cached_tokens == 32
+        disk_of(model).settle(10)
+    assert ("dropped" in caplog.text) == (damage != "gone")
+    with load(tiny_llama) as model:  # and it is there again
+        assert answer(model).cached_tokens == len(PROMPT) - 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_takes_nothing_costs_a_note(
+    tiny_llama: Path, store: Path, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with patch.object(disk_tier, "write_block", refuse), load(tiny_llama) as model:
+        assert list(answer(model).token_ids) == fresh(tiny_llama)
+        disk_of(model).settle(10)
+        assert disk_of(model).num_failed == 1
+    notes = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(notes) == 1
+    assert os.strerror(number) in notes[0].getMessage()
+    assert files(store) == []
+
+
+def test_a_folder_that_disappears_is_made_again(tiny_llama: Path, store: Path) -> None:
+    with load(tiny_llama) as model:
+        answer(model)
+        disk_of(model).settle(10)
+        shutil.rmtree(store)
+        other = PROMPT[::-1]
+        assert list(answer(model, other).token_ids) == fresh(tiny_llama, other)
+    assert files(store)
+
+
+def test_a_crash_leaves_nothing_that_is_read(tiny_llama: Path, store: Path) -> None:
+    fill(tiny_llama)
+    folder = files(store)[0].parent
+    half = folder / "0123.99.abcd.tmp"
+    half.write_bytes(b"half")
+    (folder / "something else").write_bytes(b"x")
+    os.utime(half, (1, 1))
+    with load(tiny_llama) as model:
+        assert answer(model).cached_tokens == len(PROMPT) - 1
+    used_bytes(store)
+    assert not half.exists()
+    assert (folder / "something else").exists()
+
+
+def test_two_models_at_once_see_what_the_other_keeps(tiny_llama: Path) -> None:
+    with load(tiny_llama) as one, load(tiny_llama) as other:
+        answer(other, [9, 9, 9])
+        answer(one)
+        disk_of(one).settle(10)
+        disk_of(other)._looked_at = -10.0  # a second and more ago
+        disk_of(other).refresh()
+        disk_of(other).settle(10)
+        assert answer(other).done.disk_tokens == len(PROMPT) - 1
+
+
+def test_room_is_made_from_the_ends(tiny_llama: Path, store: Path) -> None:
+    fill(tiny_llama)
+    every = files(store)
+    for path in every:  # the first block of the chain is the one that was not used for the longest time
+        begin = int(path.name.split("-")[2])
+        os.utime(path, (1000 + begin, 1000 + begin))
+    left = make_room(store, used_bytes(store) // 2)
+    begins = sorted(int(path.name.split("-")[2]) for path in files(store))
+    assert begins == sorted(int(path.name.split("-")[2]) for path in every)[: len(begins)]
+    assert 0 < left == used_bytes(store)
+
+
+def test_files_stay_within_their_limits(
+    tiny_llama: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tiny_llama)
+    size = used_bytes(store)
+    remove_files(store)
+    assert folder_uses(store) == []
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE_DISK", str(size // 2))
+    fill(tiny_llama)
+    assert 0 < used_bytes(store) <= size // 2
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE_DISK", "1GB")
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE_WRITES", str(size))
+    with load(tiny_llama) as model:  # most of a day's bytes were written above
+        answer(model, PROMPT[::-1])
+        disk_of(model).settle(10)
+        assert disk_of(model).num_dropped
+    assert used_bytes(store) < size
+
+
+def test_uses_are_listed_and_old_ones_removed(tiny_llama: Path, store: Path) -> None:
+    fill(tiny_llama)
+    (use,) = folder_uses(store)
+    assert use.model == str(tiny_llama)
+    assert use.num_blocks == len(files(store)) == 7
+    os.utime(files(store)[0], (1, 1))
+    assert remove_files(store, before=1000.0) > 0
+    assert len(files(store)) == 6
+
+
+def test_a_read_that_never_ends_is_given_up(tiny_llama: Path) -> None:
+    from concurrent.futures import Future
+
+    from chaski.runner.prefix import restoration
+
+    fill(tiny_llama)
+    with load(tiny_llama) as model:
+        disk = disk_of(model)
+        with patch.object(disk, "read", lambda filed: Future()), patch.object(restoration, "_PATIENCE", 0.05):
+            found = answer(model)
+        assert list(found.token_ids) == fresh(tiny_llama)
+
+
+def test_a_request_that_is_left_while_it_comes_back_harms_no_other(tiny_llama: Path) -> None:
+    from concurrent.futures import Future
+
+    fill(tiny_llama)
+    with load(tiny_llama, parallel=2) as model:
+        other = model.stream([5, 6, 7], temperature=0, num_predict=30)
+        next(other)
+        with patch.object(disk_of(model), "read", lambda filed: Future()):
+            left = model.stream(PROMPT, **GREEDY)
+            for _ in range(5):
+                next(other)
+            left.close()
+        for _ in other:
+            pass
+        assert list(answer(model).token_ids) == fresh(tiny_llama)
