@@ -1,0 +1,189 @@
+"""Measures what the prefix cache saves and costs: `python -m benchmarks.prefix_cache MODEL`.
+
+* restart: a prompt is computed by a process that is killed then; how long does the next process take to the
+  first token, with files in the system's page cache, and with files that it has forgotten (`--cold-disk`)?
+  And the same process, when the prompt comes back from memory?
+* conversations: how long does it take to the first token of a conversation that is gone on with, where there
+  are more of them than sequences?
+* unique: how much slower are prompts of which none begins like another, with memory, and with files too?
+
+Each process is a fresh one with a store of its own in a folder that is removed at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+import chaski
+
+__all__ = ["main"]
+
+_FIRST_TOKENS, _LAST_TOKENS = 100, 30000
+
+
+def main() -> None:
+    """Measure what is asked for, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--only", choices=["restart", "conversations", "unique"])
+    parser.add_argument("--tokens", type=int, default=16384, help="of the prompt before the restart")
+    parser.add_argument("--conversations", type=int, default=32)
+    parser.add_argument("--length", type=int, default=4000, help="tokens of a conversation")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cold-disk", action="store_true", help="the system forgets the files, too")
+    parser.add_argument("--vocabulary", type=int, default=_LAST_TOKENS, help="tokens are below this number")
+    parser.add_argument("--job", type=json.loads, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.job is not None:
+        _work(arguments)
+        return
+    for name in ("restart", "conversations", "unique") if arguments.only is None else (arguments.only,):
+        {"restart": _restart, "conversations": _conversations, "unique": _unique}[name](arguments)
+
+
+def _restart(arguments: argparse.Namespace) -> None:
+    with _store() as store:
+        job = {"do": "prompt", "tokens": arguments.tokens}
+        cold = _run(arguments, store, {**job, "again": True})
+        _report(f"{arguments.tokens} tokens, nothing kept", cold["first"], cold["first"])
+        _report("the same process, from memory", cold["again"], cold["first"])
+        warm = [_run(arguments, store, job)["first"] for _ in range(arguments.rounds)]
+        _report("another process, from files in memory", median(warm), cold["first"])
+        if arguments.cold_disk:
+            forgotten = []
+            for _ in range(arguments.rounds):
+                for path in store.rglob("*.block"):
+                    _forget(path)
+                forgotten.append(_run(arguments, store, job)["first"])
+            _report("another process, from files on disk", median(forgotten), cold["first"])
+
+
+def _conversations(arguments: argparse.Namespace) -> None:
+    with _store() as store:
+        job = {"do": "conversations", "count": arguments.conversations, "length": arguments.length}
+        found = _run(arguments, store, job)
+        first = median(found["first"])
+        print(f"{arguments.conversations} conversations of {arguments.length} tokens, four at a time")
+        _report("begun", first, first)
+        _report("gone on with", median(found["again"]), first)
+        _report("the slowest of them", max(found["again"]), first)
+
+
+def _unique(arguments: argparse.Namespace) -> None:
+    rates: dict[str, list[float]] = {"off": [], "memory": [], "on": []}
+    for _ in range(arguments.rounds):
+        for setting, found in rates.items():
+            with _store() as store:
+                job = {"do": "unique", "setting": setting}
+                found.append(_run(arguments, store, job)["rate"])
+    base = median(rates["off"])
+    for setting, found in rates.items():
+        share = [rate / other for rate, other in zip(found, rates["off"], strict=True)]
+        print(
+            f"unique prompts, {setting:<7}{median(found):9.1f} tok/s  {median(share):6.3f} of off {base:.1f}"
+        )
+
+
+def _work(arguments: argparse.Namespace) -> None:
+    """Do a job in a process of its own, print the results, and be killed."""
+    job = arguments.job
+    most = max(job.get("tokens", 0), job.get("length", 0) + 256, 4096) + 64
+    rounded = -(-most // 1024) * 1024
+    parallel = 4 if job["do"] == "conversations" else 1
+    model = chaski.load(arguments.model, context=rounded, parallel=parallel)
+    print(json.dumps(_JOBS[job["do"]](model, job, arguments.vocabulary)), flush=True)
+    tiers = model.engine.tiers
+    if tiers is not None and tiers.disk is not None:
+        tiers.disk.settle(120)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _prompt(model: chaski.LLM, job: dict[str, Any], vocabulary: int) -> dict[str, Any]:
+    tokens = _random(1, job["tokens"] - 1, vocabulary)
+    found = {"first": _first_token(model, tokens)}
+    if job.get("again"):
+        _first_token(model, _random(2, 600, vocabulary))  # the cells are somebody else's now
+        found["again"] = _first_token(model, tokens)
+    return found
+
+
+def _talk(model: chaski.LLM, job: dict[str, Any], vocabulary: int) -> dict[str, Any]:
+    """Begin all conversations, then go on with each, in another order."""
+    texts = [_random(number, job["length"], vocabulary) for number in range(job["count"])]
+    first = []
+    for text in texts:
+        first.append(_first_token(model, text))
+    order = list(range(len(texts)))
+    random.Random(5).shuffle(order)
+    again = [_first_token(model, texts[number] + _random(1000 + number, 20, vocabulary)) for number in order]
+    return {"first": first, "again": again}
+
+
+def _all_new(model: chaski.LLM, job: dict[str, Any], vocabulary: int) -> dict[str, Any]:
+    texts = [_random(number, 1536, vocabulary) for number in range(5)]
+    _first_token(model, texts[0])
+    began = perf_counter()
+    for text in texts[1:]:
+        _first_token(model, text)
+    return {"rate": sum(map(len, texts[1:])) / (perf_counter() - began)}
+
+
+_JOBS = {"prompt": _prompt, "conversations": _talk, "unique": _all_new}
+
+
+def _first_token(model: chaski.LLM, tokens: list[int]) -> float:
+    began = perf_counter()
+    for _ in model.stream(tokens, num_predict=1, temperature=0):
+        return perf_counter() - began
+    raise AssertionError("no token came")
+
+
+def _random(seed: int, count: int, vocabulary: int) -> list[int]:
+    chosen = random.Random(seed)
+    return [chosen.randrange(_FIRST_TOKENS, vocabulary) for _ in range(count)]
+
+
+def _run(arguments: argparse.Namespace, store: Path, job: dict[str, Any]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.prefix_cache", arguments.model, "--job", json.dumps(job)]
+    command += ["--vocabulary", f"{arguments.vocabulary}"]
+    environment = {**os.environ, "OLLAMA_MODELS": str(store)}
+    environment["CHASKI_PREFIX_CACHE"] = job.get("setting", "on")
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False, text=True)
+    if done.returncode != -signal.SIGKILL:
+        raise SystemExit(f"{' '.join(command)}: ended with {done.returncode}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@contextmanager
+def _store() -> Iterator[Path]:
+    with TemporaryDirectory(dir=os.environ.get("CHASKI_BENCHMARK_FOLDER")) as folder:
+        yield Path(folder)
+
+
+def _forget(path: Path) -> None:
+    """Let the system forget what it has read of a file."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _report(what: str, seconds: float, cold: float) -> None:
+    print(f"{what:<42}{seconds * 1e3:10.1f} ms {100 * seconds / cold:7.2f} %", flush=True)
+
+
+if __name__ == "__main__":
+    main()
