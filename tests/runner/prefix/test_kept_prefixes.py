@@ -20,6 +20,7 @@ from chaski.runner.prefix import disk_tier, naming, tiers
 from chaski.runner.prefix.block_files import FiledBlock, read_block
 from chaski.runner.prefix.disk_tier import DiskTier
 from chaski.runner.prefix.folders import folder_uses, make_room, remove_files, used_bytes
+from tests.random_kills import Kills
 
 PROMPT = [int(token) for token in np.random.default_rng(3).integers(5, 200, 90)]
 GREEDY: dict[str, Any] = {"temperature": 0, "num_predict": 8}
@@ -310,3 +311,10 @@ def test_a_request_that_is_left_while_it_comes_back_harms_no_other(tiny_llama: P
         for _ in other:
             pass
         assert list(answer(model).token_ids) == fresh(tiny_llama)
+
+
+def test_processes_that_are_killed_leave_nothing_wrong(tmp_path: Path) -> None:
+    kills = Kills(tmp_path, seed=1)
+    assert kills.run(12) == []
+    assert kills.killed
+    assert kills.restored
