@@ -152,8 +152,9 @@ def main() -> int:
         kills = Kills(Path(folder), parsed.seed)
         for begun in range(0, parsed.rounds, 100):
             failures += len(kills.run(min(100, parsed.rounds - begun)))
+            rounds = min(begun + 100, parsed.rounds)
             print(
-                f"{min(begun + 100, parsed.rounds)} rounds: {kills.killed} killed, {kills.damaged} files damaged, "
+                f"{rounds} rounds: {kills.killed} killed, {kills.damaged} files damaged, "
                 f"{kills.answers} answers, {kills.restored} tokens from disk, {failures} failures",
                 flush=True,
             )
