@@ -45,6 +45,7 @@ class Restoration:
         self.found = found
         self._tiers = tiers
         self._wanted: list[Extent | None] | None = None
+        self._missing: list[int] = []
         self._unread = deque(found.blocks)
         self._reads: deque[_Read] = deque()
         self._started = perf_counter()
@@ -64,15 +65,19 @@ class Restoration:
         """
         if self._wanted is None:
             self._wanted = self._tiers.adopt(self.slot.index, self.found.length)
+            self._missing = [0 if extent is None else len(extent.cells) for extent in self._wanted]
         while max_bytes > 0:
             self._read_ahead()
             if not self._reads:
-                self._tiers.count(self.report())
+                if any(self._missing):  # a part that was there is not any more
+                    raise BlockMissing
+                self._tiers.count(self.found, self.report())
                 return True
             block = self._first()
             if block is None:
                 return False
-            self._tiers.write(block, self._wanted)
+            written = self._tiers.write(block, self._wanted)
+            self._missing = [left - count for left, count in zip(self._missing, written, strict=True)]
             max_bytes -= block.num_bytes
         return False
 

@@ -165,29 +165,30 @@ class PrefixTiers:
 
     def read(self, block: KnownBlock) -> Future[Block | None] | Block | None:
         """Return a block, at once or sooner or later; None where it is not there any more."""
-        held = self.memory.get(block.name)
-        if held is not None:
-            return held
         if isinstance(block, Block):
             return block
         assert self.disk is not None
         assert isinstance(block, FiledBlock)
-        return self.disk.read(block)
+        held = self.memory.get(block.name)
+        return self.disk.read(block) if held is None or FiledBlock.of(held).parts != block.parts else held
 
     def arrived(self, block: Block) -> None:
         """Keep a block in memory that was read from a file."""
         self._put(block)
 
-    def write(self, block: Block, wanted: Sequence[Extent | None]) -> None:
-        """Copy to cells what of a block is wanted by each leaf."""
-        started, num_bytes = perf_counter(), 0
-        for leaf, extent, parts in zip(self._leaves, wanted, block.parts, strict=True):
-            for part in parts:
-                num_bytes += _write(leaf, extent, part, block.begin)
-        self._copying.measure(num_bytes, perf_counter() - started)
+    def write(self, block: Block, wanted: Sequence[Extent | None]) -> list[int]:
+        """Copy to cells what each leaf wants of a block -> the number of cells that it had for each."""
+        started = perf_counter()
+        each = zip(self._leaves, wanted, block.parts, strict=True)
+        written = [
+            sum(_write(leaf, extent, part, block.begin) for part in parts) for leaf, extent, parts in each
+        ]
+        self._copying.measure(block.num_bytes, perf_counter() - started)
+        return written
 
-    def count(self, restored: Restored) -> None:
+    def count(self, found: FoundPrefix, restored: Restored) -> None:
         """Count a prefix that came back."""
+        self.memory.touch(block.name for block in reversed(found.blocks))
         self.counts.tokens["memory"] += restored.memory
         self.counts.tokens["disk"] += restored.disk
         self.counts.saved_seconds += restored.saved_seconds
@@ -301,21 +302,21 @@ class PrefixTiers:
 
 
 def _write(leaf: LeafCache, wanted: Extent | None, part: Part, block_begin: int) -> int:
-    """Copy what is wanted of a part -> the bytes of its rows."""
+    """Copy what is wanted of a part -> the number of cells."""
     if wanted is None or wanted.is_state != (part.begin == part.end):
         return 0
     room = room_of(part.begin, part.end)
     if wanted.is_state:
         if part.end == wanted.end:
             leaf.rows.write(wanted.cells, part.data, 0, room)
-            return part.data.nbytes
+            return 1
         return 0
     begin, end = max(part.begin, wanted.begin), min(part.end, wanted.end)
     if begin >= end:
         return 0
     cells = wanted.cells[begin - wanted.begin : end - wanted.begin]
     leaf.rows.write(cells, part.data, begin - block_begin, room)
-    return part.data.nbytes * (end - begin) // room
+    return end - begin
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

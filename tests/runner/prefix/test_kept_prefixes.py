@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,8 +19,10 @@ import chaski
 from chaski.errors import FormatError, OptionError
 from chaski.runner.prefix import disk_tier, naming, tiers
 from chaski.runner.prefix.block_files import FiledBlock, read_block
+from chaski.runner.prefix.blocks import Block, KnownBlock
 from chaski.runner.prefix.disk_tier import DiskTier
 from chaski.runner.prefix.folders import folder_uses, make_room, remove_files, used_bytes
+from chaski.runner.prefix.tiers import PrefixTiers
 from tests.random_kills import Kills
 
 PROMPT = [int(token) for token in np.random.default_rng(3).integers(5, 200, 90)]
@@ -294,6 +297,27 @@ def test_a_read_that_never_ends_is_given_up(tiny_llama: Path) -> None:
         with patch.object(disk, "read", lambda filed: Future()), patch.object(restoration, "_PATIENCE", 0.05):
             found = answer(model)
         assert list(found.token_ids) == fresh(tiny_llama)
+
+
+def test_parts_that_are_lost_on_the_way_are_missed(tiny_llama: Path) -> None:
+    whole = PrefixTiers.read
+    lost: list[Block] = []
+
+    def read(kept: PrefixTiers, block: KnownBlock) -> Any:
+        found = whole(kept, block)
+        if lost or not isinstance(found, Block):
+            return found
+        lost.append(found)
+        return replace(found, parts=tuple(() for _ in found.parts))
+
+    with load(tiny_llama, prompt_cache="memory") as model:
+        first = answer(model)
+        answer(model, PROMPT[::-1])
+        with patch.object(PrefixTiers, "read", read):
+            again = answer(model)
+    assert lost
+    assert again.token_ids == first.token_ids
+    assert again.done.memory_tokens == len(PROMPT) - 1
 
 
 def test_a_request_that_is_left_while_it_comes_back_harms_no_other(tiny_llama: Path) -> None:
