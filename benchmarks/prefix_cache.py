@@ -4,8 +4,9 @@
   first token, with files in the system's page cache, and with files that it has forgotten (`--cold-disk`)?
   And the same process, when the prompt comes back from memory?
 * conversations: how long does it take to the first token of a conversation that is gone on with, where there
-  are more of them than sequences?
+  are more of them than sequences? People need a second at least to write their next message.
 * unique: how much slower are prompts of which none begins like another, with memory, and with files too?
+  Once while memory is still taken, and once when the memory of the tier is full and is used again.
 
 Each process is a fresh one with a store of its own in a folder that is removed at the end.
 """
@@ -24,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import chaski
@@ -32,6 +33,10 @@ import chaski
 __all__ = ["main"]
 
 _FIRST_TOKENS, _LAST_TOKENS = 100, 30000
+# Seconds between two turns of conversations, in which nothing is computed.
+_PAUSE = 1.0
+# Memory of the tier in which four prompts find no room.
+_SMALL = "200MB"
 
 
 def main() -> None:
@@ -83,17 +88,17 @@ def _conversations(arguments: argparse.Namespace) -> None:
 
 
 def _unique(arguments: argparse.Namespace) -> None:
-    rates: dict[str, list[float]] = {"off": [], "memory": [], "on": []}
+    rates: dict[tuple[str, str], list[float]] = {}
     for _ in range(arguments.rounds):
-        for setting, found in rates.items():
+        for setting in ("off", "memory", "on"):
             with _store() as store:
-                job = {"do": "unique", "setting": setting}
-                found.append(_run(arguments, store, job)["rate"])
-    base = median(rates["off"])
-    for setting, found in rates.items():
-        share = [rate / other for rate, other in zip(found, rates["off"], strict=True)]
+                found = _run(arguments, store, {"do": "unique", "setting": setting, "memory": _SMALL})
+                for when in ("fresh", "full"):
+                    rates.setdefault((setting, when), []).append(found[when])
+    for (setting, when), found in rates.items():
+        share = [rate / other for rate, other in zip(found, rates["off", when], strict=True)]
         print(
-            f"unique prompts, {setting:<7}{median(found):9.1f} tok/s  {median(share):6.3f} of off {base:.1f}"
+            f"unique prompts, {setting:<7} {when:<6}{median(found):8.1f} tok/s  {median(share):6.3f} of off"
         )
 
 
@@ -126,19 +131,26 @@ def _talk(model: chaski.LLM, job: dict[str, Any], vocabulary: int) -> dict[str, 
     first = []
     for text in texts:
         first.append(_first_token(model, text))
+        sleep(_PAUSE)
     order = list(range(len(texts)))
     random.Random(5).shuffle(order)
-    again = [_first_token(model, texts[number] + _random(1000 + number, 20, vocabulary)) for number in order]
+    again = []
+    for number in order:
+        again.append(_first_token(model, texts[number] + _random(1000 + number, 20, vocabulary)))
+        sleep(_PAUSE)
     return {"first": first, "again": again}
 
 
 def _all_new(model: chaski.LLM, job: dict[str, Any], vocabulary: int) -> dict[str, Any]:
-    texts = [_random(number, 1536, vocabulary) for number in range(5)]
-    _first_token(model, texts[0])
-    began = perf_counter()
-    for text in texts[1:]:
-        _first_token(model, text)
-    return {"rate": sum(map(len, texts[1:])) / (perf_counter() - began)}
+    _first_token(model, _random(99, 600, vocabulary))
+    rates = {}
+    for first, when in ((0, "fresh"), (100, "full")):
+        texts = [_random(first + number, 1536, vocabulary) for number in range(4)]
+        began = perf_counter()
+        for text in texts:
+            _first_token(model, text)
+        rates[when] = sum(map(len, texts)) / (perf_counter() - began)
+    return rates
 
 
 _JOBS = {"prompt": _prompt, "conversations": _talk, "unique": _all_new}
@@ -161,6 +173,8 @@ def _run(arguments: argparse.Namespace, store: Path, job: dict[str, Any]) -> dic
     command += ["--vocabulary", f"{arguments.vocabulary}"]
     environment = {**os.environ, "OLLAMA_MODELS": str(store)}
     environment["CHASKI_PREFIX_CACHE"] = job.get("setting", "on")
+    if "memory" in job:
+        environment["CHASKI_PREFIX_CACHE_MEMORY"] = job["memory"]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False, text=True)
     if done.returncode != -signal.SIGKILL:
         raise SystemExit(f"{' '.join(command)}: ended with {done.returncode}")

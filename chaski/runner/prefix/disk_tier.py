@@ -29,10 +29,11 @@ __all__ = ["DiskLimits", "DiskTier"]
 _log = logging.getLogger(__name__)
 
 # Blocks in memory that wait to be written, in bytes: more are not written.
-_MAX_WAITING = 512 << 20
-# While others compute, the thread writes for a hundredth of a core's time, and else as fast as it can.
-_PAUSES = 99
-_LONGEST_PAUSE = 5.0
+_MAX_WAITING = 1 << 30
+# While others compute, the thread writes for a quarter percent of a core's time, and else as fast as it can:
+# whoever takes a core for a moment holds up all threads of a batch.
+_PAUSES = 399
+_LONGEST_PAUSE = 10.0
 # After a write that failed, no other one is tried for so many seconds.
 _PAUSE = 30.0
 # Other processes write, too: their files are counted again after so many of our own.
