@@ -95,11 +95,9 @@ def _unique(arguments: argparse.Namespace) -> None:
                 found = _run(arguments, store, {"do": "unique", "setting": setting, "memory": _SMALL})
                 for when in ("fresh", "full"):
                     rates.setdefault((setting, when), []).append(found[when])
-    for (setting, when), found in rates.items():
-        share = [rate / other for rate, other in zip(found, rates["off", when], strict=True)]
-        print(
-            f"unique prompts, {setting:<7} {when:<6}{median(found):8.1f} tok/s  {median(share):6.3f} of off"
-        )
+    for (setting, when), measured in rates.items():
+        share = median(rate / other for rate, other in zip(measured, rates["off", when], strict=True))
+        print(f"unique prompts, {setting:<7} {when:<6}{median(measured):8.1f} tok/s  {share:6.3f} of off")
 
 
 def _work(arguments: argparse.Namespace) -> None:

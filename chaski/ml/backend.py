@@ -275,6 +275,10 @@ class Backend(Protocol):
         """The name that `open_backend` knows it by."""
 
     @property
+    def rule(self) -> str:
+        """The name of all that decides the bits of its results: it changes whenever any of them does."""
+
+    @property
     def default_kv_dtype(self) -> DType:
         """The element type of key/value storage when the user names none."""
 

@@ -55,6 +55,7 @@ def _content(handle: object) -> Any:
 class ForeignBackend:
     """Its storage and its computing are a reference backend's, behind handles."""
 
+    rule = "foreign"
     default_kv_dtype = DType.F32
 
     def __init__(self, name: str, cache_config: CacheConfig, devices: Devices) -> None:

@@ -46,6 +46,7 @@ class CPUBackend:
     """Computes with the native kernels of one instruction set, chosen when it is opened."""
 
     name = "cpu"
+    rule = f"native {_native.rule_version()}"
     default_kv_dtype = DType.I16
     cache_config = CacheConfig(alignment=16)  # tokens of a panel of keys
 

@@ -40,6 +40,7 @@ class ReferenceBackend:
     """Computes in NumPy, in float32. Key/value storage is float32 too, rounded to what its type can hold."""
 
     name = "reference"
+    rule = "reference 1"
     default_kv_dtype = DType.F32
 
     def __init__(self, cache_config: CacheConfig = _NO_REQUIREMENTS) -> None:

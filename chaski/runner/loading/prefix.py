@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-from chaski import __version__, _native
+from chaski import __version__
 from chaski.env import Environment
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LeafCache
@@ -72,7 +72,7 @@ def open_tiers(
     most = environment.prefix_cache_memory
     memory = MemoryTier(available_memory() // _SHARE_OF_MEMORY if most is None else most)
     paths = sorted({tensor.path for file in files for tensor in file.tensors.values()})
-    about = __version__, _native.rule_version(), backend.name, is_plain, [_identity(path) for path in paths]
+    about = __version__, backend.rule, is_plain, [_identity(path) for path in paths]
     identity = blake2b(program.digest + repr(about).encode(), digest_size=32).digest()
     disk = None
     if is_stored and environment.prefix_cache == "on":
