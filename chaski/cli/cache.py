@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -32,7 +34,9 @@ def command(model: str, empty: bool, unused_for: str | None, measure: bool) -> N
     from chaski.runner.prefix.folders import folder_uses, remove_files
 
     folder = prefix_folder()
-    uses = [use for use in folder_uses(folder) if model.lower() in use.model.lower()]
+    names = _names()
+    uses = [replace(use, model=names.get(use.model, use.model)) for use in folder_uses(folder)]
+    uses = [use for use in uses if model.lower() in use.model.lower()]
     if empty or unused_for is not None:
         before = None if unused_for is None else time.time() - _seconds(unused_for)
         removed = sum(remove_files(folder, use.path, before) for use in uses)
@@ -51,6 +55,19 @@ def command(model: str, empty: bool, unused_for: str | None, measure: bool) -> N
     limits = disk_limits(Environment.read())
     total = sum(use.num_bytes for use in uses)
     click.echo(f"\n{file_size(total)} of at most {file_size(limits.max_bytes)} in {folder}")
+
+
+def _names() -> dict[str, str]:
+    """Return the names of the models of the store by their files: the server loads them by these."""
+    from chaski.errors import ChaskiError
+    from chaski.store.model import find_model
+    from chaski.store.store import Store
+
+    found = {}
+    for entry in Store.default().entries():
+        with suppress(ChaskiError):
+            found[str(find_model(entry.name.short).path)] = entry.name.short
+    return found
 
 
 def _seconds(text: str) -> float:

@@ -1,0 +1,62 @@
+"""`chaski cache`: what the prefix cache holds on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import chaski
+from chaski.cli.main import chaski_command
+from chaski.store.model import find_model
+
+PROMPT = "over the mountains " * 8
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A store with blocks of the guide, loaded by its path as the server does it, and of a file."""
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE", "on")
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
+
+
+def keep(path: Path | str) -> None:
+    with chaski.load(path) as model:
+        model.generate(PROMPT, num_predict=2, temperature=0)
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(chaski_command, ["cache", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_models_are_listed_by_name_and_emptied(tiny_llama: Path) -> None:
+    keep(find_model("guide").path)
+    keep(tiny_llama)
+    listed = run()
+    assert "guide:latest" in listed
+    assert str(tiny_llama) in listed
+    assert "of at most" in listed
+    assert "tiny" not in run("guide")
+    assert "removed 0 B" in run("--unused-for", "7d")
+    assert "removed" in run("guide", "--empty")
+    assert "guide" not in run()
+    assert str(tiny_llama) in run()
+    run("--empty")
+    assert str(tiny_llama) not in run()
+
+
+def test_nothing_is_there_at_first() -> None:
+    assert "0 B of at most" in run()
+
+
+def test_the_folder_is_measured() -> None:
+    assert "written at" in run("--measure")
+
+
+def test_a_time_that_is_none_is_refused() -> None:
+    result = CliRunner().invoke(chaski_command, ["cache", "--unused-for", "soon"])
+    assert result.exit_code == 1
+    assert "soon" in result.output
