@@ -192,7 +192,7 @@ class Engine:
         if self.tiers is None:
             self._sequences.admit()
         elif self._computing is None:
-            # What is noted is read before it may be written to, and both while nothing is computed.
+            # Cells are read before others may be written, and both while nothing is computed.
             self._prompt_cache.keep_noted()
             self._sequences.admit()
             self._sequences.restore(_SLICE if self._sequences.running else _WHOLE)

@@ -73,7 +73,7 @@ class Sequence(ABC):
 
     @property
     def adapter_key(self) -> str:
-        """What its adapters change: only prompts with the same key reuse what was computed for it."""
+        """The key of its adapters: only prompts with the same one reuse what was computed for it."""
         return "" if self.adapters is None else self.adapters.key
 
     @property

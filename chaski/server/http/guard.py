@@ -42,7 +42,7 @@ _ADMIN = (
     *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/"),
     *("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
 )
-# What these change is read by everybody.
+# Everybody reads what these routes change.
 _ADMIN_POSTS = ("/lora-adapters",)
 _METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 _HEADERS = "Authorization, Content-Type, User-Agent, Accept, X-Requested-With, OpenAI-Beta, X-Api-Key"

@@ -51,7 +51,7 @@ void pack(const T* from, std::int64_t rows, std::int64_t columns, T* to) {
     }
 }
 
-// Whether no value has all the bits of the exponent set, as infinities and NaN have.
+// True if no value has all the bits of the exponent set, as infinities and NaN have.
 template <class T>
 bool is_finite(const T* values, std::int64_t count, T exponent) {
     T found = 0;
