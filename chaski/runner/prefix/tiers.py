@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from chaski.kvcache import Extent, LeafCache
+from chaski.kvcache import Extent, LeafCache, Span
 from chaski.runner.prefix import naming
 from chaski.runner.prefix.block_files import FiledBlock
 from chaski.runner.prefix.blocks import Block, KnownBlock, Part, room_of
@@ -131,7 +131,8 @@ class PrefixTiers:
             for leaf in self._leaves
         )
         known = self.memory.get(name)
-        if known is not None and _has_all(known, extents):
+        wanted = [[(each.begin, each.end) for each in parts] for parts in extents]
+        if known is not None and _has_all(known, wanted):
             return None
         return Capture(name, before, begin, own, extents, names[begin // naming.BLOCK : 0 : -1], to_disk)
 
@@ -325,16 +326,16 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i in range(count) if a[i] != b[i]), count)
 
 
-def _has_all(block: Block, extents: Sequence[Sequence[Extent]]) -> bool:
-    """Return whether a block has all these parts."""
-    for leaf, wanted in enumerate(extents):
-        spans = block.spans(leaf)
-        for extent in wanted:
-            if extent.is_state and (extent.end, extent.end) not in spans:
-                return False
-            if not extent.is_state and not any(b <= extent.begin and extent.end <= e for b, e in spans):
-                return False
-    return True
+def _has_all(block: Block, wanted: Sequence[Sequence[Span]]) -> bool:
+    """Return whether a block has all parts that are wanted of each leaf."""
+    each = zip(map(block.spans, range(len(wanted))), wanted, strict=True)
+    return all(_has(spans, span) for spans, parts in each for span in parts)
+
+
+def _has(spans: Sequence[Span], wanted: Span) -> bool:
+    """Return whether a state is among spans, or rows are in one of them."""
+    begin, end = wanted
+    return wanted in spans if begin == end else any(b <= begin and end <= e for b, e in spans)
 
 
 def _is_within(block: Block, longer: Block) -> bool:
@@ -342,15 +343,7 @@ def _is_within(block: Block, longer: Block) -> bool:
     count = len(block.tokens)
     if block is longer or count >= len(longer.tokens) or longer.tokens[:count] != block.tokens:
         return False
-    for leaf, parts in enumerate(block.parts):
-        spans = longer.spans(leaf)
-        for part in parts:
-            is_state = part.begin == part.end
-            if is_state and (part.end, part.end) not in spans:
-                return False
-            if not is_state and not any(b <= part.begin and part.end <= e for b, e in spans):
-                return False
-    return True
+    return _has_all(longer, [block.spans(leaf) for leaf in range(len(block.parts))])
 
 
 def _tier(block: KnownBlock) -> str:
