@@ -30,11 +30,11 @@ def match_adapter(
     joined = dict(model.joined_weights())
     found: dict[int, LoraMatrices] = {}
     for name, pair in adapter.tensors.items():
-        if name in weights:
+        parts = joined.get(name, [])
+        # A joined tensor may have the name of one of its parts: rows tell which of the two it is.
+        if name in weights and pair.b.shape[0] != sum(weight.shape[0] for _, weight in parts):
             parts = [(name, weights[name])]
-        elif name in joined:
-            parts = joined[name]
-        else:
+        if not parts:
             raise AdapterError(
                 f"{adapter.path}: tensor {pair.a.name} changes {name}, which the model does not have; load "
                 "the model that the adapter was trained on"

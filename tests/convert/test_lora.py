@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
+import chaski
 from chaski.cli.convert import command
 from chaski.convert.adapter import convert_adapter
 from chaski.convert.convert import convert
@@ -133,6 +134,23 @@ def test_an_adapter_does_what_merged_weights_do(name: str, tmp_path: Path) -> No
         convert_adapter(tmp_path / "adapter", tmp_path / "same.gguf", tmp_path / "base.gguf", "F32")
         one, other = ((tmp_path / f"{each}.gguf").read_bytes() for each in ("adapter", "same"))
         assert one == other
+
+
+@pytest.mark.parametrize("name", ["llama3", "phi3"])
+def test_a_model_computes_with_it(name: str, tmp_path: Path) -> None:
+    """Also where a tensor of the file holds the rows of two matrices, and has the name of one of them."""
+    factors = write_adapter(tmp_path / "adapter", name)
+    deltas = {module: second @ first * np.float32(6 / 4) for module, (first, second) in factors.items()}
+    convert(DATA / name, tmp_path / "base.gguf", "F32")
+    convert_adapter(tmp_path / "adapter", tmp_path / "adapter.gguf", tmp_path / "base.gguf", "F32")
+    merged(tmp_path / "merged", name, deltas).close()
+    ids = list(range(20, 50))
+    options: Settings = {"context": 32, "kv_type": "f32", "threads": 1}
+    with chaski.load(tmp_path / "merged" / "out.gguf", **options) as model:
+        wanted = model.logits(ids)
+    with chaski.load(tmp_path / "base.gguf", adapters={"it": tmp_path / "adapter.gguf"}, **options) as model:
+        assert np.abs(model.logits(ids) - wanted).max() > 1
+        np.testing.assert_allclose(model.logits(ids, adapter="it"), wanted, rtol=0, atol=1e-3)
 
 
 def test_scales_by_module_and_of_rslora(tmp_path: Path) -> None:
