@@ -316,6 +316,14 @@ class Environment:
         str,
         unset="none, so that no adapter is loaded by its path",
     )
+    adapters_memory: int | None = _variable(
+        "CHASKI_ADAPTERS_MEMORY",
+        "size",
+        "memory that the LoRA adapters of a model may take together, such as 2GB; the one that was not used "
+        "for the longest time goes first",
+        _size,
+        unset="a quarter of what is free when the first one is loaded",
+    )
     is_open: bool = _variable(
         "CHASKI_OPEN",
         "switch",

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-__all__ = ["age", "duration", "file_size", "printable", "section", "size", "size_in_bytes", "table"]
+__all__ = [
+    "age",
+    "duration",
+    "file_size",
+    "prefix_rows",
+    "printable",
+    "section",
+    "size",
+    "size_in_bytes",
+    "table",
+]
 
 _BYTES = {10**12: "TB", 10**9: "GB", 10**6: "MB", 10**3: "KB", 1: "B"}
 
@@ -42,6 +54,15 @@ def file_size(count: int) -> str:
 def age(seconds: float) -> str:
     """Return a rough age: `2 days ago`."""
     return f"{_rough(seconds)} ago"
+
+
+def prefix_rows(prefixes: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """The rows of what the prefix cache holds of a model on disk, none where that is nothing."""
+    if prefixes:
+        yield "blocks on disk", prefixes["blocks"]
+        yield "tokens", prefixes["tokens"]
+        yield "size", size_in_bytes(prefixes["bytes"])
+        yield "used", age(time.time() - prefixes["used"])
 
 
 def table(rows: Iterable[Sequence[object]], indent: str = "    ") -> str:

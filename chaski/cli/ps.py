@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import datetime
 
 import click
@@ -43,8 +44,18 @@ def command(prefix: str) -> None:
             click.echo(f"{model['name']}: tokens are proposed by {words}")
         if names := model.get("adapters"):
             click.echo(f"{model['name']}: adapters in memory: {', '.join(map(_short, names))}")
+        tiers = {tier: use for tier, use in (model.get("prefix_cache") or {}).items() if use["blocks"]}
+        if tiers:
+            click.echo(f"{model['name']}: prefix cache: {', '.join(map(_tier, tiers, tiers.values()))}")
         if reason := model.get("engine_reason"):
             click.echo(f"{model['name']}: {model['engine']} computes it: {reason}")
+
+
+def _tier(tier: str, use: Mapping[str, int]) -> str:
+    from chaski.cli.layout import file_size
+
+    place = "on disk" if tier == "disk" else f"in {tier}"
+    return f"{use['blocks']} blocks ({file_size(use['bytes'])}) {place}"
 
 
 def _short(name: str) -> str:

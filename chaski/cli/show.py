@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import click
 
 from chaski.cli.adapters import adapter_section
 from chaski.cli.completion import model_names
-from chaski.cli.layout import section, size, size_in_bytes
+from chaski.cli.layout import prefix_rows, section, size, size_in_bytes
 from chaski.cli.show_stored import (
     chosen_text,
     first_lines,
@@ -101,10 +101,18 @@ def command(
         *map(projector_section, found.projectors),
         *map(adapter_section, found.adapters),
         *stored_sections(found),
+        section("Prefix cache", prefix_rows(_prefixes(found))),
     ]
     if not found.licenses:
         parts.append(section("License", first_lines(file.get("general.license", str, ""))))
     click.echo("\n".join(filter(None, [*parts, *_lists(file, verbose, tensors)])))
+
+
+def _prefixes(found: StoredModel) -> Mapping[str, float]:
+    """Return what the prefix cache holds of the model on disk, as `/api/show` tells it."""
+    from chaski.runner.loading.prefix import prefixes_of
+
+    return prefixes_of(found)
 
 
 def _lists(file: GGUFFile, verbose: bool, tensors: bool) -> Iterator[str]:
@@ -119,14 +127,20 @@ def _memory(
     found: StoredModel, context: int | None, parallel: int | None, backend: str
 ) -> Iterator[tuple[str, ...]]:
     """Return the memory that loading the model would take, part by part, without taking it."""
+    from chaski.env import Environment
+    from chaski.ml.backend import HOST
     from chaski.runner.loading.files import OpenedModel
     from chaski.runner.loading.parts import ModelParts, ReservedModel
+    from chaski.runner.loading.prefix import memory_limit
 
     parts = ModelParts.of(OpenedModel.of(found), context=context, parallel=parallel)
     reserved = ReservedModel(parts, backend)
-    needs = reserved.needs
+    needs = reserved.needs_with(found.adapters)
     reserved.close()
     devices = list(needs.total)
+    left = needs.available[HOST] - needs.total.get(HOST, 0)
+    is_cached = parts.network.config.pooling is None
+    prefixes = {HOST: memory_limit(Environment.read(), left) if is_cached else 0}
 
     def sizes(part: ByDevice) -> Iterator[str]:
         return (size_in_bytes(part[device]) if device in part else "" for device in devices)
@@ -144,7 +158,12 @@ def _memory(
     yield "plans", "", "", *(["unknown"] * len(devices) if needs.plans is None else sizes(needs.plans))
     if needs.draft:
         yield "draft model", "", "", *sizes(needs.draft)
+    if needs.adapters:
+        yield "adapters", "", "", *sizes(needs.adapters)
+        yield "plans for batches with adapters", "", "", *sizes(needs.adapted)
     yield "all", "", "", *sizes(needs.total)
+    if prefixes[HOST]:
+        yield "prefix cache, later, at most", "", "", *sizes(prefixes)
     yield "available", "", "", *sizes(needs.available)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chaski.cli.layout import section, size
+from chaski.cli.layout import prefix_rows, section, size
 from chaski.cli.show_stored import chosen_name, first_lines
 from chaski.cli.terminal import echo_text
 from chaski.errors import UnsupportedError
@@ -36,6 +36,7 @@ def show_there(server: Remote, model: str, lists: tuple[bool, bool], texts: Mapp
         section("Parameters", (line.split(None, 1) for line in shown.get("parameters", "").splitlines())),
         section("System", first_lines(shown.get("system", ""))),
         section("License", first_lines(shown.get("license", ""))),
+        section("Prefix cache", prefix_rows(shown.get("prefix_cache") or {})),
     ]
     if lists[0]:
         parts.append(section("Metadata", [(key, _brief(info[key])) for key in sorted(info)]))

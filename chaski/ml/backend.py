@@ -143,7 +143,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes held on one device: weights, key/value storage, and the buffers of plans.
+    """Bytes held on one device: weights, key/value storage, the buffers of plans, and LoRA adapters.
 
     `shared`: those of the weights that others had there already, so that they took no memory.
     `in_files`: more weights, too large for memory, which every batch reads from their files.
@@ -155,11 +155,12 @@ class DeviceMemory:
     plans: int = 0
     shared: int = 0
     in_files: int = 0
+    adapters: int = 0
 
     @property
     def total(self) -> int:
         """All bytes on the device."""
-        return self.weights + self.cache + self.plans
+        return self.weights + self.cache + self.plans + self.adapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,11 @@ class Memory:
     def plans(self) -> int:
         """Bytes of the buffers of plans on all devices."""
         return sum(held.plans for held in self.devices)
+
+    @property
+    def adapters(self) -> int:
+        """Bytes of LoRA adapters on all devices."""
+        return sum(held.adapters for held in self.devices)
 
     @property
     def total(self) -> int:
@@ -209,6 +215,7 @@ class Memory:
                     a.plans + b.plans,
                     a.shared + b.shared,
                     a.in_files + b.in_files,
+                    a.adapters + b.adapters,
                 )
                 for a, b in pairs
             )

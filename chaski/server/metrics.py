@@ -39,6 +39,12 @@ class Metrics:
             ("model", "tier"),
             registry=self.registry,
         )
+        self._hits = Counter(
+            "chaski_prefix_hits",
+            "Prompts that took a beginning from a tier of the prefix cache",
+            ("model", "tier"),
+            registry=self.registry,
+        )
         self._saved = counter("chaski_saved_seconds", "Time that restored tokens would have taken to compute")
         self._generated = counter("chaski_generated_tokens", "Tokens of answers")
         self._answers = counter("chaski_answers", "Answers that came to their end")
@@ -56,6 +62,8 @@ class Metrics:
         self.count_prompt(model, done.prompt_tokens, done.cached_tokens)
         for tier, tokens in (("memory", done.memory_tokens), ("disk", done.disk_tokens)):
             self._restored.labels(model, tier).inc(tokens)
+        for tier, tokens in done.cached_by_tier.items():
+            self._hits.labels(model, tier).inc(tokens > 0)
         self._saved.labels(model).inc(done.saved_seconds)
         self._generated.labels(model).inc(done.generated_tokens)
         self._answers.labels(model).inc()
@@ -91,7 +99,19 @@ class _State:
         by_device = GaugeMetricFamily(
             "chaski_device_memory_bytes", "Memory of a model on a device", labels=["model", "device"]
         )
+        prefixes = {
+            unit: GaugeMetricFamily(f"chaski_prefix_{unit}", meaning, labels=["model", "tier"])
+            for unit, meaning in (
+                ("blocks", "Blocks in a tier of the prefix cache"),
+                ("tokens", "Tokens of the blocks in a tier of the prefix cache"),
+                ("bytes", "Bytes of the blocks in a tier of the prefix cache"),
+            )
+        }
         for model in self._loaded():
+            for use in model.info.prefixes:
+                counts = {"blocks": use.num_blocks, "tokens": use.num_tokens, "bytes": use.num_bytes}
+                for unit, count in counts.items():
+                    prefixes[unit].add_metric([model.name, use.tier], count)
             held = model.info.memory
             waiting.add_metric([model.name], model.queue.waiting)
             running.add_metric([model.name], model.users - model.queue.waiting)
@@ -99,4 +119,4 @@ class _State:
             memory.add_metric([model.name], held.total)
             for part in held.devices:
                 by_device.add_metric([model.name, part.device], part.total)
-        yield from (waiting, running, places, memory, by_device)
+        yield from (waiting, running, places, memory, by_device, *prefixes.values())

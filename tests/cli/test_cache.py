@@ -60,3 +60,21 @@ def test_a_time_that_is_none_is_refused() -> None:
     result = CliRunner().invoke(chaski_command, ["cache", "--unused-for", "soon"])
     assert result.exit_code == 1
     assert "soon" in result.output
+
+
+def test_show_tells_what_is_kept_of_a_model(tiny_llama: Path) -> None:
+    def show(*arguments: str) -> str:
+        result = CliRunner().invoke(chaski_command, ["show", str(tiny_llama), *arguments])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "Prefix cache" not in show()
+    keep(tiny_llama)
+    shown = show()
+    assert "Prefix cache" in shown
+    rows = dict(line.split(None, 1) for line in shown.partition("Prefix cache")[2].splitlines() if line)
+    assert rows["blocks"] == "on disk    1"
+    assert int(rows["tokens"]) > 8
+    assert "B" in rows["size"]
+    run("--empty")
+    assert "Prefix cache" not in show()

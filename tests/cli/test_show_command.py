@@ -130,7 +130,14 @@ def test_the_memory_of_a_context(tiny_llama: Path) -> None:
     assert [cell.strip() for cell in rows.pop(1)] == ["sequences", "4 of 256 tokens"]
     assert [cell.strip() for cell in rows[1]] == ["layers", "cells", "memory"]
     names = [row[0] for row in rows[2:]]
-    assert names == ["weights", "cache, all tokens", "plans", "all", "available"]
+    assert names == [
+        "weights",
+        "cache, all tokens",
+        "plans",
+        "all",
+        "prefix cache, later, at most",
+        "available",
+    ]
     # Two layers, keys and values of two heads of 16 floats; keys come in panels of 16 cells.
     assert [cell.strip() for cell in rows[3][1:3]] == ["2", "1024"]
     assert rows[3][3].strip().startswith("525 kB"), rows[3]
@@ -142,6 +149,16 @@ def test_the_heads_of_a_model(tmp_path: Path) -> None:
     lines = show(str(path), "--memory", "--context", "128").output.splitlines()
     (row,) = (line.split("  ") for line in lines if "all tokens but the first 1" in line)
     assert [cell.strip() for cell in row if cell.strip()][1:3] == ["1", "128"]
+
+
+def test_the_memory_of_the_prefix_cache(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def row() -> list[str]:
+        return [line for line in show(str(tiny_llama), "--memory").output.splitlines() if "prefix" in line]
+
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE_MEMORY", "3MB")
+    assert row()[0].split()[-2:] == ["3", "MB"]
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE", "off")
+    assert row() == []
 
 
 def test_memory_that_nobody_has(tiny_llama: Path) -> None:

@@ -26,7 +26,11 @@ from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
+from chaski.ml.backend import HOST
 from chaski.runner.adapters.adapter_set import AdapterSet
+from chaski.runner.loading.files import OpenedModel
+from chaski.runner.loading.parts import ModelParts, ReservedModel
+from chaski.store.model import find_model
 from tests.adapters import adapted_names, metadata, random_adapter
 from tests.tiny_llama import write_tiny_llama
 
@@ -235,6 +239,42 @@ def test_adapters_that_nobody_uses_make_room(files: Mapping[str, Path]) -> None:
             model.generate(PROMPT, adapter="one", **options)
         del stream
         assert model.generate(PROMPT, adapter="one", **options).token_ids == expected["one"]
+
+
+def test_adapters_and_their_plan_are_counted(files: Mapping[str, Path]) -> None:
+    with chaski.load(files["quantized"], threads=1) as model:
+        before = model.memory()
+        sizes = {name: model.load_adapter(name, path)[-1].num_bytes for name, path in adapters(files).items()}
+        after = model.memory()
+        assert before.adapters == 0
+        assert after.adapters == sum(sizes.values())
+        assert after.plans > before.plans
+        assert after.total == before.total + after.adapters + after.plans - before.plans
+        model.unload_adapter("two")
+        assert model.memory().adapters == sizes["one"] + sizes["few"]
+    parts = ModelParts.of(OpenedModel.of(find_model(files["quantized"])), threads=1)
+    reserved = ReservedModel(parts, "cpu")
+    needs = reserved.needs_with(list(adapters(files).values()))
+    assert needs.adapters == {HOST: after.adapters}
+    assert needs.adapted == {HOST: after.plans - before.plans}
+    assert needs.total[HOST] == reserved.needs.total[HOST] + after.total - before.total
+    assert reserved.needs_with([]) == reserved.needs
+    reserved.close()
+
+
+def test_the_environment_bounds_their_memory(
+    files: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(files) as model:
+        sizes = {info.name: info.num_bytes for info in model.adapters()}
+    monkeypatch.setenv("CHASKI_ADAPTERS_MEMORY", str(sizes["one"] + sizes["two"]))
+    with load(files) as model:
+        assert model.memory().adapters == sizes["two"] + sizes["few"]
+        model.generate(PROMPT, adapter="one", num_predict=1)
+        assert model.memory().adapters == sizes["one"] + sizes["few"]
+    monkeypatch.setenv("CHASKI_ADAPTERS_MEMORY", "10")
+    with pytest.raises(OutOfMemoryError, match="CHASKI_ADAPTERS_MEMORY"):
+        load(files)
 
 
 def test_what_does_not_fit_the_model_is_refused_by_name(files: Mapping[str, Path], tmp_path: Path) -> None:

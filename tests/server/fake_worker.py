@@ -24,6 +24,7 @@ from chaski.ml.backend import HOST, DeviceMemory, Memory
 from chaski.model.dialects import open_model
 from chaski.model.pooling import Pooling
 from chaski.runner.engine.outputs import Outputs
+from chaski.runner.prefix.use import TierUse
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.base_channel import ActiveCall
 from chaski.runner.service.messages import (
@@ -39,6 +40,7 @@ from chaski.runner.service.messages import (
     Tokens,
 )
 
+PREFIXES = TierUse("memory", 2, 300, 4000, 9000), TierUse("disk", 3, 600, 5000, 70000)
 MEMORY = Memory((DeviceMemory(HOST, 100, 20, 3), DeviceMemory("imaginary:0", 4000, 500, 6)))
 
 
@@ -168,6 +170,7 @@ class FakeWorker:
             load_seconds=0.0,
             memory=MEMORY,
             engine=self.options.get("engine") or "native",
+            prefixes=PREFIXES,
         )
 
     def _say(self, prepared: Prepared, put: ReplyCallback, ticket: _Handle) -> None:

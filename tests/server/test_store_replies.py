@@ -38,6 +38,12 @@ def test_models(server: Running) -> None:
     metrics = server.get("/metrics").body.decode()
     assert 'chaski_memory_bytes{model="talker:latest"} 4629.0' in metrics
     assert 'chaski_device_memory_bytes{device="imaginary:0",model="talker:latest"} 4506.0' in metrics
+    assert running["prefix_cache"] == {
+        "memory": {"blocks": 2, "tokens": 300, "bytes": 4000, "max_bytes": 9000},
+        "disk": {"blocks": 3, "tokens": 600, "bytes": 5000, "max_bytes": 70000},
+    }
+    assert 'chaski_prefix_bytes{model="talker:latest",tier="disk"} 5000.0' in metrics
+    assert 'chaski_prefix_tokens{model="talker:latest",tier="memory"} 300.0' in metrics
     assert server.get("/").body == b"Ollama is running"
     for path, body in (("/api/copy", {"source": "talker", "destination": "other"}),):
         assert server.post(path, body).body == b""

@@ -130,6 +130,17 @@ class AdapterSet:
                 for name, named in self._named.items()
             ]
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all that are in memory."""
+        return sum(list(self._sizes.values()))
+
+    def size(self, path: str | Path) -> int:
+        """Return the bytes that the adapter of a file would take. Raises what `load` raises of a file."""
+        with self._lock, open_adapter(Path(path)) as adapter:
+            numbers = self._adapted.numbers
+            return self._slots.num_bytes(match_adapter(adapter, self._architecture, self._model, numbers))
+
     def apply(self, choices: Sequence[AdapterChoice]) -> AppliedAdapters | None:
         """Return the adapters of a request, in memory for as long as somebody has them; None for none.
 
@@ -206,13 +217,14 @@ class AdapterSet:
         """Let go of adapters that nobody uses until there is a slot and memory for another one."""
         if self._max_bytes is None:
             self._max_bytes = int(_SHARE * available_memory())
-        while not self._free or sum(self._sizes.values()) + num_bytes > self._max_bytes:
+        while not self._free or self.num_bytes + num_bytes > self._max_bytes:
             idle = [n for n in self._named.values() if n.resident is not None and not n.is_used]
             if not idle:
                 raise OutOfMemoryError(
                     f"{path}: the adapter takes {num_bytes / 1e6:.0f} MB, and adapters may take "
                     f"{self._max_bytes / 1e6:.0f} MB, of which those that requests use take "
-                    f"{sum(self._sizes.values()) / 1e6:.0f} MB; wait for requests to end, or unload adapters"
+                    f"{self.num_bytes / 1e6:.0f} MB; wait for requests to end, unload adapters, "
+                    "or allow more by CHASKI_ADAPTERS_MEMORY"
                 )
             min(idle, key=lambda named: named.last_used).resident = None
 

@@ -191,7 +191,12 @@ def _as_llm(
         defaults,
         vision_of(parts.network),
         reserved.draft,
-        AdapterSet(parts.file.architecture, parts.network, reserved.places.program.adapted),
+        AdapterSet(
+            parts.file.architecture,
+            parts.network,
+            reserved.places.program.adapted,
+            Environment.read().adapters_memory,
+        ),
     )
 
 

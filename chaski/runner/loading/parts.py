@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from chaski.env import Environment
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
 from chaski.ml import BackendOptions, CPUOptions, Options, open_backend
-from chaski.ml.backend import Backend
+from chaski.ml.backend import HOST, Backend
 from chaski.model.attached import AttachedDraft, Target
 from chaski.model.dialects import open_model
 from chaski.model.drafts import attach_draft, is_attached
 from chaski.model.metadata import blamed_on
 from chaski.model.proposing import proposing_of
 from chaski.model.registry import Model, build_model, max_context_of
+from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_form, check_takes_back, kv_types
 from chaski.runner.loading.sizes import USUAL_BATCH, cache_size, context_size, thread_count, usual_texts
@@ -122,6 +125,21 @@ class ReservedModel:
         """The memory that all parts take."""
         needs = self.places.needs
         return needs if self.draft is None else replace(needs, draft=self.draft.num_bytes)
+
+    def needs_with(self, adapters: Sequence[Path]) -> MemoryNeeds:
+        """Return the memory that all parts take with these LoRA adapters, files of them.
+
+        Raises what reading an adapter does.
+        """
+        needs, places = self.needs, self.places
+        if not adapters or needs.plans is None:
+            return needs
+        adapter_set = AdapterSet(self._parts.file.architecture, self._parts.network, places.program.adapted)
+        num_bytes = sum(map(adapter_set.size, adapters))
+        adapted = {
+            each.device: each.plans - needs.plans[each.device] for each in self.backend.memory().devices
+        }
+        return replace(needs, adapters={HOST: num_bytes}, adapted=adapted)
 
     def check(self) -> None:
         """Raise OutOfMemoryError where a device has too little memory, or UnsupportedError for a draft."""

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from chaski import __version__
 from chaski.env import Environment
@@ -19,12 +20,13 @@ from chaski.model.program import Program
 from chaski.runner.prefix.block_files import FiledBlock
 from chaski.runner.prefix.blocks import room_of
 from chaski.runner.prefix.disk_tier import DiskLimits, DiskTier
-from chaski.runner.prefix.folders import used_bytes
+from chaski.runner.prefix.folders import folder_uses, used_bytes
 from chaski.runner.prefix.memory_tier import MemoryTier
 from chaski.runner.prefix.tiers import PrefixTiers
+from chaski.store.model import StoredModel
 from chaski.store.store import Store
 
-__all__ = ["disk_limits", "open_tiers", "prefix_folder"]
+__all__ = ["disk_limits", "memory_limit", "open_tiers", "prefix_folder", "prefixes_of"]
 
 _MOST_ON_DISK = 10 * 10**9
 _SHARE_OF_DISK = 10
@@ -36,6 +38,31 @@ _BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 def prefix_folder() -> Path:
     """The folder of the prefix cache: in that of the model store, apart from Ollama's own files."""
     return Store.default().root / "chaski" / "prefix-cache"
+
+
+def memory_limit(environment: Environment, available: int) -> int:
+    """Return what blocks in memory may take where so many bytes are available: an eighth, or as it says."""
+    if environment.prefix_cache == "off":
+        return 0
+    most = environment.prefix_cache_memory
+    return max(0, available) // _SHARE_OF_MEMORY if most is None else most
+
+
+def prefixes_of(model: StoredModel) -> dict[str, Any]:
+    """Return what files hold of a model, under its name or its path: `blocks`, `tokens`, `bytes`, `used`.
+
+    It is empty where they hold nothing. `used` is the time of the last use, as of `time.time`.
+    """
+    names = {str(model.path), *(() if model.name is None else (model.name.short,))}
+    uses = [use for use in folder_uses(prefix_folder()) if use.model in names and use.num_blocks]
+    if not uses:
+        return {}
+    return {
+        "blocks": sum(use.num_blocks for use in uses),
+        "tokens": sum(use.num_tokens for use in uses),
+        "bytes": sum(use.num_bytes for use in uses),
+        "used": max(use.used for use in uses),
+    }
 
 
 def disk_limits(environment: Environment) -> DiskLimits:
@@ -69,8 +96,7 @@ def open_tiers(
     environment = Environment.read()
     if environment.prefix_cache == "off":
         return None
-    most = environment.prefix_cache_memory
-    memory = MemoryTier(available_memory() // _SHARE_OF_MEMORY if most is None else most)
+    memory = MemoryTier(memory_limit(environment, available_memory()))
     paths = sorted({tensor.path for file in files for tensor in file.tensors.values()})
     about = __version__, backend.rule, is_plain, [_identity(path) for path in paths]
     identity = blake2b(program.digest + repr(about).encode(), digest_size=32).digest()

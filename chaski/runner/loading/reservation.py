@@ -38,7 +38,8 @@ class MemoryNeeds:
 
     `plans` is None where it was not computed, because the rest does not fit already. `draft` are all bytes of
     a draft model. `shared` are weights that other processes have there already, so that they take no memory.
-    `in_files` are more weights, which stay in their files because no memory could hold them.
+    `in_files` are more weights, which stay in their files because no memory could hold them. `adapters` are
+    LoRA adapters, `adapted` the plan of batches with them.
     """
 
     weights: ByDevice
@@ -48,13 +49,16 @@ class MemoryNeeds:
     draft: ByDevice = field(default_factory=dict)
     shared: ByDevice = field(default_factory=dict)
     in_files: ByDevice = field(default_factory=dict)
+    adapters: ByDevice = field(default_factory=dict)
+    adapted: ByDevice = field(default_factory=dict)
 
     @property
     def total(self) -> ByDevice:
         """All bytes on each device that any are needed on, in the order of `available`."""
         caches = [kind.num_bytes for kind in self.caches]
         shared = {device: -num_bytes for device, num_bytes in self.shared.items()}
-        found = summed((self.weights, shared, *caches, self.plans or {}, self.draft))
+        plans = self.plans or {}, self.adapted
+        found = summed((self.weights, shared, *caches, *plans, self.draft, self.adapters))
         assert all(device in self.available for device in found if found[device]), "a device is not listed"
         return {device: found[device] for device in self.available if found.get(device)}
 

@@ -22,7 +22,9 @@ from chaski.errors import ChaskiError
 from chaski.runner.prefix.block_files import FiledBlock, read_block, read_tokens, write_block
 from chaski.runner.prefix.blocks import Block
 from chaski.runner.prefix.folders import day_log, make_folder, make_room, used_bytes
+from chaski.runner.prefix.kept_speed import read_speed, write_speed
 from chaski.runner.prefix.speed import Speed
+from chaski.runner.prefix.use import TierUse
 
 __all__ = ["DiskLimits", "DiskTier"]
 
@@ -38,6 +40,8 @@ _LONGEST_PAUSE = 10.0
 _PAUSE = 30.0
 # Other processes write, too: their files are counted again after so many of our own.
 _RECOUNT = 64
+# A speed that differs by this share from the kept one takes its place.
+_OTHER_SPEED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class DiskTier:
     """The blocks of one model in `folder`, which lies beside those of others in its parent.
 
     `sizes` returns the bytes of each part of a block, leaf by leaf. `describe` is kept in the folder for
-    people.
+    people. `prefill` is the speed of the model's prompts, at first as an earlier process kept it.
     """
 
     def __init__(
@@ -64,6 +68,8 @@ class DiskTier:
     ) -> None:
         self.folder = folder
         self.speed = Speed(1e9)
+        self.prefill = Speed.recalled(read_speed(folder))
+        self._kept_rate = self.prefill.rate
         self.num_failed = self.num_dropped = self.num_written = 0
         self._limits = limits
         self._sizes = sizes
@@ -89,6 +95,14 @@ class DiskTier:
         self._thread = threading.Thread(target=self._run, name="prefix cache", daemon=True)
         self._submit(self._list)
         self._thread.start()
+
+    def use(self) -> TierUse:
+        """Tell how much is there."""
+        with self._lock:
+            blocks = list(self._blocks.values())
+        num_tokens = sum(block.end - block.begin for block in blocks)
+        num_bytes = sum(block.num_bytes for block in blocks)
+        return TierUse("disk", len(blocks), num_tokens, num_bytes, self._limits.max_bytes)
 
     def get(self, name: bytes) -> FiledBlock | None:
         """Return a block; None if there is no file of it."""
@@ -168,6 +182,7 @@ class DiskTier:
     def close(self, seconds: float = 5.0) -> None:
         """Write what waits, for so many seconds at most."""
         self.set_busy(False)
+        self._submit(self._keep_speed)
         self.settle(seconds)
         with self._lock:
             self._is_closing = True
@@ -293,6 +308,14 @@ class DiskTier:
         if self._total > self._limits.max_bytes:
             self._total = make_room(self.folder.parent, self._limits.max_bytes)
             self._list()
+        self._keep_speed()
+
+    def _keep_speed(self) -> None:
+        """Keep the speed of prompts for the next process, if it is another one than the kept one."""
+        rate, kept = self.prefill.rate, self._kept_rate
+        if rate is not None and (kept is None or abs(rate - kept) > _OTHER_SPEED * kept):
+            write_speed(self.folder, rate)
+            self._kept_rate = rate
 
     def _touch(self, names: Sequence[bytes]) -> None:
         now = time.time_ns()

@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from pathlib import Path
 
 from chaski.runner.prefix.block_files import SUFFIX, TEMPORARY, FiledBlock
+from chaski.runner.prefix.kept_speed import SPEED_FILE
 
 __all__ = ["FolderUse", "day_log", "folder_uses", "make_folder", "make_room", "remove_files", "used_bytes"]
 
@@ -30,6 +31,7 @@ class FolderUse:
     path: Path
     model: str
     num_blocks: int
+    num_tokens: int
     num_bytes: int
     used: float
 
@@ -46,6 +48,7 @@ class _File:
     path: str
     name: bytes
     before: bytes
+    num_tokens: int
     num_bytes: int
     used: float
 
@@ -87,7 +90,8 @@ def folder_uses(root: Path) -> list[FolderUse]:
         files = list(_files(folder))
         used = max((file.used for file in files), default=0.0)
         total = sum(file.num_bytes for file in files)
-        found.append(FolderUse(folder, _description(folder), len(files), total, used))
+        num_tokens = sum(file.num_tokens for file in files)
+        found.append(FolderUse(folder, _description(folder), len(files), num_tokens, total, used))
     return sorted(found, key=lambda use: -use.used)
 
 
@@ -132,7 +136,8 @@ def remove_files(root: Path, folder: Path | None = None, before: float | None = 
                     removed += file.num_bytes
         with suppress(OSError):
             if not any(name.endswith(SUFFIX) for name in os.listdir(each)):
-                (each / _DESCRIPTION).unlink(missing_ok=True)
+                for name in (_DESCRIPTION, SPEED_FILE):
+                    (each / name).unlink(missing_ok=True)
                 each.rmdir()
     return removed
 
@@ -156,7 +161,8 @@ def _files(folder: Path) -> Iterator[_File]:
                 if filed is not None and entry.is_file(follow_symlinks=False):
                     stat = entry.stat(follow_symlinks=False)
                     used = min(stat.st_mtime, time.time())  # a clock may have been set back
-                    yield _File(entry.path, filed.name, filed.before, stat.st_size, used)
+                    count = filed.end - filed.begin
+                    yield _File(entry.path, filed.name, filed.before, count, stat.st_size, used)
 
 
 def _description(folder: Path) -> str:

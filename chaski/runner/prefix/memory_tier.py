@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from chaski.runner.prefix.blocks import Block
+from chaski.runner.prefix.use import TierUse
 
 __all__ = ["MemoryTier"]
 
@@ -18,12 +19,16 @@ class MemoryTier:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.num_bytes = 0
+        self.num_bytes = self._num_tokens = 0
         self._blocks: OrderedDict[bytes, Block] = OrderedDict()
         self._behind: dict[bytes, list[bytes]] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
+
+    def use(self) -> TierUse:
+        """Tell how much is there. Callable from any thread."""
+        return TierUse("memory", len(self._blocks), self._num_tokens, self.num_bytes, self.max_bytes)
 
     def get(self, name: bytes) -> Block | None:
         """Return a block; None if it is not there."""
@@ -41,6 +46,7 @@ class MemoryTier:
         self._blocks[block.name] = block
         self._behind.setdefault(block.before, []).append(block.name)
         self.num_bytes += block.num_bytes
+        self._num_tokens += len(block.tokens)
         while self.num_bytes > self.max_bytes:
             self.drop(next(iter(self._blocks)))
 
@@ -49,6 +55,7 @@ class MemoryTier:
         block = self._blocks.pop(name, None)
         if block is not None:
             self.num_bytes -= block.num_bytes
+            self._num_tokens -= len(block.tokens)
             beside = self._behind[block.before]
             beside.remove(name)
             if not beside:
@@ -64,4 +71,4 @@ class MemoryTier:
         """Forget all blocks."""
         self._blocks.clear()
         self._behind.clear()
-        self.num_bytes = 0
+        self.num_bytes = self._num_tokens = 0

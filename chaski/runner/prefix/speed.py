@@ -12,12 +12,22 @@ class Speed:
 
     def __init__(self, guess: float | None = None) -> None:
         self.rate = guess
+        self._is_recalled = False
+
+    @classmethod
+    def recalled(cls, rate: float | None) -> Speed:
+        """Return a rate that somebody else has measured: the first measurement takes its place."""
+        speed = cls(rate)
+        speed._is_recalled = True
+        return speed
 
     def measure(self, count: float, seconds: float) -> None:
         """Take in that `count` units took so long."""
         if count > 0 and seconds > 0:
             rate = count / seconds
-            self.rate = rate if self.rate is None else 0.7 * self.rate + 0.3 * rate
+            is_first = self.rate is None or self._is_recalled
+            self.rate = rate if is_first else 0.7 * (self.rate or 0.0) + 0.3 * rate
+            self._is_recalled = False
 
     def seconds(self, count: float) -> float:
         """Return how long so many units would take; for ever, if nothing is known."""

@@ -21,6 +21,7 @@ from chaski.runner.prefix.disk_tier import DiskTier
 from chaski.runner.prefix.memory_tier import MemoryTier
 from chaski.runner.prefix.restored import Restored
 from chaski.runner.prefix.speed import Speed
+from chaski.runner.prefix.use import TierUse
 
 __all__ = ["Capture", "FoundPrefix", "PrefixTiers", "TierCounts"]
 
@@ -78,7 +79,7 @@ class PrefixTiers:
         self.memory = memory
         self.disk = disk
         self.counts = TierCounts()
-        self.prefill = Speed()
+        self.prefill = Speed() if disk is None else disk.prefill
         self._copying = Speed(4e9)
         self._buffers = Buffers()
         self._leaves = leaves
@@ -200,6 +201,10 @@ class PrefixTiers:
         self.memory.drop(block.name)
         if self.disk is not None and isinstance(block, FiledBlock):
             self.disk.drop(block)
+
+    def uses(self) -> tuple[TierUse, ...]:
+        """Tell what the tiers hold. Callable from any thread."""
+        return (self.memory.use(), *(() if self.disk is None else (self.disk.use(),)))
 
     def set_busy(self, is_busy: bool) -> None:
         """Say whether the machine computes: then files are written more slowly."""

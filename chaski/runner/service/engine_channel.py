@@ -137,6 +137,7 @@ def _outputs(vectors: npt.NDArray[np.float32], num_tokens: int, normalize: bool)
 
 def describe(model: ServedModel) -> Info:
     """Return the description of a loaded model."""
+    tiers = model.engine.tiers
     return Info(
         path=str(model.path),
         context=model.context,
@@ -146,4 +147,5 @@ def describe(model: ServedModel) -> Info:
         memory=model.memory(),
         has_vision=model.has_vision,
         capabilities=model.capabilities,
+        prefixes=() if tiers is None else tiers.uses(),
     )

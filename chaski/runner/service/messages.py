@@ -15,6 +15,7 @@ from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.ml.backend import Memory
 from chaski.runner.adapters.calls import AdapterCall, Adapters
 from chaski.runner.engine.outputs import Outputs
+from chaski.runner.prefix.use import TierUse
 
 __all__ = [
     "Answerable",
@@ -95,6 +96,7 @@ class Info:
     engine_reason  why llama.cpp computes it, in a sentence; empty for the native engine
     has_vision  whether prompts may have images
     capabilities  capabilities of its conversations in Ollama's terms: tools, thinking, insert
+    prefixes  what the tiers of its prefix cache hold
     """
 
     path: str
@@ -107,6 +109,7 @@ class Info:
     engine_reason: str = ""
     has_vision: bool = False
     capabilities: tuple[str, ...] = ()
+    prefixes: tuple[TierUse, ...] = ()
 
 
 Answerable: TypeAlias = Generate | Chat | Fill

@@ -62,5 +62,6 @@ def _document(http: HTTPRequest) -> dict[str, Any]:
 
 async def metrics(http: HTTPRequest) -> Reply:
     """The page for Prometheus."""
+    await http.services.models.refreshed()
     page, media_type = http.services.metrics.page()
     return Response(page, media_type=media_type)

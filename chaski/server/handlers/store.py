@@ -42,7 +42,8 @@ async def tags(http: HTTPRequest) -> Reply:
 async def ps(http: HTTPRequest) -> Reply:
     """The models in memory."""
     services = http.services
-    return {"models": await asyncio.to_thread(running, services.catalog, services.models.loaded)}
+    loaded = await services.models.refreshed()
+    return {"models": await asyncio.to_thread(running, services.catalog, loaded)}
 
 
 async def show(http: HTTPRequest) -> Reply:

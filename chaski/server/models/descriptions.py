@@ -17,6 +17,7 @@ from chaski.formats.gguf import GGUFFile, StringArray, open_gguf
 from chaski.ml.backend import HOST
 from chaski.names import NATIVE
 from chaski.runner.loading.model_info import ModelInfo
+from chaski.runner.loading.prefix import prefixes_of
 from chaski.server.models.adapters import ChosenAdapter
 from chaski.server.models.catalog import Catalog, Found
 from chaski.server.models.loaded import LoadedModel
@@ -89,6 +90,7 @@ def describe(catalog: Catalog, label: str, is_verbose: bool) -> dict[str, Any]:
             "engine": info.engine,
             **({"engine_reason": info.engine_reason} if info.engine_reason else {}),
             **_speculation(info, info.engine, model.draft),
+            **({"prefix_cache": prefixes} if (prefixes := prefixes_of(model)) else {}),
             "modified_at": local_time(found.entry.modified),
         }
 
@@ -120,6 +122,7 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
         **({"engine_reason": loaded.info.engine_reason} if loaded.info.engine_reason else {}),
         "parallel": loaded.parallel,
         **({"adapters": _names(catalog, loaded)} if loaded.adapters.keys else {}),
+        **_tiers(loaded),
         "users": loaded.users,
         "waiting": loaded.queue.waiting,
     }
@@ -131,6 +134,20 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
     except ChaskiError:
         pass  # its name was deleted while it is in memory
     return shown
+
+
+def _tiers(loaded: LoadedModel) -> dict[str, Any]:
+    """The tiers of its prefix cache, where it has any."""
+    tiers = {
+        use.tier: {
+            "blocks": use.num_blocks,
+            "tokens": use.num_tokens,
+            "bytes": use.num_bytes,
+            "max_bytes": use.max_bytes,
+        }
+        for use in loaded.info.prefixes
+    }
+    return {"prefix_cache": tiers} if tiers else {}
 
 
 def _names(catalog: Catalog, loaded: LoadedModel) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from chaski.errors import ChaskiError
 from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.messages import Info
 from chaski.server.models.adapters import ChosenAdapter
@@ -15,6 +17,10 @@ from chaski.server.models.loaded_adapters import LoadedAdapters
 from chaski.server.models.queue import FairQueue
 
 __all__ = ["LoadedModel", "ModelNeeds", "OpenWorker", "WorkerLike"]
+
+
+# Seconds to wait for a description.
+_MOMENT = 1.0
 
 
 class WorkerLike(Protocol):
@@ -90,6 +96,12 @@ class LoadedModel:
     def expires_at(self) -> float:
         """The time at which it is unloaded unless another request comes."""
         return self.used_at + self.keep_alive
+
+    async def refresh(self) -> None:
+        """Ask for its description, and wait for that only a moment."""
+        if self.worker.pid is not None:
+            with suppress(ChaskiError, TimeoutError):
+                self.info = await asyncio.wait_for(self.model.info(), _MOMENT)
 
     def suits(self, needs: ModelNeeds) -> bool:
         """Return whether a further request can use it."""

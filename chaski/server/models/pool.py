@@ -54,6 +54,12 @@ class ModelPool:
         """The loaded models, the most recently used one first."""
         return sorted(self._loaded.values(), key=lambda loaded: loaded.used_at, reverse=True)
 
+    async def refreshed(self) -> list[LoadedModel]:
+        """Return the loaded models, described as they are now, or were lately where one does not answer."""
+        loaded = self.loaded
+        await asyncio.gather(*(each.refresh() for each in loaded))
+        return loaded
+
     @property
     def waiting(self) -> int:
         """The number of requests that wait for a model to be loaded."""

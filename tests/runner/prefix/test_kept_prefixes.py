@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -342,3 +343,47 @@ def test_processes_that_are_killed_leave_nothing_wrong(tmp_path: Path) -> None:
     assert kills.run(12) == []
     assert kills.killed
     assert kills.restored
+
+
+def test_the_speed_of_prompts_outlives_the_process(tiny_llama: Path, store: Path) -> None:
+    fill(tiny_llama)
+    (kept,) = store.glob("*/speed.txt")
+    kept.write_bytes(b"50 %08x" % crc32(b"50"))
+    with load(tiny_llama) as model:
+        assert model.engine.tiers is not None
+        assert model.engine.tiers.prefill.rate == 50
+        again = answer(model)
+    assert again.done.disk_tokens == len(PROMPT) - 1
+    assert 0 < again.done.saved_seconds <= (len(PROMPT) - 1) / 50
+    assert list(again.token_ids) == fresh(tiny_llama)
+
+
+@pytest.mark.parametrize("rate", [b"1e-3", b"1e9", b"damaged"])
+def test_a_wrong_speed_changes_no_answer(tiny_llama: Path, store: Path, rate: bytes) -> None:
+    fill(tiny_llama)
+    (kept,) = store.glob("*/speed.txt")
+    kept.write_bytes(b"%s %08x" % (rate, crc32(rate)))
+    with load(tiny_llama) as model:
+        first, second = answer(model), answer(model, [*PROMPT[:70], 9])
+    assert list(first.token_ids) == fresh(tiny_llama)
+    assert first.done.disk_tokens == (0 if rate == b"1e9" else len(PROMPT) - 1)
+    assert list(second.token_ids) == fresh(tiny_llama, [*PROMPT[:70], 9])
+
+
+def test_the_tiers_tell_what_they_hold(tiny_llama: Path, store: Path) -> None:
+    with load(tiny_llama) as model:
+        answer(model)
+        disk_of(model).settle(10)
+        tiers_of = model.engine.tiers
+        assert tiers_of is not None
+        memory, disk = tiers_of.uses()
+        length = len(PROMPT) + GREEDY["num_predict"] - 1
+        assert (memory.tier, memory.num_tokens, memory.num_blocks) == ("memory", length, -(-length // 16))
+        assert (disk.tier, disk.num_tokens, disk.num_blocks) == ("disk", length, -(-length // 16))
+        assert memory.num_bytes == disk.num_bytes > 0
+        tiers_of.memory.clear()
+        assert tiers_of.uses()[0].num_tokens == 0
+    (use,) = folder_uses(store)
+    assert (use.num_tokens, use.num_blocks) == (length, -(-length // 16))
+    remove_files(store)
+    assert not any(store.glob("*/*"))

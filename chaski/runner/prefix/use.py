@@ -1,0 +1,21 @@
+"""The report on what a tier holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["TierUse"]
+
+
+@dataclass(frozen=True, slots=True)
+class TierUse:
+    """The blocks of a model in a `tier`: memory, or disk.
+
+    It holds up to `max_bytes`, on disk of all models together.
+    """
+
+    tier: str
+    num_blocks: int
+    num_tokens: int
+    num_bytes: int
+    max_bytes: int
