@@ -13,6 +13,7 @@ ChaskiError
 ├── AdapterError              a file is no LoRA adapter, or none for this model
 ├── AdapterNotFoundError      no adapter of that name is loaded
 ├── ResponseNotFoundError     no response of that id is remembered
+├── StateError                a saved state is not of this model, or cannot be kept or found
 ├── StoreError                the model store is damaged, or cannot be written
 ├── RegistryError             a registry cannot be reached, refuses, or says what is not so
 │   ├── AccessDeniedError     it wants other credentials
@@ -56,6 +57,7 @@ __all__ = [
     "RegistryError",
     "ResponseNotFoundError",
     "SamplingError",
+    "StateError",
     "StoreError",
     "TemplateError",
     "TokenizerError",
@@ -114,6 +116,10 @@ class AdapterNotFoundError(ChaskiError):
 
 class ResponseNotFoundError(ChaskiError):
     """The server does not remember a response of that id."""
+
+
+class StateError(ChaskiError):
+    """A saved state is not of this model or not there, or cannot be kept; the message says why."""
 
 
 class StoreError(ChaskiError):

@@ -31,6 +31,8 @@ from chaski.runner.methods import BlockingMethods, EventStream
 from chaski.runner.results import answers_of, events_of, outputs_of
 from chaski.runner.service.messages import Detokenize, Tokenize
 from chaski.runner.speculation.draft_resources import DraftResources
+from chaski.runner.states.calls import SavedState, StateCall
+from chaski.runner.states.keeping import answered_state
 
 if TYPE_CHECKING:
     from chaski.runner.service.asynchronous import AsyncModel
@@ -202,6 +204,9 @@ class LLM(BlockingMethods):
     def _adapters(self, call: AdapterCall) -> list[AdapterInfo]:
         self.engine.check_fork()
         return answered(self.adapter_set, call)
+
+    def _state(self, call: StateCall) -> SavedState:
+        return answered_state(self.engine, self.prompts, call)
 
     def _tokens(self, call: Tokenize, images: Items[ImageSource]) -> list[int]:
         if images:

@@ -12,11 +12,12 @@ from collections.abc import Generator, Iterable, Mapping
 from collections.abc import Sequence as Items
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from chaski.chat.adapters import AdapterOption
 from chaski.chat.answer import Answer, collect
 from chaski.chat.arguments import token_ids as checked_ids
 from chaski.chat.events import Event
@@ -24,11 +25,21 @@ from chaski.chat.formats import Message
 from chaski.chat.images import ImageSource
 from chaski.chat.options import GenerateOptions, parse_options
 from chaski.chat.ranking import Ranked, checked_count, ranked
-from chaski.chat.requests import Embed, Rank, chat_request, embed_request, generate_request, rank_request
+from chaski.chat.requests import (
+    Embed,
+    Rank,
+    chat_request,
+    embed_request,
+    generate_request,
+    rank_request,
+    sendable,
+)
 from chaski.chat.several import ProgressOption, Request, each_time, request_list, suffix_list
+from chaski.errors import OptionError
 from chaski.runner.adapters.adapter_set import AdapterInfo
 from chaski.runner.adapters.calls import AdapterCall, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.service.messages import Detokenize, Tokenize
+from chaski.runner.states.calls import LoadState, SavedState, SaveState, StateCall
 
 __all__ = ["BlockingMethods", "EventStream", "ModelMethods"]
 
@@ -40,6 +51,7 @@ TokensT = TypeVar("TokensT")
 TextT = TypeVar("TextT")
 RankingT = TypeVar("RankingT")
 AdaptersT = TypeVar("AdaptersT")
+StateT = TypeVar("StateT")
 
 EventStream: TypeAlias = Generator[Event, None, None]
 """`Text` as it is made, of a conversation `Thinking` and `ToolCall` too, at last one `Done`.
@@ -48,7 +60,9 @@ Closing it ends the answer.
 """
 
 
-class ModelMethods(ABC, Generic[AnswerT, EventsT, AnswersT, ArrayT, TokensT, TextT, RankingT, AdaptersT]):
+class ModelMethods(
+    ABC, Generic[AnswerT, EventsT, AnswersT, ArrayT, TokensT, TextT, RankingT, AdaptersT, StateT]
+):
     """The methods of a loaded model. Safe to use from several threads."""
 
     def generate(
@@ -215,6 +229,55 @@ class ModelMethods(ABC, Generic[AnswerT, EventsT, AnswersT, ArrayT, TokensT, Tex
         """Return the adapters that requests may name, in the order in which they were loaded."""
         return self._adapters(ListAdapters())
 
+    def save_state(
+        self,
+        path: str | os.PathLike[str],
+        prompt: str | Items[int] | Items[Message],
+        images: Items[ImageSource] = (),
+        *,
+        tools: Items[Mapping[str, Any]] | None = None,
+        think: bool | str | None = None,
+        cache_salt: str = "",
+        adapter: AdapterOption | None = None,
+        no_store: bool = False,
+    ) -> StateT:
+        """Write to a file what the model holds of a prompt, so that it is not computed again.
+
+        `prompt` is a text or ids, as for `generate`, or the messages of a conversation, as for `chat`. What
+        nobody has computed of it is computed first. The file takes the place of another one at `path`; only
+        its owner may read it. The result has the `tokens` that prompts take over with it, the bytes of the
+        file, and the seconds that it took to write.
+
+        Raises StateError where the file cannot be written, UnsupportedError where the prefix cache is off,
+        and what `generate` and `chat` raise.
+        """
+        options: GenerateOptions = {"cache_salt": cache_salt, "no_store": no_store}
+        if adapter is not None:
+            options["adapter"] = adapter
+        if not isinstance(prompt, str) and any(isinstance(each, Mapping) for each in prompt):
+            messages = cast("Items[Message]", prompt)
+            call = sendable(*chat_request(messages, tools, options, think, images))
+        elif tools is not None or think is not None:
+            raise OptionError("tools and think are for the messages of a conversation")
+        else:
+            call = sendable(generate_request(cast("str | Items[int]", prompt), "", options), images)
+        return self._state(SaveState(call, str(Path(path).absolute())))
+
+    def load_state(self, path: str | os.PathLike[str], *, cache_salt: str = "") -> StateT:
+        """Take a saved state into memory, from where prompts that begin with its tokens take them.
+
+        It is one of the same model file, version and types of keys and values, and of the same `cache_salt`;
+        answers have the bits that they have without it. The result is as for `save_state`.
+
+        Raises FormatError for a damaged file, StateError for one that is missing, of another model or salt,
+        or larger than the prefix cache may be, and UnsupportedError where the prefix cache is off.
+        """
+        return self._state(LoadState(str(Path(path).absolute()), cache_salt))
+
+    @abstractmethod
+    def _state(self, call: StateCall) -> StateT:
+        """Save or load a state."""
+
     @abstractmethod
     def _adapters(self, call: AdapterCall) -> AdaptersT:
         """Load, unload or list adapters."""
@@ -258,6 +321,7 @@ class BlockingMethods(
         str,
         list[Ranked],
         list[AdapterInfo],
+        SavedState,
     ]
 ):
     """The methods of a model whose calls return when all is computed.

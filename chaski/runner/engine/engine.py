@@ -117,6 +117,11 @@ class Engine:
         while not is_ready():
             self._exclusive.run(self._step_unless, is_ready)
 
+    def between_batches(self, work: Callable[[], None]) -> None:
+        """Call `work` while nothing is computed; the sequences wait for it."""
+        self._fork_guard.check()
+        self._exclusive.run(self._work, work)
+
     def close(self) -> None:
         """Let the machine finish what it computes. Nothing may be submitted any more."""
         self._exclusive.run(self._program.wait)
@@ -127,6 +132,11 @@ class Engine:
     def tiers(self) -> PrefixTiers | None:
         """Where prefixes are kept beyond the cells."""
         return self._prompt_cache.tiers
+
+    @property
+    def prompt_cache(self) -> PromptCache:
+        """The slots, and what prompts take over from them."""
+        return self._prompt_cache
 
     @property
     def is_forked(self) -> bool:
@@ -140,6 +150,17 @@ class Engine:
     def _step_unless(self, is_ready: Callable[[], bool]) -> None:
         if not is_ready():
             self._step()
+
+    def _work(self, work: Callable[[], None]) -> None:
+        try:
+            self._program.wait()
+        except Exception as error:
+            self._recover(error, self._sequences.running)
+            raise
+        started = perf_counter()
+        self._prompt_cache.keep_noted()
+        work()
+        self._launched += perf_counter() - started
 
     def _step(self) -> None:
         """Go on by a batch. A fault of one sequence ends that sequence, a fault of the batch all that run."""

@@ -19,6 +19,7 @@ from chaski.runner.engine.sequence import Sequence
 __all__ = [
     "EmbeddingSequence",
     "LogitsSequence",
+    "PromptSequence",
     "embeddings",
     "normalized",
     "relevance",
@@ -58,6 +59,24 @@ class LogitsSequence(Sequence):
     def write(self) -> None:
         if sum(map(len, self._rows)) == len(self.tokens) and not self.events:
             self.events.append(Outputs(np.concatenate(self._rows)))
+
+
+class PromptSequence(Sequence):
+    """A prompt that is computed for what the cache holds of it then; its outputs have no rows."""
+
+    __slots__ = ()
+
+    def outputs(self, begin: int, count: int) -> range:
+        end = begin + count
+        return range(min(max(begin, len(self.tokens) - 1), end), end)
+
+    def take(self, rows: OutputRows, top_logits: F32) -> int:
+        self.is_running = False
+        return 0
+
+    def write(self) -> None:
+        if not self.is_running and not self.events:
+            self.events.append(Outputs(np.zeros((0, 0), np.float32)))
 
 
 class EmbeddingSequence(Sequence):

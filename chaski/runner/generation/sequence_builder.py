@@ -20,7 +20,7 @@ from chaski.model.registry import ModelConfig
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.adapters.applied import AppliedAdapters
 from chaski.runner.generation.generation import Generation
-from chaski.runner.generation.output_sequences import EmbeddingSequence, LogitsSequence
+from chaski.runner.generation.output_sequences import EmbeddingSequence, LogitsSequence, PromptSequence
 from chaski.runner.generation.request import GenerationRequest, Shift
 from chaski.runner.generation.token_rules import token_rules
 from chaski.runner.speculation.speculator import Draft
@@ -126,6 +126,13 @@ class SequenceBuilder(PromptBuilder):
                 load_seconds=self._load_seconds,
             )
         )
+
+    def prompt(self, prepared: Prepared) -> PromptSequence:
+        """Return the sequence that computes a prompt and nothing behind it."""
+        prompt, limits = prepared.prompt, prepared.limits
+        sequence = PromptSequence(prompt.tokens, prompt.groups, prompt.images, limits.cache_salt)
+        sequence.may_store, sequence.adapters = not limits.no_store, self._applied(limits.adapter)
+        return sequence
 
     def _applied(self, choices: Items[AdapterChoice]) -> AppliedAdapters | None:
         if not choices:

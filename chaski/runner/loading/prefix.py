@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,10 @@ from chaski.kvcache import LeafCache
 from chaski.ml.backend import Backend
 from chaski.ml.machine import available_memory
 from chaski.model.program import Program
-from chaski.runner.prefix.block_files import FiledBlock
-from chaski.runner.prefix.blocks import room_of
 from chaski.runner.prefix.disk_tier import DiskLimits, DiskTier
 from chaski.runner.prefix.folders import folder_uses, used_bytes
 from chaski.runner.prefix.memory_tier import MemoryTier
-from chaski.runner.prefix.tiers import PrefixTiers
+from chaski.runner.prefix.tiers import PrefixTiers, part_sizes
 from chaski.store.model import StoredModel
 from chaski.store.store import Store
 
@@ -98,22 +97,24 @@ def open_tiers(
         return None
     memory = MemoryTier(memory_limit(environment, available_memory()))
     paths = sorted({tensor.path for file in files for tensor in file.tensors.values()})
-    about = __version__, backend.rule, is_plain, [_identity(path) for path in paths]
+    model = [_identity(path) for path in paths]
+    about = __version__, backend.rule, is_plain, model
     identity = blake2b(program.digest + repr(about).encode(), digest_size=32).digest()
+    origin = {
+        "version": __version__,
+        "model": blake2b(repr(model).encode(), digest_size=16).hexdigest(),
+        "name": description.rpartition("/")[2],
+        "rule": str(backend.rule),
+        "attention": "plain" if is_plain else "flash",
+        "graph": program.digest.hex(),
+    }
     disk = None
     if is_stored and environment.prefix_cache == "on":
-
-        def sizes(filed: FiledBlock) -> Sequence[Sequence[int]] | None:
-            if len(filed.parts) != len(leaves):
-                return None
-            pairs = zip(leaves, filed.parts, strict=True)
-            return [[leaf.rows.num_bytes(room_of(*span)) for span in spans] for leaf, spans in pairs]
-
         folder = prefix_folder() / identity[:16].hex()
         limits = disk_limits(environment)
         if limits.max_bytes:
-            disk = DiskTier(folder, limits, sizes, description)
-    return PrefixTiers(leaves, identity, memory, disk)
+            disk = DiskTier(folder, limits, partial(part_sizes, leaves), description)
+    return PrefixTiers(leaves, identity, memory, disk, origin)
 
 
 def _identity(path: Path) -> tuple[object, ...]:

@@ -15,22 +15,36 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from struct import Struct
 from typing import Any
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 
 from chaski.errors import FormatError
 from chaski.kvcache import Span
 from chaski.runner.prefix import naming
 from chaski.runner.prefix.blocks import Block, Part
 
-__all__ = ["SUFFIX", "TEMPORARY", "FiledBlock", "read_block", "read_tokens", "write_block"]
+__all__ = [
+    "SUFFIX",
+    "TEMPORARY",
+    "FiledBlock",
+    "appearing",
+    "block_of",
+    "pieces",
+    "read_block",
+    "read_bytes",
+    "read_tokens",
+    "write_all",
+    "write_block",
+]
 
 SUFFIX = ".block"
 TEMPORARY = ".tmp"
@@ -103,27 +117,48 @@ def _written(span: Span, begin: int) -> str:
     return f"{first}" if first == last else f"{first}_{last}"
 
 
-def write_block(folder: Path, block: Block) -> int:
-    """Write the file of a block -> its bytes. Raises OSError."""
+def pieces(block: Block) -> list[memoryview]:
+    """Return the content of the file of a block, in pieces."""
     parts = [part for parts in block.parts for part in parts]
     tails = [[part.data.nbytes, crc32(part.data.data)] for part in parts]
-    name = FiledBlock.of(block).file_name
-    described = {"file": name, "tokens": block.tokens, "parts": tails}
+    described = {"file": FiledBlock.of(block).file_name, "tokens": block.tokens, "parts": tails}
     head = json.dumps(described, separators=(",", ":")).encode()
     lead = _MAGIC + _HEAD.pack(len(head), crc32(head)) + head
-    temporary = folder / f"{block.name.hex()}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY}"
+    return [memoryview(lead), *(part.data.data for part in parts)]
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[FileIO]:
+    """Open a file that only its owner may read, and that appears at `path` when it is complete.
+
+    An error removes it. Raises OSError.
+    """
+    temporary = path.parent / f"{secrets.token_hex(8)}.{os.getpid()}{TEMPORARY}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            for data in (memoryview(lead), *(part.data.data for part in parts)):
-                while data:
-                    data = data[file.write(data) :]
-        os.replace(temporary, folder / name)
+        with FileIO(descriptor, "wb") as file:
+            yield file
+        os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    return len(lead) + block.num_bytes
+
+
+def write_all(file: FileIO, written: Iterable[memoryview]) -> int:
+    """Write pieces one after the other -> their bytes. Raises OSError."""
+    total = 0
+    for data in written:
+        while data:
+            count = file.write(data)
+            data, total = data[count:], total + count
+    return total
+
+
+def write_block(folder: Path, block: Block) -> int:
+    """Write the file of a block -> its bytes. Raises OSError."""
+    with appearing(folder / FiledBlock.of(block).file_name) as file:
+        return write_all(file, pieces(block))
 
 
 def read_tokens(folder: Path, filed: FiledBlock) -> tuple[int, ...]:
@@ -143,13 +178,23 @@ def read_block(folder: Path, filed: FiledBlock, sizes: Sequence[Sequence[int]]) 
     """
     path = folder / filed.file_name
     with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > _MAX_HEAD + sum(map(sum, sizes)):
-            raise FormatError(f"{path}: {size} bytes are too many")
-        data = np.empty(size, np.uint8)
-        view, done = data.data, 0
-        while done < size and (count := file.readinto(view[done:])):
-            done += count
+        return block_of(path, filed, sizes, file, os.fstat(file.fileno()).st_size)
+
+
+def read_bytes(file: FileIO, count: int) -> npt.NDArray[np.uint8]:
+    """Read so many bytes -> (bytes,), fewer where the file ends before. Raises OSError."""
+    data = np.empty(count, np.uint8)
+    view, done = data.data, 0
+    while done < count and (more := file.readinto(view[done:])):
+        done += more
+    return data[:done]
+
+
+def block_of(path: Path, filed: FiledBlock, sizes: Sequence[Sequence[int]], file: FileIO, size: int) -> Block:
+    """Read a block, whose content are the next `size` bytes of a file, as `read_block` does."""
+    if size > _MAX_HEAD + sum(map(sum, sizes)):
+        raise FormatError(f"{path}: {size} bytes are too many")
+    data = read_bytes(file, size)
     head, begin = _head(bytes(data[:_LEAD_BYTES]), filed)
     tokens = _tokens(head, filed)
     described = iter(_described(head, filed))

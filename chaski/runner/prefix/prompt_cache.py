@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import Future
 
 from chaski.chat.groups import Groups, not_inside
 from chaski.chat.image_rows import attended_in, extent
@@ -10,11 +11,12 @@ from chaski.errors import NotSupportedError
 from chaski.kvcache import Cache
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.prefix import naming
+from chaski.runner.prefix.blocks import Block
 from chaski.runner.prefix.restoration import Restoration
 from chaski.runner.prefix.slots import Placement, Policy, Slot, place
 from chaski.runner.prefix.tiers import Capture, FoundPrefix, PrefixTiers
 
-__all__ = ["PromptCache"]
+__all__ = ["PromptCache", "before_attended", "length_to_keep"]
 
 
 class PromptCache:
@@ -105,13 +107,25 @@ class PromptCache:
         """Forget what was noted: nobody knows whether it was computed."""
         self._captures = []
 
+    def block(self, names: list[bytes], tokens: list[int], begin: int) -> Future[Block | None] | Block | None:
+        """Return the block of `tokens` at `begin`, out of the cells of a slot or from the tiers.
+
+        `names` are those of the blocks before it, and the first name. It is None where nobody has it. Nothing
+        may be computed meanwhile.
+        """
+        assert self.tiers is not None
+        wanted = tokens[: begin + naming.BLOCK]
+        for slot in self.slots:
+            is_held = slot.tokens[: slot.shifted_at][: len(wanted)] == wanted
+            if is_held and slot.names[:1] == names[:1]:
+                capture = self.tiers.capture(slot.index, wanted, names, begin, False, with_states=True)
+                if capture is not None:
+                    return self.tiers.copied(capture)
+        return self.tiers.read_named(naming.block_name(names[begin // naming.BLOCK], wanted[begin:]))
+
     def _length_to_keep(self, sequence: Sequence) -> int:
         """Return how many tokens of a sequence are as everybody would compute them."""
-        if self.tiers is None:
-            return 0
-        slot = sequence.slot
-        length = len(slot.tokens) if slot.shifted_at is None else min(slot.shifted_at, len(slot.tokens))
-        return _before_attended(sequence, length)
+        return 0 if self.tiers is None else before_attended(sequence, length_to_keep(sequence.slot))
 
     def _capture(self, sequence: Sequence, names: list[bytes], begin: int, end: int | None = None) -> None:
         assert self.tiers is not None
@@ -136,7 +150,7 @@ class PromptCache:
             slot.names, slot.num_kept = [first], 0
         if self.policy is None or not sequence.can_take_over:
             return None
-        start, most = len(slot.tokens), _before_attended(sequence, len(sequence.tokens) - 1)
+        start, most = len(slot.tokens), before_attended(sequence, len(sequence.tokens) - 1)
         found = self.tiers.find(first, sequence.tokens, start, not_inside(most, sequence.groups))
         while found is not None and not_inside(found.length, sequence.groups) != found.length:
             most = not_inside(found.length, sequence.groups)
@@ -207,7 +221,12 @@ class PromptCache:
             slot.groups = ()
 
 
-def _before_attended(sequence: Sequence, length: int) -> int:
+def length_to_keep(slot: Slot) -> int:
+    """Return how many tokens of a slot hold for everybody: the keys of none of them were moved."""
+    return len(slot.tokens) if slot.shifted_at is None else min(slot.shifted_at, len(slot.tokens))
+
+
+def before_attended(sequence: Sequence, length: int) -> int:
     """Return at most `length`, without what stands behind an image that layers attend to."""
     image = attended_in(sequence.images, range(length))
     return length if image is None else image.positions.start

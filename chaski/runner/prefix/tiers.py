@@ -7,7 +7,7 @@ quicker than to compute: by the speeds that were measured so far.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -23,7 +23,7 @@ from chaski.runner.prefix.restored import Restored
 from chaski.runner.prefix.speed import Speed
 from chaski.runner.prefix.use import TierUse
 
-__all__ = ["Capture", "FoundPrefix", "PrefixTiers", "TierCounts"]
+__all__ = ["Capture", "FoundPrefix", "PrefixTiers", "TierCounts", "part_sizes"]
 
 # Fewer tokens than these are computed anew: they are quicker computed than looked after.
 _FEWEST = 16
@@ -70,14 +70,21 @@ class FoundPrefix:
 class PrefixTiers:
     """Blocks of one model, in memory and, where there is a `disk`, in files.
 
-    `leaves` are those of the engine's cache. `identity` stands for all that its numbers depend on.
+    `leaves` are those of the engine's cache. `identity` stands for all that its numbers depend on, `origin`
+    for each of these things by its name.
     """
 
     def __init__(
-        self, leaves: Sequence[LeafCache], identity: bytes, memory: MemoryTier, disk: DiskTier | None
+        self,
+        leaves: Sequence[LeafCache],
+        identity: bytes,
+        memory: MemoryTier,
+        disk: DiskTier | None,
+        origin: Mapping[str, str] | None = None,
     ) -> None:
         self.memory = memory
         self.disk = disk
+        self.origin = origin or {}
         self.counts = TierCounts()
         self.prefill = Speed() if disk is None else disk.prefill
         self._copying = Speed(4e9)
@@ -114,12 +121,18 @@ class PrefixTiers:
         return FoundPrefix(start, length, blocks)
 
     def capture(
-        self, sequence: int, tokens: Sequence[int], names: Sequence[bytes], begin: int, to_disk: bool
+        self,
+        sequence: int,
+        tokens: Sequence[int],
+        names: Sequence[bytes],
+        begin: int,
+        to_disk: bool,
+        with_states: bool = False,
     ) -> Capture | None:
         """Note where the block of a sequence at `begin` lies, all of it or the rest, if it is worth keeping.
 
-        `names` are those of the blocks before it, and the first name. What is noted must be copied before
-        anything else is computed.
+        `names` are those of the blocks before it, and the first name. `with_states` keeps the states whose
+        bytes are not worth it else. What is noted must be copied before anything else is computed.
         """
         own = tuple(tokens[begin : begin + naming.BLOCK])
         if len(own) < _FEWEST:
@@ -128,7 +141,11 @@ class PrefixTiers:
         name = naming.block_name(before, own)
         end = begin + len(own)
         extents = tuple(
-            [each for each in leaf.held(sequence, begin, end) if self._is_kept(leaf, each, end)]
+            [
+                each
+                for each in leaf.held(sequence, begin, end)
+                if with_states or self._is_kept(leaf, each, end)
+            ]
             for leaf in self._leaves
         )
         known = self.memory.get(name)
@@ -140,17 +157,56 @@ class PrefixTiers:
     def copy(self, captures: Iterable[Capture]) -> None:
         """Copy blocks out of cells, into memory and on their way to files."""
         for capture in captures:
-            started = perf_counter()
-            parts = tuple(
-                tuple(self._read(index, extent, capture.begin) for extent in extents)
-                for index, extents in enumerate(capture.extents)
-            )
-            block = Block(capture.name, capture.before, capture.begin, capture.tokens, parts)
-            self._copying.measure(block.num_bytes, perf_counter() - started)
+            block = self.copied(capture)
             self._put(block)
             self.memory.touch(capture.ancestors)
             if self.disk is not None and capture.to_disk:
                 self.disk.put(block)
+
+    def copied(self, capture: Capture) -> Block:
+        """Copy a block out of cells, for the caller alone."""
+        started = perf_counter()
+        parts = tuple(
+            tuple(self._read(index, extent, capture.begin) for extent in extents)
+            for index, extents in enumerate(capture.extents)
+        )
+        block = Block(capture.name, capture.before, capture.begin, capture.tokens, parts)
+        self._copying.measure(block.num_bytes, perf_counter() - started)
+        return block
+
+    def read_named(self, name: bytes) -> Future[Block | None] | Block | None:
+        """Return the block of a name, at once or sooner or later; None where no tier has it."""
+        block = self._get(name)
+        return None if block is None else self.read(block)
+
+    def take_in(self, blocks: Sequence[Block]) -> None:
+        """Keep the blocks of a sequence in memory, each behind the one before it."""
+        for block in blocks:
+            known = self.memory.get(block.name)
+            if known is None or not _has_all(known, _all_spans(block)):
+                self._put(block)
+        self.memory.touch(block.name for block in reversed(blocks))
+
+    def drop_end(self, names: Sequence[bytes]) -> None:
+        """Forget blocks of a sequence, from the last one back to one that another sequence goes on from."""
+        for name in reversed(names):
+            if self._behind(name):
+                return
+            self.memory.drop(name)
+            filed = None if self.disk is None else self.disk.get(name)
+            if self.disk is not None and filed is not None:
+                self.disk.drop(filed)
+
+    def sizes(self, filed: FiledBlock) -> Sequence[Sequence[int]] | None:
+        """Return the bytes of each part of a block, leaf by leaf; None for one of other layers."""
+        return part_sizes(self._leaves, filed)
+
+    def restorable(self, blocks: Sequence[KnownBlock]) -> int:
+        """Return how many tokens of a sequence, whose blocks these are, can come back with them."""
+        length = blocks[-1].end if blocks else 0
+        while (least := self._restorable(blocks, 0, length)) < length:
+            length = least
+        return length
 
     def _read(self, index: int, extent: Extent, block_begin: int) -> Part:
         """Copy a part of a block out of the cells of a leaf."""
@@ -307,6 +363,14 @@ class PrefixTiers:
         return (end // naming.BLOCK) % max(1, math.ceil(distance / naming.BLOCK)) == 0
 
 
+def part_sizes(leaves: Sequence[LeafCache], filed: FiledBlock) -> Sequence[Sequence[int]] | None:
+    """Return the bytes of each part of a block, leaf by leaf; None for one of other layers."""
+    if len(filed.parts) != len(leaves):
+        return None
+    pairs = zip(leaves, filed.parts, strict=True)
+    return [[leaf.rows.num_bytes(room_of(*span)) for span in spans] for leaf, spans in pairs]
+
+
 def _write(leaf: LeafCache, wanted: Extent | None, part: Part, block_begin: int) -> int:
     """Copy what is wanted of a part -> the number of cells."""
     if wanted is None or wanted.is_state != (part.begin == part.end):
@@ -348,7 +412,11 @@ def _is_within(block: Block, longer: Block) -> bool:
     count = len(block.tokens)
     if block is longer or count >= len(longer.tokens) or longer.tokens[:count] != block.tokens:
         return False
-    return _has_all(longer, [block.spans(leaf) for leaf in range(len(block.parts))])
+    return _has_all(longer, _all_spans(block))
+
+
+def _all_spans(block: Block) -> list[Sequence[Span]]:
+    return [block.spans(leaf) for leaf in range(len(block.parts))]
 
 
 def _tier(block: KnownBlock) -> str:

@@ -39,6 +39,7 @@ from chaski.runner.service.messages import (
     Tokens,
 )
 from chaski.runner.service.replies import ManyReplies, checked, numbered, with_images
+from chaski.runner.states.calls import SavedState, StateCall
 
 __all__ = ["AsyncEventStream", "AsyncModel"]
 
@@ -60,6 +61,7 @@ class AsyncModel(
         A[str],
         A[list[Ranked]],
         A[list[AdapterInfo]],
+        A[SavedState],
     ]
 ):
     """The methods of `LLM`, for event loops. Made by `asynchronous()` of a model, and closed with it.
@@ -129,6 +131,9 @@ class AsyncModel(
 
     async def _adapters(self, call: AdapterCall) -> list[AdapterInfo]:
         return list((await self._ask(call, Adapters)).adapters)
+
+    async def _state(self, call: StateCall) -> SavedState:
+        return await self._ask(call, SavedState)
 
     async def _tokens(self, call: Tokenize, images: Items[ImageSource]) -> list[int]:
         return list((await self._ask(with_images(call, images), Tokens)).token_ids)

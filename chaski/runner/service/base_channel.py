@@ -30,6 +30,7 @@ from chaski.runner.service.messages import (
     TokenizeChat,
     Tokens,
 )
+from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
 
 __all__ = ["ActiveCall", "BaseChannel"]
 
@@ -119,6 +120,8 @@ class BaseChannel(ABC, Generic[T]):
                 task.reply(String(self._decode(call.token_ids)))
             case LoadAdapter() | UnloadAdapter() | ListAdapters():
                 task.reply(Adapters(tuple(self._adapters(call))))
+            case SaveState() | LoadState() | SaveSlot() | EraseSlot():
+                task.reply(self._state(call))
             case Describe():
                 task.reply(self._describe(call))
 
@@ -153,6 +156,10 @@ class BaseChannel(ABC, Generic[T]):
     @abstractmethod
     def _adapters(self, call: AdapterCall) -> Iterable[AdapterInfo]:
         """Load, unload or list adapters; return all that there are then."""
+
+    @abstractmethod
+    def _state(self, call: StateCall) -> SavedState:
+        """Save, load or erase a state."""
 
     @abstractmethod
     def _describe(self, call: Describe) -> Info:

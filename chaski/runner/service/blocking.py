@@ -35,6 +35,7 @@ from chaski.runner.service.messages import (
     Tokens,
 )
 from chaski.runner.service.replies import ManyReplies, checked, numbered, with_images
+from chaski.runner.states.calls import SavedState, StateCall
 
 __all__ = ["ChannelMethods"]
 
@@ -68,6 +69,9 @@ class ChannelMethods(BlockingMethods):
 
     def _adapters(self, call: AdapterCall) -> list[AdapterInfo]:
         return list(self._ask(call, Adapters).adapters)
+
+    def _state(self, call: StateCall) -> SavedState:
+        return self._ask(call, SavedState)
 
     def _tokens(self, call: Tokenize, images: Items[ImageSource]) -> list[int]:
         return list(self._ask(with_images(call, images), Tokens).token_ids)

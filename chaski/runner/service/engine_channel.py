@@ -23,6 +23,8 @@ from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.runner.service.base_channel import ActiveCall, BaseChannel
 from chaski.runner.service.engine_thread import EngineThread
 from chaski.runner.service.messages import Answerable, Describe, Info, ModelCall, ReplyOrError, Tokenize
+from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
+from chaski.runner.states.keeping import answered_state
 
 __all__ = ["EngineChannel", "describe"]
 
@@ -63,14 +65,18 @@ class EngineChannel(BaseChannel[ActiveCall]):
         self._driver = EngineThread(model.engine, flush)
         # One thread, so that who comes first is computed first.
         self._thread = ThreadPoolExecutor(1, "chaski-desk")
+        # Files of states are large, so they have a thread of their own.
+        self._state_thread = ThreadPoolExecutor(1, "chaski-states")
 
     def close(self) -> None:
         """End the threads; calls that are not answered yet end with an error."""
         self._driver.close()
         self._thread.shutdown()
+        self._state_thread.shutdown()
 
     def _threads(self, call: ModelCall) -> ThreadPoolExecutor:
-        return self._thread
+        is_about_state = isinstance(call, SaveState | LoadState | SaveSlot | EraseSlot)
+        return self._state_thread if is_about_state else self._thread
 
     def _write(self, call: Answerable, task: ActiveCall) -> None:
         prompts = self._model.prompts
@@ -99,6 +105,9 @@ class EngineChannel(BaseChannel[ActiveCall]):
 
     def _adapters(self, call: AdapterCall) -> Iterable[AdapterInfo]:
         return answered(self._model.adapter_set, call)
+
+    def _state(self, call: StateCall) -> SavedState:
+        return answered_state(self._model.engine, self._model.prompts, call)
 
     def _describe(self, call: Describe) -> Info:
         if call.wait_loaded:

@@ -16,6 +16,7 @@ from chaski.ml.backend import Memory
 from chaski.runner.adapters.calls import AdapterCall, Adapters
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.use import TierUse
+from chaski.runner.states.calls import SavedState, StateCall
 
 __all__ = [
     "Answerable",
@@ -116,10 +117,19 @@ Answerable: TypeAlias = Generate | Chat | Fill
 """Answered by events, of which `Done` is the last."""
 
 ModelCall: TypeAlias = (
-    Answerable | Embed | Rank | Tokenize | TokenizeChat | RenderChat | Detokenize | Describe | AdapterCall
+    Answerable
+    | Embed
+    | Rank
+    | Tokenize
+    | TokenizeChat
+    | RenderChat
+    | Detokenize
+    | Describe
+    | AdapterCall
+    | StateCall
 )
 
-ModelReply: TypeAlias = Event | Outputs | Tokens | String | Info | Adapters
+ModelReply: TypeAlias = Event | Outputs | Tokens | String | Info | Adapters | SavedState
 """A reply. Every reply is the last one to its call, except events before `Done`."""
 
 ReplyOrError: TypeAlias = ModelReply | Exception

@@ -36,6 +36,7 @@ from chaski.runner.service.messages import (
     ReplyCallback,
     Tokenize,
 )
+from chaski.runner.states.calls import SavedState, StateCall
 from chaski.store.model import find_model
 from chaski.text.tokenizer.vocabulary import TokenType, read_vocabulary
 
@@ -178,6 +179,9 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         if isinstance(call, ListAdapters):
             return ()
         raise UnsupportedError("adapters of a model that llama.cpp computes are not supported")
+
+    def _state(self, call: StateCall) -> SavedState:
+        raise UnsupportedError("states of a model that llama.cpp computes are not supported")
 
     def _decode(self, token_ids: Iterable[int]) -> str:
         ids = tuple(token_ids)

@@ -36,6 +36,7 @@ from chaski.runner.service.messages import (
     TokenizeChat,
     Tokens,
 )
+from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState
 
 __all__ = ["Cancel", "Failure", "Load", "LoadProgress", "Received", "WireMessage", "decode", "encode"]
 
@@ -104,6 +105,7 @@ _KINDS: dict[str, type] = {
         *(Received, LoadProgress, Failure, Text, Thinking, ToolCall, PromptTokens, PromptScores, Done),
         *(Outputs, Tokens, String, Info),
         *(LoadAdapter, UnloadAdapter, ListAdapters, Adapters),
+        *(SaveState, LoadState, SaveSlot, EraseSlot, SavedState),
     )
 }
 

@@ -1,0 +1,73 @@
+"""Calls about saved states: typed values, which may be sent to another process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from chaski.chat.requests import Chat, Fill, Generate
+
+__all__ = ["EraseSlot", "LoadState", "SaveSlot", "SaveState", "SavedState", "StateCall"]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveState:
+    """Compute what nobody has computed of a prompt, and write its state to a file. Answered by `SavedState`.
+
+    call  a request for an answer to the prompt; only what decides the prompt and its owner counts
+    path  the file, by its absolute path
+    """
+
+    call: Generate | Chat | Fill
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """Take the state of a file into memory. Answered by `SavedState`.
+
+    path        the file, by its absolute path
+    cache_salt  that of the request it was saved for
+    """
+
+    path: str
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSlot:
+    """Write the state of the sequence in a slot to a file. Answered by `SavedState`.
+
+    slot        number of the slot, from 0
+    path        the file, by its absolute path
+    cache_salt  a slot with another one counts as empty
+    """
+
+    slot: int
+    path: str
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EraseSlot:
+    """Forget the sequence in a slot, which is as in `SaveSlot`. Answered by `SavedState`."""
+
+    slot: int
+    cache_salt: str = ""
+
+
+StateCall: TypeAlias = SaveState | LoadState | SaveSlot | EraseSlot
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """The report on a state that was saved, loaded or erased.
+
+    tokens     the tokens that a prompt can take over with it
+    num_bytes  the bytes of its file; 0 without a file
+    seconds    the seconds that it took, without those of computing its prompt
+    """
+
+    tokens: int
+    num_bytes: int
+    seconds: float
