@@ -324,6 +324,13 @@ class Environment:
         _size,
         unset="a quarter of what is free when the first one is loaded",
     )
+    states: str | None = _variable(
+        "CHASKI_STATES",
+        "path",
+        "the folder where the server keeps what llama.cpp's /slots saves",
+        str,
+        unset="none, so that nothing is saved",
+    )
     is_open: bool = _variable(
         "CHASKI_OPEN",
         "switch",

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from chaski.server.fields.routes import FIELDS, LISTS
+from chaski.server.fields.routes import BODILESS, FIELDS, LISTS
 from chaski.server.handlers import (
     adapters,
     anthropic,
@@ -22,6 +22,7 @@ from chaski.server.handlers import (
     openai,
     rerank,
     responses,
+    states,
     store,
 )
 from chaski.server.http.access_log import AccessLog
@@ -90,6 +91,7 @@ def _routes() -> list[Route]:
         _post("/infill", engines.infill),
         *_get("/props", engines.props),
         *_get("/slots", engines.slots),
+        _post("/slots/{id}", states.change_slot),
         *_get("/lora-adapters", adapters.listed),
         _post("/lora-adapters", adapters.set_scales),
         _post("/v1/load_lora_adapter", adapters.load),
@@ -113,8 +115,9 @@ def _routes() -> list[Route]:
 
 
 def _post(path: str, handler: Handler) -> Route:
-    list_name = LISTS.get(("POST", path))
-    return Route(path, Endpoint(handler, fields=FIELDS["POST", path], list_name=list_name), methods=["POST"])
+    key = "POST", path
+    endpoint = Endpoint(handler, True, FIELDS[key], LISTS.get(key), may_be_empty=key in BODILESS)
+    return Route(path, endpoint, methods=["POST"])
 
 
 def _get(path: str, handler: Handler) -> list[Route]:

@@ -15,6 +15,7 @@ from chaski.server.network.uploads import Uploads
 from chaski.server.response_store import ResponseStore
 from chaski.server.service.chat import ChatService
 from chaski.server.service.jobs import Jobs
+from chaski.server.service.states import StateService
 from chaski.server.service.tokens import TokenService
 from chaski.server.service.vectors import VectorService
 from chaski.server.settings import Settings
@@ -43,6 +44,7 @@ class Services:
     chat: ChatService
     vectors: VectorService
     tokens: TokenService
+    states: StateService
     responses: ResponseStore
     threads: ResponseStore
     bodies: Bodies
@@ -62,10 +64,11 @@ class Services:
         metrics = Metrics(lambda: models.loaded, lambda: models.waiting)
         jobs = Jobs(settings, catalog, models, metrics)
         services = ChatService(jobs), VectorService(jobs), TokenService(jobs)
+        states = StateService(jobs, models, settings.states)
         bodies = Bodies(settings.body_memory, settings.body_timeout)
         uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
         stores = ResponseStore(), ResponseStore()
-        return cls(settings, catalog, adapters, models, metrics, *services, *stores, bodies, uploads)
+        return cls(settings, catalog, adapters, models, metrics, *services, states, *stores, bodies, uploads)
 
     async def close(self) -> None:
         """End all services."""

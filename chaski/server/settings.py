@@ -26,6 +26,7 @@ class Settings:
     """The settings; `chaski.env` says what they mean. Times are seconds; `math.inf` is for ever.
 
     adapters     the folder of adapters that requests may name; None where they may name none
+    states       the folder of saved slots; None where none are kept
     parallel     None: as many as the server thinks fit
     body_memory  bytes
     """
@@ -37,6 +38,7 @@ class Settings:
     admin_keys: tuple[str, ...] = ()
     is_open: bool = False
     adapters: Path | None = None
+    states: Path | None = None
     keep_alive: float = 300.0
     load_timeout: float = 300.0
     max_loaded: int = _DEFAULT_LOADED
@@ -59,6 +61,7 @@ class Settings:
             admin_keys=environment.admin_keys,
             is_open=environment.is_open,
             adapters=_folder(environment.adapters),
+            states=None if environment.states is None else Path(environment.states).absolute(),
             keep_alive=environment.keep_alive,
             load_timeout=environment.load_timeout or math.inf,
             max_loaded=environment.max_loaded or _DEFAULT_LOADED,

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from collections.abc import Sequence as Items
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -39,7 +40,7 @@ from chaski.runner.service.messages import (
     Tokens,
 )
 from chaski.runner.service.replies import ManyReplies, checked, numbered, with_images
-from chaski.runner.states.calls import SavedState, StateCall
+from chaski.runner.states.calls import EraseSlot, SavedState, SaveSlot, StateCall
 
 __all__ = ["AsyncEventStream", "AsyncModel"]
 
@@ -93,6 +94,20 @@ class AsyncModel(
     async def render_chat(self, chat: Chat) -> str:
         """Return the text that the chat format makes of a conversation."""
         return (await self._ask(RenderChat(chat), String)).text
+
+    async def save_slot(self, slot: int, path: Path, cache_salt: str = "") -> SavedState:
+        """Write the state of the sequence in a slot to a file; one with another salt counts as empty.
+
+        Raises OptionError for a slot that is not there or empty, and what `save_state` raises for files.
+        """
+        return await self._state(SaveSlot(slot, str(path), cache_salt))
+
+    async def erase_slot(self, slot: int, cache_salt: str = "") -> SavedState:
+        """Forget the sequence in a slot, in all tiers; what others begin with as well stays there.
+
+        Raises OptionError as `save_slot` does, and BusyError for a slot that is in use.
+        """
+        return await self._state(EraseSlot(slot, cache_salt))
 
     async def events(self, call: Answerable) -> AsyncEventStream:
         """Yield all events that answer a request, not only those of its text."""

@@ -23,6 +23,7 @@ __all__ = [
     "LOAD_ADAPTER",
     "RANK_TEXTS",
     "SET_SCALES",
+    "SLOT_FILE",
     "TOKENIZE",
     "UNLOAD_ADAPTER",
 ]
@@ -54,6 +55,11 @@ SET_SCALES: FieldTable = {
     "adapters": Field(
         OBJECTS, "the adapters to use, `id` and `scale` of each; the body may be this list", True, SCALES
     )
+}
+
+SLOT_FILE: FieldTable = {
+    "filename": Field(TEXT, "to save and restore: the name of a file in the folder that CHASKI_STATES names"),
+    "model": Field(TEXT, "the name of a model, as `?model=`; without one slots are counted as `/slots` does"),
 }
 
 INFILL: FieldTable = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from chaski.server.fields import anthropic, common, engines, ollama, openai, responses
 from chaski.server.fields.description import FieldTable
 
-__all__ = ["FIELDS", "LISTS"]
+__all__ = ["BODILESS", "FIELDS", "LISTS"]
 
 FIELDS: Mapping[tuple[str, str], FieldTable] = {
     ("POST", "/api/generate"): ollama.GENERATE,
@@ -30,6 +30,7 @@ FIELDS: Mapping[tuple[str, str], FieldTable] = {
     ("POST", "/detokenize"): engines.DETOKENIZE,
     ("POST", "/infill"): engines.INFILL,
     ("POST", "/lora-adapters"): engines.SET_SCALES,
+    ("POST", "/slots/{id}"): engines.SLOT_FILE,
     ("POST", "/v1/load_lora_adapter"): engines.LOAD_ADAPTER,
     ("POST", "/v1/unload_lora_adapter"): engines.UNLOAD_ADAPTER,
     ("POST", "/rerank"): engines.RANK_TEXTS,
@@ -45,3 +46,6 @@ FIELDS: Mapping[tuple[str, str], FieldTable] = {
 
 LISTS = {("POST", "/lora-adapters"): "adapters"}
 """By method and path: the field that a body stands for which is a list, not an object."""
+
+BODILESS = (("POST", "/slots/{id}"),)
+"""By method and path: those whose body may be missing."""

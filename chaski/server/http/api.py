@@ -112,4 +112,4 @@ def api_of(path: str) -> Api:
     """Return the API that a path belongs to."""
     if path.startswith("/v1/messages"):
         return ANTHROPIC
-    return OPENAI if path.startswith("/v1/") or path in _OTHERS else OLLAMA
+    return OPENAI if path.startswith(("/v1/", "/slots/")) or path in _OTHERS else OLLAMA

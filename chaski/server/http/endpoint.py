@@ -65,19 +65,23 @@ class Endpoint:
         has_body: bool = True,
         fields: Mapping[str, Known] | None = None,
         list_name: str | None = None,
+        may_be_empty: bool = False,
     ) -> None:
         """fields: those of the body that the handler reads; None for one that has none.
 
         list_name: the field that a body is which is a list; None where it must be an object.
+
+        may_be_empty: whether a request without a body is one without fields.
         """
         self.handler = handler
         self.has_body = has_body
         self._fields = fields or {}
         self._list_name = list_name
+        self._may_be_empty = may_be_empty
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         api = api_of(scope["path"])
-        if not self.has_body:
+        if not self.has_body or (self._may_be_empty and _is_bodiless(Headers(scope=scope))):
             await self._work({}, api, scope, receive, send)
             return
         bodies: Bodies = scope["app"].state.services.bodies
@@ -200,6 +204,11 @@ async def _refuse(api: Api, error: Exception, scope: Scope, receive: Receive, se
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _is_bodiless(headers: Headers) -> bool:
+    """Return whether a request says that it has no body."""
+    return headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
 
 
 def _client(scope: Scope) -> str:

@@ -40,7 +40,7 @@ _LOCAL_ORIGINS = (
 _PUBLIC = ("/", "/health", "/api/version", "/docs", "/openapi.json")
 _ADMIN = (
     *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/"),
-    *("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
+    *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/slots/"),
 )
 # Everybody reads what these routes change.
 _ADMIN_POSTS = ("/lora-adapters",)

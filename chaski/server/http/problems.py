@@ -29,6 +29,7 @@ _STATUSES: tuple[tuple[type[ChaskiError], int], ...] = (
     (errors.UnsupportedError, 400),
     (errors.FormatError, 400),
     (errors.AdapterError, 400),
+    (errors.StateError, 400),
     (errors.DigestError, 400),
     (errors.ImageError, 400),
     (ChaskiError, 500),

@@ -1,0 +1,92 @@
+"""`StateService`: states of slots in files of one folder, which the server's owner names.
+
+Names of files come from strangers: they are names alone, and lead nowhere else. A state is of one key, since
+the names of its blocks are made of it, and so no other key can take it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from chaski.errors import OptionError, StateError
+from chaski.runner.states.calls import SavedState
+from chaski.server.models.pool import ModelPool
+from chaski.server.service.jobs import Jobs
+from chaski.server.service.requests import ModelRequest
+
+__all__ = ["StateService"]
+
+_NAME = re.compile(r"\w(?:[\w .+@=-]*[\w+@=-])?")
+_LONGEST_NAME = 200
+
+
+class StateService:
+    """Saves, restores and erases what slots hold. For one event loop.
+
+    folder: where files are; None where none are kept.
+    """
+
+    def __init__(self, jobs: Jobs, models: ModelPool, folder: Path | None) -> None:
+        self.folder = folder
+        self._jobs = jobs
+        self._models = models
+
+    async def save(self, model: str, slot: int, name: str, client: str) -> SavedState:
+        """Write the state of a slot to a file. Raises OptionError, and what `save_slot` does."""
+        path = await asyncio.to_thread(self._made, name)
+        label, number = self._place(model, slot)
+        job = await self._jobs.begin(ModelRequest(model=label), client)
+        async with self._jobs.use(job, client) as loaded:
+            return await loaded.model.save_slot(number, path, job.cache_salt)
+
+    async def restore(self, model: str, slot: int, name: str, client: str) -> SavedState:
+        """Take the state of a file into the memory of a model. Raises OptionError, and as `load_state`."""
+        path = self._path(name)
+        label, _ = self._place(model, slot)
+        job = await self._jobs.begin(ModelRequest(model=label), client)
+        async with self._jobs.use(job, client) as loaded:
+            return await loaded.model.load_state(path, cache_salt=job.cache_salt)
+
+    async def erase(self, model: str, slot: int, client: str) -> SavedState:
+        """Forget what a slot holds. Raises OptionError, and what `erase_slot` does."""
+        label, number = self._place(model, slot)
+        job = await self._jobs.begin(ModelRequest(model=label), client)
+        async with self._jobs.use(job, client) as loaded:
+            return await loaded.model.erase_slot(number, job.cache_salt)
+
+    def _place(self, model: str, slot: int) -> tuple[str, int]:
+        """Return a model and its slot; without a name slots are counted over all models in memory."""
+        if model:
+            return model, slot
+        loaded = self._models.loaded
+        if not loaded:
+            raise OptionError("model is required: none is in memory that could be meant")
+        number = slot
+        for each in loaded:
+            if 0 <= number < each.parallel:
+                return each.name, number
+            number -= each.parallel
+        raise OptionError(
+            f"there is no slot {slot}; /slots lists them"
+            if loaded
+            else "model is required: none is in memory"
+        )
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None, "the handler refuses requests to a server without a folder"
+        if not _NAME.fullmatch(name) or ".." in name or len(name.encode()) > _LONGEST_NAME:
+            raise OptionError(
+                f"filename must be letters, digits, blanks and any of '._+@=-', and no path: {name!r:.100}"
+            )
+        return self.folder / name
+
+    def _made(self, name: str) -> Path:
+        """Return the path of a file in the folder, which is made if it is not there."""
+        path = self._path(name)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateError(f"the folder of states cannot be made: {error.strerror}") from None
+        return path
