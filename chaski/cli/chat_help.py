@@ -13,7 +13,7 @@ Available commands:
   /show NAME       tell about the model; /show alone says what there is
   /load MODEL      go on with another model, and a new conversation
   /save NAME       make a model of this one with its options, its system
-                   message and the conversation
+                   message and the conversation, and keep its state
   /list            list the models of the store
   /clear           forget the conversation
   /bye             leave

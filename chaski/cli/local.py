@@ -69,6 +69,7 @@ def load_for_chat(
     adapters  files of adapters that requests may name; none for those that the model has in the store
     """
     from chaski.cli.progress import load_with_bar
+    from chaski.cli.states import bring_state
     from chaski.names import NATIVE, check_engine
     from chaski.runner.loading.engine_choice import choose_engine
     from chaski.runner.loading.files import OpenedModel, image_projector
@@ -77,7 +78,7 @@ def load_for_chat(
     requested = check_engine(engine) or model.defaults.engine
     chosen = choose_engine(model.file, requested, image_projector(found))
     if chosen == NATIVE:
-        return load_with_bar(
+        loaded = load_with_bar(
             model,
             name,
             threads=threads,
@@ -87,6 +88,8 @@ def load_for_chat(
             draft=draft,
             adapters=adapters or None,
         )
+        bring_state(loaded, found)
+        return loaded
     model.file.close()
     return _load_in_worker(
         name,

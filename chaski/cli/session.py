@@ -112,20 +112,28 @@ class Session:
     def save(self, name: str) -> None:
         """Store a new model: this one with the options, the system message and the turns of the session.
 
-        Of each turn only the text is stored.
+        Of each turn only the text is stored, and for a model that is loaded here the state of all. The turns
+        that the model begins with go before those of the session.
         """
         from chaski.cli.remote import RemoteModel
 
         if "adapter" in self.options:
             raise OptionError("a model with adapters is made of a Modelfile with ADAPTER, by `chaski create`")
         parameters = {key: value for key, value in self.options.items() if key != "format"} | self.loading
-        turns = [_message(turn["role"], turn["content"]) for turn in self.history]
+        opening = self.model.defaults.opening if self.history else ()
+        turns = [_message(turn["role"], turn["content"]) for turn in (*opening, *self.history)]
         settings = {"system": self.system, "parameters": parameters, "messages": turns}
         given = {key: value for key, value in settings.items() if value}
         if isinstance(self.model, RemoteModel):
             self.model.save(name, given)
         else:
+            from chaski.cli.states import keep_state
+            from chaski.runner.llm import LLM
+
             _save_here(self.name, name, given)
+            is_kept = self.history and not self.is_raw and not self.options.get("no_store")
+            if is_kept and isinstance(self.model, LLM):
+                keep_state(self.model, name, [*self._system, *self.history], self.think)
 
     def answer(self, prompt: str) -> bool:
         """Print the answer to `prompt`; return whether it is complete. Ctrl-C stops it.
@@ -182,15 +190,18 @@ class Session:
             raise OptionError(f'"{self.name}" does not support thinking')
         self.think = think
 
+    @property
+    def _system(self) -> list[dict[str, Any]]:
+        return [_message("system", self.system)] if self.system else []
+
     def _events(self, asked: dict[str, Any]) -> Generator[Event, None, None]:
         if self.is_raw:
             return self.model.stream(asked["content"], asked.get("images", ()), **self.options)
-        system = [_message("system", self.system)] if self.system else []
         # Old turns may be left out; a first message that does not fit is refused.
         options = {"truncate": bool(self.history), **self.options}
         if self.think is not None:
             options["think"] = self.think
-        return self.model.stream_chat([*system, *self.history, asked], **options)
+        return self.model.stream_chat([*self._system, *self.history, asked], **options)
 
 
 def _save_here(source: str, name: str, settings: dict[str, Any]) -> None:

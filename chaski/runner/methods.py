@@ -251,7 +251,11 @@ class ModelMethods(
         Raises StateError where the file cannot be written, UnsupportedError where the prefix cache is off,
         and what `generate` and `chat` raise.
         """
-        options: GenerateOptions = {"cache_salt": cache_salt, "no_store": no_store}
+        options: GenerateOptions = {}
+        if cache_salt:
+            options["cache_salt"] = cache_salt
+        if no_store:
+            options["no_store"] = no_store
         if adapter is not None:
             options["adapter"] = adapter
         if not isinstance(prompt, str) and any(isinstance(each, Mapping) for each in prompt):

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 _DEFAULT_FOLDER = "~/.ollama/models"
 # Younger files may belong to a process that takes no locks, such as Ollama's server.
 _YOUNG_SECONDS = 3600
+_STATE = ".state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Store:
         self.root = root
         self.blobs = Blobs(root / "blobs")
         self._manifests = root / "manifests"
+        self._states = root / "chaski" / "states"
 
     @classmethod
     def default(cls) -> Store:
@@ -132,6 +134,7 @@ class Store:
             with scratch(self.blobs.folder) as aside:
                 aside.write_bytes(manifest)
                 publish(aside, path)
+        self._remove_state(name)
 
     def bring(self, entry: Entry) -> None:
         """Have all blobs of a model in the folder, where it is a bundled one. Call it within `adding`."""
@@ -157,7 +160,25 @@ class Store:
             blobs = ()  # a damaged manifest does not say; `prune` will find them
         with store_errors(f"{found.short} cannot be deleted"):
             self._path(found).unlink(missing_ok=True)
+        self._remove_state(found)
         self.remove_unused(layer.digest for layer in blobs)
+
+    def state_path(self, name: ModelName) -> Path:
+        """Return the file for the state of the conversation that a model begins with; it may be absent.
+
+        It goes with the model, or when another one takes its name.
+        """
+        *folders, tag = self._own_letters(name).parts
+        return self._states.joinpath(*folders) / f"{tag}{_STATE}"
+
+    def make_state_path(self, name: ModelName) -> Path:
+        """Return the same, in a folder that is there and that only its owner may enter. Raises StoreError."""
+        path = self.state_path(name)
+        with store_errors(f"the folder for the state of {name.short} cannot be made"):
+            folders = [each for each in path.parents if each.is_relative_to(self._states.parent)]
+            for folder in reversed(folders):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        return path
 
     def remove_unused(self, digests: Iterable[Digest]) -> None:
         """Delete those blobs that no model uses, unless the environment says to keep them.
@@ -173,7 +194,7 @@ class Store:
                 self._remove_empty_folders()
 
     def prune(self) -> tuple[int, int]:
-        """Delete all that belongs to no model: blobs, unfinished downloads, leftovers -> (files, bytes).
+        """Delete all that belongs to no model: blobs, unfinished downloads, states -> (files, bytes).
 
         What is younger than an hour stays. Raises StoreError when a manifest is damaged, because its blobs
         are unknown then, and while somebody adds to the store.
@@ -188,7 +209,8 @@ class Store:
                 raise StoreError(
                     "a manifest is damaged, so it is not known what is unused; see `chaski verify`"
                 )
-            sizes = [_remove(path) for path in self._unused_files({digest.file_name for digest in used})]
+            unused = self._unused_files({digest.file_name for digest in used})
+            sizes = [_remove(path) for path in (*unused, *self._states_of_nobody())]
             self._remove_empty_folders()
         return len(sizes), sum(sizes)
 
@@ -241,6 +263,17 @@ class Store:
             folder /= part
             parts.append(part)
         return name.with_parts(tuple(parts))
+
+    def _remove_state(self, name: ModelName) -> None:
+        with store_errors(f"the state of {name.short} cannot be deleted"):
+            self.state_path(name).unlink(missing_ok=True)
+
+    def _states_of_nobody(self) -> Iterator[Path]:
+        """Yield the states of models that somebody else has deleted."""
+        for path in sorted(self._states.glob(f"*/*/*/*{_STATE}")):
+            folder = self._manifests / path.parent.relative_to(self._states)
+            if not (folder / path.name.removesuffix(_STATE)).is_file():
+                yield path
 
     def _path(self, name: ModelName) -> Path:
         return self._manifests.joinpath(*name.parts)
