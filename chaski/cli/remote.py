@@ -145,6 +145,12 @@ class RemoteModel:
             if "error" in line:
                 raise ChaskiError(str(line["error"]))
 
+    def keep_state(self, name: str, think: bool | str | None) -> tuple[int, int]:
+        """Keep the state of the conversation that a model begins with -> its tokens and bytes."""
+        asked = {"model": name} | ({} if think is None else {"think": think})
+        found = self._remote.post("/api/states", asked)
+        return int(found["tokens"]), int(found["size"])
+
     def close(self) -> None:
         """The server keeps it as long as it wants to."""
 

@@ -112,10 +112,12 @@ class Session:
     def save(self, name: str) -> None:
         """Store a new model: this one with the options, the system message and the turns of the session.
 
-        Of each turn only the text is stored, and for a model that is loaded here the state of all. The turns
-        that the model begins with go before those of the session.
+        Of each turn only the text is stored, and the state of all of them. The turns that the model begins
+        with go before those of the session.
         """
+        from chaski.cli.local import WorkerModel
         from chaski.cli.remote import RemoteModel
+        from chaski.cli.states import keep_state
 
         if "adapter" in self.options:
             raise OptionError("a model with adapters is made of a Modelfile with ADAPTER, by `chaski create`")
@@ -127,13 +129,10 @@ class Session:
         if isinstance(self.model, RemoteModel):
             self.model.save(name, given)
         else:
-            from chaski.cli.states import keep_state
-            from chaski.runner.llm import LLM
-
             _save_here(self.name, name, given)
-            is_kept = self.history and not self.is_raw and not self.options.get("no_store")
-            if is_kept and isinstance(self.model, LLM):
-                keep_state(self.model, name, [*self._system, *self.history], self.think)
+        keeps_state = self.history and not self.is_raw and not self.options.get("no_store")
+        if keeps_state and not isinstance(self.model, WorkerModel):
+            keep_state(self.model, name, [*self._system, *self.history], self.think)
 
     def answer(self, prompt: str) -> bool:
         """Print the answer to `prompt`; return whether it is complete. Ctrl-C stops it.

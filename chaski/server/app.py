@@ -77,6 +77,7 @@ def _routes() -> list[Route]:
         _post("/api/detokenize", native.detokenize),
         _post("/api/create", store.create),
         _post("/api/copy", store.copy),
+        _post("/api/states", states.keep),
         _post("/api/pull", store.pull),
         _post("/api/push", store.push),
         _post("/v1/chat/completions", openai.chat),

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 import chaski
+from chaski.address import Address
 from chaski.chat.events import Done
 from chaski.cli.local import load_for_chat
 from chaski.cli.rm import command as rm
@@ -162,5 +163,45 @@ def test_models_of_a_path_have_no_states(
     session = opened(str(tiny_llama))
     talk(session, monkeypatch, "hello", "/save mine")
     session.model.close()
-    assert "Note: no state is kept, since" in capsys.readouterr().err
+    assert "Note: the state is not kept: the new model has a file of its own" in capsys.readouterr().err
     assert not state(store).exists()
+
+
+def test_a_server_keeps_and_brings_states_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from chaski.cli.remote import Remote, RemoteModel
+    from chaski.server.settings import Settings
+    from tests.server.conftest import SOMEWHERE
+    from tests.server.running import running
+
+    monkeypatch.setenv("CHASKI_THREADS", "1")
+
+    def session_of(port: int, name: str) -> Session:
+        model = RemoteModel(Remote(Address("127.0.0.1", port), "admin"), name)
+        return Session(model, dict(OPTIONS), name=name, keeps_history=True)
+
+    keys = {"api_keys": ("user",), "admin_keys": ("admin",)}
+    with running(Settings(address=SOMEWHERE, **keys), store.root) as server:
+        talk(session_of(server.port, "base"), monkeypatch, "how are you today, all of you " * 4, "/save mine")
+        assert "Kept the state of" in capsys.readouterr().err
+        asked = {"model": "base"}
+        assert server.post("/api/states", asked, Authorization="Bearer user").status == 403
+        refused = server.post("/api/states", asked, Authorization="Bearer admin")
+        assert (refused.status, "begins with no conversation" in refused.error) == (400, True)
+    assert state(store).stat().st_mode & 0o777 == 0o600
+    shutil.rmtree(store.root / "chaski" / "prefix-cache", ignore_errors=True)
+    body = {"model": "mine", "messages": [{"role": "user", "content": "more"}], "stream": False}
+    with running(Settings(address=SOMEWHERE, **keys), store.root) as server:
+        found = server.post("/api/chat", body, Authorization="Bearer admin").json
+        assert found["prompt_cached_count"] > 0.8 * found["prompt_eval_count"]
+        others = server.post("/api/chat", body, Authorization="Bearer user").json
+        assert "prompt_cached_count" not in others
+        assert others["message"] == found["message"]
+        server.ask("DELETE", "/api/delete", {"model": "mine"}, {"Authorization": "Bearer admin"})
+        assert not state(store).exists()
+    monkeypatch.setenv("CHASKI_PREFIX_CACHE", "memory")
+    with running(Settings(address=SOMEWHERE, **keys), store.root) as server:
+        talk(session_of(server.port, "base"), monkeypatch, "hello", "/save mine")
+        assert "keeps no prompts on disk" in capsys.readouterr().err
+        assert not state(store).exists()

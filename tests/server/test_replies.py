@@ -85,7 +85,13 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
     ours |= {"POST /v1/responses/input_tokens", "GET /v1/responses/{id}", "DELETE /v1/responses/{id}"}
     ours |= {"GET /v1/responses/{id}/input_items", "POST /v1/responses/{id}/cancel"}
     others = ["/rerank", "/v2/rerank", "/tokenize", "/detokenize", "/apply-template", "/infill"]
-    others += ["/slots/{id}", "/lora-adapters", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"]
+    others += [
+        "/slots/{id}",
+        "/api/states",
+        "/lora-adapters",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+    ]
     ours |= {f"POST {path}" for path in others}
     gets = ("/health", "/metrics", "/openapi.json", "/docs", "/props", "/slots", "/lora-adapters")
     ours |= {f"GET {path}" for path in gets}

@@ -40,7 +40,7 @@ from chaski.runner.service.messages import (
     Tokens,
 )
 from chaski.runner.service.replies import ManyReplies, checked, numbered, with_images
-from chaski.runner.states.calls import EraseSlot, SavedState, SaveSlot, StateCall
+from chaski.runner.states.calls import EraseSlot, SavedState, SaveSlot, SaveState, StateCall
 
 __all__ = ["AsyncEventStream", "AsyncModel"]
 
@@ -101,6 +101,10 @@ class AsyncModel(
         Raises OptionError for a slot that is not there or empty, and what `save_state` raises for files.
         """
         return await self._state(SaveSlot(slot, str(path), cache_salt))
+
+    async def save_chat(self, chat: Chat, path: Path) -> SavedState:
+        """`save_state` of a conversation."""
+        return await self._state(SaveState(chat, str(path)))
 
     async def erase_slot(self, slot: int, cache_salt: str = "") -> SavedState:
         """Forget the sequence in a slot, in all tiers; what others begin with as well stays there.

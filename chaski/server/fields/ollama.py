@@ -28,6 +28,7 @@ __all__ = [
     "EMBED_TEXT",
     "EMBED_TEXTS",
     "GENERATE",
+    "KEEP_STATE",
     "REGISTRY",
     "SHOW",
     "TOKENIZE",
@@ -121,6 +122,8 @@ COPY: FieldTable = {
     "source": Field(TEXT, "the name of a model", True),
     "destination": Field(TEXT, "its second name", True),
 }
+
+KEEP_STATE: FieldTable = {**MODEL, **NAME, "think": _NATIVE["think"]}
 
 DELETE: FieldTable = {**MODEL, **NAME}
 

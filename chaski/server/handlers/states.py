@@ -5,12 +5,22 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from chaski.errors import OptionError
+from chaski.server.dialects.ollama import read_think
 from chaski.server.fields.reader import Fields
 from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.network.jsons import dump
+from chaski.server.service.requests import ChatRequest
 from chaski.server.service.states import StateService
 
-__all__ = ["change_slot"]
+__all__ = ["change_slot", "keep"]
+
+
+async def keep(http: HTTPRequest) -> Reply:
+    """Keep the state of the conversation that a model of the store begins with."""
+    fields = Fields(http.body)
+    request = ChatRequest(model=fields.text("model", "name"), messages=[], think=read_think(fields))
+    state = await http.services.states.keep(request, http.client)
+    return {"tokens": state.tokens, "size": state.num_bytes}
 
 
 async def change_slot(http: HTTPRequest) -> Reply:

@@ -39,7 +39,7 @@ _LOCAL_ORIGINS = (
 # Open without a key: whether the server is there and well, and what can be asked, which is no secret.
 _PUBLIC = ("/", "/health", "/api/version", "/docs", "/openapi.json")
 _ADMIN = (
-    *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/"),
+    *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/", "/api/states"),
     *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/slots/"),
 )
 # Everybody reads what these routes change.

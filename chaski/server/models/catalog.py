@@ -94,6 +94,14 @@ class Catalog:
             chosen += [ChosenAdapter.stored(path, choice.scale) for path in paths]
         return chosen
 
+    def state(self, found: Found) -> tuple[Path, int] | None:
+        """Return the file of the state that a model begins with, and when it was written; None for none."""
+        path = self.store.state_path(found.name)
+        try:
+            return path, path.stat().st_mtime_ns
+        except OSError:
+            return None
+
     def look_up(self, label: str) -> tuple[Found, ModelInfo]:
         """`find`, and what its file says."""
         found = self.find(label)

@@ -14,6 +14,7 @@ from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.messages import Info
 from chaski.server.models.adapters import ChosenAdapter
 from chaski.server.models.loaded_adapters import LoadedAdapters
+from chaski.server.models.loaded_states import LoadedStates
 from chaski.server.models.queue import FairQueue
 
 __all__ = ["LoadedModel", "ModelNeeds", "OpenWorker", "WorkerLike"]
@@ -82,6 +83,7 @@ class LoadedModel:
     parallel: int
     queue: FairQueue
     adapters: LoadedAdapters
+    states: LoadedStates
     keep_alive: float
     projector: Path | None = None
     draft: Path | None = None

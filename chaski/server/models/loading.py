@@ -13,6 +13,7 @@ from chaski.runner.service.asynchronous import AsyncModel
 from chaski.runner.service.messages import Info
 from chaski.server.models.loaded import LoadedModel, ModelNeeds, OpenWorker
 from chaski.server.models.loaded_adapters import LoadedAdapters
+from chaski.server.models.loaded_states import LoadedStates
 from chaski.server.models.queue import FairQueue
 from chaski.server.settings import Settings
 
@@ -50,6 +51,7 @@ async def load_model(
         info=info,
         parallel=parallel,
         adapters=LoadedAdapters(model),
+        states=LoadedStates(model),
         queue=FairQueue(parallel + _NUM_QUEUED_IN_WORKER, settings.max_queue),
         keep_alive=settings.keep_alive if needs.keep_alive is None else needs.keep_alive,
         projector=needs.projector,

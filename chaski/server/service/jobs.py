@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -36,6 +37,7 @@ class Job:
     """A request that is being answered, with its model, its start and its `AnswerOptions.cache_salt`.
 
     adapters: those that it is computed with, in order.
+    state: the file with the state of the conversation that the model begins with, and when it was written.
     """
 
     request: ModelRequest
@@ -45,6 +47,7 @@ class Job:
     started: float
     cache_salt: str
     adapters: Sequence[ChosenAdapter] = ()
+    state: tuple[Path, int] | None = None
 
     @property
     def needs(self) -> ModelNeeds:
@@ -116,12 +119,16 @@ class Jobs:
     async def begin(self, request: ModelRequest, client: str) -> Job:
         """Look up the model of a request. Raises ModelNotFoundError, and the errors of a bad file."""
         started = perf_counter()
-        found, info = await asyncio.to_thread(self.catalog.look_up, request.model)
+        found, info, state = await asyncio.to_thread(self._look_up, request.model)
         # Without keys there is one user, to whom all prompts belong.
         cache_salt = hashlib.sha256(client.encode()).hexdigest() if self._settings.has_keys else ""
         options = checked_options(request.options)
         adapters = await self._adapters(request, options, found)
-        return Job(request, found, info, options, started, cache_salt, adapters)
+        return Job(request, found, info, options, started, cache_salt, adapters, state)
+
+    def _look_up(self, label: str) -> tuple[Found, ModelInfo, tuple[Path, int] | None]:
+        found, info = self.catalog.look_up(label)
+        return found, info, self.catalog.state(found)
 
     async def _adapters(
         self, request: ModelRequest, options: RequestOptions, found: Found
@@ -138,6 +145,8 @@ class Jobs:
     async def use(self, job: Job, client: str) -> AsyncIterator[LoadedModel]:
         """Use a job's model, loaded if need be. A prompt that is too long raises the error of `too_long`."""
         async with self.models.use(job.needs, client) as loaded:
+            if job.state is not None:
+                await loaded.states.require(*job.state, job.cache_salt)
             try:
                 yield loaded
             except ContextLengthError as error:

@@ -10,11 +10,13 @@ import asyncio
 import re
 from pathlib import Path
 
-from chaski.errors import OptionError, StateError
+from chaski.env import Environment
+from chaski.errors import OptionError, StateError, UnsupportedError
 from chaski.runner.states.calls import SavedState
 from chaski.server.models.pool import ModelPool
+from chaski.server.service.calls import chat_call
 from chaski.server.service.jobs import Jobs
-from chaski.server.service.requests import ModelRequest
+from chaski.server.service.requests import ChatRequest, ModelRequest
 
 __all__ = ["StateService"]
 
@@ -48,6 +50,22 @@ class StateService:
         job = await self._jobs.begin(ModelRequest(model=label), client)
         async with self._jobs.use(job, client) as loaded:
             return await loaded.model.load_state(path, cache_salt=job.cache_salt)
+
+    async def keep(self, request: ChatRequest, client: str) -> SavedState:
+        """Keep the state of a conversation beside the model that begins with it.
+
+        Raises UnsupportedError where nothing may be kept on disk, OptionError for a model without a
+        conversation, and what `save_state` does.
+        """
+        if Environment.read().prefix_cache != "on":
+            raise UnsupportedError("this server keeps no prompts on disk; CHASKI_PREFIX_CACHE says so")
+        job = await self._jobs.begin(request, client)
+        if not job.found.model.messages:
+            raise OptionError(f"{job.name} begins with no conversation whose state could be kept")
+        call = await chat_call(job, request)
+        path = await asyncio.to_thread(self._jobs.catalog.store.make_state_path, job.found.name)
+        async with self._jobs.use(job, client) as loaded:
+            return await loaded.model.save_chat(call, path)
 
     async def erase(self, model: str, slot: int, client: str) -> SavedState:
         """Forget what a slot holds. Raises OptionError, and what `erase_slot` does."""

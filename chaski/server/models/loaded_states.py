@@ -1,0 +1,38 @@
+"""`LoadedStates`: the states of conversations that the process of a model has taken into memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from chaski.errors import ChaskiError
+from chaski.runner.service.asynchronous import AsyncModel
+
+__all__ = ["LoadedStates"]
+
+_log = logging.getLogger(__name__)
+
+
+class LoadedStates:
+    """The states that one loaded model was asked to take in. For one event loop."""
+
+    def __init__(self, model: AsyncModel) -> None:
+        self._model = model
+        self._loads: dict[tuple[Path, int, str], asyncio.Task[None]] = {}
+
+    async def require(self, path: Path, written: int, cache_salt: str) -> None:
+        """Load the state that was written to a file at a time, once for each salt.
+
+        One that cannot be used, as it is of another key or version, costs a note in the log.
+        """
+        key = path, written, cache_salt
+        if key not in self._loads:
+            self._loads[key] = asyncio.create_task(self._load(path, cache_salt))
+        await asyncio.shield(self._loads[key])
+
+    async def _load(self, path: Path, cache_salt: str) -> None:
+        try:
+            await self._model.load_state(path, cache_salt=cache_salt)
+        except ChaskiError as error:
+            _log.info("the conversation is computed again: %s", error)
