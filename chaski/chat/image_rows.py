@@ -107,9 +107,9 @@ def _saved(run: ImageRun) -> int:
     return 0 if run.image.grid is None else run.image.num_rows - max(run.image.grid)
 
 
-def attended_in(images: Images, positions: range) -> ImageRun | None:
-    """The first image at `positions` that a token stands for and layers attend to."""
-    return next((run for run in rows_in(images, positions) if run.image.token is not None), None)
+def attended_in(images: Images, positions: range) -> list[ImageRun]:
+    """Return the images at `positions` that a token stands for and layers attend to."""
+    return [run for run in rows_in(images, positions) if run.image.token is not None]
 
 
 def whole(images: Images) -> Groups:

@@ -184,8 +184,10 @@ class LeafCache(Cache, Protocol):
         The answer is `start` where nothing helps.
         """
 
-    def adopt(self, sequence: int, length: int) -> Extent | None:
+    def adopt(self, sequence: int, length: int, first_image: int | None = None) -> Extent | None:
         """Make room for what comes back: `sequence` has `length` tokens from now on, more than before.
 
+        Where an image is among the new ones that layers attend to, the last of these comes with the next
+        batch of the sequence, and `first_image` is the position of the first one of all its tokens.
         Returns what has to be written before anything else is computed; None for nothing.
         """

@@ -233,7 +233,7 @@ class CausalCache:
                 return end
         return start
 
-    def adopt(self, sequence: int, length: int) -> Extent | None:
+    def adopt(self, sequence: int, length: int, first_image: int | None = None) -> Extent | None:
         first = self._first_needed(length)
         if first > self.length(sequence):
             self._table.skip(sequence, first)

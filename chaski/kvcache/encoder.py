@@ -52,11 +52,9 @@ class _State:
     def longer(self, count: int) -> _State:
         return replace(self, length=self.length + count)
 
-    def with_image(self, image: _Held) -> _State:
-        lost = self.lost
-        if self.image is not None:
-            first = self.image.position + 1 if lost is None else lost.start
-            lost = range(first, image.position + 1)
+    def with_image(self, image: _Held, first: int) -> _State:
+        """Return the state with an image, where the first one of the sequence is at position `first`."""
+        lost = range(first + 1, image.position + 1) if first < image.position else None
         return replace(self, image=image, lost=lost)
 
     def resumable(self, position: int) -> int:
@@ -144,7 +142,7 @@ class EncoderCache:
         first = batch.positions[np.argmax(batch.sequences == image.sequence)]
         assert state.image is None or first >= image.position, "an image in the middle of a batch"
         held = _Held(image.position, image.num_rows, self._place_for(image.sequence))
-        self._states[image.sequence] = state.with_image(held)
+        self._states[image.sequence] = state.with_image(held, image.first)
         return held
 
     def _place_for(self, sequence: int) -> int:
@@ -224,15 +222,17 @@ class EncoderCache:
         return [self]
 
     def held(self, sequence: int, begin: int, end: int) -> Sequence[Extent]:
-        """Return nothing: of sequences with an image, only what stands before it can be kept elsewhere."""
+        """Return nothing: rows of an image are made of the image again."""
         return []
 
     def restorable(self, spans: Sequence[Span], start: int, length: int) -> int:
         return length
 
-    def adopt(self, sequence: int, length: int) -> Extent | None:
-        state = self._states[sequence]
-        self._states[sequence] = state.longer(length - state.length)
+    def adopt(self, sequence: int, length: int, first_image: int | None = None) -> Extent | None:
+        state = self._states[sequence].longer(length - self._states[sequence].length)
+        if first_image is not None:  # until its rows come, no token behind it can be followed
+            state = replace(state, lost=range(first_image + 1, length + 1))
+        self._states[sequence] = state
         return None
 
     def close(self) -> None:

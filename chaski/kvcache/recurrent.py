@@ -237,7 +237,7 @@ class RecurrentCache:
     def restorable(self, spans: Sequence[Span], start: int, length: int) -> int:
         return max((end for _, end in spans if start < end <= length), default=start)
 
-    def adopt(self, sequence: int, length: int) -> Extent | None:
+    def adopt(self, sequence: int, length: int, first_image: int | None = None) -> Extent | None:
         track = self._tracks[sequence]
         kept = [state for state in track.checkpoints if state.length < length]
         self._rows.release([state for state in track.states() if state not in kept])

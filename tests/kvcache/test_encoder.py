@@ -21,8 +21,8 @@ def make(sequences: int = 1) -> EncoderCache:
     return EncoderCache(ReferenceBackend(), [KVShape(1, 2, 2)], 6, 3, sequences, F32)
 
 
-def image(position: int, num_rows: int, sequence: int = 0) -> AttendedImage:
-    return AttendedImage(sequence, position, num_rows)
+def image(position: int, num_rows: int, sequence: int = 0, first: int | None = None) -> AttendedImage:
+    return AttendedImage(sequence, position, num_rows, position if first is None else first)
 
 
 def batch(begin: int, end: int, *images: AttendedImage, sequence: int = 0) -> Batch:
@@ -61,7 +61,7 @@ def test_tokens_see_the_last_image_before_them() -> None:
     assert visible(cache, 0, 2) == (0, [0, 0])
     assert visible(cache, 2, 5, image(3, 4)) == (4, [0, 4, 4])
     assert visible(cache, 5, 6) == (0, [4])
-    assert visible(cache, 6, 8, image(6, 2)) == (2, [2, 2])
+    assert visible(cache, 6, 8, image(6, 2, first=3)) == (2, [2, 2])
     assert visible(cache, 8, 9) == (0, [2])
     assert cache.length(0) == 9
 
@@ -76,8 +76,8 @@ def test_an_image_that_others_before_it_in_the_batch_would_lose_is_a_mistake() -
 def test_where_the_image_is_gone_nothing_can_be_resumed() -> None:
     cache = make()
     visible(cache, 0, 4, image(2, 4))
-    visible(cache, 4, 9, image(4, 2))
-    visible(cache, 9, 12, image(9, 1))
+    visible(cache, 4, 9, image(4, 2, first=2))
+    visible(cache, 9, 12, image(9, 1, first=2))
     resumable = [cache.resumable(0, position) for position in range(13)]
     assert resumable == [0, 1, 2, 2, 2, 2, 2, 2, 2, 2, 10, 11, 12]
     assert [cache.can_resume(0, position) for position in (2, 3, 9, 10)] == [True, False, False, True]
@@ -166,18 +166,18 @@ def test_sequences_that_begin_alike_share_an_image_until_one_gets_another() -> N
     cache.copy_prefix(0, 1, 5)
     assert cache.length(1) == 5
     assert place(cache, 1) == place(cache, 0)
-    assert visible(cache, 5, 7, image(5, 6, sequence=1), sequence=1) == (6, [6, 6])
+    assert visible(cache, 5, 7, image(5, 6, sequence=1, first=2), sequence=1) == (6, [6, 6])
     assert place(cache, 1) != place(cache, 0)
     assert visible(cache, 6, 7) == (0, [4])
     kept = place(cache, 1)
-    visible(cache, 7, 8, image(7, 1, sequence=1), sequence=1)
+    visible(cache, 7, 8, image(7, 1, sequence=1, first=2), sequence=1)
     assert place(cache, 1) == kept
 
 
 def test_a_prefix_without_what_cannot_be_resumed() -> None:
     cache = make(2)
     visible(cache, 0, 4, image(1, 4))
-    visible(cache, 4, 8, image(4, 2))
+    visible(cache, 4, 8, image(4, 2, first=1))
     visible(cache, 0, 3, image(0, 2, sequence=1), sequence=1)
     cache.copy_prefix(0, 1, 3)
     assert cache.length(1) == 1
@@ -190,10 +190,33 @@ def test_tokens_that_saw_a_lost_image_stay_lost_when_the_one_behind_them_is_forg
     cache = make()
     visible(cache, 0, 3, image(1, 4))
     visible(cache, 3, 6)
-    visible(cache, 6, 9, image(6, 2))
+    visible(cache, 6, 9, image(6, 2, first=1))
     cache.remove(0, 4, 7)
     assert visible(cache, 6, 7) == (0, [0])
     assert [cache.resumable(0, position) for position in range(8)] == [0, 1, 1, 1, 1, 5, 6, 7]
+
+
+def test_a_prefix_that_comes_back_is_followed_when_its_last_image_has_come() -> None:
+    cache = make(2)
+    assert cache.adopt(0, 9, first_image=2) is None
+    assert [cache.resumable(0, position) for position in (1, 2, 3, 9)] == [1, 2, 2, 2]
+    cache.copy_prefix(0, 1, 9)
+    assert cache.length(1) == 2
+    assert visible(cache, 9, 11, image(6, 4, first=2)) == (4, [4, 4])
+    assert [cache.resumable(0, position) for position in (2, 6, 7, 9, 11)] == [2, 2, 7, 9, 11]
+    cache.copy_prefix(0, 1, 9)
+    assert visible(cache, 9, 10, sequence=1) == (0, [4])
+
+
+def test_a_prefix_without_another_image_goes_on_with_the_one_that_is_there() -> None:
+    cache = make()
+    visible(cache, 0, 3, image(1, 5))
+    cache.adopt(0, 7)
+    assert visible(cache, 7, 8) == (0, [5])
+    cache.adopt(0, 12, first_image=1)
+    assert [cache.resumable(0, position) for position in (1, 2, 12)] == [1, 1, 1]
+    assert visible(cache, 12, 13, image(10, 2, first=1)) == (2, [2])
+    assert [cache.resumable(0, position) for position in (1, 10, 11, 12)] == [1, 1, 11, 12]
 
 
 def test_any_position_can_be_resumed() -> None:

@@ -91,7 +91,8 @@ class Runs:
         count, name = end - begin, PROMPTS[prompt][begin]
         places = np.arange(count, dtype=np.int32)
         encoded = self.encode(name) if isinstance(name, str) else None
-        attended = [] if encoded is None else [AttendedImage(0, begin, len(encoded))]
+        first = next((index for index, part in enumerate(PROMPTS[prompt]) if isinstance(part, str)), 0)
+        attended = [] if encoded is None else [AttendedImage(0, begin, len(encoded), first)]
         ids = expected()[f"{prompt}.ids"][begin:end]
         batch = Batch(ids, begin + places, np.zeros_like(places), places, attended=attended, encoded=encoded)
         return self.program.forward(batch).copy()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.chat.image_rows import ImageRun, coordinates, rows_in
+from chaski.chat.image_rows import ImageRun, attended_in, coordinates
 from chaski.kvcache.batch import AttendedImage, Batch, BatchAdapters
 from chaski.model.program import Program
 from chaski.runner.engine.images import EncodedImages
@@ -81,12 +81,12 @@ def prepare_batch(
             if begin <= group.start < begin + count:
                 first = group.start + offset
                 ends[first : first + len(group)] = [group.stop] * len(group)
-        for run in rows_in(sequence.images, range(begin, begin + count)):
+        for run in sequence.images_for(begin, count):
             images.append(run)
             if run.image.token is None:
                 places += range(run.positions.start + offset, run.positions.stop + offset)
             else:
-                attended.append(AttendedImage(sequence.slot.index, run.positions.start, run.image.num_rows))
+                attended.append(_attended(sequence, run))
     has_groups = any(sequence.groups for sequence, _ in shares)
     batch = Batch(
         np.zeros(len(positions), np.int32),
@@ -103,6 +103,12 @@ def prepare_batch(
         adapters=_adapters(shares) if any(sequence.adapters for sequence, _ in shares) else None,
     )
     return PreparedBatch(shares, num_outputs, images, batch, program.prepare(batch))
+
+
+def _attended(sequence: Sequence, run: ImageRun) -> AttendedImage:
+    position = run.positions.start
+    first = attended_in(sequence.images, range(position + 1))[0].positions.start
+    return AttendedImage(sequence.slot.index, position, run.image.num_rows, first)
 
 
 def _types(shares: Items[tuple[Sequence, int]]) -> npt.NDArray[np.int32]:

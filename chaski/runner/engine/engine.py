@@ -18,7 +18,6 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from chaski.chat.image_rows import rows_in
 from chaski.errors import OptionError
 from chaski.forks import ForkGuard
 from chaski.kvcache import Cache
@@ -288,8 +287,7 @@ class Engine:
         """Encode the new images of a batch; return whether all its sequences still run."""
         assert self._images is not None, "a model without vision gets no images"
         for sequence, count in prepared.shares:
-            begin = len(sequence.slot.tokens)
-            for run in rows_in(sequence.images, range(begin, begin + count)):
+            for run in sequence.images_for(len(sequence.slot.tokens), count):
                 self._isolation.attempt(sequence, None, self._images.rows, run.image)
         return all(sequence.is_running for sequence, _ in prepared.shares)
 

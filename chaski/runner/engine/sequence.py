@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from chaski.chat.events import Event
 from chaski.chat.groups import Groups, not_inside
-from chaski.chat.image_rows import Images, attended_in
+from chaski.chat.image_rows import ImageRun, Images, attended_in, rows_in
 from chaski.errors import ChaskiError
 from chaski.model.output_rows import OutputRows
 from chaski.runner.adapters.applied import AppliedAdapters
@@ -99,12 +99,24 @@ class Sequence(ABC):
         begin = len(self.slot.tokens)
         end = begin + min(self.num_pending, max_tokens)
         ahead = attended_in(self.images, range(begin + 1, end))
-        count = not_inside(end if ahead is None else ahead.positions.start, self.groups) - begin
+        count = not_inside(ahead[0].positions.start if ahead else end, self.groups) - begin
         return count if self.num_outputs(count) <= max_outputs else 0
 
     def num_outputs(self, count: int) -> int:
         """Return the number of outputs of its next `count` tokens."""
         return len(self.outputs(len(self.slot.tokens), count))
+
+    def images_for(self, begin: int, count: int) -> list[ImageRun]:
+        """Return the rows of images that a batch of `count` tokens from `begin` on needs.
+
+        They are those among the tokens; and the image that layers attend to, where its token came back from
+        elsewhere: its rows did not.
+        """
+        found = list(rows_in(self.images, range(begin, begin + count)))
+        positions = self.restored.positions
+        if begin == positions.stop and not attended_in(self.images, range(begin, begin + 1)):
+            found += attended_in(self.images, positions)[-1:]
+        return found
 
     def known(self, begin: int, count: int) -> list[int]:
         """Return the tokens at `count` positions from `begin` on, proposed ones included."""

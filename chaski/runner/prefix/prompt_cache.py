@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 
 from chaski.chat.groups import Groups, not_inside
-from chaski.chat.image_rows import attended_in, extent
+from chaski.chat.image_rows import extent
 from chaski.errors import NotSupportedError
 from chaski.kvcache import Cache
 from chaski.runner.engine.sequence import Sequence
@@ -16,7 +16,7 @@ from chaski.runner.prefix.restoration import Restoration
 from chaski.runner.prefix.slots import Placement, Policy, Slot, place
 from chaski.runner.prefix.tiers import Capture, FoundPrefix, PrefixTiers
 
-__all__ = ["PromptCache", "before_attended", "length_to_keep"]
+__all__ = ["PromptCache", "length_to_keep"]
 
 
 class PromptCache:
@@ -125,7 +125,7 @@ class PromptCache:
 
     def _length_to_keep(self, sequence: Sequence) -> int:
         """Return how many tokens of a sequence are as everybody would compute them."""
-        return 0 if self.tiers is None else before_attended(sequence, length_to_keep(sequence.slot))
+        return 0 if self.tiers is None else length_to_keep(sequence.slot)
 
     def _capture(self, sequence: Sequence, names: list[bytes], begin: int, end: int | None = None) -> None:
         assert self.tiers is not None
@@ -150,7 +150,7 @@ class PromptCache:
             slot.names, slot.num_kept = [first], 0
         if self.policy is None or not sequence.can_take_over:
             return None
-        start, most = len(slot.tokens), before_attended(sequence, len(sequence.tokens) - 1)
+        start, most = len(slot.tokens), len(sequence.tokens) - 1
         found = self.tiers.find(first, sequence.tokens, start, not_inside(most, sequence.groups))
         while found is not None and not_inside(found.length, sequence.groups) != found.length:
             most = not_inside(found.length, sequence.groups)
@@ -224,9 +224,3 @@ class PromptCache:
 def length_to_keep(slot: Slot) -> int:
     """Return how many tokens of a slot hold for everybody: the keys of none of them were moved."""
     return len(slot.tokens) if slot.shifted_at is None else min(slot.shifted_at, len(slot.tokens))
-
-
-def before_attended(sequence: Sequence, length: int) -> int:
-    """Return at most `length`, without what stands behind an image that layers attend to."""
-    image = attended_in(sequence.images, range(length))
-    return length if image is None else image.positions.start

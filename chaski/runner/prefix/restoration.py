@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from time import perf_counter
 
+from chaski.chat.image_rows import attended_in
 from chaski.kvcache import Extent
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.prefix.blocks import Block, KnownBlock
@@ -56,7 +57,8 @@ class Restoration:
         computing = self._tiers.prefill.seconds(self.found.length - self.found.start)
         seconds = perf_counter() - self._started
         saved = max(0.0, computing - seconds) if isfinite(computing) else 0.0
-        return Restored(self._by_tier["memory"], self._by_tier["disk"], seconds, saved)
+        positions = range(self.found.start, self.found.length)
+        return Restored(self._by_tier["memory"], self._by_tier["disk"], seconds, saved, positions)
 
     def advance(self, max_bytes: int) -> bool:
         """Copy blocks that are there, about `max_bytes` of them -> whether that was the last.
@@ -64,7 +66,7 @@ class Restoration:
         Nothing may be computed meanwhile. Raises BlockMissing.
         """
         if self._wanted is None:
-            self._wanted = self._tiers.adopt(self.slot.index, self.found.length)
+            self._wanted = self._adopt()
             self._missing = [0 if extent is None else len(extent.cells) for extent in self._wanted]
         while max_bytes > 0:
             self._read_ahead()
@@ -80,6 +82,13 @@ class Restoration:
             self._missing = [left - count for left, count in zip(self._missing, written, strict=True)]
             max_bytes -= block.num_bytes
         return False
+
+    def _adopt(self) -> list[Extent | None]:
+        """Make room for what comes back."""
+        attended = attended_in(self.sequence.images, range(self.found.length))
+        is_missing = bool(attended) and attended[-1].positions.start >= self.found.start
+        first = attended[0].positions.start if is_missing else None
+        return self._tiers.adopt(self.slot.index, self.found.length, first)
 
     def wait(self, seconds: float) -> None:
         """Wait for the next block, if it is being read, but not longer."""

@@ -11,13 +11,15 @@ __all__ = ["NOTHING_RESTORED", "Restored"]
 class Restored:
     """Tokens of a prompt that came back from `memory` and from `disk` in `seconds`, and what time that saved.
 
-    It is what computing them would have taken, by the speed so far, less what it took.
+    It is what computing them would have taken, by the speed so far, less what it took. They are those at
+    `positions`.
     """
 
     memory: int = 0
     disk: int = 0
     seconds: float = 0.0
     saved_seconds: float = 0.0
+    positions: range = range(0)
 
 
 NOTHING_RESTORED = Restored()

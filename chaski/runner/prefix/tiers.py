@@ -217,9 +217,12 @@ class PrefixTiers:
         leaf.rows.read(extent.cells, data, first, room)
         return Part(extent.begin, extent.end, data)
 
-    def adopt(self, sequence: int, length: int) -> list[Extent | None]:
-        """Make room in all leaves for the tokens up to `length`; what has to be written comes back."""
-        return [leaf.adopt(sequence, length) for leaf in self._leaves]
+    def adopt(self, sequence: int, length: int, first_image: int | None) -> list[Extent | None]:
+        """Make room in all leaves for the tokens up to `length`; what has to be written comes back.
+
+        `first_image` is as `LeafCache.adopt` wants it.
+        """
+        return [leaf.adopt(sequence, length, first_image) for leaf in self._leaves]
 
     def read(self, block: KnownBlock) -> Future[Block | None] | Block | None:
         """Return a block, at once or sooner or later; None where it is not there any more."""

@@ -17,7 +17,7 @@ from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.runner.prefix import naming
 from chaski.runner.prefix.blocks import Block
-from chaski.runner.prefix.prompt_cache import before_attended, length_to_keep
+from chaski.runner.prefix.prompt_cache import length_to_keep
 from chaski.runner.prefix.slots import Slot
 from chaski.runner.prefix.tiers import PrefixTiers
 from chaski.runner.states.calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
@@ -68,7 +68,7 @@ class _Keeper:
         ended = sequence.events[-1]
         if isinstance(ended, ChaskiError):
             raise ended
-        length = before_attended(sequence, len(sequence.tokens))
+        length = len(sequence.tokens)
         first = self._tiers.first_name(sequence.cache_salt, sequence.adapter_key)
         return self._save(path, first, sequence.adapter_key, sequence.tokens[:length])
 
