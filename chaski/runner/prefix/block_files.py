@@ -15,7 +15,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -36,8 +36,10 @@ __all__ = [
     "SUFFIX",
     "TEMPORARY",
     "FiledBlock",
+    "Take",
     "appearing",
     "block_of",
+    "new_memory",
     "pieces",
     "read_block",
     "read_bytes",
@@ -45,6 +47,10 @@ __all__ = [
     "write_all",
     "write_block",
 ]
+
+U8 = npt.NDArray[np.uint8]
+Take = Callable[[int, int], U8]
+"""Returns an array of some bytes for a part of a leaf of the cache."""
 
 SUFFIX = ".block"
 TEMPORARY = ".tmp"
@@ -171,45 +177,63 @@ def read_tokens(folder: Path, filed: FiledBlock) -> tuple[int, ...]:
 _LEAD_BYTES = 64 << 10
 
 
-def read_block(folder: Path, filed: FiledBlock, sizes: Sequence[Sequence[int]]) -> Block:
-    """Read a block whose parts have these sizes, leaf by leaf.
+def new_memory(leaf: int, num_bytes: int) -> U8:
+    """Return an array (num_bytes,) of any content, for a part of a block."""
+    return np.empty(num_bytes, np.uint8)
+
+
+def read_block(
+    folder: Path, filed: FiledBlock, sizes: Sequence[Sequence[int]], take: Take = new_memory
+) -> Block:
+    """Read a block whose parts have these sizes, leaf by leaf, into what `take` gives for each.
 
     Raises OSError, or FormatError where anything is not as it was written.
     """
     path = folder / filed.file_name
     with open(path, "rb", buffering=0) as file:
-        return block_of(path, filed, sizes, file, os.fstat(file.fileno()).st_size)
+        return block_of(path, filed, sizes, file, os.fstat(file.fileno()).st_size, take)
 
 
-def read_bytes(file: FileIO, count: int) -> npt.NDArray[np.uint8]:
+def read_bytes(file: FileIO, count: int) -> U8:
     """Read so many bytes -> (bytes,), fewer where the file ends before. Raises OSError."""
     data = np.empty(count, np.uint8)
+    return data[: _read_into(file, data)]
+
+
+def _read_into(file: FileIO, data: U8) -> int:
+    """Fill an array as far as the file goes -> bytes."""
     view, done = data.data, 0
-    while done < count and (more := file.readinto(view[done:])):
+    while done < len(view) and (more := file.readinto(view[done:])):
         done += more
-    return data[:done]
+    return done
 
 
-def block_of(path: Path, filed: FiledBlock, sizes: Sequence[Sequence[int]], file: FileIO, size: int) -> Block:
+def block_of(
+    path: Path,
+    filed: FiledBlock,
+    sizes: Sequence[Sequence[int]],
+    file: FileIO,
+    size: int,
+    take: Take = new_memory,
+) -> Block:
     """Read a block, whose content are the next `size` bytes of a file, as `read_block` does."""
-    if size > _MAX_HEAD + sum(map(sum, sizes)):
-        raise FormatError(f"{path}: {size} bytes are too many")
-    data = read_bytes(file, size)
-    head, begin = _head(bytes(data[:_LEAD_BYTES]), filed)
+    lead_bytes = size - sum(map(sum, sizes))
+    if not 0 < lead_bytes <= _MAX_HEAD:
+        raise FormatError(f"{path}: {size} bytes are too many, or too few")
+    head, begin = _head(bytes(read_bytes(file, lead_bytes)), filed)
     tokens = _tokens(head, filed)
     described = iter(_described(head, filed))
     parts: list[list[Part]] = []
-    for spans, bytes_each in zip(filed.parts, sizes, strict=True):
+    if begin != lead_bytes:
+        raise FormatError(f"{path}: its head and its parts are not all of it")
+    for leaf, (spans, bytes_each) in enumerate(zip(filed.parts, sizes, strict=True)):
         parts.append([])
         for (first, last), num_bytes in zip(spans, bytes_each, strict=True):
             written, checksum = next(described, (0, 0))
-            part = data[begin : begin + num_bytes]
-            if written != num_bytes or len(part) != num_bytes or crc32(part.data) != checksum:
+            part = take(leaf, num_bytes)
+            if written != num_bytes or _read_into(file, part) != num_bytes or crc32(part.data) != checksum:
                 raise FormatError(f"{path}: tokens {first} to {last} are not as they were written")
             parts[-1].append(Part(first, last, part))
-            begin += num_bytes
-    if begin != size:
-        raise FormatError(f"{path}: {size - begin} bytes too many")
     return Block(filed.name, filed.before, filed.begin, tokens, tuple(map(tuple, parts)))
 
 

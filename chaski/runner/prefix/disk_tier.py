@@ -19,7 +19,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chaski.errors import ChaskiError
-from chaski.runner.prefix.block_files import FiledBlock, read_block, read_tokens, write_block
+from chaski.runner.prefix.block_files import (
+    FiledBlock,
+    Take,
+    new_memory,
+    read_block,
+    read_tokens,
+    write_block,
+)
 from chaski.runner.prefix.blocks import Block
 from chaski.runner.prefix.folders import day_log, make_folder, make_room, used_bytes
 from chaski.runner.prefix.kept_speed import read_speed, write_speed
@@ -132,11 +139,14 @@ class DiskTier:
             self._looked_at = time.monotonic()
             self._submit(self._list)
 
-    def read(self, filed: FiledBlock) -> Future[Block | None]:
-        """Read a block in another thread; its result is None where that cannot be done."""
+    def read(self, filed: FiledBlock, take: Take = new_memory) -> Future[Block | None]:
+        """Read a block in another thread; its result is None where that cannot be done.
+
+        Parts are read into what `take` gives.
+        """
         if self._readers is None:
             self._readers = ThreadPoolExecutor(2, "prefix cache reader")
-        return self._readers.submit(self._read, filed)
+        return self._readers.submit(self._read, filed, take)
 
     def put(self, block: Block) -> None:
         """Write a block, sooner or later; it is dropped where too much waits, or writing fails."""
@@ -255,13 +265,13 @@ class DiskTier:
                 if not beside:
                     del self._behind[filed.before]
 
-    def _read(self, filed: FiledBlock) -> Block | None:
+    def _read(self, filed: FiledBlock, take: Take) -> Block | None:
         sizes = self._sizes(filed)
         if sizes is None:
             return None
         started = time.perf_counter()
         try:
-            block = read_block(self.folder, filed, sizes)
+            block = read_block(self.folder, filed, sizes, take)
             self.speed.measure(block.num_bytes, time.perf_counter() - started)
             return block
         except (OSError, ChaskiError) as error:

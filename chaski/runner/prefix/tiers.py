@@ -231,7 +231,11 @@ class PrefixTiers:
         assert self.disk is not None
         assert isinstance(block, FiledBlock)
         held = self.memory.get(block.name)
-        return self.disk.read(block) if held is None or FiledBlock.of(held).parts != block.parts else held
+        return (
+            self.disk.read(block, self._buffers.take)
+            if held is None or FiledBlock.of(held).parts != block.parts
+            else held
+        )
 
     def arrived(self, block: Block) -> None:
         """Keep a block in memory that was read from a file."""

@@ -295,7 +295,10 @@ def test_a_read_that_never_ends_is_given_up(tiny_llama: Path) -> None:
     fill(tiny_llama)
     with load(tiny_llama) as model:
         disk = disk_of(model)
-        with patch.object(disk, "read", lambda filed: Future()), patch.object(restoration, "_PATIENCE", 0.05):
+        with (
+            patch.object(disk, "read", lambda filed, take: Future()),
+            patch.object(restoration, "_PATIENCE", 0.05),
+        ):
             found = answer(model)
         assert list(found.token_ids) == fresh(tiny_llama)
 
@@ -328,7 +331,7 @@ def test_a_request_that_is_left_while_it_comes_back_harms_no_other(tiny_llama: P
     with load(tiny_llama, parallel=2) as model:
         other = model.stream([5, 6, 7], temperature=0, num_predict=30)
         next(other)
-        with patch.object(disk_of(model), "read", lambda filed: Future()):
+        with patch.object(disk_of(model), "read", lambda filed, take: Future()):
             left = model.stream(PROMPT, **GREEDY)
             for _ in range(5):
                 next(other)
