@@ -23,7 +23,7 @@ import numpy as np
 import chaski
 from chaski.convert.convert import convert
 from chaski.errors import OptionError
-from chaski.runner.prefix import naming, tiers
+from chaski.runner.prefix import following, naming, tiers
 from chaski.runner.prefix.slots import Policy
 from tests.cache_checks import assert_whole
 from tests.eagle3 import write_eagle3, write_quieter
@@ -186,6 +186,7 @@ class Mix:
             patch.dict(os.environ, self.prefix_cache),
             patch.object(naming, "BLOCK", self.block),
             patch.object(tiers, "_FEWEST", 1),
+            patch.object(following, "LEAST", 4),
             chaski.load(self.path, parallel=1, prompt_cache=False, **self.settings) as alone,
         ):
             for self.count in (count // 2, count - count // 2):

@@ -35,12 +35,14 @@ class Sequence(ABC):
     adapters     the LoRA adapters that it is computed with; None for none
     may_store    True if what is computed for it may be kept in files
     restored     its tokens that came back from the tiers behind the cells
+    breaks       positions at which a batch ends, since others go on from there
     events       those that its reader has not read yet; at last `Done`, `Outputs`, or the error that ended it
     is_running   True until its last `take`, or `cancel`: more of it is to be computed
     """
 
     __slots__ = (
         "adapters",
+        "breaks",
         "cache_salt",
         "events",
         "groups",
@@ -64,6 +66,7 @@ class Sequence(ABC):
         self.adapters: AppliedAdapters | None = None
         self.may_store = True
         self.restored = NOTHING_RESTORED
+        self.breaks: list[int] = []
         self.events: deque[Event | Outputs | ChaskiError] = deque()
         self.is_running = True
 
@@ -98,6 +101,8 @@ class Sequence(ABC):
         """
         begin = len(self.slot.tokens)
         end = begin + min(self.num_pending, max_tokens)
+        if self.breaks:
+            end = min((place for place in self.breaks if begin < place < end), default=end)
         ahead = attended_in(self.images, range(begin + 1, end))
         count = not_inside(ahead[0].positions.start if ahead else end, self.groups) - begin
         return count if self.num_outputs(count) <= max_outputs else 0

@@ -1,4 +1,9 @@
-"""The sequences of an engine: those that run, each in a slot, and those that wait for one."""
+"""The sequences of an engine: those that run, each in a slot, and those that wait for one.
+
+A sequence whose prompt begins like that of another one, which is just being computed, follows that one: it
+waits until what both have in common is there, and takes it over. A slot stays free for it meanwhile, so who
+came later does not get ahead of it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from collections import deque
 
 from chaski.runner.engine.isolation import Isolation
 from chaski.runner.engine.sequence import Sequence
+from chaski.runner.prefix.following import Following
 from chaski.runner.prefix.prompt_cache import PromptCache
 from chaski.runner.prefix.restoration import BlockMissing, Restoration
 
@@ -19,13 +25,19 @@ class SequenceQueue:
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.restoring: list[Restoration] = []
+        self.following: list[Following] = []
         self._prompt_cache = prompt_cache
         self._isolation = isolation
 
     @property
     def can_admit(self) -> bool:
-        """True if a sequence waits and a slot is free."""
-        return bool(self.waiting and any(slot.is_free for slot in self._prompt_cache.slots))
+        """True if a sequence waits and a slot is free for it."""
+        return any(each.is_ready for each in self.following) or bool(self.waiting and self._has_room)
+
+    @property
+    def _has_room(self) -> bool:
+        """True if more slots are free than are kept free for sequences that follow others."""
+        return sum(slot.is_free for slot in self._prompt_cache.slots) > len(self.following)
 
     def dismiss(self) -> None:
         """Free the slots of sequences that ended or lost their reader; the tokens stay for the next one."""
@@ -41,23 +53,38 @@ class SequenceQueue:
             if not restoration.sequence.is_running:
                 self._prompt_cache.give_up(restoration)
         self.restoring = [each for each in self.restoring if each.sequence.is_running]
+        self.following = [each for each in self.following if each.sequence.is_running]
 
     def admit(self) -> None:
         """Give the free slots to waiting sequences."""
-        while self.waiting:
-            sequence = self.waiting[0]
-            if sequence.is_running:
-                num_failed = self._isolation.num_failed
-                started = self._isolation.attempt(sequence, None, self._prompt_cache.start, sequence)
-                if isinstance(started, Restoration):
-                    self.restoring.append(started)
-                elif started is not None:
-                    self.running.append(sequence)
-                elif self._isolation.num_failed == num_failed:
-                    return  # no slot is free
-                else:
-                    self._prompt_cache.forget(slot for slot in self._prompt_cache.slots if slot.is_free)
+        for each in [each for each in self.following if each.is_ready]:
+            self._start_or_follow(each.sequence)
+            self.following.remove(each)
+        while self.waiting and (self._has_room or not self.waiting[0].is_running):
+            if self.waiting[0].is_running:
+                self._start_or_follow(self.waiting[0])
             self.waiting.popleft()
+
+    def _start_or_follow(self, sequence: Sequence) -> None:
+        """Start a sequence, or let it wait for another one, if there is one that computes its prompt."""
+        others = [(each, each.slot) for each in self.running]
+        others += [(each.sequence, each.slot) for each in self.restoring]
+        found = self._prompt_cache.follow(sequence, others)
+        if found is None:
+            self._start(sequence)
+        else:
+            found.leader.breaks.append(found.length)
+            self.following.append(found)
+
+    def _start(self, sequence: Sequence) -> None:
+        """Give a sequence a slot; one is free."""
+        started = self._isolation.attempt(sequence, None, self._prompt_cache.start, sequence)
+        if isinstance(started, Restoration):
+            self.restoring.append(started)
+        elif started is not None:
+            self.running.append(sequence)
+        else:
+            self._prompt_cache.forget(slot for slot in self._prompt_cache.slots if slot.is_free)
 
     def restore(self, max_bytes: int) -> None:
         """Go on with restorations by about so many bytes each. Nothing may be computed meanwhile."""
@@ -75,21 +102,29 @@ class SequenceQueue:
             is_done = restoration.advance(max_bytes)
         except BlockMissing:
             self._prompt_cache.give_up(restoration)
-            self.waiting.appendleft(restoration.sequence)
+            leader = restoration.sequence
+            self._return([leader, *(each.sequence for each in self.following if each.leader is leader)])
+            self.following = [each for each in self.following if each.leader is not leader]
             return True
         if is_done:
             self._prompt_cache.finish(restoration)
             self.running.append(restoration.sequence)
         return is_done
 
+    def _return(self, sequences: list[Sequence]) -> None:
+        """Let sequences that have no slot yet wait for one before all others."""
+        placed = [*self.running, *self.waiting]
+        returning = [each for each in dict.fromkeys(sequences) if each not in placed]
+        self.waiting.extendleft(reversed(returning))
+
     def restart(self) -> None:
         """Begin again with empty slots: the sequences that still run compute all their tokens once more."""
         self.running = [sequence for sequence in self.running if sequence.is_running]
         if self.waiting and self.waiting[0] in self.running:  # it was on its way from here to there
             self.waiting.popleft()
-        returning = [each.sequence for each in self.restoring if each.sequence not in self.running]
-        self.waiting.extendleft(sequence for sequence in reversed(returning) if sequence not in self.waiting)
-        self.restoring = []
+        unplaced = [each.sequence for each in self.restoring] + [each.sequence for each in self.following]
+        self._return(unplaced)
+        self.restoring, self.following = [], []
         slots = self._prompt_cache.slots
         self._prompt_cache.forget(slots)
         busy = [sequence.slot for sequence in self.running]

@@ -10,10 +10,11 @@ from chaski.chat.image_rows import extent
 from chaski.errors import NotSupportedError
 from chaski.kvcache import Cache
 from chaski.runner.engine.sequence import Sequence
-from chaski.runner.prefix import naming
+from chaski.runner.prefix import following, naming
 from chaski.runner.prefix.blocks import Block
+from chaski.runner.prefix.following import Following
 from chaski.runner.prefix.restoration import Restoration
-from chaski.runner.prefix.slots import Placement, Policy, Slot, place
+from chaski.runner.prefix.slots import Placement, Policy, Slot, place, shared_prefix
 from chaski.runner.prefix.tiers import Capture, FoundPrefix, PrefixTiers
 
 __all__ = ["PromptCache", "length_to_keep"]
@@ -62,6 +63,22 @@ class PromptCache:
         sequence.start(slot)
         slot.is_free = False
         return slot
+
+    def follow(self, sequence: Sequence, others: Iterable[tuple[Sequence, Slot]]) -> Following | None:
+        """Find the one of `others` that is computing more of the prompt of a sequence than slots hold."""
+        placement = self._placement(sequence)
+        if placement is None or self.policy is None or not sequence.can_take_over:
+            return None
+        found, held = None, placement.length
+        for leader, slot in others:
+            is_ahead = len(leader.tokens) - len(slot.tokens) >= following.LEAST and leader.can_take_over
+            if not is_ahead or slot.shifted_at is not None or _owner(leader) != _owner(sequence):
+                continue
+            shared = shared_prefix(leader.tokens, leader.groups, sequence.tokens, sequence.groups)
+            length = not_inside(min(shared, len(sequence.tokens) - 1), sequence.groups)
+            if length - held >= following.LEAST and (found is None or length > found.length):
+                found = Following(sequence, leader, slot, length)
+        return found
 
     def finish(self, restoration: Restoration) -> None:
         """Start the sequence of a restoration that is done."""
@@ -219,6 +236,10 @@ class PromptCache:
         for slot in emptied:
             slot.cut(0)
             slot.groups = ()
+
+
+def _owner(sequence: Sequence) -> tuple[str, str]:
+    return sequence.cache_salt, sequence.adapter_key
 
 
 def length_to_keep(slot: Slot) -> int:

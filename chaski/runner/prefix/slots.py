@@ -15,7 +15,7 @@ from typing import NamedTuple
 from chaski.chat.groups import Groups, not_inside
 from chaski.runner.prefix import naming
 
-__all__ = ["Placement", "Policy", "Slot", "common_prefix", "place"]
+__all__ = ["Placement", "Policy", "Slot", "common_prefix", "place", "shared_prefix"]
 
 
 @dataclass(slots=True, eq=False)
@@ -118,8 +118,13 @@ def place(
 
 def _usable(slot: Slot, prompt: list[int], groups: Groups) -> int:
     """Return how much of a prompt a slot holds: the same tokens and groups, and no group in part."""
-    length = common_prefix(slot.tokens[: slot.shifted_at], prompt)
-    different = set(slot.groups) ^ set(groups)
+    return shared_prefix(slot.tokens[: slot.shifted_at], slot.groups, prompt, groups)
+
+
+def shared_prefix(tokens: list[int], their_groups: Groups, prompt: list[int], groups: Groups) -> int:
+    """Return how much of a prompt `tokens` begin with: the same tokens and groups, and no group in part."""
+    length = common_prefix(tokens, prompt)
+    different = set(their_groups) ^ set(groups)
     length = min((group.start for group in different if group.start < length), default=length)
     return not_inside(length, groups)
 

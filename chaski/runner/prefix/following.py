@@ -1,0 +1,32 @@
+"""Sequences that wait for another one, which is computing the beginning of their prompt for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaski.runner.engine.sequence import Sequence
+from chaski.runner.prefix.slots import Slot
+
+__all__ = ["LEAST", "Following"]
+
+LEAST = 64
+"""The number of tokens to save for which a sequence waits. A batch of fewer takes little longer with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """`sequence` starts when the slot of `leader` holds the `length` tokens that both begin with.
+
+    The leader has no more of them to compute than the sequence would have, so nobody waits for longer than
+    it would compute.
+    """
+
+    sequence: Sequence
+    leader: Sequence
+    slot: Slot
+    length: int
+
+    @property
+    def is_ready(self) -> bool:
+        """True when there is nothing more to wait for: the tokens are there, or the leader has ended."""
+        return not self.leader.is_running or len(self.slot.tokens) >= self.length
