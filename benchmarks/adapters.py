@@ -14,12 +14,14 @@ import asyncio
 import statistics
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
 import chaski
+from benchmarks.llama_server import started
 from chaski.chat.options import GenerateOptions
 from chaski.formats.gguf import open_gguf
 from chaski.formats.quant import QuantType
@@ -38,6 +40,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=24, help="tokens of each stream")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--only", choices=["streams", "one", "load"])
+    parser.add_argument("--peer", type=Path, help="llama-server, for the streams too")
     parser.add_argument("--files", type=Path, help="folder to keep the adapters in")
     arguments = parser.parse_args()
     with TemporaryDirectory() as folder:
@@ -57,6 +60,8 @@ def main() -> None:
                 compare(model, names, arguments.tokens, arguments.repeat)
             if arguments.only in (None, "one"):
                 compare(model, names[:1], 2 * arguments.tokens, 2 * arguments.repeat)
+        if arguments.peer is not None:
+            compare_peer(arguments, paths)
 
 
 def write(model: Path, folder: Path, names: Sequence[str], rank: int, type: QuantType) -> list[Path]:
@@ -90,6 +95,34 @@ def compare(model: chaski.LLM, names: Sequence[str], tokens: int, repeat: int) -
         f"{len(names)} streams: {plain:.1f} tokens a second without adapters, {adapted:.1f} with one each: "
         f"{100 * share:.1f} % ({', '.join(f'{b / a:.3f}' for a, b in zip(*rates.values(), strict=True))})"
     )
+
+
+def compare_peer(arguments: argparse.Namespace, paths: Sequence[Path]) -> None:
+    """Compute the streams on llama.cpp's server, without and with their adapters, in turns."""
+    count = len(paths)
+    options = ["--threads", str(arguments.threads or 2), "--parallel", str(count)]
+    options += ["--ctx-size", str(256 * count), "--no-kv-unified", "--lora-init-without-apply"]
+    options += ["--lora", ",".join(map(str, paths))]
+    with started(arguments.peer, arguments.model, *options) as server, ThreadPoolExecutor(count) as pool:
+
+        def streams(number: int, is_adapted: bool) -> float:
+            random = np.random.default_rng(number)
+            each = [{"id": index, "scale": 1.0} for index in range(number if is_adapted else 0)]
+
+            def moments(index: int) -> list[float]:
+                prompt = random.integers(10_000, size=PROMPT).tolist()
+                return list(server.stream(prompt, arguments.tokens, lora=each[index : index + 1]))
+
+            came = list(pool.map(moments, range(number)))
+            seconds = max(one[-1] for one in came) - max(one[0] for one in came)
+            num_tokens: int = number * (arguments.tokens - 1)
+            return num_tokens / seconds
+
+        for number in (count, 1):
+            rates = [streams(number, turn % 2 == 1) for turn in range(2 * arguments.repeat)]
+            plain, adapted = statistics.median(rates[::2]), statistics.median(rates[1::2])
+            share = 100 * adapted / plain
+            print(f"llama-server, {number} streams: {plain:.1f} and {adapted:.1f}: {share:.1f} %")
 
 
 async def rate(model: chaski.LLM, adapters: Sequence[str | None], tokens: int) -> float:

@@ -20,8 +20,9 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -29,6 +30,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 import chaski
+from benchmarks.llama_server import started
 
 __all__ = ["main"]
 
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cold-disk", action="store_true", help="the system forgets the files, too")
     parser.add_argument("--vocabulary", type=int, default=_LAST_TOKENS, help="tokens are below this number")
+    parser.add_argument("--peer", type=Path, help="llama-server, for the conversations too")
     parser.add_argument("--job", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job is not None:
@@ -85,6 +88,15 @@ def _conversations(arguments: argparse.Namespace) -> None:
         _report("begun", first, first)
         _report("gone on with", median(found["again"]), first)
         _report("the slowest of them", max(found["again"]), first)
+    if arguments.peer is not None:
+        size = -(-(arguments.length + 256) // 1024) * 1024
+        options = ("--threads", "2", "--parallel", "4", "--ctx-size", str(4 * size), "--no-kv-unified")
+        with started(arguments.peer, arguments.model, *options) as server:
+            theirs = _conversed(server.first_token, job, arguments.vocabulary)
+        first = median(theirs["first"])
+        _report("llama-server: begun", first, first)
+        _report("llama-server: gone on with", median(theirs["again"]), first)
+        _report("llama-server: the slowest of them", max(theirs["again"]), first)
 
 
 def _unique(arguments: argparse.Namespace) -> None:
@@ -124,17 +136,21 @@ def _prompt(model: chaski.LLM, job: dict[str, Any], vocabulary: int) -> dict[str
 
 
 def _talk(model: chaski.LLM, job: dict[str, Any], vocabulary: int) -> dict[str, Any]:
-    """Begin all conversations, then go on with each, in another order."""
+    return _conversed(partial(_first_token, model), job, vocabulary)
+
+
+def _conversed(ask: Callable[[list[int]], float], job: dict[str, Any], vocabulary: int) -> dict[str, Any]:
+    """Begin all conversations, then go on with each, in another order -> seconds to the first tokens."""
     texts = [_random(number, job["length"], vocabulary) for number in range(job["count"])]
     first = []
     for text in texts:
-        first.append(_first_token(model, text))
+        first.append(ask(text))
         sleep(_PAUSE)
     order = list(range(len(texts)))
     random.Random(5).shuffle(order)
     again = []
     for number in order:
-        again.append(_first_token(model, texts[number] + _random(1000 + number, 20, vocabulary)))
+        again.append(ask(texts[number] + _random(1000 + number, 20, vocabulary)))
         sleep(_PAUSE)
     return {"first": first, "again": again}
 
