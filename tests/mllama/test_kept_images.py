@@ -82,3 +82,17 @@ def test_another_prompt_takes_over_what_came_back(path: Path) -> None:
     assert same(beside, fresh(path, TEXT, "wide", "high"))
     tokens = tuple(token for event in begun if isinstance(event, chaski.Text) for token in event.token_ids)
     assert tokens == fresh(path, behind, "wide", "high").token_ids
+
+
+def test_it_comes_back_from_a_saved_state(path: Path, tmp_path: Path) -> None:
+    pictures = [png("wide"), png("high")]
+    with load(path) as model:
+        saved = model.save_state(tmp_path / "seen.state", TEXT, pictures, no_store=True)
+    with load(path) as model:
+        assert model.load_state(tmp_path / "seen.state").tokens == saved.tokens
+        again = model.generate(TEXT, pictures, **GREEDY)
+        assert (again.done.memory_tokens, again.evaluated_tokens) == (saved.tokens - 1, 1)
+        other = model.generate(TEXT, pictures[::-1], **GREEDY)
+        assert other.done.memory_tokens < len(model.tokenize("The runner")) + 1
+    assert same(again, fresh(path, TEXT, "wide", "high"))
+    assert same(other, fresh(path, TEXT, "high", "wide"))
