@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from chaski.chat.marks import Holds
 from chaski.sample import Sampled
 
 __all__ = [
@@ -92,6 +93,8 @@ class Done:
     memory_tokens     those of the cached tokens that came back from host memory
     disk_tokens       those of the cached tokens that came back from files
     saved_seconds     the time that this has saved, as far as it is known
+    held_tokens       for each mark of the request, how many tokens of the prompt the prefix cache holds
+                      for it, and for how many seconds from their last use
     generated_tokens  tokens sampled, an end token and those that a stop string removed included
     dropped_tokens    tokens that truncation took out of the prompt, not counted in `prompt_tokens`
     proposed_tokens   tokens that speculation proposed, computed ahead; `accepted_tokens` of them were right
@@ -108,6 +111,7 @@ class Done:
     memory_tokens: int = 0
     disk_tokens: int = 0
     saved_seconds: float = 0.0
+    held_tokens: Holds = ()
     shifted_tokens: int = 0
     proposed_tokens: int = 0
     accepted_tokens: int = 0

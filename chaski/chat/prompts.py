@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Items
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
@@ -24,6 +25,7 @@ from chaski.chat.file_templates import file_templates, fill_in_tokens
 from chaski.chat.formats import Message
 from chaski.chat.images import ImageReader
 from chaski.chat.layout import Prompt, marked, with_placeholders
+from chaski.chat.marks import Hold, Holds, altered, common_length
 from chaski.chat.options import AnswerOptions, parse_options
 from chaski.chat.requests import Chat, Fill, Generate
 from chaski.chat.shortening import shortened
@@ -61,6 +63,7 @@ class Prepared:
     num_keep  number of first tokens that a context shift keeps; None ends the answer at a full context
     parser    parser of the answer; None if its text is the answer
     told      event with the tokens of the prompt, if the request wants one
+    holds     first tokens of the prompt that are kept for the marks of the request
     """
 
     prompt: Prompt
@@ -72,6 +75,7 @@ class Prepared:
     sampling: SamplingOptions
     parser: AnswerParser | None = None
     told: PromptTokens | None = None
+    holds: Holds = ()
 
 
 class PromptBuilder(PromptEncoder):
@@ -170,13 +174,34 @@ class PromptBuilder(PromptEncoder):
             parser = DemandedCall(parser)
             options["format"] = schema_of_call(conversation.tools)
         lead = None if conversation.has_begun_answer(text) else parser.lead
-        return self._prepared(
+        holds = () if len(prompt.tokens) != whole else tuple(self._holds(request, images, text, prompt))
+        prepared = self._prepared(
             request,
             prompt,
             {**_PARSED, **after_thinking(options, lead)},
             whole - len(prompt.tokens),
             AnswerParser(parser, request.parallel_calls),
         )
+        return prepared if prepared.dropped else replace(prepared, holds=holds)
+
+    def _holds(self, request: Chat, images: Items[Image], text: str, prompt: Prompt) -> Iterator[Hold]:
+        """Yield how many tokens of the prompt are before each mark, and the seconds to keep them.
+
+        They are those of the text that it has in common with the text of a conversation that differs from the
+        mark on. A mark is left out where the template refuses such a conversation.
+        """
+        for mark in request.marks:
+            messages = altered(request.messages, mark)
+            if messages is None:
+                yield len(prompt.tokens), mark.seconds
+                continue
+            with suppress(TemplateError, OptionError):
+                conversation = self._conversation(replace(request, messages=tuple(messages)))
+                shown = _shown(conversation, images)
+                placed = with_placeholders(text, len(shown))
+                other = with_placeholders(conversation.render(), len(shown))
+                begun = self._read_placed(placed[: common_length(placed, other)], shown, request)
+                yield common_length(prompt.tokens, begun.tokens), mark.seconds
 
     def _filling(self, request: Fill, images: Items[Image]) -> Prepared:
         """Prepare the text between two texts, by a template or by the tokens that the file names for it.
@@ -208,8 +233,12 @@ class PromptBuilder(PromptEncoder):
 
     def _written(self, conversation: Conversation, request: Chat, images: Items[Image]) -> tuple[str, Prompt]:
         """Return the text and the prompt of a conversation, behind tokens of an earlier one."""
-        shown = [images[index] for message in conversation.messages for index in message.get("images") or ()]
+        shown = _shown(conversation, images)
         text = conversation.render()
+        return text, self._read_placed(with_placeholders(text, len(shown)), shown, request)
+
+    def _read_placed(self, text: str, shown: Items[Image], request: Chat) -> Prompt:
+        """Return the prompt of a text with placeholders for the images of a conversation."""
 
         def first(piece: str) -> list[int]:
             ids = self._with_bos(piece)
@@ -218,7 +247,7 @@ class PromptBuilder(PromptEncoder):
             begun = [token for token in request.context if 0 <= token < self._vocab_size]
             return begun + (ids[1:] if ids[:1] == [self.tokenizer.bos_id] else ids)
 
-        return text, self._read_text(with_placeholders(text, len(shown)), shown, first)
+        return self._read_text(text, shown, first)
 
     def _shortened(self, whole: Conversation, request: Chat, images: Items[Image]) -> Conversation:
         """Return a conversation without its oldest turns, as few as possible; the last one stays."""
@@ -298,3 +327,8 @@ class PromptBuilder(PromptEncoder):
     def _shifts(self, limits: AnswerOptions) -> bool:
         """Return whether the answer goes on, by a context shift, where the context is full."""
         return limits.shift and limits.num_predict != _TO_THE_END
+
+
+def _shown(conversation: Conversation, images: Items[Image]) -> list[Image]:
+    """Return the images of a conversation in the order of its messages."""
+    return [images[index] for message in conversation.messages for index in message.get("images") or ()]

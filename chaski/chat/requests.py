@@ -8,6 +8,7 @@ from typing import Any
 
 from chaski.chat.arguments import message_list, string_list, text_list, token_ids
 from chaski.chat.images import ImageSource, image_bytes
+from chaski.chat.marks import Mark
 from chaski.chat.options import parse_options
 from chaski.chat.sources import StoredFormat
 from chaski.errors import OptionError
@@ -58,6 +59,7 @@ class Chat:
                 value of option `truncate`
     tells_prompt  an event with the tokens of the prompt comes first
     draw        as in `Generate`
+    marks       places up to which the prompt is kept for a time
     """
 
     messages: tuple[Any, ...]
@@ -74,6 +76,7 @@ class Chat:
     shortens: bool | None = None
     tells_prompt: bool = False
     draw: int = 0
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

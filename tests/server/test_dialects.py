@@ -193,6 +193,7 @@ def test_anthropic_blocks() -> None:
         "input_tokens": 6,
         "cache_read_input_tokens": 4,
         "cache_creation_input_tokens": 0,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
         "output_tokens": 3,
     }
 

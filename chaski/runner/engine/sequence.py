@@ -12,6 +12,7 @@ import numpy.typing as npt
 from chaski.chat.events import Event
 from chaski.chat.groups import Groups, not_inside
 from chaski.chat.image_rows import ImageRun, Images, attended_in, rows_in
+from chaski.chat.marks import Holds
 from chaski.errors import ChaskiError
 from chaski.model.output_rows import OutputRows
 from chaski.runner.adapters.applied import AppliedAdapters
@@ -34,6 +35,7 @@ class Sequence(ABC):
     cache_salt   only prompts with the same one reuse what was computed for it
     adapters     the LoRA adapters that it is computed with; None for none
     may_store    True if what is computed for it may be kept in files
+    holds        first tokens that the tiers hold, with the seconds from their last use
     restored     its tokens that came back from the tiers behind the cells
     breaks       positions at which a batch ends, since others go on from there
     events       those that its reader has not read yet; at last `Done`, `Outputs`, or the error that ended it
@@ -46,6 +48,7 @@ class Sequence(ABC):
         "cache_salt",
         "events",
         "groups",
+        "holds",
         "images",
         "is_running",
         "may_store",
@@ -65,6 +68,7 @@ class Sequence(ABC):
         self.cache_salt = cache_salt
         self.adapters: AppliedAdapters | None = None
         self.may_store = True
+        self.holds: Holds = ()
         self.restored = NOTHING_RESTORED
         self.breaks: list[int] = []
         self.events: deque[Event | Outputs | ChaskiError] = deque()

@@ -52,6 +52,7 @@ class Generation(Sequence):
     def __init__(self, request: GenerationRequest) -> None:
         super().__init__(request.prompt, request.groups, request.images, request.cache_salt)
         self.may_store = request.may_store
+        self.holds = request.holds
         self.adapters = request.adapters
         self._speculator = _speculator(request, self.tokens)
         self._grammar = request.grammar
@@ -266,6 +267,7 @@ class Generation(Sequence):
                 memory_tokens=self.restored.memory,
                 disk_tokens=self.restored.disk,
                 saved_seconds=self.restored.saved_seconds,
+                held_tokens=self.holds,
                 generated_tokens=self._num_generated,
                 dropped_tokens=self._request.dropped_tokens,
                 shifted_tokens=self._shifted,

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from chaski.chat.groups import Groups, not_inside, outside
 from chaski.chat.image_rows import Images
+from chaski.chat.marks import Holds
 from chaski.runner.adapters.applied import AppliedAdapters
 from chaski.runner.speculation.speculator import Draft
 from chaski.sample import SamplingOptions
@@ -56,6 +57,7 @@ class GenerationRequest:
     images          its rows of images
     cache_salt      only prompts with the same one reuse what is computed for it
     may_store       what is computed for it may be kept on disk
+    holds           first tokens of the prompt that are held for a time
     adapters        the LoRA adapters that it is computed with
     limit           tokens of the sequence, its prompt included, at which it ends
     shift           what a full context drops before that; None where the context cannot fill up
@@ -79,6 +81,7 @@ class GenerationRequest:
     images: Images = ()
     cache_salt: str = ""
     may_store: bool = True
+    holds: Holds = ()
     adapters: AppliedAdapters | None = None
     limit: int
     context: int = 0

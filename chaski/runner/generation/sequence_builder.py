@@ -105,6 +105,7 @@ class SequenceBuilder(PromptBuilder):
                 images=prepared.prompt.images,
                 cache_salt=limits.cache_salt,
                 may_store=not limits.no_store,
+                holds=prepared.holds,
                 adapters=self._applied(limits.adapter),
                 limit=prepared.limit,
                 grammar=self._grammar(limits),

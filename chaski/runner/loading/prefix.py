@@ -113,7 +113,7 @@ def open_tiers(
         folder = prefix_folder() / identity[:16].hex()
         limits = disk_limits(environment)
         if limits.max_bytes:
-            disk = DiskTier(folder, limits, partial(part_sizes, leaves), description)
+            disk = DiskTier(folder, limits, partial(part_sizes, leaves), description, memory.pins)
     return PrefixTiers(leaves, identity, memory, disk, origin)
 
 

@@ -28,8 +28,9 @@ from chaski.runner.prefix.block_files import (
     write_block,
 )
 from chaski.runner.prefix.blocks import Block
-from chaski.runner.prefix.folders import day_log, make_folder, make_room, used_bytes
+from chaski.runner.prefix.folders import day_log, hold_file, make_folder, make_room, used_bytes
 from chaski.runner.prefix.kept_speed import read_speed, write_speed
+from chaski.runner.prefix.pins import Pins
 from chaski.runner.prefix.speed import Speed
 from chaski.runner.prefix.use import TierUse
 
@@ -63,7 +64,8 @@ class DiskTier:
     """The blocks of one model in `folder`, which lies beside those of others in its parent.
 
     `sizes` returns the bytes of each part of a block, leaf by leaf. `describe` is kept in the folder for
-    people. `prefill` is the speed of the model's prompts, at first as an earlier process kept it.
+    people. `prefill` is the speed of the model's prompts, at first as an earlier process kept it. The
+    files of blocks that `pins` hold are marked by their times.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class DiskTier:
         limits: DiskLimits,
         sizes: Callable[[FiledBlock], Sequence[Sequence[int]] | None],
         describe: str,
+        pins: Pins | None = None,
     ) -> None:
         self.folder = folder
         self.speed = Speed(1e9)
@@ -81,6 +84,7 @@ class DiskTier:
         self._limits = limits
         self._sizes = sizes
         self._describe = describe
+        self._pins = Pins() if pins is None else pins
         self._blocks: dict[bytes, FiledBlock] = {}
         self._behind: dict[bytes, dict[bytes, None]] = {}
         self._tokens: dict[bytes, tuple[int, ...]] = {}
@@ -309,6 +313,8 @@ class DiskTier:
                 return
             day.num_bytes += write_block(self.folder, block)
         self.num_written += filed.num_bytes
+        if seconds := self._pins.seconds(block.name):
+            hold_file(self.folder / filed.file_name, time.time_ns(), seconds)
         self._files[filed.file_name] = filed
         self._add(filed)
         if self._total is None or self._num_since_count >= _RECOUNT:
@@ -332,5 +338,4 @@ class DiskTier:
         for place, name in enumerate(names):
             filed = self.get(name)
             if filed is not None:
-                with suppress(OSError):
-                    os.utime(self.folder / filed.file_name, ns=(now + place * 1000, now + place * 1000))
+                hold_file(self.folder / filed.file_name, now + place * 1000, self._pins.seconds(name))

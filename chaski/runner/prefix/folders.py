@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from chaski.runner.prefix.block_files import SUFFIX, TEMPORARY, FiledBlock
 from chaski.runner.prefix.kept_speed import SPEED_FILE
+from chaski.runner.prefix.pins import LONGEST, SHARE
 
 __all__ = ["FolderUse", "day_log", "folder_uses", "make_folder", "make_room", "remove_files", "used_bytes"]
 
@@ -22,6 +23,8 @@ _DESCRIPTION = "model.txt"
 _DAY_LOG = "written.json"
 # Files that a crash left half written are removed after so many seconds.
 _ABANDONED = 3600.0
+# Blocks of a chain are used at times that differ a little, in seconds.
+_EARLY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class _File:
     num_tokens: int
     num_bytes: int
     used: float
+    is_held: bool
 
 
 def make_folder(folder: Path, description: str) -> None:
@@ -100,17 +104,40 @@ def used_bytes(root: Path) -> int:
     return sum(file.num_bytes for folder in _folders(root) for file in _files(folder))
 
 
+def hold_file(path: Path, used: int, seconds: float = 0.0) -> None:
+    """Count a file as used at a time in nanoseconds, and hold it for so many seconds from then on.
+
+    The time until which it is held is that of its last access: it outlives the process, and all that share
+    the folder see it. What the file was held for before it is held for again, if that is longer.
+    """
+    with suppress(OSError):
+        held = max(seconds, _held_for(os.stat(path, follow_symlinks=False), time.time()))
+        os.utime(path, ns=(used + int(held * 1e9), used))
+
+
+def _held_for(stat: os.stat_result, now: float) -> float:
+    """Return for how many seconds from its last use a file is held; 0 for one that is not held now.
+
+    A time that nobody sets, because the clock was set back meanwhile or others set it, holds nothing.
+    """
+    seconds = stat.st_atime - stat.st_mtime
+    is_held = now < stat.st_atime <= now + LONGEST + _EARLY and 0 < seconds <= LONGEST + _EARLY
+    return min(round(seconds, 3), LONGEST) if is_held else 0.0
+
+
 def make_room(root: Path, max_bytes: int) -> int:
     """Remove what was not used for the longest time, until no more bytes are left -> how many are.
 
-    A block goes after those behind it: without it nobody finds them.
+    A block goes after those behind it: without it nobody finds them. Those that are held stay, as far as
+    they take half of the bytes.
     """
     files = {file.name: file for folder in _folders(root) for file in _files(folder)}
     num_behind = dict.fromkeys(files, 0)
     for file in files.values():
         if file.before in files:
             num_behind[file.before] += 1
-    last = [(files[name].used, name) for name, count in num_behind.items() if not count]
+    kept = _kept(files, max_bytes // SHARE)
+    last = [(files[name].used, name) for name, count in num_behind.items() if not count and name not in kept]
     heapify(last)
     total = sum(file.num_bytes for file in files.values())
     while last and total > max_bytes:
@@ -120,9 +147,31 @@ def make_room(root: Path, max_bytes: int) -> int:
         total -= file.num_bytes
         if file.before in files:
             num_behind[file.before] -= 1
-            if not num_behind[file.before]:
+            if not num_behind[file.before] and file.before not in kept:
                 heappush(last, (files[file.before].used, file.before))
     return total
+
+
+def _kept(files: Mapping[bytes, _File], most: int) -> set[bytes]:
+    """Return the files that are held, those that were used last first, in so many bytes.
+
+    A file is among them with all before it: nobody would find it without them.
+    """
+    found: set[bytes] = set()
+    for file in sorted((file for file in files.values() if file.is_held), key=lambda file: -file.used):
+        chain: list[_File] = []
+        link: _File | None = file
+        while link is not None and link.name not in found and len(chain) <= len(files):
+            chain.append(link)
+            link = files.get(link.before)
+        if not all(link.is_held for link in chain):
+            continue
+        for each in reversed(chain):
+            most -= each.num_bytes
+            if most < 0:
+                return found
+            found.add(each.name)
+    return found
 
 
 def remove_files(root: Path, folder: Path | None = None, before: float | None = None) -> int:
@@ -162,7 +211,8 @@ def _files(folder: Path) -> Iterator[_File]:
                     stat = entry.stat(follow_symlinks=False)
                     used = min(stat.st_mtime, time.time())  # a clock may have been set back
                     count = filed.end - filed.begin
-                    yield _File(entry.path, filed.name, filed.before, count, stat.st_size, used)
+                    is_held = _held_for(stat, time.time()) > 0
+                    yield _File(entry.path, filed.name, filed.before, count, stat.st_size, used, is_held)
 
 
 def _description(folder: Path) -> str:

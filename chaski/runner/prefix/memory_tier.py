@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from chaski.runner.prefix.blocks import Block
+from chaski.runner.prefix.pins import SHARE, Pins
 from chaski.runner.prefix.use import TierUse
 
 __all__ = ["MemoryTier"]
@@ -15,10 +16,12 @@ class MemoryTier:
     """Up to `max_bytes` of blocks. What was not used for the longest time goes first.
 
     Whoever uses a block uses all before it, later than itself: so a block never goes before those behind it.
+    Those that `pins` hold stay, as far as they take half of the bytes.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, pins: Pins | None = None) -> None:
         self.max_bytes = max_bytes
+        self.pins = Pins() if pins is None else pins
         self.num_bytes = self._num_tokens = 0
         self._blocks: OrderedDict[bytes, Block] = OrderedDict()
         self._behind: dict[bytes, list[bytes]] = {}
@@ -47,8 +50,8 @@ class MemoryTier:
         self._behind.setdefault(block.before, []).append(block.name)
         self.num_bytes += block.num_bytes
         self._num_tokens += len(block.tokens)
-        while self.num_bytes > self.max_bytes:
-            self.drop(next(iter(self._blocks)))
+        if self.num_bytes > self.max_bytes:
+            self._make_room()
 
     def drop(self, name: bytes) -> None:
         """Forget a block, if it is there."""
@@ -66,6 +69,22 @@ class MemoryTier:
         for name in names:
             if name in self._blocks:
                 self._blocks.move_to_end(name)
+
+    def _make_room(self) -> None:
+        held = self.pins.held(self._size, self.max_bytes // SHARE) if self.pins else set()
+        unused, excess = [], self.num_bytes - self.max_bytes
+        for name, block in self._blocks.items():
+            if excess <= 0:
+                break
+            if name not in held:
+                unused.append(name)
+                excess -= block.num_bytes
+        for name in unused:
+            self.drop(name)
+
+    def _size(self, name: bytes) -> int:
+        block = self._blocks.get(name)
+        return 0 if block is None else block.num_bytes
 
     def clear(self) -> None:
         """Forget all blocks."""

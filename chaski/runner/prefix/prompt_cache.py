@@ -55,6 +55,7 @@ class PromptCache:
         self._uses += 1
         slot.last_used = self._uses
         slot.cache_salt, slot.adapter_key = sequence.cache_salt, sequence.adapter_key
+        self._hold(sequence)
         found = self._find(sequence, slot)
         if found is not None:
             assert self.tiers is not None
@@ -147,9 +148,33 @@ class PromptCache:
     def _capture(self, sequence: Sequence, names: list[bytes], begin: int, end: int | None = None) -> None:
         assert self.tiers is not None
         slot = sequence.slot
+        self._hold_behind(sequence, names, begin, end)
         capture = self.tiers.capture(slot.index, slot.tokens[:end], names, begin, sequence.may_store)
         if capture is not None:
             self._captures.append(capture)
+
+    def _hold(self, sequence: Sequence) -> None:
+        """Hold the whole blocks of what a sequence wants to be held."""
+        if self.tiers is None:
+            sequence.holds = ()
+        if not sequence.holds or self.tiers is None:
+            return
+        longest = max(length for length, _ in sequence.holds)
+        chain = [self.tiers.first_name(sequence.cache_salt, sequence.adapter_key)]
+        for begin in range(0, longest - naming.BLOCK + 1, naming.BLOCK):
+            chain.append(naming.block_name(chain[-1], sequence.tokens[begin : begin + naming.BLOCK]))
+        for length, seconds in sequence.holds:
+            self.tiers.hold(chain[1 : length // naming.BLOCK + 1], seconds)
+
+    def _hold_behind(self, sequence: Sequence, names: list[bytes], begin: int, end: int | None) -> None:
+        """Hold the block at `begin`, which may have tokens of the answer, if what is held ends in it."""
+        assert self.tiers is not None
+        seconds = max((each for length, each in sequence.holds if length > begin), default=0)
+        if seconds:
+            tokens = sequence.slot.tokens[begin : begin + naming.BLOCK]
+            before = names[: begin // naming.BLOCK + 1]
+            tokens = tokens if end is None else tokens[: end - begin]
+            self.tiers.hold([*before[1:], naming.block_name(before[-1], tokens)], seconds)
 
     def _names(self, slot: Slot, length: int) -> list[bytes]:
         """The names of the blocks of a slot within its first `length` tokens, the first name before them."""

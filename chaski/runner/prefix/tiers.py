@@ -86,6 +86,7 @@ class PrefixTiers:
         self.disk = disk
         self.origin = origin or {}
         self.counts = TierCounts()
+        self._pins = memory.pins
         self.prefill = Speed() if disk is None else disk.prefill
         self._copying = Speed(4e9)
         self._buffers = Buffers()
@@ -119,6 +120,14 @@ class PrefixTiers:
         if length - start < _FEWEST or not self._pays(blocks, length - start):
             return None
         return FoundPrefix(start, length, blocks)
+
+    def hold(self, chain: Sequence[bytes], seconds: float) -> None:
+        """Hold the blocks of a chain, from its first block on, for so many seconds from their last use.
+
+        They may be there, or come later.
+        """
+        self._pins.hold(chain, seconds)
+        self._touch(chain)
 
     def capture(
         self,
@@ -336,6 +345,7 @@ class PrefixTiers:
 
     def _touch(self, names: Sequence[bytes]) -> None:
         latest = names[::-1]
+        self._pins.refresh(names)
         self.memory.touch(latest)
         if self.disk is not None and names:
             self.disk.touch(latest)

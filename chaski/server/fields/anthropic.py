@@ -21,34 +21,57 @@ from chaski.server.fields.description import (
 
 __all__ = ["ANSWERED_MESSAGES", "MESSAGES"]
 
+_MARK = reads("type", "ttl")
 # Citations that a client sends back say nothing that the text does not; asking for them is another thing.
-_TEXT = reads("type", "text", "citations")
-_IMAGE = reads("type", source=reads("type", "data", "media_type"))
+_TEXT = reads("type", "text", "citations", cache_control=_MARK)
+_IMAGE = reads("type", source=reads("type", "data", "media_type"), cache_control=_MARK)
 _NO_CITATIONS = reads(neutral={"enabled": (False,)})
 _SPOKEN = {
     "text": _TEXT,
     "image": _IMAGE,
-    "search_result": reads("type", "title", "source", content=reads("type", "text"), citations=_NO_CITATIONS),
-    "tool_reference": reads("type", "tool_name"),
+    "search_result": reads(
+        "type",
+        "title",
+        "source",
+        content=reads("type", "text"),
+        citations=_NO_CITATIONS,
+        cache_control=_MARK,
+    ),
+    "tool_reference": reads("type", "tool_name", cache_control=_MARK),
 }
 
 
 def _document(content: ReadParts) -> ReadFields:
     # A document at a URL is named as a whole.
     source = reads("type", "data", "media_type", "url", "file_id", content=content)
-    return reads("type", "title", "context", source=source, citations=_NO_CITATIONS)
+    return reads("type", "title", "context", source=source, citations=_NO_CITATIONS, cache_control=_MARK)
 
 
 _QUOTED = ReadKinds({**_SPOKEN, "document": _document(ReadKinds(_SPOKEN))})
 # `eager_input_streaming` says how soon the arguments of a call come, and changes nothing in them.
 _NOT_ENFORCED = {"strict": (False,), "defer_loading": (False,), "allowed_callers": (["direct"],)}
-_TOOL = reads("type", "name", "description", "input_schema", "eager_input_streaming", neutral=_NOT_ENFORCED)
-_FIXED_TOOL = reads("type", "name", neutral=_NOT_ENFORCED)
+_TOOL = reads(
+    "type",
+    "name",
+    "description",
+    "input_schema",
+    "eager_input_streaming",
+    neutral=_NOT_ENFORCED,
+    cache_control=_MARK,
+)
+_FIXED_TOOL = reads("type", "name", neutral=_NOT_ENFORCED, cache_control=_MARK)
 _TOOLS = ReadKinds(
     {
         "custom": _TOOL,
         **dict.fromkeys(("bash", "text_editor", "memory"), _FIXED_TOOL),
-        "computer": reads("type", "name", "display_width_px", "display_height_px", neutral=_NOT_ENFORCED),
+        "computer": reads(
+            "type",
+            "name",
+            "display_width_px",
+            "display_height_px",
+            neutral=_NOT_ENFORCED,
+            cache_control=_MARK,
+        ),
     },
     usual="custom",
 )
@@ -57,8 +80,8 @@ _BLOCKS = ReadKinds(
     {
         **_QUOTED.kinds,
         "thinking": reads("type", "thinking", "signature"),
-        "tool_use": reads("type", "id", "name", "input"),
-        "tool_result": reads("type", "tool_use_id", "is_error", content=_QUOTED),
+        "tool_use": reads("type", "id", "name", "input", cache_control=_MARK),
+        "tool_result": reads("type", "tool_use_id", "is_error", content=_QUOTED, cache_control=_MARK),
         "tool_addition": _CHANGE,
         "tool_removal": _CHANGE,
         "compaction": reads("type", "content", tool_changes=_CHANGE),
@@ -85,6 +108,11 @@ MESSAGES: FieldTable = {
         OBJECT,
         "how much to think (`effort`), and a schema to follow (`format`)",
         parts=reads("effort", format=reads("type", "schema")),
+    ),
+    "cache_control": Field(
+        OBJECT,
+        "keeps the prompt for its `ttl` (5m or 1h) after its last use; in blocks and tools, up to there",
+        parts=_MARK,
     ),
     "temperature": PLAIN_OPTIONS["temperature"],
     "top_p": PLAIN_OPTIONS["top_p"],

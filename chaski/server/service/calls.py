@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from chaski.chat.demanded_calls import chosen_tools
@@ -24,6 +25,7 @@ async def chat_call(job: Job, request: ChatRequest) -> Chat:
     chat_format = await asyncio.to_thread(lambda: job.info.chat_format)
     tools = chosen_tools(request.tools, request.tool_choice)
     require(not tools or "tools" in chat_format.capabilities, lacks(job, "tools"))
+    opening = len(turns) - len(request.messages)
     can_think = "thinking" in chat_format.capabilities
     require(can_think or not request.think or request.drops_think, _no_thinking(job))
     return Chat(
@@ -38,6 +40,7 @@ async def chat_call(job: Job, request: ChatRequest) -> Chat:
         stored=job.info.stored,
         shortens=request.truncate,
         tells_prompt=True,
+        marks=tuple(replace(mark, message=mark.message + opening) for mark in request.marks),
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from chaski.chat.marks import Mark
+
 __all__ = ["ChatRequest", "EmbedRequest", "GenerateRequest", "ModelRequest", "RerankRequest", "ToolChoice"]
 
 ToolChoice = Literal["auto", "none", "required"]
@@ -47,6 +49,7 @@ class ChatRequest(ModelRequest):
     thinks_unasked  a model that can think does so where `think` is None
     ignored      names of parts of the request that are ignored
     custom_tools names of tools whose calls are returned as one text, not as JSON
+    marks        places up to which the prompt is kept for a time
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -57,6 +60,7 @@ class ChatRequest(ModelRequest):
     thinks_unasked: bool = True
     ignored: Sequence[str] = ()
     custom_tools: frozenset[str] = frozenset()
+    marks: Sequence[Mark] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from chaski.chat.marks import Mark
 from chaski.errors import OptionError
+from chaski.server.dialects.anthropic.marks import check_marks, seconds_of, top_seconds
 from chaski.server.dialects.anthropic.tools import read_tool
 from chaski.server.dialects.common.documents import document, read_file, unread
 from chaski.server.dialects.common.images import Spoken, read_base64
@@ -21,6 +23,7 @@ class AnthropicConversation:
     """Reads the messages of a request. Raises OptionError.
 
     tools  those of the request, with what its messages add and remove
+    marks  places up to which the prompt is kept, by the numbers of messages
     """
 
     def __init__(self, fields: Fields, ignored: Ignored) -> None:
@@ -28,9 +31,19 @@ class AnthropicConversation:
         self._names: dict[str, str] = {}  # of calls, by their ids
         self._tools: dict[str, dict[str, Any]] = {}
         self._removed: set[str] = set()
+        self.marks: list[Mark] = []
+        check_marks(fields)
+        of_tools = 0
         for tool in fields.objects("tools"):
             self._add_tool(tool)
-        self.messages = [*self._system(fields), *self._turns(fields)]
+            of_tools = max(of_tools, seconds_of(tool))
+        self.messages = self._system(fields)
+        # Templates write tools before or behind the system message: a mark on one is behind both.
+        self._mark(len(self.messages), 0, of_tools)
+        for turn in self._turns(fields):
+            self.messages.append(turn)
+        if (seconds := top_seconds(fields)) and self.messages:
+            self._mark(len(self.messages) - 1, len(self.messages[-1]["content"]), seconds)
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -41,6 +54,10 @@ class AnthropicConversation:
         if tool := read_tool(fields, self._ignored):
             self._tools[tool["function"]["name"]] = tool
 
+    def _mark(self, message: int, characters: int, seconds: int) -> None:
+        if seconds:
+            self.marks.append(Mark(message, characters, seconds))
+
     def _system(self, fields: Fields) -> list[dict[str, Any]]:
         system = fields.data.get("system")
         if system is None or isinstance(system, str):
@@ -49,10 +66,11 @@ class AnthropicConversation:
         for block in fields.objects("system"):
             spoken = Spoken()
             self._speak(spoken, block)
-            texts.append(spoken.text)
             if spoken.images:
                 raise OptionError("system must be text; send images in messages")
-        return [{"role": "system", "content": "\n\n".join(filter(None, texts))}]
+            texts += [spoken.text] if spoken.text else []
+            self._mark(0, len("\n\n".join(texts)), seconds_of(block))
+        return [{"role": "system", "content": "\n\n".join(texts)}]
 
     def _turns(self, fields: Fields) -> Iterator[dict[str, Any]]:
         for message in fields.objects("messages"):
@@ -68,24 +86,33 @@ class AnthropicConversation:
         """The messages that the blocks of one are: results of tools, then what was said."""
         said: dict[str, Any] = {"role": role, "content": ""}
         spoken, calls, others = Spoken(), [], 0
+        marks: list[tuple[int | None, int]] = []  # characters of the text; None behind the calls
         for block in message.objects("content"):
+            seconds = seconds_of(block)
             match block.text("type"):
                 case "thinking":
                     said["thinking"] = said.get("thinking", "") + block.text("thinking")
                 case "tool_use":
                     calls.append(self._call(block))
+                    marks.append((None, seconds))
                 case "tool_result":
                     others += 1
-                    yield self._result(block)
+                    result = self._result(block)
+                    self._mark(len(self.messages), len(result["content"]), seconds)
+                    yield result
                 case "tool_addition" | "tool_removal":
                     others += 1
                     self._change_tools(block)
                 case _:
                     self._speak(spoken, block)
+                    marks.append((len(spoken.text), seconds))
         said |= spoken.fields
         if calls:
             said["tool_calls"] = calls
         if spoken.text or calls or not others:
+            own = len(self.messages)
+            for characters, seconds in marks:
+                self._mark(own + (characters is None), characters or 0, seconds)
             yield said
 
     def _call(self, block: Fields) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaski.chat.events import Text, Thinking, ToolCall
+from chaski.server.dialects.anthropic.marks import created_tokens
 from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.network.jsons import dump_text
 from chaski.server.service.events import Delta, Finish, Whole
@@ -129,12 +130,15 @@ def _stop(finish: Finish) -> tuple[str, str | None]:
 
 
 def _usage(finish: Finish) -> dict[str, Any]:
-    """Anthropic counts cached tokens apart from the others."""
+    """Anthropic counts cached tokens apart from the others, and so those that a mark keeps from now on."""
     done = finish.done
+    created = created_tokens(done)
+    num_created = sum(created.values())
     return {
-        "input_tokens": done.evaluated_tokens,
+        "input_tokens": done.evaluated_tokens - num_created,
         "cache_read_input_tokens": done.cached_tokens,
         **cached_by_tier([done]),
-        "cache_creation_input_tokens": 0,
+        "cache_creation_input_tokens": num_created,
+        "cache_creation": created,
         "output_tokens": done.generated_tokens,
     }

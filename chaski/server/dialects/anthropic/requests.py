@@ -55,6 +55,7 @@ def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
         model=fields.text("model"),
         messages=conversation.messages,
         tools=conversation.tools,
+        marks=tuple(conversation.marks),
         tool_choice=_tool_choice(choice),
         parallel_calls=not choice.flag("disable_parallel_tool_use", False),
         options=options,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chaski.errors import ResponseNotFoundError
+from chaski.server.dialects.anthropic.marks import without_marks
 from chaski.server.fields.reader import Fields
 from chaski.server.http.problems import ThreadError
 from chaski.server.response_store import StoredResponse
@@ -67,4 +68,6 @@ def kept_thread(
     """The thread to keep: the fixed fields and messages of a request, and the content of its answer."""
     fixed = {name: body[name] for name in _KEPT if body.get(name) is not None}
     answer = {"role": "assistant", "content": [dict(block) for block in content]}
-    return StoredResponse({"id": message_id, **fixed}, [*Fields(body).items("messages"), answer])
+    # Marks are for the request that has them: all of a thread would be too many.
+    messages = [without_marks(message.data) for message in Fields(body).objects("messages")]
+    return StoredResponse({"id": message_id, **fixed}, [*messages, answer])
