@@ -38,8 +38,9 @@ __all__ = ["DiskLimits", "DiskTier"]
 
 _log = logging.getLogger(__name__)
 
-# Blocks in memory that wait to be written, in bytes: more are not written.
-_MAX_WAITING = 1 << 30
+# Blocks in memory that wait to be written, in bytes, and the names of those that found no room there.
+_MAX_WAITING = 256 << 20
+_MAX_PUT_OFF = 1 << 16
 # While others compute, the thread writes for a quarter percent of a core's time, and else as fast as it can:
 # whoever takes a core for a moment holds up all threads of a batch.
 _PAUSES = 399
@@ -92,6 +93,7 @@ class DiskTier:
         self._work: deque[Callable[[], None]] = deque()
         self._has_work = threading.Condition(self._lock)
         self._waiting_bytes = 0
+        self._put_off: dict[bytes, None] = {}
         self._is_closing = False
         self._is_idle = threading.Event()
         self._is_idle.set()
@@ -152,18 +154,25 @@ class DiskTier:
             self._readers = ThreadPoolExecutor(2, "prefix cache reader")
         return self._readers.submit(self._read, filed, take)
 
-    def put(self, block: Block) -> None:
-        """Write a block, sooner or later; it is dropped where too much waits, or writing fails."""
+    def put(self, block: Block, has_room: bool = False) -> None:
+        """Write a block, sooner or later; it is put off where too much waits, unless it `has_room`."""
         filed = FiledBlock.of(block)
         with self._lock:
-            is_there = block.name in self._blocks
-            is_full = self._waiting_bytes + block.num_bytes > _MAX_WAITING
-            if not is_there and not is_full:
-                self._waiting_bytes += block.num_bytes
-        if is_full and not is_there:
-            self.num_dropped += 1
-        elif not is_there:
-            self._submit(lambda: self._write(block, filed))
+            if block.name in self._blocks:
+                return
+            if not has_room and self._waiting_bytes + block.num_bytes > _MAX_WAITING:
+                if len(self._put_off) < _MAX_PUT_OFF:
+                    self._put_off[block.name] = None
+                return
+            self._waiting_bytes += block.num_bytes
+        self._submit(lambda: self._write(block, filed))
+
+    def take_put_off(self) -> list[bytes]:
+        """Return the names of the blocks that were put off, in their order, and forget them."""
+        with self._lock:
+            names = list(self._put_off)
+            self._put_off.clear()
+        return names
 
     def touch(self, names: Iterable[bytes]) -> None:
         """Count blocks as used now, each one and then those before it."""

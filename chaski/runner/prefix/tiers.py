@@ -279,15 +279,25 @@ class PrefixTiers:
         return (self.memory.use(), *(() if self.disk is None else (self.disk.use(),)))
 
     def set_busy(self, is_busy: bool) -> None:
-        """Say whether the machine computes: then files are written more slowly."""
+        """Say whether the machine computes: then files are written more slowly, and not all of them."""
         if self.disk is not None:
             self.disk.set_busy(is_busy)
+            if not is_busy:
+                self._write_put_off(self.disk)
 
     def close(self) -> None:
         """Let files be written, and forget the rest."""
         if self.disk is not None:
+            self._write_put_off(self.disk)
             self.disk.close()
         self.memory.clear()
+
+    def _write_put_off(self, disk: DiskTier) -> None:
+        """Let blocks be written that found no room before, as far as memory still has them."""
+        for name in disk.take_put_off():
+            block = self.memory.get(name)
+            if block is not None:
+                disk.put(block, has_room=True)
 
     def _chain(self, first: bytes, tokens: Sequence[int]) -> tuple[list[KnownBlock], int]:
         """Return the blocks that hold a beginning of `tokens`, the last perhaps in part; and how much."""

@@ -390,3 +390,23 @@ def test_the_tiers_tell_what_they_hold(tiny_llama: Path, store: Path) -> None:
     assert (use.num_tokens, use.num_blocks) == (length, -(-length // 16))
     remove_files(store)
     assert not any(store.glob("*/*"))
+
+
+def test_what_found_no_room_is_written_when_nothing_is_computed(tiny_llama: Path, store: Path) -> None:
+    with patch.object(disk_tier, "_MAX_WAITING", 0), load(tiny_llama) as model:
+        disk = disk_of(model)
+        found = answer(model)
+        disk.settle(5)
+        assert len(files(store)) >= len(PROMPT) // 16
+        assert not disk.take_put_off()
+    with load(tiny_llama) as model:
+        again = answer(model)
+        assert again.cached_tokens == len(PROMPT) - 1
+    assert again.token_ids == found.token_ids
+
+
+def test_what_is_not_to_be_stored_is_never_written(tiny_llama: Path, store: Path) -> None:
+    with patch.object(disk_tier, "_MAX_WAITING", 0), load(tiny_llama) as model:
+        answer(model, no_store=True)
+        disk_of(model).settle(5)
+    assert not files(store)
