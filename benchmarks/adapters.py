@@ -28,6 +28,8 @@ from chaski.formats.quant import QuantType
 from tests.adapters import adapted_names, random_adapter
 
 PROMPT = 8
+PAUSE = 0.3
+"""Seconds between two adapters that are loaded."""
 
 
 def main() -> None:
@@ -77,6 +79,7 @@ def write(model: Path, folder: Path, names: Sequence[str], rank: int, type: Quan
 
 
 def load(model: chaski.LLM, name: str, path: Path) -> float:
+    time.sleep(PAUSE)
     started = time.perf_counter()
     model.load_adapter(name, path)
     return time.perf_counter() - started

@@ -244,6 +244,10 @@ class AdapterSlots(Protocol):
     A slot may change while no launch computes with it.
     """
 
+    @property
+    def ready_bytes(self) -> int:
+        """Bytes that are kept ready for the next adapter."""
+
     def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> int:
         """Return the bytes that an adapter takes."""
 

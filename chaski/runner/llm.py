@@ -139,7 +139,7 @@ class LLM(BlockingMethods):
     def memory(self) -> Memory:
         """The bytes that the model, its adapters and its draft model hold, on each device and in all."""
         own = self._backend.memory()
-        if self.adapter_set is not None and (adapters := self.adapter_set.num_bytes):
+        if self.adapter_set is not None and (adapters := self.adapter_set.held_bytes):
             own += Memory((DeviceMemory(HOST, adapters=adapters),))
         return own if self._draft is None else own + self._draft.memory()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml.backend import HOST
+from chaski.ml.cpu import adapters as slots
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.parts import ModelParts, ReservedModel
@@ -241,6 +243,13 @@ def test_adapters_that_nobody_uses_make_room(files: Mapping[str, Path]) -> None:
         assert model.generate(PROMPT, adapter="one", **options).token_ids == expected["one"]
 
 
+@pytest.fixture
+def nothing_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory is got ready for the next adapter, which some thread does sooner or later."""
+    monkeypatch.setattr(slots._ReadyMemory, "prepare", lambda self, num_bytes: None)
+
+
+@pytest.mark.usefixtures("nothing_ready")
 def test_adapters_and_their_plan_are_counted(files: Mapping[str, Path]) -> None:
     with chaski.load(files["quantized"], threads=1) as model:
         before = model.memory()
@@ -262,6 +271,7 @@ def test_adapters_and_their_plan_are_counted(files: Mapping[str, Path]) -> None:
     reserved.close()
 
 
+@pytest.mark.usefixtures("nothing_ready")
 def test_the_environment_bounds_their_memory(
     files: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +285,21 @@ def test_the_environment_bounds_their_memory(
     monkeypatch.setenv("CHASKI_ADAPTERS_MEMORY", "10")
     with pytest.raises(OutOfMemoryError, match="CHASKI_ADAPTERS_MEMORY"):
         load(files)
+
+
+def test_memory_for_the_next_adapter_is_ready(files: Mapping[str, Path], model: chaski.LLM) -> None:
+    expected = model.generate(PROMPT, adapter="one", temperature=0, num_predict=6).token_ids
+    with load(files) as other:
+        held = other.adapter_set
+        assert held is not None
+        for _ in range(2):
+            deadline = time.monotonic() + 10
+            while held.held_bytes == held.num_bytes and time.monotonic() < deadline:
+                time.sleep(0.001)
+            assert other.memory().adapters == held.held_bytes > held.num_bytes
+            other.load_adapter("same", files["one"])
+            found = other.generate(PROMPT, adapter="same", temperature=0, num_predict=6)
+            assert found.token_ids == expected
 
 
 def test_what_does_not_fit_the_model_is_refused_by_name(files: Mapping[str, Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
@@ -20,23 +21,61 @@ __all__ = ["CPUAdapterSlots"]
 _ALIGNMENT = 64
 
 
+class _ReadyMemory:
+    """Memory for the next adapter, which another thread takes from the system in advance.
+
+    Most of the time to load an adapter is what the system takes to hand out its memory, page by page.
+    """
+
+    def __init__(self) -> None:
+        self._ready: tuple[int, _native.Weights] | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return 0 if self._ready is None else self._ready[0]
+
+    def take(self, num_bytes: int) -> _native.Weights:
+        """Return memory of so many bytes, or some more."""
+        ready, self._ready = self._ready, None
+        if ready is not None and num_bytes <= ready[0] <= 2 * num_bytes:
+            return ready[1]
+        return _native.Weights(num_bytes)
+
+    def prepare(self, num_bytes: int) -> None:
+        """Let so many bytes be ready soon."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._prepare, args=(num_bytes,), daemon=True)
+            self._thread.start()
+
+    def _prepare(self, num_bytes: int) -> None:
+        memory = _native.Weights(num_bytes)
+        memory.vector(0, num_bytes // 4)[:] = 0
+        self._ready = num_bytes, memory
+
+
 class CPUAdapterSlots:
     """See `AdapterSlots`. `native` is what the steps of plans read."""
 
     def __init__(self, slots: int, matrices: int) -> None:
         self.native = _native.LoraTable(slots, matrices)
         self._held: dict[int, _native.Weights] = {}
+        self._memory = _ReadyMemory()
+
+    @property
+    def ready_bytes(self) -> int:
+        return self._memory.num_bytes
 
     def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> int:
         return sum(size for _, size in _places(pairs))
 
     def put(self, slot: int, pairs: Mapping[int, LoraMatrices]) -> None:
-        """Two threads fill the memory: the time goes into what the system hands out, page by page."""
+        """Two threads fill the memory, which takes the longer the more of it is new."""
         self.clear(slot)
         places = list(_places(pairs))
         sizes = [size for _, size in places]
         offsets = [0, *accumulate(sizes)][: len(sizes)]
-        memory = _native.Weights(sum(sizes))
+        memory = self._memory.take(sum(sizes))
 
         def fill(part: slice) -> None:
             for (info, _), offset in zip(places[part], offsets[part], strict=True):
@@ -63,6 +102,7 @@ class CPUAdapterSlots:
                 b=place_b,
             )
         self._held[slot] = memory
+        self._memory.prepare(sum(sizes))
 
     def clear(self, slot: int) -> None:
         self.native.clear(slot)

@@ -26,6 +26,10 @@ class ReferenceAdapterSlots:
     def __init__(self) -> None:
         self.pairs: dict[tuple[int, int], tuple[F32, F32, np.float32]] = {}
 
+    @property
+    def ready_bytes(self) -> int:
+        return 0
+
     def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> int:
         return sum(4 * int(np.prod(x.shape)) for pair in pairs.values() for x in (pair.a, pair.b))
 

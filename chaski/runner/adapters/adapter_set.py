@@ -135,6 +135,11 @@ class AdapterSet:
         """Bytes of all that are in memory."""
         return sum(list(self._sizes.values()))
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all that are in memory, and those that are ready for the next one."""
+        return self.num_bytes + self._slots.ready_bytes if self._uses else 0
+
     def size(self, path: str | Path) -> int:
         """Return the bytes that the adapter of a file would take. Raises what `load` raises of a file."""
         with self._lock, open_adapter(Path(path)) as adapter:
