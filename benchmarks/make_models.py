@@ -106,6 +106,8 @@ def _add_metadata(writer: GGUFWriter, shape: Shape) -> None:
             writer.add_array(key, value)
         elif isinstance(value, float):
             writer.add_float32(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
         else:
             writer.add_uint32(key, value)
 

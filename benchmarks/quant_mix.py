@@ -1,8 +1,8 @@
 """The types of a file's matrices: the mixes of llama.cpp's quantizer.
 
 With tied embeddings the token table has the type of an output matrix, Q4_K_M gives some layers Q6_K, and a
-row length that a type cannot hold falls back to a type that can. The exception is MXFP4: every matrix has it
-here, where real files keep it for the matrices of experts.
+row length that a type cannot hold falls back to a type that can. MXFP4 is for the matrices of experts, beside
+Q8_0. The exception is a shape without experts: all its matrices have MXFP4, which no real file has.
 """
 
 from __future__ import annotations
@@ -62,7 +62,13 @@ def type_of(matrix: Matrix, type_name: str, shape: Shape) -> GGMLQuantizationTyp
         kind = _q4_k_m(matrix, shape.num_layers)
     elif type_name == "IQ4_XS":
         kind = _iq4_xs(matrix, shape)
+    elif kind is _T.MXFP4 and _has_experts(shape) and not matrix.experts:
+        kind = _T.Q8_0
     return kind if matrix.columns % GGML_QUANT_SIZES[kind][0] == 0 else _FALLBACK[kind]
+
+
+def _has_experts(shape: Shape) -> bool:
+    return any(matrix.experts for matrix in shape.matrices())
 
 
 def _output_type(kind: GGMLQuantizationType) -> GGMLQuantizationType:

@@ -7,9 +7,16 @@ about the whole model's.
 
 from __future__ import annotations
 
-from benchmarks.shapes import gemma4, llama, qwen35
+from benchmarks.shapes import gemma3, gemma4, gptoss, lfm2, llama, qwen35
 from benchmarks.shapes.shape import Matrix, Shape, Vocabulary
 
 __all__ = ["SHAPES", "Matrix", "Shape", "Vocabulary"]
 
-SHAPES: dict[str, Shape] = {**llama.SHAPES, **qwen35.SHAPES, **gemma4.SHAPES}
+SHAPES: dict[str, Shape] = {
+    **llama.SHAPES,
+    **qwen35.SHAPES,
+    **gemma3.SHAPES,
+    **gemma4.SHAPES,
+    **lfm2.SHAPES,
+    **gptoss.SHAPES,
+}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.shapes.shape import Matrix, Vectors, Vocabulary
+from benchmarks.shapes.shape import Matrix, Metadata, Vectors, Vocabulary
 
 __all__ = ["SHAPES", "Gemma4"]
 
@@ -72,9 +72,9 @@ class Gemma4:
     def _kv_heads(self, layer: int) -> int:
         return self.full_kv_heads if layer in self.full else self.near_kv_heads
 
-    def metadata(self) -> dict[str, int | float | list[int] | list[bool]]:
+    def metadata(self) -> Metadata:
         layers = range(self.num_layers)
-        experts: dict[str, int | float | list[int] | list[bool]] = {
+        experts: Metadata = {
             "expert_count": self.num_experts,
             "expert_used_count": self.num_used,
             "expert_feed_forward_length": self.expert_size,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.shapes.shape import Matrix, Vectors, Vocabulary
+from benchmarks.shapes.shape import Matrix, Metadata, Vectors, Vocabulary
 
 __all__ = ["SHAPES", "Llama"]
 
@@ -39,7 +39,7 @@ class Llama:
     def attention_products(self) -> int:
         return 2 * self.num_layers * self.num_heads * self.head_dim
 
-    def metadata(self) -> dict[str, int | float | list[int] | list[bool]]:
+    def metadata(self) -> Metadata:
         return {
             "context_length": self.context_length,
             "embedding_length": self.hidden_size,

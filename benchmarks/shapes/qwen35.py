@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.shapes.shape import Matrix, Vectors, Vocabulary
+from benchmarks.shapes.shape import Matrix, Metadata, Vectors, Vocabulary
 
 __all__ = ["SHAPES", "Qwen35"]
 
@@ -72,10 +72,10 @@ class Qwen35:
         """Elements of all keys, and of all values, of a delta net."""
         return self.key_heads * self.delta_size, self.value_heads * self.delta_size
 
-    def metadata(self) -> dict[str, int | float | list[int] | list[bool]]:
+    def metadata(self) -> Metadata:
         rotated = self.head_dim // 4
         thirds = rotated // 2 // 3
-        experts: dict[str, int | float | list[int] | list[bool]] = {
+        experts: Metadata = {
             "expert_count": self.num_experts,
             "expert_used_count": self.num_used,
             "expert_feed_forward_length": self.ffn_size,

@@ -9,7 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Matrix", "Shape", "Vectors", "Vocabulary"]
+__all__ = ["Matrix", "Metadata", "Shape", "Vectors", "Vocabulary"]
+
+Metadata = dict[str, int | float | str | list[int] | list[bool]]
 
 Vectors = Iterator[tuple[str, NDArray[np.float32]]]
 """Names and values of the tensors that files have as F32: weights of norms, filters, routers."""
@@ -74,7 +76,7 @@ class Shape(Protocol):
     def attention_products(self) -> int:
         """Multiply-adds of all layers together for a token and one that it sees."""
 
-    def metadata(self) -> dict[str, int | float | list[int] | list[bool]]:
+    def metadata(self) -> Metadata:
         """Keys behind the name of the architecture."""
 
     def vectors(self, rng: np.random.Generator) -> Vectors: ...

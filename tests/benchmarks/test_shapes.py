@@ -15,16 +15,22 @@ from benchmarks.make_models import SHAPES, num_products, weight_bytes, write
 from benchmarks.quant_mix import type_of
 from benchmarks.random_blocks import row_bytes
 from benchmarks.rows import ROWS
-from benchmarks.shapes import Shape
+from benchmarks.shapes import Shape, Vocabulary, gemma3, gptoss
+from benchmarks.shapes.gemma3 import Gemma3
 from benchmarks.shapes.gemma4 import Gemma4
+from benchmarks.shapes.gptoss import GptOss
+from benchmarks.shapes.lfm2 import Lfm2
 from benchmarks.shapes.qwen35 import Qwen35
 from chaski.formats.gguf import open_gguf
 
 _MOST = 2**31
 # Llama's files are of whole models.
 _CUT = sorted({(row.shape, row.type) for row in ROWS.values() if not row.shape.startswith("llama")})
+_UNMEASURED = [(name, "Q4_K_M") for name in ("gemma-3-1b", "gemma-3-4b", "lfm2-1.2b")]
+_UNMEASURED.append(("gpt-oss-20b", "MXFP4"))
 # Everything that the shapes have, with small sizes; a vocabulary is a share of the real one.
 _DELTA = Qwen35(4, 500, 256, 1, 256, num_heads=4, head_dim=32, key_heads=2, value_heads=4, delta_size=64)
+_GPT_OSS = GptOss(2, 250, 64, 4, 2, 32, 16, 4, 2, 96)
 _SMALL: dict[str, Shape] = {
     "qwen3.5": _DELTA,
     "qwen3.5 with experts": replace(_DELTA, num_experts=8, num_used=2, is_tied=False),
@@ -34,10 +40,13 @@ _SMALL: dict[str, Shape] = {
     "gemma 4 with experts": Gemma4(
         2, 250, (1,), 256, 4, 2, 1, 96, 16, 0, 0, 4, 2, 96, has_full_values=False, near_dim=32, full_dim=64
     ),
+    "gemma 3": Gemma3(6, 600, 262144, 256, 4, 2, 256, 16, 64, rope_factor=8.0, head_dim=32),
+    "lfm 2": Lfm2(3, (1,), 256, 4, 2, 256, Vocabulary("lfm2", 2048, 32, 2048)),
+    "gpt-oss": _GPT_OSS,
 }
 
 
-@pytest.mark.parametrize("type_name", ["Q4_K_M", "IQ4_XS"])
+@pytest.mark.parametrize("type_name", ["Q4_K_M", "IQ4_XS", "MXFP4"])
 @pytest.mark.parametrize("name", _SMALL)
 def test_a_file_of_a_small_shape_computes(name: str, type_name: str, tmp_path: Path) -> None:
     path = tmp_path / "small.gguf"
@@ -50,14 +59,28 @@ def test_a_file_of_a_small_shape_computes(name: str, type_name: str, tmp_path: P
     assert np.ptp(logits) > 0
 
 
-@pytest.mark.parametrize(("shape_name", "type_name"), _CUT)
-def test_no_file_of_a_row_is_larger_than_two_gib(shape_name: str, type_name: str) -> None:
+@pytest.mark.parametrize(("shape_name", "type_name"), _CUT + _UNMEASURED)
+def test_no_file_is_larger_than_two_gib(shape_name: str, type_name: str) -> None:
     shape = SHAPES[shape_name]
     total = sum(
         matrix.num_rows * row_bytes(type_of(matrix, type_name, shape), matrix.columns)
         for matrix in shape.matrices()
     )
     assert total < _MOST
+
+
+@pytest.mark.parametrize(
+    ("shape", "parameters"),
+    [
+        (SHAPES["gemma-3-1b"], 999_885_952),
+        (replace(gemma3.SHAPES["gemma-3-4b"], num_layers=34), 3_880_263_168),
+        (SHAPES["lfm2-1.2b"], 1_170_340_608),
+        (replace(gptoss.SHAPES["gpt-oss-20b"], num_layers=24), 20_914_757_184),
+    ],
+)
+def test_a_whole_model_has_the_parameters_of_the_real_one(shape: Shape, parameters: int) -> None:
+    vectors = sum(values.size for _, values in shape.vectors(np.random.default_rng(1)))
+    assert vectors + sum(matrix.num_rows * matrix.columns for matrix in shape.matrices()) == parameters
 
 
 def test_a_token_reads_only_the_experts_that_it_uses() -> None:
@@ -79,3 +102,12 @@ def test_types_follow_the_mix(tmp_path: Path) -> None:
     assert types["blk.0.ffn_down.weight"] == "Q4_K"
     assert types["blk.3.ffn_down.weight"] == "Q6_K"
     assert types["blk.0.ssm_conv1d.weight"] == "F32"
+
+
+def test_experts_alone_have_mxfp4(tmp_path: Path) -> None:
+    write(tmp_path / "experts.gguf", _GPT_OSS, "MXFP4", "experts")
+    types = {name: info.type.name for name, info in open_gguf(tmp_path / "experts.gguf").tensors.items()}
+    assert {name for name, kind in types.items() if kind == "MXFP4"} == {
+        f"blk.{layer}.ffn_{part}_exps.weight" for layer in range(2) for part in ("gate", "up", "down")
+    }
+    assert types["blk.0.attn_q.weight"] == types["token_embd.weight"] == types["output.weight"] == "Q8_0"
