@@ -243,6 +243,8 @@ class Engine:
         dropped = sequence.full_context
         if dropped:
             self._prompt_cache.shift(sequence, dropped)
+        if sequence.origin is not None:
+            self._prompt_cache.fork(sequence, sequence.origin)
         return True
 
     def _end_those_of(self, sequences: Items[Sequence], error: Exception) -> None:
@@ -362,5 +364,4 @@ class Engine:
 
 
 def _is_open(sequence: Sequence) -> bool:
-    """Return whether the sequence's next input depends on outputs that are still to come."""
-    return sequence.is_speculating or sequence.full_context is not None
+    return sequence.is_open

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 
 import numpy as np
 import numpy.typing as npt
@@ -140,6 +141,24 @@ class Sequence(ABC):
     def full_context(self) -> range | None:
         """The positions to forget before the next token can be computed, if there are any."""
         return None
+
+    @property
+    def members(self) -> Items[Sequence]:
+        """Other sequences that begin with it, in slots of their own, and end with it."""
+        return ()
+
+    @property
+    def is_open(self) -> bool:
+        """True if its next input depends on outputs that are still to come."""
+        return self.is_speculating or self.full_context is not None
+
+    @property
+    def origin(self) -> Slot | None:
+        """The slot whose tokens its own must have before its next token is computed; None for its own."""
+        return None
+
+    def forked(self) -> None:  # noqa: B027, most have no origin
+        """Its slot has the tokens of its origin."""
 
     def drop(self, positions: range) -> None:
         """Go on without the tokens at `positions`, as if they had never been."""

@@ -32,12 +32,16 @@ class SequenceQueue:
     @property
     def can_admit(self) -> bool:
         """True if a sequence waits and a slot is free for it."""
-        return any(each.is_ready for each in self.following) or bool(self.waiting and self._has_room)
+        return any(each.is_ready for each in self.following) or self._has_room
 
     @property
     def _has_room(self) -> bool:
-        """True if more slots are free than are kept free for sequences that follow others."""
-        return sum(slot.is_free for slot in self._prompt_cache.slots) > len(self.following)
+        """True if slots are free for the next sequence, besides those kept for who follows others."""
+        if not self.waiting:
+            return False
+        kept = sum(1 + len(each.sequence.members) for each in self.following)
+        free = sum(slot.is_free for slot in self._prompt_cache.slots) - kept
+        return free > len(self.waiting[0].members)
 
     def dismiss(self) -> None:
         """Free the slots of sequences that ended or lost their reader; the tokens stay for the next one."""
@@ -83,7 +87,10 @@ class SequenceQueue:
             self.restoring.append(started)
         elif started is not None:
             self.running.append(sequence)
-        else:
+        for member in sequence.members if started is not None else ():
+            self._isolation.attempt(member, None, self._prompt_cache.join, member)
+            self.running.append(member)
+        if started is None:
             self._prompt_cache.forget(slot for slot in self._prompt_cache.slots if slot.is_free)
 
     def restore(self, max_bytes: int) -> None:

@@ -65,6 +65,24 @@ class PromptCache:
         slot.is_free = False
         return slot
 
+    def join(self, member: Sequence) -> None:
+        """Give a free slot to a sequence that begins when another one is forked."""
+        slot = min((slot for slot in self.slots if slot.is_free), key=lambda slot: slot.last_used)
+        self.keep(slot, 0, member.groups)
+        self._uses += 1
+        slot.last_used = self._uses
+        slot.cache_salt, slot.adapter_key = member.cache_salt, member.adapter_key
+        member.start(slot)
+        slot.is_free = False
+
+    def fork(self, sequence: Sequence, source: Slot) -> None:
+        """Let a sequence go on behind the tokens of another slot, whose cells it shares."""
+        slot, length = sequence.slot, len(source.tokens)
+        self._cache.copy_prefix(source.index, slot.index, length)
+        slot.continue_from(source, length)
+        self.keep(slot, length, sequence.groups)
+        sequence.forked()
+
     def follow(self, sequence: Sequence, others: Iterable[tuple[Sequence, Slot]]) -> Following | None:
         """Find the one of `others` that is computing more of the prompt of a sequence than slots hold."""
         placement = self._placement(sequence)
